@@ -1,0 +1,90 @@
+"""Reading a checkpoint's files: JSON, and tensors one at a time, with errors that name the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from lopa_ray.errors import CheckpointError
+
+_UNREADABLE = (SafetensorError, OSError, ValueError, RuntimeError)
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`; raises `CheckpointError` if it is missing, unreadable or not an object."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path}: no such file; a checkpoint folder needs it: download it again"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON ({error}); download it again") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: got a JSON {type(value).__name__}, need an object; download it again")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFiles:
+    """Which file holds each tensor, and its shape. Opens no file for longer than one read."""
+
+    files: Mapping[str, Path]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @staticmethod
+    def scan(files: list[Path]) -> TensorFiles:
+        """Read the headers of `files`; raises `CheckpointError` for a file that cannot be used."""
+        places: dict[str, Path] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for file in files:
+            if not file.is_file():
+                raise CheckpointError(f"{file}: no such file; the checkpoint needs it: download it again")
+            try:
+                with safe_open(file, framework="pt") as handle:
+                    names = handle.keys()
+                    found = {name: tuple(handle.get_slice(name).get_shape()) for name in names}
+            except _UNREADABLE as error:
+                raise _damaged(file, error) from None
+            for name in found.keys() & places.keys():
+                raise CheckpointError(
+                    f"{file}: tensor {name} is also in {places[name].name}; a tensor may be in one file "
+                    "only: remove the file that does not belong there"
+                )
+            places |= dict.fromkeys(found, file)
+            shapes |= found
+        return TensorFiles(places, shapes)
+
+    def read(self, name: str) -> Tensor:
+        """Tensor `name` on the CPU in its stored floating dtype.
+
+        The file is opened anew for each tensor: a mapping that stays open keeps every page it has
+        touched in the process, which would double the memory of loading a large checkpoint.
+        """
+        file = self.files[name]
+        try:
+            with safe_open(file, framework="pt") as handle:
+                tensor: Tensor = handle.get_tensor(name)
+        except _UNREADABLE as error:
+            raise _damaged(file, error, name) from None
+        if tensor.dtype not in _FLOATS:
+            raise CheckpointError(
+                f"{file}: tensor {name} is stored as {tensor.dtype}; float64, float32, bfloat16 and float16 "
+                "are supported: use a checkpoint that is not quantised"
+            )
+        return tensor
+
+
+def _damaged(file: Path, error: Exception, tensor: str | None = None) -> CheckpointError:
+    what = f"tensor {tensor} cannot be read" if tensor else "not a whole safetensors file"
+    return CheckpointError(
+        f"{file}: {what} ({error}); the file is truncated, damaged or of another format: download it again"
+    )

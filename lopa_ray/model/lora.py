@@ -1,0 +1,188 @@
+"""PEFT LoRA adapters, merged into the published tensors at load."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lopa_ray.errors import CheckpointError
+from lopa_ray.model.files import TensorFiles, read_json
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+
+_TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
+# Settings with no bearing on the merged weights, or that this file reads below.
+_FREE = frozenset(
+    (
+        "r",
+        "lora_alpha",
+        "use_rslora",
+        "rank_pattern",
+        "alpha_pattern",
+        "target_modules",
+        "exclude_modules",
+        "lora_dropout",
+        "task_type",
+        "auto_mapping",
+        "base_model_name_or_path",
+        "revision",
+        "peft_version",
+        "inference_mode",
+        "megatron_core",
+        "qalora_group_size",
+        "eva_config",
+    )
+)
+# Settings that may have a value other than null, false or empty. Initialisations that are
+# not listed (PiSSA, OLoRA, LoftQ, CorDA, LoRA-GA) rewrite the base weights as well.
+_SUPPORTED: dict[str, tuple[object, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "init_lora_weights": (True, False, "gaussian", "orthogonal", "eva"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoraAdapter:
+    """The tensors of one adapter: for a published weight W [out, in], W + scale * B [out, r] A [r, in]."""
+
+    path: Path
+    source: TensorFiles
+    scales: Mapping[str, float]
+    """Published module -> scale."""
+    target_modules: tuple[str, ...]
+
+    @staticmethod
+    def load(path: str | Path) -> LoraAdapter:
+        """Read adapter_config.json and the header of adapter_model.safetensors in the folder `path`.
+
+        Raises `CheckpointError` for a missing or broken file, for any setting that would change
+        the result and is not supported (by its name), and for a tensor that is not one half of a LoRA pair.
+        """
+        folder = Path(path)
+        if not folder.is_dir():
+            raise CheckpointError(f"{folder}: no such folder; need a PEFT adapter: a folder with {CONFIG}")
+        where = folder / CONFIG
+        raw = read_json(where)
+        _refuse_unsupported(raw, where)
+        targets = raw.get("target_modules")
+        source = TensorFiles.scan([folder / WEIGHTS])
+        scales = {module: _scale(raw, module, source, where) for module in _modules(source, folder / WEIGHTS)}
+        # A regular expression or an exclusion says less plainly what must be there.
+        plain = isinstance(targets, list) and not raw.get("exclude_modules")
+        return LoraAdapter(folder, source, scales, tuple(map(str, targets)) if plain and targets else ())
+
+    def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raise `CheckpointError` unless the adapter fits the published `shapes` (tensor name -> shape)."""
+        file = self.path / WEIGHTS
+        for module in self.scales:
+            shape = shapes.get(f"{module}.weight", ())
+            if len(shape) != 2:
+                raise CheckpointError(
+                    f"{file}: tensor {_half(module, 'A')} adapts {module}, which is not a linear layer of "
+                    "the model; use the adapter with the model it was trained on"
+                )
+            a, b = (self.source.shapes[_half(module, half)] for half in "AB")
+            if (b[0], a[1]) != shape:
+                raise CheckpointError(
+                    f"{file}: tensors {_half(module, 'A')} {list(a)} and {_half(module, 'B')} {list(b)} do "
+                    f"not fit {module}.weight {list(shape)}; use the adapter with the model it was trained "
+                    "on"
+                )
+        for name, shape in shapes.items():
+            module = name.removesuffix(".weight")
+            listed = any(f".{module}".endswith(f".{target}") for target in self.target_modules)
+            if name != module and len(shape) == 2 and listed and module not in self.scales:
+                raise CheckpointError(
+                    f"{file}: tensor {_half(module, 'A')} is missing, though target_modules of {CONFIG} "
+                    "lists it; download the adapter again"
+                )
+
+    def merge(self, name: str, weight: Tensor) -> Tensor:
+        """The published tensor `name` with its update added in fp32, or `weight` itself if it has none."""
+        module = name.removesuffix(".weight")
+        if name == module or module not in self.scales:
+            return weight
+        a, b = (self.source.read(_half(module, half)).float() for half in "AB")
+        return weight.float() + self.scales[module] * (b @ a)
+
+
+def _half(module: str, half: str) -> str:
+    return f"base_model.model.{module}.lora_{half}.weight"
+
+
+def _refuse_unsupported(raw: Mapping[str, Any], where: Path) -> None:
+    """Settings this file does not know are harmless only while they are off."""
+    if "peft_type" not in raw:
+        raise CheckpointError(f"{where}: got no peft_type; it must be 'LORA'; need the file that PEFT saved")
+    for key, value in raw.items():
+        if key in _FREE or value in _SUPPORTED.get(key, (None, False, [], {})):
+            continue
+        allowed = " or ".join(map(repr, _SUPPORTED.get(key, ("null or false",))))
+        raise CheckpointError(
+            f"{where}: got {key} = {value!r}, allowed is {allowed}; LoRA adapters are merged without it: "
+            f"merge the adapter with PEFT and load the merged checkpoint"
+        )
+
+
+def _modules(source: TensorFiles, file: Path) -> list[str]:
+    """Adapted published modules, each with both halves; any other tensor is an error."""
+    modules: dict[str, None] = {}
+    for name, shape in source.shapes.items():
+        found = _TENSOR.fullmatch(name)
+        if not found or len(shape) != 2:
+            raise CheckpointError(
+                f"{file}: got tensor {name} of shape {list(shape)}; allowed are "
+                "base_model.model.<module>.lora_A.weight and lora_B.weight with two dimensions; merge the "
+                "adapter with PEFT and load the merged checkpoint"
+            )
+        other = _half(found["module"], "B" if found["half"] == "A" else "A")
+        if other not in source.shapes:
+            raise CheckpointError(
+                f"{file}: tensor {other} is missing, {name} needs it; download the adapter again"
+            )
+        modules[found["module"]] = None
+    if not modules:
+        raise CheckpointError(f"{file}: got no tensors; need LoRA pairs; download the adapter again")
+    return list(modules)
+
+
+def _scale(raw: Mapping[str, Any], module: str, source: TensorFiles, where: Path) -> float:
+    """alpha / r, or alpha / sqrt(r) with use_rslora, after PEFT's patterns; checks r against the tensors."""
+    rank = _pattern(raw, "rank_pattern", module, where, raw.get("r"))
+    alpha = _pattern(raw, "alpha_pattern", module, where, raw.get("lora_alpha"))
+    for key, value in (("r", rank), ("lora_alpha", alpha)):
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise CheckpointError(f"{where}: got {key} = {value!r} for {module}; it must be a number above 0")
+    a, b = (source.shapes[_half(module, half)] for half in "AB")
+    if a[0] != rank or b[1] != rank:
+        raise CheckpointError(
+            f"{source.files[_half(module, 'A')]}: tensors {_half(module, 'A')} {list(a)} and lora_B "
+            f"{list(b)} do not have the rank {rank} that {where} says; use configuration and tensors of the "
+            "same adapter"
+        )
+    return float(alpha / math.sqrt(rank) if raw.get("use_rslora") else alpha / rank)
+
+
+def _pattern(raw: Mapping[str, Any], key: str, module: str, where: Path, default: Any) -> Any:
+    """PEFT's look-up: the first pattern that matches the end of the module's path wins."""
+    patterns = raw.get(key) or {}
+    if not isinstance(patterns, dict):
+        raise CheckpointError(f"{where}: got {key} = {patterns!r}; it must be an object of module patterns")
+    for pattern, value in patterns.items():
+        try:
+            if re.match(rf"(.*\.)?({pattern})$", module):
+                return value
+        except re.error as error:
+            raise CheckpointError(
+                f"{where}: got {key} pattern {pattern!r}, not a regular expression ({error}); correct the "
+                "file"
+            ) from None
+    return default
