@@ -1,0 +1,231 @@
+"""Text to token ids and back, with the tokenizer files that a checkpoint publishes.
+
+Text that a user writes stays text: `<|im_end|>` or the mask token inside a prompt is encoded
+as the characters it consists of. Only a chat template may write special tokens. (Added tokens
+that a checkpoint does not mark as special, such as `<think>`, are ordinary vocabulary.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE
+
+from lopa_ray.chat import ChatTemplate
+from lopa_ray.errors import CheckpointError, PromptError
+from lopa_ray.model.files import read_json
+
+_SETTINGS, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
+_FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
+_NAMED = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token")
+# How Qwen2 cuts text into words: contractions, words, single digits, punctuation, space.
+_QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2_CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer", None)
+
+
+class Tokenizer:
+    """A checkpoint's tokenizer and chat template. Stateless between calls, and picklable."""
+
+    def __init__(self, backend: Backend, folder: Path, template: ChatTemplate | None) -> None:
+        """`backend` recognises special tokens; `folder` is named in errors."""
+        self._backend, self._folder, self._template = backend, folder, template
+        # A twin that reads special tokens as text; a switch on one object would not be thread-safe.
+        self._plain = Backend.from_str(backend.to_str())
+        self._plain.encode_special_tokens = True
+        added = backend.get_added_tokens_decoder()
+        self._special = {i: token for i, token in added.items() if token.special and token.content}
+
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[Backend, Path, ChatTemplate | None]]:
+        # The twin's switch is not part of its pickled form.
+        return (Tokenizer, (self._backend, self._folder, self._template))
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path) -> Tokenizer | None:
+        """The tokenizer in the checkpoint folder `path`, or None if it has none.
+
+        Reads tokenizer.json, or else Qwen2's vocab.json and merges.txt, with the added tokens and
+        the chat template beside them. Raises `CheckpointError` for files that cannot be used.
+        """
+        folder = Path(path)
+        settings = read_json(folder / _SETTINGS) if (folder / _SETTINGS).exists() else {}
+        backend = _read_backend(folder, settings)
+        if backend is None:
+            return None
+        backend.no_truncation()
+        backend.no_padding()
+        names = _special_names(folder, settings)
+        _add_tokens(backend, folder, settings, names)
+        return cls(backend, folder, _read_template(folder, settings, names))
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `chat_prompt` can be used."""
+        return self._template is not None
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest id. A model's own vocabulary may be padded beyond it."""
+        return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, special tokens' text being plain characters, with what the tokenizer adds itself."""
+        return self._encode_plain(text, add_special_tokens=True)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of `ids`; ids beyond the vocabulary are left out."""
+        return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def token_text(self, token: int) -> str:
+        """One token as text to show, special tokens by name; `[id]` for an id that has no text."""
+        if self._backend.id_to_token(token) is None:
+            return f"[{token}]"
+        return self._backend.decode([token], skip_special_tokens=False)
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids of `messages` (`role`, `content`) as the checkpoint's chat template writes them.
+
+        Ends where the assistant's answer begins. The ids are those of the rendered text, but special
+        tokens are recognised only where the template wrote them. Raises `PromptError` for messages
+        that cannot be rendered, `CheckpointError` for a template that cannot be read.
+        """
+        if self._template is None:
+            raise PromptError(
+                f"{self._folder}: got chat messages, but the checkpoint has no chat template; send plain text"
+            )
+        ids: list[int] = []
+        by_text = {token.content: i for i, token in self._special.items()}
+        for text, special in self._template.pieces(messages, list(self._special.values())):
+            ids += self._encode_plain(text)
+            if special is not None:
+                ids.append(by_text[special])
+        return ids
+
+    def _encode_plain(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        if not text and not add_special_tokens:
+            return []
+        try:
+            encoding = self._plain.encode(text, add_special_tokens=add_special_tokens)
+        except Exception as error:  # the library raises bare exceptions, and text may hold lone surrogates
+            raise PromptError(
+                f"got text that cannot be encoded ({error}); it must be valid Unicode"
+            ) from None
+        for token, added in zip(encoding.ids, encoding.special_tokens_mask, strict=True):
+            if token in self._special and not added:
+                raise PromptError(
+                    f"got text that this tokenizer turns into the special token "
+                    f"{self._backend.id_to_token(token)!r}; remove it from the prompt, or send token ids"
+                )
+        return list(encoding.ids)
+
+
+def require_tokenizer(tokenizer: Tokenizer | None, path: str | Path) -> Tokenizer:
+    """`tokenizer` itself; raises `PromptError` if the checkpoint `path` has none and text was given."""
+    if tokenizer is None:
+        raise PromptError(
+            f"{path}: got text, but the checkpoint has no tokenizer (tokenizer.json, or vocab.json and "
+            "merges.txt); add its files or send token ids"
+        )
+    return tokenizer
+
+
+def _read_backend(folder: Path, settings: Mapping[str, Any]) -> Backend | None:
+    whole, vocab, merges = (folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
+    try:
+        if whole.exists():
+            return Backend.from_file(str(whole))
+        if not vocab.exists() and not merges.exists():
+            return None
+        model = BPE.from_file(str(vocab), str(merges))
+    except Exception as error:  # the library raises bare exceptions
+        name = whole if whole.exists() else f"{vocab} and {merges.name}"
+        raise CheckpointError(f"{name}: cannot be read as a tokenizer ({error}); download it again") from None
+    if (kind := settings.get("tokenizer_class")) not in _QWEN2_CLASSES:
+        allowed = ", ".join(filter(None, _QWEN2_CLASSES))
+        raise CheckpointError(
+            f"{folder / _SETTINGS}: got tokenizer_class = {kind!r} without tokenizer.json; {vocab.name} and "
+            f"{merges.name} are read for {allowed} only: save the tokenizer as tokenizer.json"
+        )
+    backend = Backend(model)
+    backend.normalizer = normalizers.NFC()
+    words = pre_tokenizers.Split(Regex(_QWEN2_WORDS), behavior="isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([words, to_bytes])
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _special_names(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token` … -> text, from the settings or else special_tokens_map.json."""
+    older = folder / "special_tokens_map.json"
+    names: dict[str, str] = {}
+    for source in (read_json(older) if older.exists() else {}, settings):
+        for key in _NAMED:
+            value = source.get(key)
+            value = value.get("content") if isinstance(value, dict) else value
+            if isinstance(value, str):
+                names[key] = value
+    return names
+
+
+def _add_tokens(
+    backend: Backend, folder: Path, settings: Mapping[str, Any], names: Mapping[str, str]
+) -> None:
+    """Add the tokens that the settings list beyond the vocabulary, under the ids they list."""
+    listed = settings.get("added_tokens_decoder")
+    where = folder / _SETTINGS
+    if listed is None and (folder / "added_tokens.json").exists():
+        where = folder / "added_tokens.json"
+        special = {str(text) for text in settings.get("additional_special_tokens") or ()}
+        listed = {i: {"content": text, "special": text in special} for text, i in read_json(where).items()}
+    try:
+        wanted = {int(i): dict(token) for i, token in (listed or {}).items()}
+        for i in sorted(wanted):
+            text = str(wanted[i]["content"])
+            flags = {flag: bool(wanted[i].get(flag)) for flag in _FLAGS}
+            backend.add_tokens([AddedToken(text, **flags)])
+            if backend.token_to_id(text) != i:
+                raise CheckpointError(
+                    f"{where}: got token {text!r} with id {i}, but the vocabulary gives it "
+                    f"{backend.token_to_id(text)}; ids must follow the vocabulary without a gap: use files "
+                    "of one checkpoint"
+                )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{where}: the added tokens cannot be read ({error!r}); download it again"
+        ) from None
+    # A token with a role (the mask, say) is special even where a file forgets to say so.
+    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    backend.add_special_tokens(
+        [
+            AddedToken(text, special=True, normalized=False)
+            for text in sorted(set(names.values()) - special)
+            if backend.token_to_id(text) is not None
+        ]
+    )
+
+
+def _read_template(
+    folder: Path, settings: Mapping[str, Any], names: Mapping[str, str]
+) -> ChatTemplate | None:
+    file = folder / _TEMPLATE
+    try:
+        found: Any = file.read_text(encoding="utf-8") if file.exists() else settings.get("chat_template")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: cannot be read ({error}); download it again") from None
+    if isinstance(found, list):  # several named templates: the one for plain chat
+        found = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}.get(
+            "default"
+        )
+    if found is not None and not isinstance(found, str):
+        raise CheckpointError(
+            f"{folder / _SETTINGS}: got chat_template of type {type(found).__name__}; it must be text: "
+            "correct the file"
+        )
+    return ChatTemplate(found, file if file.exists() else folder / _SETTINGS, names) if found else None
