@@ -1,0 +1,1 @@
+"""YAML presets; package data, found by name (`--config demo`)."""

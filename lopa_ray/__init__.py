@@ -1,0 +1,1 @@
+"""Lookahead Parallel Decoding for diffusion language models: the decoder, without Ray."""

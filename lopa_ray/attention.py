@@ -1,0 +1,91 @@
+"""Attention of packed branches over the slots of a `KVCache`.
+
+Each branch ("lane") writes its window's keys and values behind its prefix in the slot and
+attends to that view: no prefix is copied and no mask is built. Block-causal attention is
+one call per segment, each over exactly the positions that it sees. A row's result depends
+on its own segment alone, so in fp32 on CPU it is bitwise the same whatever else is in the
+batch; a finished block gets the same K/V on every branch of a block-causal window.
+
+Shape suffixes: R packed rows, T rows of a segment, H query heads, K KV heads, G = H / K,
+E head dim, P kept positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lopa_ray.cache import KVCache
+from lopa_ray.plan import Segment, Spans
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One branch in a packed forward: rows for positions [start, start + len(ids)) of a slot."""
+
+    slot: int
+    start: int
+    ids: list[int]
+    segments: tuple[Segment, ...]
+    keep: Spans = ()
+
+    @property
+    def stop(self) -> int:
+        """End (exclusive) of the lane's positions."""
+        return self.start + len(self.ids)
+
+
+class SlotAttention:
+    """The `Attend` of a packed forward; also collects the K/V that lanes want kept."""
+
+    def __init__(self, cache: KVCache, lanes: list[Lane]) -> None:
+        self._cache = cache
+        self._lanes = lanes
+        self.staged: list[Tensor | None] = [
+            cache.payload(sum(map(len, lane.keep))) if lane.keep else None for lane in lanes
+        ]
+        """Per lane a payload; its boundary row is left to the caller."""
+        self._staged_kv = [None if payload is None else cache.split(payload)[0] for payload in self.staged]
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q [R, H, E] over each lane's slot, after writing k, v [R, K, E] there; rows beyond the lanes get 0."""
+        out = torch.zeros_like(q)
+        row = 0
+        for lane, kept in zip(self._lanes, self._staged_kv, strict=True):
+            keys, values = self._cache.window(lane.slot, layer)
+            rows = slice(row, row + len(lane.ids))
+            keys[:, lane.start : lane.stop] = k[rows].transpose(0, 1)
+            values[:, lane.start : lane.stop] = v[rows].transpose(0, 1)
+            if kept is not None:
+                self._stage(kept[layer], keys, values, lane.keep)
+            begin = row
+            for stop, sees in lane.segments:
+                end = row + stop - lane.start
+                out[begin:end] = attend(q[begin:end], keys[:, :sees], values[:, :sees])
+                begin = end
+            row = rows.stop
+        return out
+
+    @staticmethod
+    def _stage(kept: Tensor, keys: Tensor, values: Tensor, spans: Spans) -> None:
+        at = 0
+        for span in spans:
+            kept[0, :, at : at + len(span)] = keys[:, span.start : span.stop]
+            kept[1, :, at : at + len(span)] = values[:, span.start : span.stop]
+            at += len(span)
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Unmasked attention of q [T, H, E] over keys, values [K, L, E]; returns [T, H, E].
+
+    The G query heads of a KV head are stacked as further rows of it: grouped-query
+    attention without repeating keys, on every backend.
+    """
+    rows, heads, dim = q.shape
+    groups = keys.shape[0]
+    stacked = q.view(rows, groups, -1, dim).permute(1, 2, 0, 3).reshape(1, groups, -1, dim)
+    mixed = F.scaled_dot_product_attention(stacked, keys[None], values[None])
+    return mixed.view(groups, heads // groups, rows, dim).permute(2, 0, 1, 3).reshape(rows, heads, dim)

@@ -1,0 +1,154 @@
+"""Blocks of a canvas: their states, how the canvas grows and when a block may be cached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from lopa_ray.plan import BlockView, Fill
+
+
+class BlockState(Enum):
+    """ACTIVE (being filled) → TO_CACHE (decided, K/V still to be written) → IN_CACHE."""
+
+    ACTIVE = "active"
+    TO_CACHE = "to_cache"
+    IN_CACHE = "in_cache"
+
+
+@dataclass(slots=True)
+class Block:
+    """A span of the canvas that is filled, then cached, as one.
+
+    `complete` is sticky and set once the block before is decided far enough; a complete
+    block falls back to its best position when nothing passes the confidence threshold.
+    """
+
+    start: int
+    stop: int
+    masks: int
+    state: BlockState = BlockState.ACTIVE
+    complete: bool = False
+
+    @property
+    def decided(self) -> float:
+        """Share of the block's positions that hold a token."""
+        size = self.stop - self.start
+        return (size - self.masks) / size
+
+    def view(self) -> BlockView:
+        """A frozen copy for traces."""
+        return BlockView(self.start, self.stop, self.state.value, self.masks, self.complete)
+
+
+class Canvas:
+    """The ids of prompt and blocks of one branch. The prompt is block 0."""
+
+    def __init__(self, prompt: list[int], mask_id: int) -> None:
+        self.ids = list(prompt)
+        self.mask_id = mask_id
+        self.prompt_len = len(prompt)
+        self.blocks = [Block(0, len(prompt), 0, BlockState.TO_CACHE, complete=True)]
+
+    def copy(self) -> Canvas:
+        """An independent copy."""
+        twin = object.__new__(Canvas)
+        twin.ids = self.ids.copy()
+        twin.mask_id = self.mask_id
+        twin.prompt_len = self.prompt_len
+        twin.blocks = [replace(block) for block in self.blocks]
+        return twin
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def generated(self) -> list[int]:
+        """Ids after the prompt, masks included."""
+        return self.ids[self.prompt_len :]
+
+    def masked(self, block: Block) -> list[int]:
+        """Masked positions of a block, ascending."""
+        return [p for p in range(block.start, block.stop) if self.ids[p] == self.mask_id]
+
+    @property
+    def masks(self) -> int:
+        """Number of masked positions."""
+        return sum(block.masks for block in self.blocks)
+
+    @property
+    def active(self) -> list[Block]:
+        """Blocks that are still being filled, in order."""
+        return [block for block in self.blocks if block.state is BlockState.ACTIVE]
+
+    @property
+    def settled(self) -> int:
+        """End of the leading run of blocks that are cached or about to be."""
+        for block in self.blocks:
+            if block.state is BlockState.ACTIVE:
+                return block.start
+        return len(self.ids)
+
+    @property
+    def cached(self) -> int:
+        """End of the leading run of cached blocks."""
+        for block in self.blocks:
+            if block.state is not BlockState.IN_CACHE:
+                return block.start
+        return len(self.ids)
+
+    def fill(self, position: int, token: int) -> None:
+        """Decide a masked position. Raises ValueError if it is decided already."""
+        if self.ids[position] != self.mask_id:
+            raise ValueError(f"position {position} already holds token {self.ids[position]}")
+        self.ids[position] = token
+        for block in reversed(self.blocks):
+            if block.start <= position:
+                block.masks -= 1
+                return
+
+    def fork(self, fills: tuple[Fill, ...]) -> Canvas:
+        """A copy with a fill set put in."""
+        twin = self.copy()
+        for position, token in fills:
+            twin.fill(position, token)
+        return twin
+
+    def append_block(self, size: int) -> None:
+        """Grow by one block of masks."""
+        start = len(self.ids)
+        self.ids.extend([self.mask_id] * size)
+        self.blocks.append(Block(start, start + size, masks=size))
+
+    def grow(self, threshold: float, block_size: int, limit: int) -> None:
+        """Append a block if the last one is decided to `threshold` and `limit` leaves room.
+
+        The last block is cut so that the canvas never exceeds `limit` positions.
+        """
+        room = limit - len(self.ids)
+        if room > 0 and self.blocks[-1].decided >= threshold:
+            self.append_block(min(block_size, room))
+
+    def activate(self, threshold: float) -> None:
+        """Mark each block complete whose predecessor is decided to `threshold`."""
+        for before, block in zip(self.blocks, self.blocks[1:], strict=False):
+            if before.decided >= threshold:
+                block.complete = True
+
+    def settle(self) -> None:
+        """ACTIVE → TO_CACHE for every block without masks that has no active block before it."""
+        for block in self.blocks:
+            if block.state is BlockState.ACTIVE:
+                if block.masks:
+                    return
+                block.state = BlockState.TO_CACHE
+
+    def mark_cached(self) -> None:
+        """TO_CACHE → IN_CACHE; called once their K/V is staged for a commit."""
+        for block in self.blocks:
+            if block.state is BlockState.TO_CACHE:
+                block.state = BlockState.IN_CACHE
+
+    def views(self) -> tuple[BlockView, ...]:
+        """Frozen copies of all blocks."""
+        return tuple(block.view() for block in self.blocks)

@@ -1,0 +1,122 @@
+"""KVCache: preallocated slots, one per request in flight.
+
+Contract:
+- `committed[slot]` lists the spans whose K/V all later forwards may read. Only `write`
+  adds to it, only `cut` and `reset` take away.
+- A forward writes its window's K/V into the slot too (`window`), so that attention reads
+  prefix and window as one view without copying either; those rows are scratch and belong
+  to the branch that is being evaluated right then.
+- `boundary[slot]` is the last hidden row [D] of the first committed span. With shifted
+  logits it decides the position right after that span. Keeping the hidden row instead of
+  its scores lets every later step draw, filter and rank anew from it.
+
+Shape suffixes: S slots, L layers, K KV heads, C capacity in positions, E head dim, D hidden
+size, P positions of the spans at hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lopa_ray.errors import ProtocolError
+from lopa_ray.model.config import ModelConfig
+from lopa_ray.plan import Spans
+
+
+@dataclass(frozen=True, slots=True)
+class SlotChecksum:
+    """What must agree between workers: exactly under two-phase commits, and on CPU always."""
+
+    request: int | None
+    spans: Spans
+    digest: str
+
+
+class KVCache:
+    """K and V of all layers for `slots` sequences of up to `capacity` positions."""
+
+    def __init__(
+        self, config: ModelConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        layers, two, heads, dim = config.kv_shape
+        self.capacity = capacity
+        self.data = torch.zeros(slots, layers, two, heads, capacity, dim, dtype=dtype, device=device)
+        self.boundary = torch.zeros(slots, config.hidden_size, dtype=dtype, device=device)
+        self.owner: list[int | None] = [None] * slots
+        self.committed: list[Spans] = [()] * slots
+        self.last_commit = [0] * slots
+        """Step of the last commit carried out in each slot."""
+
+    def reset(self, slot: int, request: int) -> None:
+        """Hand the slot to a request, empty."""
+        self.owner[slot] = request
+        self.committed[slot] = ()
+        self.last_commit[slot] = 0
+
+    def cut(self, slot: int, spans: Spans) -> None:
+        """Keep only `spans` of what is committed. Raises ProtocolError if one is not there."""
+        for span in spans:
+            if not any(have.start <= span.start and span.stop <= have.stop for have in self.committed[slot]):
+                raise ProtocolError(
+                    f"slot {slot}: positions {span.start} to {span.stop} are not cached; cached: {self.committed[slot]}"
+                )
+        self.committed[slot] = spans
+
+    def window(self, slot: int, layer: int) -> tuple[Tensor, Tensor]:
+        """Views of a slot's keys and values in one layer, [K, C, E] each; written in place."""
+        keys_values = self.data[slot, layer]
+        return keys_values[0], keys_values[1]
+
+    def payload(self, positions: int) -> Tensor:
+        """An uninitialised payload for that many positions: K/V [L, 2, K, P, E], then the boundary row [D], flat."""
+        per_position = self.data[0, :, :, :, 0].numel()
+        size = per_position * positions + self.boundary.shape[1]
+        return torch.empty(size, dtype=self.data.dtype, device=self.data.device)
+
+    def split(self, payload: Tensor) -> tuple[Tensor, Tensor]:
+        """Views into a payload: K/V [L, 2, K, P, E] and boundary row [D]."""
+        _, layers, two, heads, _, dim = self.data.shape
+        width = self.boundary.shape[1]
+        return payload[:-width].view(layers, two, heads, -1, dim), payload[-width:]
+
+    def write(self, slot: int, spans: Spans, payload: Tensor) -> None:
+        """Commit a payload: its K/V become the slot's at `spans`, in order, and are readable from now on."""
+        kv, boundary = self.split(payload)
+        at = 0
+        for span in spans:
+            self.data[slot, :, :, :, span.start : span.stop] = kv[:, :, :, at : at + len(span)]
+            at += len(span)
+        self.boundary[slot] = boundary
+        self.committed[slot] = merge(self.committed[slot] + spans)
+
+    def read(self, slot: int, spans: Spans) -> Tensor:
+        """The slot's K/V at `spans` and its boundary row, as one contiguous payload."""
+        payload = self.payload(sum(map(len, spans)))
+        kv, boundary = self.split(payload)
+        at = 0
+        for span in spans:
+            kv[:, :, :, at : at + len(span)] = self.data[slot, :, :, :, span.start : span.stop]
+            at += len(span)
+        boundary.copy_(self.boundary[slot])
+        return payload
+
+    def checksum(self, slot: int) -> SlotChecksum:
+        """Owner, committed spans, and a hash of their K/V and boundary row."""
+        spans = self.committed[slot]
+        raw = self.read(slot, spans).view(torch.uint8).cpu().numpy().tobytes() if spans else b""
+        return SlotChecksum(self.owner[slot], spans, hashlib.sha256(raw).hexdigest())
+
+
+def merge(spans: Spans) -> Spans:
+    """The same positions as sorted, disjoint, non-adjacent spans."""
+    merged: list[range] = []
+    for span in sorted(spans, key=lambda s: s.start):
+        if merged and span.start <= merged[-1].stop:
+            merged[-1] = range(merged[-1].start, max(merged[-1].stop, span.stop))
+        else:
+            merged.append(span)
+    return tuple(merged)

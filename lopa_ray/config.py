@@ -1,0 +1,140 @@
+"""One YAML file → one object: the model, the decode group and the default decode settings."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import Field, field_validator
+
+from lopa_ray.errors import SettingsError
+from lopa_ray.settings import GenerationSettings, LopaSettings, decode_settings, override
+from lopa_ray.strict import Strict
+
+DEMO_MODEL = Path(__file__).parent / "presets" / "demo-model"
+
+
+class ModelSettings(Strict):
+    """Which checkpoint, and how a worker holds it."""
+
+    path: str = "demo"
+    """Folder with a Hugging Face checkpoint, or "demo" for the small model in the package."""
+
+    lora: str | None = None
+    """Folder with a PEFT LoRA adapter, merged when loaded (D2F checkpoints are such adapters)."""
+
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Type of weights and KV cache. Scores are always computed in float32."""
+
+    device: Literal["cpu", "cuda", "npu"] = "cpu"
+    """Where each worker holds its replica."""
+
+    slots: int = Field(default=8, ge=1)
+    """Requests in flight per group; each has a KV cache slot on every worker."""
+
+    max_model_len: int = Field(default=2048, ge=2)
+    """Positions per slot: prompt plus answer."""
+
+    @property
+    def folder(self) -> Path:
+        """The checkpoint's folder."""
+        return DEMO_MODEL if self.path == "demo" else Path(self.path).expanduser()
+
+
+class GroupSettings(Strict):
+    """One decode group: how many branch workers, and what each takes of the cluster."""
+
+    num_workers: int = Field(default=2, ge=1)
+    """Branch workers. More make a step faster; they never change how many branches it has."""
+
+    num_cpus: float = Field(default=1.0, ge=0.0)
+    """CPUs per worker (Ray resource `CPU`; fractions allowed)."""
+
+    num_accelerators: float = Field(default=1.0, gt=0.0)
+    """GPUs or NPUs per worker where the device is cuda or npu; below 1 workers share one."""
+
+    resources: dict[str, float] = Field(default_factory=dict)
+    """Further Ray resources per worker."""
+
+    threads_per_worker: int = Field(default=1, ge=1)
+    """Torch threads of each worker."""
+
+    transfer: Literal["auto", "collective", "object_store"] = "auto"
+    """How a winner's K/V travels. auto: the collective, or the object store where workers share an accelerator."""
+
+    step_timeout_s: float = Field(default=60.0, gt=0.0)
+    """A worker that has not answered a step for this long is lost."""
+
+    start_timeout_s: float = Field(default=600.0, gt=0.0)
+    """How long workers may take to be placed and to load the model."""
+
+
+class Config(Strict):
+    """Everything that one YAML file says."""
+
+    model: ModelSettings = Field(default_factory=ModelSettings)
+    """The checkpoint."""
+
+    group: GroupSettings = Field(default_factory=GroupSettings)
+    """The decode group."""
+
+    decode: GenerationSettings = Field(default_factory=LopaSettings)
+    """Decode settings of requests that say nothing else."""
+
+    @field_validator("decode", mode="before")
+    @classmethod
+    def _choose_decoder(cls, value: Any) -> Any:
+        return decode_settings(value) if isinstance(value, dict) else value
+
+    @field_validator("model", "group", mode="before")
+    @classmethod
+    def _section(cls, value: Any, info: Any) -> Any:
+        section = {"model": ModelSettings, "group": GroupSettings}[info.field_name]
+        return section(**value) if isinstance(value, dict) else value
+
+    @classmethod
+    def load(cls, source: str | Path, changes: dict[str, dict[str, Any]] | None = None) -> Self:
+        """Read a YAML file, or the preset of that name, with `changes` (section → values) on top.
+
+        Raises SettingsError if there is no such file or preset, it is no YAML mapping, or a
+        value is refused.
+        """
+        return cls.parse(_read(source), changes)
+
+    @classmethod
+    def parse(cls, values: dict[str, Any], changes: dict[str, dict[str, Any]] | None = None) -> Self:
+        """From plain values, as a YAML file has them, with `changes` on top."""
+        values = dict(values)
+        for section, overrides in (changes or {}).items():
+            current = values.get(section) or {}
+            if not isinstance(current, dict):
+                raise SettingsError(f"{section}: got {current!r}; allowed: a mapping of settings")
+            values[section] = override(current, overrides) if section == "decode" else {**current, **overrides}
+        return cls(**values)
+
+
+def presets() -> dict[str, Path]:
+    """The configurations that ship with the package, by name."""
+    folder = Path(str(files("configs")))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def _read(source: str | Path) -> dict[str, Any]:
+    path = Path(source)
+    if not path.is_file():
+        path = presets().get(str(source), path)
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(
+            f"no configuration {str(source)!r}; give a YAML file or a preset ({', '.join(presets())})"
+        ) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"cannot read configuration {path}: {error}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path}: got {type(values).__name__}; allowed: a mapping with model, group, decode")
+    return values

@@ -1,0 +1,143 @@
+"""LoPA (arXiv 2512.16229, section 3 and algorithm 1) on D2F's block-parallel canvas.
+
+With one branch this is D2F's decoder (arXiv 2508.09192). Semantics follow the published
+code, quirks that decide tokens included, with these deviations: two identical branches are
+evaluated once, the mask token is never chosen, the last block is cut so that
+`max_new_tokens` is exact, and a request may end at the first EOS (`stop_at_eos`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lopa_ray.blocks import BlockState, Canvas
+from lopa_ray.branching import anchor_fills, lookahead_forks, scores_by_position
+from lopa_ray.plan import Branch, BranchReport, Commit, Fill, Plan, Segment, StepOutcome
+from lopa_ray.selection import DONE, mix, parse_metric, winner
+from lopa_ray.session import DecodeSession, Vocabulary
+from lopa_ray.settings import BlockSettings, GenerationSettings, LopaSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A branch of the coming step: its canvas, its fill set beyond the anchor's, its creation confidence."""
+
+    canvas: Canvas
+    fills: tuple[Fill, ...]
+    creation: float
+
+
+class LopaSession(DecodeSession):
+    """One LoPA request: an anchor canvas, and per step the forks made from the last winner."""
+
+    settings: BlockSettings
+
+    def __init__(self, prompt: Sequence[int], settings: GenerationSettings, vocabulary: Vocabulary) -> None:
+        """As `DecodeSession`; `settings` must be a `BlockSettings`."""
+        super().__init__(prompt, settings, vocabulary)
+        lopa = settings if isinstance(settings, LopaSettings) else LopaSettings(num_branches=1)
+        self._num_branches = lopa.num_branches
+        self._anchor_role = lopa.anchor
+        self._alpha = lopa.creation_confidence_alpha
+        self._metric = parse_metric(lopa.branch_confidence)
+        self._anchor = Canvas(self.prompt, vocabulary.mask_token_id)
+        self._forks: list[tuple[Fill, float]] = []
+        self._candidates: list[Candidate] = []
+        self._commit: Commit | None = None
+
+    @property
+    def generated(self) -> list[int]:
+        """Ids after the prompt as they stand, masks included."""
+        return self._anchor.generated
+
+    @property
+    def exhausted(self) -> bool:
+        """Nothing is masked, nothing is active, and no block may be added."""
+        anchor = self._anchor
+        return not anchor.masks and not anchor.active and not self._may_grow(anchor)
+
+    def _may_grow(self, canvas: Canvas) -> bool:
+        eos_stops = not self.settings.ignore_eos and self.vocabulary.eos_token_id in canvas.generated
+        return len(canvas) < self.max_len and not eos_stops
+
+    # Planning
+
+    def _candidate(self, fills: tuple[Fill, ...], creation: float) -> Candidate:
+        """A branch grows on its own: a fork may earn its next block a step before the anchor."""
+        settings = self.settings
+        canvas = self._anchor.fork(fills)
+        if self._may_grow(canvas):
+            canvas.grow(settings.block_add_threshold, settings.block_size, self.max_len)
+        canvas.activate(settings.decoded_token_threshold)
+        return Candidate(canvas, fills, creation)
+
+    def _plan(self) -> Plan:
+        # Forks first, the anchor last: equal confidences go to the first.
+        candidates = [self._candidate((fill,), creation) for fill, creation in self._forks]
+        if self._anchor_role != "omit" or not candidates:
+            candidates.append(self._candidate((), 1.0))
+        self._candidates = candidates
+
+        # Blocks settle by the anchor alone, so they stand alike on every branch.
+        to_cache = [block for block in self._anchor.blocks if block.state is BlockState.TO_CACHE]
+        settled = self._anchor.settled
+        start = to_cache[0].start if to_cache else settled
+        longest = max((candidate.canvas for candidate in candidates), key=len)
+        return Plan(
+            epoch=0,
+            step=0,
+            start=start,
+            canvas=tuple(self._anchor.ids[start:]) + (self.vocabulary.mask_token_id,) * (len(longest) - len(self._anchor)),
+            branches=tuple(Branch(self._segments(c.canvas, start), c.fills) for c in candidates),
+            cached=(range(0, start),) if start else (),
+            scored=range(settled, len(longest)),
+            keep=(range(start, settled),) if to_cache else (),
+            shared_keep=self.settings.commit_protocol == "single_phase",
+            commit=self._commit,
+            sampling=self.sampling,
+        )
+
+    def _segments(self, canvas: Canvas, start: int) -> tuple[Segment, ...]:
+        if self.settings.window_attention == "full":
+            return ((len(canvas), len(canvas)),)
+        return tuple((block.stop, block.stop) for block in canvas.blocks if block.start >= start)
+
+    # Deciding
+
+    def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
+        confidences = tuple(map(self._confidence, self._candidates, reports))
+        won = winner(confidences)
+        if self._anchor_role == "win":
+            won = len(confidences) - 1
+        anchor = self._candidates[won].canvas
+        scores = scores_by_position(reports[won])
+
+        fills = anchor_fills(anchor, scores, self.settings.confidence_threshold)
+        for position, token in fills:
+            anchor.fill(position, token)
+        self._anchor = anchor
+        self._forks = lookahead_forks(anchor, scores, self._num_forks)
+
+        self._commit = Commit(plan.step, won, plan.keep, plan.shared_keep) if plan.keep else None
+        anchor.mark_cached()
+        anchor.settle()
+        return StepOutcome(
+            step=plan.step,
+            winner=won,
+            confidences=confidences,
+            fills=tuple(fills),
+            canvas=tuple(anchor.generated),
+            blocks=anchor.views(),
+        )
+
+    @property
+    def _num_forks(self) -> int:
+        if self._num_branches == 1:
+            return 0
+        return self._num_branches - (self._anchor_role != "omit")
+
+    def _confidence(self, candidate: Candidate, report: BranchReport) -> float:
+        """Mask confidence mixed with creation confidence; DONE for a branch without masks."""
+        scores = report.scores.tolist()
+        return mix(candidate.creation, self._metric(scores) if scores else DONE, self._alpha)

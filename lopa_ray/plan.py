@@ -1,0 +1,190 @@
+"""The messages of a step: frozen, picklable, free of torch.
+
+A `Plan` says what one request wants evaluated in one step and how: which canvas, which
+branches of it, what each row may see, what is read from the cache and what is to be kept.
+A `BranchReport` answers for one branch. Every decoder speaks in these two words, so
+neither the runner nor the actors know which decoder is running.
+
+Positions are absolute (the prompt starts at 0); spans are `range`s of positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ranking = Literal["probability", "margin", "neg_entropy"]
+"""Which score ranks positions: the probability of the chosen token, the gap between the
+two best, or the sum of p ln p over the vocabulary."""
+
+Fill: TypeAlias = tuple[int, int]
+"""(absolute position, token id)."""
+
+Spans: TypeAlias = tuple[range, ...]
+
+Segment: TypeAlias = tuple[int, int]
+"""(stop, sees): input rows up to position `stop` (from where the segment before ended)
+attend to all positions in [0, sees)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a token follows from a row of logits.
+
+    Each draw is keyed by (seed, step, position) and nothing else, so it is the same on
+    whichever worker a branch runs, and the same for all branches of a step.
+    """
+
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int = 0
+    ranking: Ranking = "probability"
+    no_eos_before: int = 0
+    """Positions below this one never get the EOS token (`min_tokens`)."""
+    top_logprobs: int = 0
+    """How many of the most likely tokens each report lists per position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One candidate: the plan's canvas up to the last segment's stop, plus a fill set."""
+
+    segments: tuple[Segment, ...]
+    fills: tuple[Fill, ...] = ()
+
+    @property
+    def stop(self) -> int:
+        """End (exclusive) of the branch's canvas."""
+        return self.segments[-1][0]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Makes what a branch of an earlier step staged part of the cache; its id is `step`.
+
+    Under the two-phase protocol the K/V of `branch` is broadcast and written everywhere.
+    Where `shared` is true (single phase) all branches staged the same K/V, each worker
+    commits its own, and nothing is sent.
+    """
+
+    step: int
+    branch: int
+    spans: Spans
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one request wants of one step."""
+
+    epoch: int
+    step: int
+    start: int
+    """First input position; the same for all branches."""
+    canvas: tuple[int, ...]
+    """Token ids from `start` to the end of the longest branch."""
+    branches: tuple[Branch, ...]
+    cached: Spans
+    """Positions whose cached K/V this step reads; all other cached spans are dropped."""
+    scored: range
+    """Masked positions in here are scored."""
+    keep: Spans = ()
+    """Input positions whose K/V each branch stages, for a later commit of the winner."""
+    shared_keep: bool = False
+    """The staged K/V is the same on every branch (single phase)."""
+    commit: Commit | None = None
+    """Carried out before the step's forward."""
+    sampling: Sampling = Sampling()
+
+    def input_ids(self, branch: Branch) -> list[int]:
+        """Token ids from `start` to the branch's stop, with its fill set put in."""
+        ids = list(self.canvas[: branch.stop - self.start])
+        for position, token in branch.fills:
+            ids[position - self.start] = token
+        return ids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BranchReport:
+    """Scores of one branch's masked positions, ascending by position.
+
+    `positions` and `tokens` are int32 [n], `probabilities` (of the chosen token, after
+    temperature, top-p and top-k) and `scores` (by the plan's ranking) float32 [n].
+    `top_tokens` int32 [n, m] and `top_logprobs` float32 [n, m] are the m most likely
+    tokens of the plain softmax, most likely first (m = 0 unless asked for).
+    """
+
+    epoch: int
+    step: int
+    branch: int
+    positions: npt.NDArray[np.int32]
+    tokens: npt.NDArray[np.int32]
+    probabilities: npt.NDArray[np.float32]
+    scores: npt.NDArray[np.float32]
+    top_tokens: npt.NDArray[np.int32]
+    top_logprobs: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockView:
+    """One block after a step; `state` is "active", "to_cache" or "in_cache"."""
+
+    start: int
+    stop: int
+    state: str
+    masks: int
+    complete: bool
+
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What a step decided. With the step's plan it is all that a trace needs."""
+
+    step: int
+    winner: int
+    confidences: tuple[float, ...]
+    """Branch confidence per evaluated branch."""
+    fills: tuple[Fill, ...]
+    """Filled on the winner in this step, beyond the fill set that it was evaluated with."""
+    canvas: tuple[int, ...]
+    """Ids after the prompt, masks included, as they now stand."""
+    blocks: tuple[BlockView, ...]
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One request's share of a step on one worker."""
+
+    request: int
+    slot: int
+    plan: Plan
+    branches: tuple[int, ...]
+    """Indices of the plan's branches that this worker evaluates."""
+    source: int | None = None
+    """Rank of the worker that holds the winner's staged K/V; None: every worker its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One worker's part of one step: all requests in flight, in the same order everywhere."""
+
+    epoch: int
+    step: int
+    work: tuple[Work, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """A worker's answer: the reports of its branches, keyed by request id."""
+
+    epoch: int
+    step: int
+    reports: tuple[tuple[int, BranchReport], ...]

@@ -1,0 +1,228 @@
+"""BranchRunner: one model replica and its KV cache; carries out one worker's part of a step.
+
+    commit what the plans order  →  one packed forward of all branches  →  stage  →  score
+
+It knows no decoder: everything comes from the plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from lopa_ray.attention import Lane, SlotAttention
+from lopa_ray.cache import KVCache, SlotChecksum
+from lopa_ray.errors import CapacityError, ProtocolError
+from lopa_ray.head import MAX_HEAD_ROWS, MIN_ROWS, Head, Row
+from lopa_ray.model.transformer import Transformer
+from lopa_ray.plan import BranchReport, Segment, Spans, StepPlan, StepReport, Work
+from lopa_ray.session import Vocabulary
+
+Exchange: TypeAlias = Callable[[int, Tensor], None]
+"""(rank of the source, payload): fills the payload in place with the source's."""
+
+
+@dataclass(slots=True)
+class Staged:
+    """What the branches of one step have ready for a commit: payloads by branch index."""
+
+    step: int
+    payloads: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One lane of the packed forward and what it is for; `branch` -1 only stages K/V."""
+
+    work: Work
+    branch: int
+    lane: Lane
+
+
+class BranchRunner:
+    """Evaluates branches. All state is the cache and what is staged for the next commit."""
+
+    def __init__(
+        self, model: Transformer, *, slots: int, max_model_len: int, choosable: int | None = None
+    ) -> None:
+        """`max_model_len` positions per slot; ids from `choosable` on (vocabulary padding) are never chosen."""
+        config = model.config
+        self.model = model
+        self.device = model.embed.weight.device
+        self.cache = KVCache(config, slots, max_model_len, model.embed.weight.dtype, self.device)
+        self.vocabulary = Vocabulary(config.vocab_size, config.mask_token_id, config.eos_token_id)
+        self._head = Head(model, choosable)
+        self._shift = int(config.shifted)
+        self._staged: dict[int, Staged] = {}
+
+    @torch.inference_mode()
+    def step(self, plan: StepPlan, exchange: Exchange | None = None) -> StepReport:
+        """Carry out the commits, in order, then evaluate this worker's branches.
+
+        Commits are applied once per request and step, so a step may be repeated under a newer
+        epoch. Raises ProtocolError if the cache does not hold what the plans presuppose, and
+        CapacityError for positions beyond a slot.
+        """
+        for work in plan.work:
+            self._commit(work, exchange)
+        evaluations = [evaluation for work in plan.work for evaluation in self._evaluations(work)]
+        if not evaluations:
+            return StepReport(plan.epoch, plan.step, ())
+        hidden, starts, payloads = self._forward([evaluation.lane for evaluation in evaluations])
+        for evaluation, payload in zip(evaluations, payloads, strict=True):
+            if payload is not None:
+                self._stage(evaluation, payload)
+        return StepReport(plan.epoch, plan.step, tuple(self._score(evaluations, hidden, starts)))
+
+    # Commits
+
+    def _commit(self, work: Work, exchange: Exchange | None) -> None:
+        """Bring the slot to the state that the plan presupposes."""
+        cache, slot, commit = self.cache, work.slot, work.plan.commit
+        if cache.owner[slot] != work.request:
+            cache.reset(slot, work.request)
+            self._staged.pop(slot, None)
+        if commit is not None:
+            applied = cache.last_commit[slot] == commit.step
+            if work.source is not None or not applied:
+                payload = cache.read(slot, commit.spans) if applied else self._payload(work)
+                if work.source is not None:
+                    if exchange is None:
+                        raise ProtocolError("a commit names a source worker, but K/V cannot be exchanged here")
+                    exchange(work.source, payload)
+                if not applied:
+                    cache.write(slot, commit.spans, payload)
+                    cache.last_commit[slot] = commit.step
+        cache.cut(slot, work.plan.cached)
+
+    def _payload(self, work: Work) -> Tensor:
+        """This worker's staged K/V for the commit, or an empty payload to receive into."""
+        commit = work.plan.commit
+        assert commit is not None
+        staged = self._staged.get(work.slot)
+        if staged is not None and staged.step == commit.step:
+            if commit.shared:
+                return next(iter(staged.payloads.values()))
+            if commit.branch in staged.payloads:
+                return staged.payloads[commit.branch]
+        if work.source is None:
+            raise ProtocolError(f"request {work.request}: nothing is staged for the commit of step {commit.step}")
+        return self.cache.payload(sum(map(len, commit.spans)))
+
+    def _stage(self, evaluation: Evaluation, payload: Tensor) -> None:
+        slot, step = evaluation.work.slot, evaluation.work.plan.step
+        staged = self._staged.get(slot)
+        if staged is None or staged.step != step:
+            staged = self._staged[slot] = Staged(step)
+        staged.payloads[evaluation.branch] = payload
+
+    # The packed forward
+
+    @staticmethod
+    def _evaluations(work: Work) -> list[Evaluation]:
+        """Where all branches stage the same K/V one of them does, or, without any, a lane of the kept span alone."""
+        plan = work.plan
+        evaluations: list[Evaluation] = []
+        for index in work.branches:
+            branch = plan.branches[index]
+            keep = () if plan.shared_keep and evaluations else plan.keep
+            lane = Lane(work.slot, plan.start, plan.input_ids(branch), branch.segments, keep)
+            evaluations.append(Evaluation(work, index, lane))
+        if plan.keep and plan.shared_keep and not evaluations:
+            stop = plan.keep[-1].stop
+            segments = tuple(segment for segment in plan.branches[0].segments if segment[0] <= stop)
+            ids = list(plan.canvas[: stop - plan.start])
+            evaluations.append(Evaluation(work, -1, Lane(work.slot, plan.start, ids, segments, plan.keep)))
+        return evaluations
+
+    def _forward(self, lanes: list[Lane]) -> tuple[Tensor, list[int], list[Tensor | None]]:
+        """Hidden rows [R, D] of all lanes, the first row of each, and what each one staged."""
+        ids: list[int] = []
+        positions: list[int] = []
+        starts: list[int] = []
+        for lane in lanes:
+            reach = max(lane.stop, lane.segments[-1][1])
+            if reach > self.cache.capacity:
+                raise CapacityError(
+                    f"{reach} positions do not fit a slot of {self.cache.capacity}; raise max_model_len "
+                    "or shorten the request"
+                )
+            starts.append(len(ids))
+            ids += lane.ids
+            positions += range(lane.start, lane.stop)
+        padding = [0] * max(0, MIN_ROWS - len(ids))
+        attention = SlotAttention(self.cache, lanes)
+        hidden: Tensor = self.model(
+            torch.tensor(ids + padding, device=self.device),
+            torch.tensor(positions + padding, device=self.device),
+            attention,
+        )
+        for lane, start, payload in zip(lanes, starts, attention.staged, strict=True):
+            if payload is not None:
+                boundary = self.cache.split(payload)[1]
+                boundary.copy_(hidden[start + lane.keep[0].stop - 1 - lane.start])
+        return hidden, starts, attention.staged
+
+    # Scores
+
+    def _score(
+        self, evaluations: list[Evaluation], hidden: Tensor, starts: list[int]
+    ) -> list[tuple[int, BranchReport]]:
+        rows: list[list[Row]] = []
+        for evaluation, first in zip(evaluations, starts, strict=True):
+            plan, lane = evaluation.work.plan, evaluation.lane
+            masked = (p for p, token in enumerate(lane.ids, lane.start) if token == self.vocabulary.mask_token_id)
+            scored = [p for p in masked if p in plan.scored] if evaluation.branch >= 0 else []
+            rows.append([self._row(p, lane, first, evaluation) for p in scored])
+        flat = self._head.score([row for lane_rows in rows for row in lane_rows], hidden, self.cache.boundary)
+        reports = []
+        at = 0
+        for evaluation, lane_rows in zip(evaluations, rows, strict=True):
+            if evaluation.branch >= 0:
+                plan = evaluation.work.plan
+                part = slice(at, at + len(lane_rows))
+                report = flat.report(plan.epoch, plan.step, evaluation.branch, part)
+                reports.append((evaluation.work.request, report))
+            at += len(lane_rows)
+        return reports
+
+    def _row(self, position: int, lane: Lane, first: int, evaluation: Evaluation) -> Row:
+        """With shifted logits row p - 1 decides position p; left of the input that is the slot's boundary row."""
+        at = position - self._shift
+        source = first + at - lane.start if at >= lane.start else -1 - lane.slot
+        return Row(source, position, evaluation.work.plan.step, evaluation.work.plan.sampling)
+
+    # Research and state
+
+    @torch.inference_mode()
+    def logits(
+        self,
+        ids: Sequence[int],
+        *,
+        start: int = 0,
+        segments: tuple[Segment, ...] | None = None,
+        keep: Spans = (),
+        slot: int = 0,
+    ) -> Tensor:
+        """Full logits of a span: fp32 [len(ids), V], row by row as the model gives them (not shifted).
+
+        The span [start, start + len(ids)) is fed behind what the slot has cached; `segments`
+        says what its rows see (default: everything up to the span's end). The K/V of `keep`
+        enters the cache afterwards. With `start` 0 the slot is taken over, empty.
+        """
+        if start == 0:
+            self.cache.reset(slot, -1)
+        stop = start + len(ids)
+        hidden, _, (payload,) = self._forward([Lane(slot, start, list(ids), segments or ((stop, stop),), keep)])
+        if payload is not None:
+            self.cache.write(slot, keep, payload)
+        parts = hidden[: len(ids)].split(MAX_HEAD_ROWS)
+        return torch.cat([self._head.logits(part)[: len(part)] for part in parts])
+
+    def checksums(self) -> list[SlotChecksum]:
+        """Per slot: owner, committed spans, and a hash of their K/V and boundary row."""
+        return [self.cache.checksum(slot) for slot in range(len(self.cache.owner))]

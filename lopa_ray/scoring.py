@@ -1,0 +1,120 @@
+"""Logits → token, probability and ranking score per position, on the device.
+
+The softmax is over the full vocabulary; what may never be generated (the mask token,
+padded-vocabulary ids, EOS before `min_tokens`) is excluded from the choice of the token
+alone, so probabilities of all other tokens stay what the model gave them. The published
+decoders can choose the mask token and then hang.
+
+Shape suffixes: N rows to score, V vocabulary, M top tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lopa_ray.plan import Sampling
+
+EPSILON = 1e-10
+"""Keeps the logarithm of neg_entropy finite; the published value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Per row: token int64 [N], probability and score fp32 [N], top tokens int64 and log-probabilities fp32 [N, M]."""
+
+    tokens: Tensor
+    probabilities: Tensor
+    scores: Tensor
+    top_tokens: Tensor
+    top_logprobs: Tensor
+
+
+def keyed_uniform(seed: int, step: int, position: int) -> float:
+    """A number in [0, 1) that depends on (seed, step, position) alone.
+
+    Counter-based (splitmix64 finaliser), so workers need no generator state.
+    """
+    mask = (1 << 64) - 1
+    state = seed & mask
+    for word in (step, position):
+        state = (state + 0x9E3779B97F4A7C15 * (word + 1)) & mask
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & mask
+        state ^= state >> 31
+    return (state >> 11) * 2.0**-53
+
+
+def filter_logits(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
+    """Logits [N, V] with everything outside the nucleus, then outside the top k, at the lowest finite value.
+
+    The nucleus keeps the token that crosses `top_p`. Order and renormalisation are LoPA's.
+    """
+    lowest = torch.finfo(logits.dtype).min
+    if top_p is not None and top_p < 1.0:
+        ordered, index = logits.sort(dim=-1, descending=True)
+        before = ordered.softmax(-1).cumsum(-1)
+        outside = torch.zeros_like(before, dtype=torch.bool)
+        outside[:, 1:] = before[:, :-1] > top_p
+        logits = logits.masked_fill(torch.zeros_like(outside).scatter(1, index, outside), lowest)
+    if top_k is not None and top_k < logits.shape[-1]:
+        least = logits.topk(top_k, dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < least, lowest)
+    return logits
+
+
+def score_rows(
+    logits: Tensor, positions: list[int], step: int, sampling: Sampling, banned: Tensor, eos_token_id: int
+) -> Scores:
+    """Score rows of logits [N, V] (any float type; computed in fp32).
+
+    `positions` are the absolute positions that the rows decide; `banned` bool [V] marks ids
+    that are never chosen.
+    """
+    logits = logits.float()
+    scaled = logits / sampling.temperature if sampling.temperature > 0 else logits
+    kept = filter_logits(scaled, sampling.top_p, sampling.top_k)
+    probabilities = kept.softmax(-1)
+
+    forbidden = banned.expand_as(probabilities)
+    early = torch.tensor([p < sampling.no_eos_before for p in positions], dtype=torch.bool)
+    if bool(early.any()):
+        forbidden = forbidden.clone()
+        forbidden[:, eos_token_id] |= early.to(forbidden.device)
+    allowed = probabilities.masked_fill(forbidden, -1.0)
+    # A nucleus may hold nothing but forbidden tokens: then the best allowed token is taken,
+    # with the probability 0 that the nucleus gives it.
+    empty = allowed.amax(-1, keepdim=True) <= 0.0
+    allowed = torch.where(empty, scaled.softmax(-1).masked_fill(forbidden, -1.0), allowed)
+
+    if sampling.temperature > 0:
+        draws = [keyed_uniform(sampling.seed, step, p) for p in positions]
+        tokens = _draw(allowed.clamp_min(0.0), torch.tensor(draws, dtype=torch.float32, device=logits.device))
+    else:
+        tokens = allowed.argmax(-1)
+    chosen = probabilities.gather(1, tokens[:, None])[:, 0]
+
+    if sampling.ranking == "margin":
+        best = allowed.topk(2, dim=-1).values.clamp_min(0.0)
+        scores = best[:, 0] - best[:, 1]
+    elif sampling.ranking == "neg_entropy":
+        scores = (probabilities * torch.log(probabilities + EPSILON)).sum(-1)
+    else:
+        scores = chosen
+    top_logprobs, top_tokens = logits.log_softmax(-1).topk(sampling.top_logprobs, dim=-1)
+    return Scores(tokens, chosen, scores, top_tokens, top_logprobs)
+
+
+def _draw(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Inverse-CDF draw: weights [N, V] ≥ 0 (not all 0), uniform [N] in [0, 1) → tokens int64 [N].
+
+    fp32 cumulative sums may fall short of the total, so the result is cut to the last
+    token that has weight.
+    """
+    cumulative = weights.cumsum(-1)
+    target = uniform[:, None] * cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, target, right=True)[:, 0]
+    last = weights.shape[-1] - 1 - (weights.flip(-1) > 0).int().argmax(-1)
+    return torch.minimum(tokens, last)

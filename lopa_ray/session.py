@@ -1,0 +1,200 @@
+"""DecodeSession: the sans-I/O core of every decoder.
+
+A session decides everything about one request (branches, fills, what is cached, who won)
+from the reports it is handed. It touches neither torch, nor Ray, nor a clock, so the same
+session runs in one process, on any number of workers, and through their failures:
+
+    while not session.finished:
+        plan = session.plan(epoch)
+        outcome = session.advance(reports_for(plan))
+
+A decoder is a subclass with two methods, `_plan` and `_advance`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from lopa_ray.settings import GenerationSettings
+from lopa_ray.errors import PromptError, ProtocolError, StepLimitError
+from lopa_ray.plan import BranchReport, FinishReason, Plan, Sampling, StepOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The ids a session must know: how many there are and which are special."""
+
+    size: int
+    mask_token_id: int
+    eos_token_id: int
+
+
+class DecodeSession(ABC):
+    """One request's decoding. Subclasses hold the canvas and the rule that fills it."""
+
+    decoders: ClassVar[dict[str, type[DecodeSession]]] = {}
+
+    def __init__(self, prompt: Sequence[int], settings: GenerationSettings, vocabulary: Vocabulary) -> None:
+        """Start decoding after `prompt`.
+
+        Raises PromptError for an empty prompt, ids outside the vocabulary, or mask tokens in
+        the prompt (the published decoders fill those or hang on them; here they are refused).
+        """
+        if not prompt:
+            raise PromptError("the prompt is empty; give at least one token")
+        for index, token in enumerate(prompt):
+            if not 0 <= token < vocabulary.size:
+                raise PromptError(
+                    f"prompt token {index} is {token}, but the vocabulary has ids 0 to {vocabulary.size - 1}; "
+                    "was it made with another tokenizer?"
+                )
+            if token == vocabulary.mask_token_id:
+                raise PromptError(
+                    f"prompt token {index} is the mask token ({token}), which stands for an empty position; remove it"
+                )
+        self.prompt = list(prompt)
+        self.settings = settings
+        self.vocabulary = vocabulary
+        self.steps = 0
+        self.forwards = 0
+        self.finish_reason: FinishReason | None = "length" if settings.max_new_tokens == 0 else None
+        self._pending: Plan | None = None
+
+    @staticmethod
+    def create(prompt: Sequence[int], settings: GenerationSettings, vocabulary: Vocabulary) -> DecodeSession:
+        """The session of the decoder that the settings name."""
+        return DecodeSession.decoders[settings.decoder](prompt, settings, vocabulary)
+
+    # What a decoder provides
+
+    @abstractmethod
+    def _plan(self) -> Plan:
+        """The next step's plan; epoch and step are stamped by the caller."""
+
+    @abstractmethod
+    def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
+        """Take in one report per planned branch, in order; decide and fill."""
+
+    @property
+    @abstractmethod
+    def generated(self) -> list[int]:
+        """Ids after the prompt as they stand, masks included."""
+
+    @property
+    @abstractmethod
+    def exhausted(self) -> bool:
+        """Nothing is masked and nothing more may be added."""
+
+    @property
+    def step_limit(self) -> int:
+        """More steps than any correct run takes: each one decides at least one token."""
+        return self.settings.max_new_tokens
+
+    # What every decoder shares
+
+    @property
+    def finished(self) -> bool:
+        """No further step is needed."""
+        return self.finish_reason is not None
+
+    @property
+    def max_len(self) -> int:
+        """Positions that prompt and answer may take up at most."""
+        return len(self.prompt) + self.settings.max_new_tokens
+
+    @property
+    def sampling(self) -> Sampling:
+        """How workers turn logits into tokens for this request."""
+        s = self.settings
+        return Sampling(
+            temperature=s.temperature,
+            top_p=s.top_p,
+            top_k=s.top_k,
+            seed=s.seed if s.temperature > 0 else 0,  # requests that sample alike are scored in one call
+            ranking=s.ranking,
+            no_eos_before=len(self.prompt) + s.min_tokens if s.min_tokens else 0,
+            top_logprobs=s.top_logprobs,
+        )
+
+    def plan(self, epoch: int = 0) -> Plan:
+        """The current step's plan, stamped with `epoch`.
+
+        Until `advance` has taken its reports the same step is planned again, so a step that
+        was lost with a worker can be run once more under a newer epoch.
+
+        Raises StepLimitError when more steps were used than any correct run can use (the
+        published decoders loop for ever when the model keeps predicting the mask token),
+        and ProtocolError when the request is finished.
+        """
+        if self.finished:
+            raise ProtocolError("this request is finished; there is nothing left to plan")
+        if self._pending is None:
+            if self.steps >= self.step_limit:
+                raise StepLimitError(
+                    f"{self.steps} steps did not finish {self.settings.max_new_tokens} tokens, though each step "
+                    "decides at least one; this is a bug or a broken model, please report it"
+                )
+            self._pending = self._plan()
+        self._pending = replace(self._pending, epoch=epoch, step=self.steps + 1)
+        return self._pending
+
+    def advance(self, reports: Sequence[BranchReport]) -> StepOutcome:
+        """Take in the reports of the pending plan, in any order, one per branch.
+
+        Raises ProtocolError, and changes nothing, if a report belongs to another step or
+        epoch, if branches are missing or doubled, or if nothing was planned.
+        """
+        plan = self._pending
+        if plan is None:
+            raise ProtocolError("no step is planned; call plan() first")
+        ordered = sorted(reports, key=lambda report: report.branch)
+        for report in ordered:
+            if (report.epoch, report.step) != (plan.epoch, plan.step):
+                raise ProtocolError(
+                    f"got a report of epoch {report.epoch}, step {report.step}; "
+                    f"this is epoch {plan.epoch}, step {plan.step}"
+                )
+        if [report.branch for report in ordered] != list(range(len(plan.branches))):
+            raise ProtocolError(
+                f"got reports of branches {[report.branch for report in ordered]}; "
+                f"the plan has branches 0 to {len(plan.branches) - 1}"
+            )
+        self._pending = None
+        self.steps += 1
+        self.forwards += len(ordered)
+        outcome = self._advance(plan, ordered)
+        self.finish_reason = self._finish_reason()
+        return replace(outcome, finish_reason=self.finish_reason)
+
+    def _finish_reason(self) -> FinishReason | None:
+        settings = self.settings
+        if settings.stop_at_eos and not settings.ignore_eos:
+            length = self._length_to_eos(self.generated)
+            if length is not None and self.vocabulary.mask_token_id not in self.generated[:length]:
+                return "stop"
+        if not self.exhausted:
+            return None
+        return "length" if settings.ignore_eos or self._length_to_eos(self.generated) is None else "stop"
+
+    def _length_to_eos(self, ids: list[int]) -> int | None:
+        """Tokens up to and including the first EOS; None without one."""
+        eos = self.vocabulary.eos_token_id
+        return ids.index(eos) + 1 if eos in ids else None
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The answer: up to and including the first EOS with `stop_at_eos`, else the whole canvas."""
+        settings = self.settings
+        if settings.stop_at_eos and not settings.ignore_eos:
+            return self.generated[: self._length_to_eos(self.generated)]
+        return self.generated
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens up to and including the first EOS (all of them without one, or with `ignore_eos`)."""
+        if self.settings.ignore_eos:
+            return len(self.generated)
+        return self._length_to_eos(self.generated) or len(self.generated)

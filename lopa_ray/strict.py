@@ -1,0 +1,48 @@
+"""The base of all settings: frozen, no unknown keys, no silent conversions."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from lopa_ray.errors import SettingsError
+
+
+class Strict(BaseModel):
+    """Validated when made. Anything wrong is one `SettingsError` that names each setting,
+    what was got, what is allowed and what the setting means."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise SettingsError(_describe(error, type(self))) from None
+
+    def but(self, **changes: Any) -> Self:
+        """A validated copy with some values changed."""
+        return type(self)(**{**self.model_dump(exclude_unset=True), **changes})
+
+
+def _describe(error: ValidationError, model: type[BaseModel]) -> str:
+    return "; ".join(_describe_one(dict(detail), model) for detail in error.errors(include_url=False))
+
+
+def _describe_one(detail: dict[str, Any], model: type[BaseModel]) -> str:
+    location = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        known = list(model.model_fields)
+        close = difflib.get_close_matches(location, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+        return f"unknown setting {location} = {detail['input']!r} in {model.__name__}; {hint}"
+    message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+    if detail["type"] == "value_error":
+        return f"{location}: {message}" if location else message
+    field = model.model_fields.get(str(detail["loc"][0])) if detail["loc"] else None
+    meaning = f" ({' '.join(field.description.split())})" if field and field.description else ""
+    return f"{location}: got {detail['input']!r}; allowed: {message}{meaning}"
