@@ -185,21 +185,21 @@ def _add_tokens(
         special = {str(text) for text in settings.get("additional_special_tokens") or ()}
         listed = {i: {"content": text, "special": text in special} for text, i in read_json(where).items()}
     try:
-        wanted = {int(i): dict(token) for i, token in (listed or {}).items()}
-        for i in sorted(wanted):
-            text = str(wanted[i]["content"])
-            flags = {flag: bool(wanted[i].get(flag)) for flag in _FLAGS}
-            backend.add_tokens([AddedToken(text, **flags)])
-            if backend.token_to_id(text) != i:
-                raise CheckpointError(
-                    f"{where}: got token {text!r} with id {i}, but the vocabulary gives it "
-                    f"{backend.token_to_id(text)}; ids must follow the vocabulary without a gap: use files "
-                    "of one checkpoint"
-                )
-    except (AttributeError, KeyError, TypeError) as error:
+        tokens = [
+            (int(i), AddedToken(str(token["content"]), **{flag: bool(token.get(flag)) for flag in _FLAGS}))
+            for i, token in (listed or {}).items()
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{where}: the added tokens cannot be read ({error!r}); download it again"
         ) from None
+    for i, token in sorted(tokens, key=lambda pair: pair[0]):
+        backend.add_tokens([token])
+        if (given := backend.token_to_id(token.content)) != i:
+            raise CheckpointError(
+                f"{where}: got token {token.content!r} with id {i}, but the vocabulary gives it {given}; ids "
+                f"must follow the vocabulary without a gap: use files of one checkpoint"
+            )
     # A token with a role (the mask, say) is special even where a file forgets to say so.
     special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
     backend.add_special_tokens(
