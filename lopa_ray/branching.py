@@ -15,18 +15,23 @@ class Score:
     token: int
     probability: float
     score: float
+    top_logprobs: tuple[tuple[int, float], ...]
 
 
 def scores_by_position(report: BranchReport) -> dict[int, Score]:
     """Index a report by absolute position."""
-    rows = zip(
-        report.positions.tolist(),
-        report.tokens.tolist(),
-        report.probabilities.tolist(),
-        report.scores.tolist(),
-        strict=True,
-    )
-    return {position: Score(token, probability, score) for position, token, probability, score in rows}
+    return {
+        position: Score(token, probability, score, tuple(zip(top_tokens, top_logprobs, strict=True)))
+        for position, token, probability, score, top_tokens, top_logprobs in zip(
+            report.positions.tolist(),
+            report.tokens.tolist(),
+            report.probabilities.tolist(),
+            report.scores.tolist(),
+            report.top_tokens.tolist(),
+            report.top_logprobs.tolist(),
+            strict=True,
+        )
+    }
 
 
 def anchor_fills(canvas: Canvas, scores: dict[int, Score], threshold: float) -> list[Fill]:

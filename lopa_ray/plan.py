@@ -153,6 +153,10 @@ class StepOutcome:
     """Branch confidence per evaluated branch."""
     fills: tuple[Fill, ...]
     """Filled on the winner in this step, beyond the fill set that it was evaluated with."""
+    probabilities: tuple[float, ...]
+    """Probability of each filled token."""
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...]
+    """Per filled position the most likely (token, log-probability); empty unless asked for."""
     canvas: tuple[int, ...]
     """Ids after the prompt, masks included, as they now stand."""
     blocks: tuple[BlockView, ...]

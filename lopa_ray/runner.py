@@ -220,7 +220,7 @@ class BranchRunner:
         hidden, _, (payload,) = self._forward([Lane(slot, start, list(ids), segments or ((stop, stop),), keep)])
         if payload is not None:
             self.cache.write(slot, keep, payload)
-        parts = hidden[: len(ids)].split(MAX_HEAD_ROWS)
+        parts = [hidden[at : min(at + MAX_HEAD_ROWS, len(ids))] for at in range(0, len(ids), MAX_HEAD_ROWS)]
         return torch.cat([self._head.logits(part)[: len(part)] for part in parts])
 
     def checksums(self) -> list[SlotChecksum]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lopa_ray.settings import GenerationSettings
+from lopa_ray.answer import length_to_eos
 from lopa_ray.errors import PromptError, ProtocolError, StepLimitError
 from lopa_ray.plan import BranchReport, FinishReason, Plan, Sampling, StepOutcome
 
@@ -171,30 +172,10 @@ class DecodeSession(ABC):
 
     def _finish_reason(self) -> FinishReason | None:
         settings = self.settings
-        if settings.stop_at_eos and not settings.ignore_eos:
-            length = self._length_to_eos(self.generated)
-            if length is not None and self.vocabulary.mask_token_id not in self.generated[:length]:
-                return "stop"
+        length = None if settings.ignore_eos else length_to_eos(self.generated, self.vocabulary.eos_token_id)
+        decided = length is not None and self.vocabulary.mask_token_id not in self.generated[:length]
+        if settings.stop_at_eos and decided:
+            return "stop"
         if not self.exhausted:
             return None
-        return "length" if settings.ignore_eos or self._length_to_eos(self.generated) is None else "stop"
-
-    def _length_to_eos(self, ids: list[int]) -> int | None:
-        """Tokens up to and including the first EOS; None without one."""
-        eos = self.vocabulary.eos_token_id
-        return ids.index(eos) + 1 if eos in ids else None
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The answer: up to and including the first EOS with `stop_at_eos`, else the whole canvas."""
-        settings = self.settings
-        if settings.stop_at_eos and not settings.ignore_eos:
-            return self.generated[: self._length_to_eos(self.generated)]
-        return self.generated
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens up to and including the first EOS (all of them without one, or with `ignore_eos`)."""
-        if self.settings.ignore_eos:
-            return len(self.generated)
-        return self._length_to_eos(self.generated) or len(self.generated)
+        return "length" if length is None else "stop"

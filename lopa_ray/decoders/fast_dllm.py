@@ -95,6 +95,8 @@ class FastDllmSession(DecodeSession):
             winner=0,
             confidences=(mean()(ranked) if ranked else DONE,),
             fills=tuple(fills),
+            probabilities=tuple(scores[p].probability for p, _ in fills),
+            top_logprobs=tuple(scores[p].top_logprobs for p, _ in fills if scores[p].top_logprobs),
             canvas=tuple(self.generated),
             blocks=self._views(),
         )

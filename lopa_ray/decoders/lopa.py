@@ -127,6 +127,8 @@ class LopaSession(DecodeSession):
             winner=won,
             confidences=confidences,
             fills=tuple(fills),
+            probabilities=tuple(scores[p].probability for p, _ in fills),
+            top_logprobs=tuple(scores[p].top_logprobs for p, _ in fills if scores[p].top_logprobs),
             canvas=tuple(anchor.generated),
             blocks=anchor.views(),
         )

@@ -1,0 +1,150 @@
+"""From a canvas to an answer, and from plans and outcomes to a result with its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lopa_ray.plan import BlockView, Fill, FinishReason, Plan, StepOutcome
+from lopa_ray.settings import GenerationSettings
+
+
+def length_to_eos(ids: Sequence[int], eos_token_id: int) -> int | None:
+    """Tokens up to and including the first EOS; None without one."""
+    return ids.index(eos_token_id) + 1 if eos_token_id in ids else None
+
+
+def answer_ids(canvas: Sequence[int], settings: GenerationSettings, eos_token_id: int) -> list[int]:
+    """What a request returns: up to and including the first EOS with `stop_at_eos`, else the whole canvas."""
+    ends = settings.stop_at_eos and not settings.ignore_eos
+    return list(canvas[: length_to_eos(canvas, eos_token_id)] if ends else canvas)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceBranch:
+    """One evaluated branch: its fill set beyond the anchor's, its end, its branch confidence."""
+
+    fills: tuple[Fill, ...]
+    stop: int
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStep:
+    """One step of a request. Positions are absolute."""
+
+    step: int
+    branches: tuple[TraceBranch, ...]
+    winner: int
+    fills: tuple[Fill, ...]
+    probabilities: tuple[float, ...]
+    """Probability of each filled token."""
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...]
+    """Per filled position the most likely (token, log-probability); empty unless asked for."""
+    input_start: int
+    cached: int
+    """Cached positions that the step read."""
+    kept: int
+    """Positions whose K/V the step staged for the cache."""
+    blocks: tuple[BlockView, ...]
+    canvas: tuple[int, ...]
+    """Ids after the prompt as they stood after the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResult:
+    """A finished request."""
+
+    token_ids: list[int]
+    text: str | None
+    """Decoded up to the first EOS; None without a tokenizer."""
+    finish_reason: FinishReason
+    tokens: int
+    """Tokens up to and including the first EOS (all of them with `ignore_eos`)."""
+    steps: int
+    """Forward rounds (the published decoders report one more)."""
+    forwards: int
+    """Branch evaluations, over all steps."""
+    seconds: float
+    """Wall-clock time from submission to the last step."""
+    prompt_tokens: int
+    trace: tuple[TraceStep, ...] = ()
+
+    @property
+    def tpf(self) -> float:
+        """Tokens per forward: `tokens` ÷ `steps`."""
+        return self.tokens / self.steps if self.steps else 0.0
+
+    @property
+    def tps(self) -> float:
+        """Tokens per second of this request."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+class Answer:
+    """Collects one request's steps, on whichever side of a process border."""
+
+    def __init__(self, prompt_len: int, settings: GenerationSettings, eos_token_id: int, keep_trace: bool) -> None:
+        self._prompt_len = prompt_len
+        self._settings = settings
+        self._eos = eos_token_id
+        self._keep_trace = keep_trace
+        self._trace: list[TraceStep] = []
+        self._steps = 0
+        self._forwards = 0
+        self.canvas: tuple[int, ...] = ()
+        self.finish_reason: FinishReason | None = None if settings.max_new_tokens else "length"
+
+    def add(self, plan: Plan, outcome: StepOutcome) -> TraceStep:
+        """Take in a step; returns it as the trace shows it."""
+        self._steps += 1
+        self._forwards += len(plan.branches)
+        self.canvas = outcome.canvas
+        self.finish_reason = outcome.finish_reason
+        step = trace_step(plan, outcome)
+        if self._keep_trace:
+            self._trace.append(step)
+        return step
+
+    @property
+    def text_ids(self) -> list[int]:
+        """The ids that make up the text: all before the first EOS."""
+        ids = answer_ids(self.canvas, self._settings, self._eos)
+        if not self._settings.ignore_eos and self._eos in ids:
+            return ids[: ids.index(self._eos)]
+        return ids
+
+    def result(self, text: str | None, seconds: float) -> GenerationResult:
+        """The finished request. Raises ValueError before the last step."""
+        if self.finish_reason is None:
+            raise ValueError("the request is not finished")
+        counted = None if self._settings.ignore_eos else length_to_eos(self.canvas, self._eos)
+        return GenerationResult(
+            token_ids=answer_ids(self.canvas, self._settings, self._eos),
+            text=text,
+            finish_reason=self.finish_reason,
+            tokens=len(self.canvas) if counted is None else counted,
+            steps=self._steps,
+            forwards=self._forwards,
+            seconds=seconds,
+            prompt_tokens=self._prompt_len,
+            trace=tuple(self._trace),
+        )
+
+
+def trace_step(plan: Plan, outcome: StepOutcome) -> TraceStep:
+    """A step as the trace shows it, from plan and outcome alone."""
+    branches = zip(plan.branches, outcome.confidences, strict=True)
+    return TraceStep(
+        step=outcome.step,
+        branches=tuple(TraceBranch(branch.fills, branch.stop, confidence) for branch, confidence in branches),
+        winner=outcome.winner,
+        fills=outcome.fills,
+        probabilities=outcome.probabilities,
+        top_logprobs=outcome.top_logprobs,
+        input_start=plan.start,
+        cached=sum(map(len, plan.cached)),
+        kept=sum(map(len, plan.keep)),
+        blocks=outcome.blocks,
+        canvas=outcome.canvas,
+    )

@@ -1,0 +1,70 @@
+"""LocalEngine: the whole decoder in one process. The oracle for everything above it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+import lopa_ray.decoders  # noqa: F401 - registers the decoders
+from lopa_ray.config import Config
+from lopa_ray.engine import Engine, EngineEvent
+from lopa_ray.errors import RequestCancelledError
+from lopa_ray.model.checkpoint import load_model
+from lopa_ray.runner import BranchRunner
+from lopa_ray.scheduler import Failure, Scheduler
+from lopa_ray.session import DecodeSession
+from lopa_ray.tokenizer import Tokenizer
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_runner(config: Config, tokenizer: Tokenizer | None) -> BranchRunner:
+    """The runner that a configuration asks for; raises CheckpointError if the model cannot be loaded."""
+    model = config.model
+    loaded = load_model(model.folder, dtype=DTYPES[model.dtype], device=model.device, lora=model.lora)
+    # A tokenizer smaller than the embedding means that the rest is padding nobody can decode.
+    choosable = None if tokenizer is None else min(tokenizer.vocab_size, loaded.config.vocab_size)
+    return BranchRunner(loaded, slots=model.slots, max_model_len=model.max_model_len, choosable=choosable)
+
+
+class LocalEngine(Engine):
+    """Session, scheduler and runner in this process and thread."""
+
+    def __init__(self, config: Config, runner: BranchRunner, tokenizer: Tokenizer | None) -> None:
+        """Over a runner that is there already; see `from_config` and `from_pretrained`."""
+        super().__init__(config, runner.vocabulary, tokenizer)
+        self.runner = runner
+        self._scheduler = Scheduler(config.model.slots)
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """Load what the configuration names. Raises CheckpointError."""
+        tokenizer = Tokenizer.from_pretrained(config.model.folder)
+        return cls(config, load_runner(config, tokenizer), tokenizer)
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path = "demo", **model: Any) -> Self:
+        """Load a checkpoint folder; `model` are `ModelSettings` (dtype, device, lora, slots, max_model_len).
+
+        Raises SettingsError and CheckpointError.
+        """
+        return cls.from_config(Config.parse({"model": {"path": str(path), **model}}))
+
+    def events(self, sessions: Sequence[DecodeSession]) -> Iterator[EngineEvent]:
+        """See `Engine.events`."""
+        scheduler = self._scheduler
+        index_of = {scheduler.submit(session): index for index, session in enumerate(sessions)}
+        try:
+            while scheduler.busy:
+                reports = [self.runner.step(plan) for plan in scheduler.plan(num_workers=1)]
+                for event in scheduler.advance(reports) if reports else scheduler.drain():
+                    if isinstance(event, Failure):
+                        yield index_of[event.request], event.error
+                    else:
+                        yield index_of[event.request], event.plan, event.outcome
+        finally:
+            scheduler.fail_all(RequestCancelledError("the caller stopped listening"))
+            scheduler.drain()

@@ -1,0 +1,103 @@
+"""One pre-norm transformer with rotary positions and gated MLP, over packed rows.
+
+Shape suffixes: R rows (positions of all sequences in the batch, one after the other),
+D hidden size, H query heads, K key/value heads, E head dim, F MLP width, V vocabulary.
+
+The module knows neither batches nor caches: it is handed rows, their absolute positions
+and an `Attend` callable that owns both. Decoding and training differ in that callable alone.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lopa_ray.model.config import ModelConfig
+
+
+class Attend(Protocol):
+    """Attention over whatever the caller lets each row see."""
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend with q [R, H, E] over k, v [R, K, E] (rotated) and what is cached; returns [R, H, E]."""
+        ...
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm, reduced in fp32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * wide.to(x.dtype)
+
+
+def rope_table(head_dim: int, theta: float, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, fp32 [R, 1, E], of the rotary embedding at int positions [R]."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
+    angles = positions[:, None].float() * (1.0 / theta**exponents)
+    angles = torch.cat((angles, angles), dim=-1)[:, None]
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of x [R, heads, E] in the half-split layout of Llama and Qwen2."""
+    low, high = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-high, low), dim=-1) * sin
+
+
+class Layer(nn.Module):
+    """Attention and MLP with fused QKV and gate/up projections."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+        self.head_dim = config.head_dim
+        d, e = config.hidden_size, config.head_dim
+        self.attn_norm = RMSNorm(d, config.rms_norm_eps)
+        self.qkv = nn.Linear(d, sum(self.heads) * e, bias=config.qkv_bias)
+        self.o = nn.Linear(config.num_heads * e, d, bias=False)
+        self.mlp_norm = RMSNorm(d, config.rms_norm_eps)
+        self.gate_up = nn.Linear(d, 2 * config.intermediate_size, bias=False)
+        self.down = nn.Linear(config.intermediate_size, d, bias=False)
+
+    def forward(self, index: int, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.head_dim))
+        q, k, v = qkv.split(self.heads, dim=1)
+        mixed = attend(index, rotate(q, cos, sin), rotate(k, cos, sin), v)
+        x = x + self.o(mixed.flatten(1))
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
+        mlp: Tensor = self.down(F.silu(gate) * up)
+        return x + mlp
+
+
+class Transformer(nn.Module):
+    """Token ids in, normed hidden rows out; `lm_head` turns chosen rows into logits."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.embed.weight
+
+    def forward(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Run int ids [R] at absolute int positions [R]; returns hidden rows [R, D] after the last norm."""
+        x = self.embed(ids)
+        cos, sin = rope_table(self.config.head_dim, self.config.rope_theta, positions)
+        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+        for index, layer in enumerate(self.layers):
+            x = layer(index, x, cos, sin, attend)
+        hidden: Tensor = self.norm(x)
+        return hidden

@@ -1,0 +1,186 @@
+"""Scheduler: the step loop of many requests, without I/O.
+
+Requests join and leave between steps. One call plans a step for every request in flight and
+spreads the branches over the workers; the other takes in the workers' reports:
+
+    while scheduler.busy:
+        step_plans = scheduler.plan(num_workers)
+        reports = ...            # runner.step(plan), here or on actors
+        for event in scheduler.advance(reports): ...
+
+How many workers there are, and which of them evaluates a branch, never reaches a session.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from lopa_ray.errors import LopaError, ProtocolError, RequestCancelledError
+from lopa_ray.plan import BranchReport, Plan, StepOutcome, StepPlan, StepReport, Work
+from lopa_ray.session import DecodeSession
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A request advanced by one step; it is finished when the outcome has a finish reason."""
+
+    request: int
+    plan: Plan
+    outcome: StepOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A request ended with an error; no further event follows."""
+
+    request: int
+    error: Exception
+
+
+Event: TypeAlias = Progress | Failure
+
+
+@dataclass(slots=True)
+class _InFlight:
+    session: DecodeSession
+    slot: int
+    plan: Plan | None = None
+    ranks: dict[int, int] = field(default_factory=dict)
+    """Worker that evaluates each branch of the current plan."""
+    source: int | None = None
+    """Worker that staged what the next plan commits."""
+
+
+class Scheduler:
+    """Requests waiting and in flight; `slots` bounds the latter."""
+
+    def __init__(self, slots: int) -> None:
+        self.epoch = 0
+        """Raised by whoever runs the workers when their membership changes; older reports are rejected."""
+        self._step = 0
+        self._num_workers = 0
+        self._free = list(range(slots))
+        self._waiting: deque[tuple[int, DecodeSession]] = deque()
+        self._running: dict[int, _InFlight] = {}
+        self._next_request = 0
+        self._ended: list[Event] = []
+
+    @property
+    def busy(self) -> bool:
+        """A request is in flight or waiting, or an event is still to be handed out."""
+        return bool(self._running or self._waiting or self._ended)
+
+    def submit(self, session: DecodeSession) -> int:
+        """Queue a request; it joins at a step boundary as soon as a slot is free. Returns its id.
+
+        Raises ProtocolError for a session that is finished already.
+        """
+        if session.finished:
+            raise ProtocolError("a finished session cannot be submitted")
+        self._next_request += 1
+        self._waiting.append((self._next_request, session))
+        return self._next_request
+
+    def fail(self, request: int, error: Exception) -> None:
+        """End a request with an error and free its slot. Unknown ids (ended already) are ignored."""
+        running = self._running.pop(request, None)
+        if running is not None:
+            self._free.append(running.slot)
+        waiting = [entry for entry in self._waiting if entry[0] != request]
+        if running is not None or len(waiting) < len(self._waiting):
+            self._ended.append(Failure(request, error))
+        self._waiting = deque(waiting)
+
+    def cancel(self, request: int) -> None:
+        """Free the request's slot at the next step."""
+        self.fail(request, RequestCancelledError(f"request {request} was cancelled"))
+
+    def fail_all(self, error: Exception) -> None:
+        """End every request with the same error."""
+        for request in [*self._running, *(request for request, _ in self._waiting)]:
+            self.fail(request, error)
+
+    def plan(self, num_workers: int) -> list[StepPlan]:
+        """One plan per worker for the next step; empty when nothing is in flight.
+
+        Calling it again before `advance` plans the same step anew, under the current epoch.
+        """
+        while self._free and self._waiting:
+            request, session = self._waiting.popleft()
+            self._running[request] = _InFlight(session, self._free.pop(0))
+        for request, entry in list(self._running.items()):
+            try:
+                entry.plan = entry.session.plan(self.epoch)
+            except LopaError as error:
+                self.fail(request, error)
+        self._assign(num_workers)
+        if not self._running:
+            return []
+        return [StepPlan(self.epoch, self._step + 1, self._work(rank)) for rank in range(num_workers)]
+
+    def _assign(self, num_workers: int) -> None:
+        """Each branch goes to the worker with the fewest rows so far; ties to the lowest rank."""
+        self._num_workers = num_workers
+        load = [0] * num_workers
+        for entry in self._running.values():
+            plan = entry.plan
+            assert plan is not None
+            entry.ranks = {}
+            for index, branch in enumerate(plan.branches):
+                rank = load.index(min(load))
+                load[rank] += branch.stop - plan.start
+                entry.ranks[index] = rank
+
+    def _work(self, rank: int) -> tuple[Work, ...]:
+        """Every worker gets every plan: commits and cuts of the cache concern all of them."""
+        return tuple(
+            Work(request, entry.slot, entry.plan, tuple(b for b, r in entry.ranks.items() if r == rank), entry.source)
+            for request, entry in self._running.items()
+            if entry.plan is not None
+        )
+
+    def advance(self, step_reports: Sequence[StepReport]) -> list[Event]:
+        """Take in the reports of all workers. A request that ended meanwhile is passed over.
+
+        Raises ProtocolError, and changes nothing, for a report of another step or epoch.
+        """
+        for report in step_reports:
+            if (report.epoch, report.step) != (self.epoch, self._step + 1):
+                raise ProtocolError(
+                    f"got a report of epoch {report.epoch}, step {report.step}; "
+                    f"this is epoch {self.epoch}, step {self._step + 1}"
+                )
+        by_request: dict[int, list[BranchReport]] = {}
+        for report in step_reports:
+            for request, branch_report in report.reports:
+                by_request.setdefault(request, []).append(branch_report)
+        self._step += 1
+        events: list[Event] = []
+        for request, entry in list(self._running.items()):
+            if entry.plan is None:
+                continue
+            plan, entry.plan = entry.plan, None
+            try:
+                outcome = entry.session.advance(by_request.get(request, []))
+            except LopaError as error:
+                self.fail(request, error)
+                continue
+            self._remember_source(entry, plan, outcome)
+            events.append(Progress(request, plan, outcome))
+            if outcome.finish_reason is not None:
+                del self._running[request]
+                self._free.append(entry.slot)
+        return events + self.drain()
+
+    def _remember_source(self, entry: _InFlight, plan: Plan, outcome: StepOutcome) -> None:
+        """Whom the others receive from; nobody, where everyone staged the same or there are no others."""
+        sent = plan.keep and not plan.shared_keep and self._num_workers > 1
+        entry.source = entry.ranks[outcome.winner] if sent else None
+
+    def drain(self) -> list[Event]:
+        """Events that arose outside `advance`."""
+        ended, self._ended = self._ended, []
+        return ended
