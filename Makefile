@@ -1,0 +1,66 @@
+# make install | demo | test | test-long | format | clean
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# The word problem that `make demo` decodes; `make demo PROMPT="..."` takes another.
+PROMPT ?= Mia buys 4 boxes of pens with 8 pens in each. She gives 7 pens to Tom. How many pens does Mia have left?
+export PROMPT
+
+.DELETE_ON_ERROR:
+.PHONY: help install dev demo test test-long format clean distclean
+
+help:
+	@echo "make install    .venv with the project and its pinned dependencies; then .venv/bin/lopa"
+	@echo "make demo       decode a word problem with LoPA on a local Ray with 2 branch actors"
+	@echo "make test       format, lint, types, import contracts, tests"
+	@echo "make test-long  soaks and sweeps"
+	@echo "make format     format and fix what can be fixed"
+	@echo "make clean      remove caches and build output; distclean: .venv too"
+
+# Stamps in .venv make reruns instant; a change of either file installs anew.
+
+install: $(VENV)/.installed
+dev: $(VENV)/.dev
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; name one: make PYTHON=python3.12 ...")'
+	@echo "== creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "== installing lopa-ray and what it needs (a few minutes, the first time)"
+	@$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	@echo "== installing the tools of make test"
+	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: install
+	@$(BIN)/lopa generate --config demo --workers 2 --watch "$$PROMPT"
+
+# The cheapest check first; pytest's closing line comes last.
+test: dev
+	@echo "== ruff format" && $(BIN)/ruff format --check --quiet .
+	@echo "== ruff check" && $(BIN)/ruff check --quiet .
+	@echo "== mypy" && $(BIN)/mypy
+	@echo "== import contracts" && $(BIN)/lint-imports
+	@echo "== pytest" && $(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+test-long: dev
+	@$(BIN)/python -m pytest -m long --timeout 7200 -v $(PYTEST_ARGS)
+
+format: dev
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format .
+
+clean:
+	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean
+	@rm -rf $(VENV)

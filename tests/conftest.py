@@ -1,0 +1,31 @@
+"""Settings of all tests. Set before anything imports torch or Ray, and inherited by Ray's workers."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.update(
+    OMP_NUM_THREADS="1",
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+    RAY_AUTH_MODE="disabled",
+    RAY_USAGE_STATS_ENABLED="0",
+)
+
+import hypothesis
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+# Examples are the same in every run, and a slow machine is no failure.
+hypothesis.settings.register_profile("lopa", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("lopa")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a device that is not there."""
+    present = {"gpu": torch.cuda.is_available(), "npu": hasattr(torch, "npu") and torch.npu.is_available()}
+    for item in items:
+        for device, there in present.items():
+            if item.get_closest_marker(device) and not there:
+                item.add_marker(pytest.mark.skip(reason=f"no {device} here"))
