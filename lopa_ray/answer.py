@@ -84,7 +84,9 @@ class GenerationResult:
 class Answer:
     """Collects one request's steps, on whichever side of a process border."""
 
-    def __init__(self, prompt_len: int, settings: GenerationSettings, eos_token_id: int, keep_trace: bool) -> None:
+    def __init__(
+        self, prompt_len: int, settings: GenerationSettings, eos_token_id: int, keep_trace: bool
+    ) -> None:
         self._prompt_len = prompt_len
         self._settings = settings
         self._eos = eos_token_id

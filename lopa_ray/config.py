@@ -111,7 +111,9 @@ class Config(Strict):
             current = values.get(section) or {}
             if not isinstance(current, dict):
                 raise SettingsError(f"{section}: got {current!r}; allowed: a mapping of settings")
-            values[section] = override(current, overrides) if section == "decode" else {**current, **overrides}
+            values[section] = (
+                override(current, overrides) if section == "decode" else {**current, **overrides}
+            )
         return cls(**values)
 
 
@@ -136,5 +138,7 @@ def _read(source: str | Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise SettingsError(f"{path}: got {type(values).__name__}; allowed: a mapping with model, group, decode")
+        raise SettingsError(
+            f"{path}: got {type(values).__name__}; allowed: a mapping with model, group, decode"
+        )
     return values

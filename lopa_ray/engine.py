@@ -65,12 +65,18 @@ class Engine(ABC):
             return tokenizer.chat_prompt([{"role": "user", "content": prompt}])
         if _is_ids(prompt):
             return list(cast(Sequence[int], prompt))
-        if isinstance(prompt, Sequence) and prompt and all(isinstance(message, Mapping) for message in prompt):
+        if (
+            isinstance(prompt, Sequence)
+            and prompt
+            and all(isinstance(message, Mapping) for message in prompt)
+        ):
             tokenizer = require_tokenizer(self.tokenizer, self.config.model.folder)
             return tokenizer.chat_prompt(cast(Sequence[Mapping[str, str]], prompt))
         if isinstance(prompt, Sequence) and not prompt:
             return []
-        raise PromptError(f"got a prompt of type {type(prompt).__name__}; give text, token ids or chat messages")
+        raise PromptError(
+            f"got a prompt of type {type(prompt).__name__}; give text, token ids or chat messages"
+        )
 
     def session(
         self, prompt: Prompt, settings: GenerationSettings | None = None, *, raw: bool = False

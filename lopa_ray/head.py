@@ -98,7 +98,9 @@ class Head:
                 positions = [rows[i].position for i in chunk]
                 positions += [0] * (MIN_ROWS - len(chunk))
                 row = rows[chunk[0]]
-                found = score_rows(self.logits(picked), positions, row.step, row.sampling, self._banned, self._eos)
+                found = score_rows(
+                    self.logits(picked), positions, row.step, row.sampling, self._banned, self._eos
+                )
                 n = len(chunk)
                 tokens[chunk] = found.tokens[:n].cpu().numpy()
                 probabilities[chunk] = found.probabilities[:n].cpu().numpy()
@@ -108,7 +110,9 @@ class Head:
                     top_logprobs = found.top_logprobs[:n].cpu().numpy()
                     for at, i in enumerate(chunk):
                         tops[i] = (top_tokens[at], top_logprobs[at])
-        return HostScores(np.array([row.position for row in rows], np.int32), tokens, probabilities, scores, tops)
+        return HostScores(
+            np.array([row.position for row in rows], np.int32), tokens, probabilities, scores, tops
+        )
 
     @staticmethod
     def _pick(sources: list[int], hidden: Tensor, boundary: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from lopa_ray.config import Config
+from lopa_ray.device import DEVICES
 from lopa_ray.engine import Engine, EngineEvent
 from lopa_ray.errors import RequestCancelledError
 from lopa_ray.model.checkpoint import load_model
@@ -22,9 +23,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def load_runner(config: Config, tokenizer: Tokenizer | None) -> BranchRunner:
-    """The runner that a configuration asks for; raises CheckpointError if the model cannot be loaded."""
+    """The runner that a configuration asks for; raises CheckpointError or SettingsError if it cannot be."""
     model = config.model
-    loaded = load_model(model.folder, dtype=DTYPES[model.dtype], device=model.device, lora=model.lora)
+    device = DEVICES[model.device].require()
+    loaded = load_model(model.folder, dtype=DTYPES[model.dtype], device=device, lora=model.lora)
     # A tokenizer smaller than the embedding means that the rest is padding nobody can decode.
     choosable = None if tokenizer is None else min(tokenizer.vocab_size, loaded.config.vocab_size)
     return BranchRunner(loaded, slots=model.slots, max_model_len=model.max_model_len, choosable=choosable)

@@ -87,22 +87,30 @@ class BranchRunner:
             cache.reset(slot, work.request)
             self._staged.pop(slot, None)
         if commit is not None:
-            applied = cache.last_commit[slot] == commit.step
-            if work.source is not None or not applied:
-                payload = cache.read(slot, commit.spans) if applied else self._payload(work)
+            fresh = cache.last_commit[slot] != commit.step
+            if work.source is not None or fresh:
+                payload = self.payload(work)
                 if work.source is not None:
                     if exchange is None:
-                        raise ProtocolError("a commit names a source worker, but K/V cannot be exchanged here")
+                        raise ProtocolError(
+                            "a commit names a source worker, but K/V cannot be exchanged here"
+                        )
                     exchange(work.source, payload)
-                if not applied:
+                if fresh:
                     cache.write(slot, commit.spans, payload)
                     cache.last_commit[slot] = commit.step
         cache.cut(slot, work.plan.cached)
 
-    def _payload(self, work: Work) -> Tensor:
-        """This worker's staged K/V for the commit, or an empty payload to receive into."""
+    def payload(self, work: Work) -> Tensor:
+        """What this worker has for the work's commit: staged, committed already, or an empty payload to fill.
+
+        Raises ProtocolError if nobody is named to receive from and nothing is there.
+        """
         commit = work.plan.commit
-        assert commit is not None
+        if commit is None:
+            raise ProtocolError(f"request {work.request} has no commit in step {work.plan.step}")
+        if self.cache.owner[work.slot] == work.request and self.cache.last_commit[work.slot] == commit.step:
+            return self.cache.read(work.slot, commit.spans)
         staged = self._staged.get(work.slot)
         if staged is not None and staged.step == commit.step:
             if commit.shared:
@@ -110,7 +118,9 @@ class BranchRunner:
             if commit.branch in staged.payloads:
                 return staged.payloads[commit.branch]
         if work.source is None:
-            raise ProtocolError(f"request {work.request}: nothing is staged for the commit of step {commit.step}")
+            raise ProtocolError(
+                f"request {work.request}: nothing is staged for the commit of step {commit.step}"
+            )
         return self.cache.payload(sum(map(len, commit.spans)))
 
     def _stage(self, evaluation: Evaluation, payload: Tensor) -> None:
@@ -175,7 +185,9 @@ class BranchRunner:
         rows: list[list[Row]] = []
         for evaluation, first in zip(evaluations, starts, strict=True):
             plan, lane = evaluation.work.plan, evaluation.lane
-            masked = (p for p, token in enumerate(lane.ids, lane.start) if token == self.vocabulary.mask_token_id)
+            masked = (
+                p for p, token in enumerate(lane.ids, lane.start) if token == self.vocabulary.mask_token_id
+            )
             scored = [p for p in masked if p in plan.scored] if evaluation.branch >= 0 else []
             rows.append([self._row(p, lane, first, evaluation) for p in scored])
         flat = self._head.score([row for lane_rows in rows for row in lane_rows], hidden, self.cache.boundary)
@@ -217,7 +229,9 @@ class BranchRunner:
         if start == 0:
             self.cache.reset(slot, -1)
         stop = start + len(ids)
-        hidden, _, (payload,) = self._forward([Lane(slot, start, list(ids), segments or ((stop, stop),), keep)])
+        hidden, _, (payload,) = self._forward(
+            [Lane(slot, start, list(ids), segments or ((stop, stop),), keep)]
+        )
         if payload is not None:
             self.cache.write(slot, keep, payload)
         parts = [hidden[at : min(at + MAX_HEAD_ROWS, len(ids))] for at in range(0, len(ids), MAX_HEAD_ROWS)]

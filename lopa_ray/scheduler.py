@@ -137,7 +137,13 @@ class Scheduler:
     def _work(self, rank: int) -> tuple[Work, ...]:
         """Every worker gets every plan: commits and cuts of the cache concern all of them."""
         return tuple(
-            Work(request, entry.slot, entry.plan, tuple(b for b, r in entry.ranks.items() if r == rank), entry.source)
+            Work(
+                request,
+                entry.slot,
+                entry.plan,
+                tuple(b for b, r in entry.ranks.items() if r == rank),
+                entry.source,
+            )
             for request, entry in self._running.items()
             if entry.plan is not None
         )

@@ -45,7 +45,9 @@ def parse_metric(text: str) -> BranchConfidence:
     """
     match = re.fullmatch(r"(\w+)(?:\(([^()]*)\))?", text.strip())
     if match is None or match[1] not in METRICS:
-        raise ValueError(f"{text!r} is no branch confidence; known: {', '.join(METRICS)}, written name(number)")
+        raise ValueError(
+            f"{text!r} is no branch confidence; known: {', '.join(METRICS)}, written name(number)"
+        )
     try:
         arguments = [float(part) for part in match[2].split(",")] if match[2] else []
         return METRICS[match[1]](*arguments)

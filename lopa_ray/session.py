@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from lopa_ray.settings import GenerationSettings
 from lopa_ray.answer import length_to_eos
 from lopa_ray.errors import PromptError, ProtocolError, StepLimitError
 from lopa_ray.plan import BranchReport, FinishReason, Plan, Sampling, StepOutcome
+from lopa_ray.settings import GenerationSettings
 
 
 @dataclass(frozen=True, slots=True)

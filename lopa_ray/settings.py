@@ -156,7 +156,9 @@ class FastDllmSettings(GenerationSettings):
     @model_validator(mode="after")
     def _schedule_has_steps(self) -> Self:
         if (self.fill == "schedule") != (self.steps is not None):
-            raise ValueError(f"fill {self.fill!r} with steps {self.steps}; give steps with fill: schedule, and only then")
+            raise ValueError(
+                f"fill {self.fill!r} with steps {self.steps}; give steps with fill: schedule, and only then"
+            )
         if self.steps is not None and (self.steps % self.num_blocks or self.steps_per_block < 2):
             raise ValueError(
                 f"steps: got {self.steps}; allowed: a multiple of the number of blocks ({self.num_blocks}), "
@@ -189,7 +191,9 @@ def decode_settings(values: dict[str, Any]) -> GenerationSettings:
     """
     name = values.get("decoder", "lopa")
     if name not in DECODER_SETTINGS:
-        raise SettingsError(f"decoder: got {name!r}; allowed: {', '.join(DECODER_SETTINGS)}; choose one of these")
+        raise SettingsError(
+            f"decoder: got {name!r}; allowed: {', '.join(DECODER_SETTINGS)}; choose one of these"
+        )
     return DECODER_SETTINGS[name](**values)
 
 

@@ -58,13 +58,13 @@ class FastDllmSession(DecodeSession):
 
     @property
     def _surroundings(self) -> Spans:
-        around = (range(0, self._block.start), range(self._block.stop, self.max_len))
+        around = (range(self._block.start), range(self._block.stop, self.max_len))
         return tuple(span for span in around if span)
 
     def _plan(self) -> Plan:
         block, total = self._block, self.max_len
         rebuild = self._calls == 0
-        fed = range(0, total) if rebuild else block
+        fed = range(total) if rebuild else block
         return Plan(
             epoch=0,
             step=0,
@@ -122,6 +122,8 @@ class FastDllmSession(DecodeSession):
         while block:
             masks = len(self._masked(block))
             current = block.start <= self._block.start
-            views.append(BlockView(block.start, block.stop, "active" if masks else "in_cache", masks, current))
+            views.append(
+                BlockView(block.start, block.stop, "active" if masks else "in_cache", masks, current)
+            )
             block = self._block_at(block.stop)
         return tuple(views)

@@ -88,9 +88,10 @@ class LopaSession(DecodeSession):
             epoch=0,
             step=0,
             start=start,
-            canvas=tuple(self._anchor.ids[start:]) + (self.vocabulary.mask_token_id,) * (len(longest) - len(self._anchor)),
+            canvas=tuple(self._anchor.ids[start:])
+            + (self.vocabulary.mask_token_id,) * (len(longest) - len(self._anchor)),
             branches=tuple(Branch(self._segments(c.canvas, start), c.fills) for c in candidates),
-            cached=(range(0, start),) if start else (),
+            cached=(range(start),) if start else (),
             scored=range(settled, len(longest)),
             keep=(range(start, settled),) if to_cache else (),
             shared_keep=self.settings.commit_protocol == "single_phase",

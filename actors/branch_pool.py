@@ -1,0 +1,138 @@
+"""BranchPool: the branch workers of a group as Ray actors: placed, started, joined, ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from actors.branch_worker import BranchWorker, RunnerFactory, WorkerInfo, default_runner
+from actors.elastic_group import Membership, open_store
+from lopa_ray.cache import SlotChecksum
+from lopa_ray.config import Config
+from lopa_ray.device import DEVICES
+from lopa_ray.errors import CapacityError, LopaError, WorkerLostError
+from lopa_ray.plan import StepPlan, StepReport
+
+
+def actor_options(config: Config) -> dict[str, Any]:
+    """What one worker asks of Ray. The master owns replacement, so Ray restarts nothing."""
+    group, resource = config.group, DEVICES[config.model.device].ray_resource
+    options: dict[str, Any] = {"num_cpus": group.num_cpus, "max_restarts": 0, "max_task_retries": 0}
+    resources = dict(group.resources)
+    if resource == "GPU":
+        options["num_gpus"] = group.num_accelerators
+    elif resource != "CPU":
+        resources[resource] = group.num_accelerators
+    if resources:
+        options["resources"] = resources
+    return options
+
+
+def uses_store(config: Config) -> bool:
+    """Whether K/V travels by object store rather than by collective."""
+    shared = config.model.device != "cpu" and config.group.num_accelerators < 1
+    return config.group.transfer == "object_store" or (config.group.transfer == "auto" and shared)
+
+
+def check_room(config: Config) -> None:
+    """Raises CapacityError if the whole cluster, were it empty, could not hold the workers."""
+    options = actor_options(config)
+    wanted = {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0.0), **options.get("resources", {})}
+    total = ray.cluster_resources()
+    for name, each in wanted.items():
+        needed = each * config.group.num_workers
+        if needed > total.get(name, 0.0):
+            raise CapacityError(
+                f"{config.group.num_workers} workers need {needed:g} {name}, but the cluster has "
+                f"{total.get(name, 0.0):g}; lower num_workers or what each worker takes, or add nodes"
+            )
+
+
+class BranchPool:
+    """Handles of the workers of one epoch. Methods that wait run inside the master's event loop."""
+
+    def __init__(self, config: Config, runner_factory: RunnerFactory = default_runner) -> None:
+        """Create the actors; they load the model in the background. Raises CapacityError."""
+        check_room(config)
+        self._config = config
+        self._store, self._store_address = open_store()
+        self._by_store = uses_store(config)
+        remote: Any = ray.remote(BranchWorker).options(**actor_options(config))
+        self._workers: list[Any] = [
+            remote.remote(config, runner_factory, uses_store=self._by_store)
+            for _ in range(config.group.num_workers)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    async def start(self) -> WorkerInfo:
+        """Wait until all workers have loaded the model, and join them as epoch 0.
+
+        Raises what loading raised, or WorkerLostError if a worker died or took too long.
+        """
+        timeout = self._config.group.start_timeout_s
+        infos: list[WorkerInfo] = await self._gather(
+            [w.describe.remote() for w in self._workers], timeout, "start"
+        )
+        await self._join(epoch=0, timeout=timeout)
+        return infos[0]
+
+    async def _join(self, epoch: int, timeout: float) -> None:
+        collective = DEVICES[self._config.model.device].collective
+        size = len(self._workers)
+        memberships = [Membership(epoch, rank, size, self._store_address, collective) for rank in range(size)]
+        joins = [w.join.remote(m) for w, m in zip(self._workers, memberships, strict=True)]
+        await self._gather(joins, timeout, "join its group")
+
+    async def step(self, plans: Sequence[StepPlan]) -> list[StepReport]:
+        """One scatter and one gather. Raises WorkerLostError, or what a worker raised."""
+        payloads = self._exports(plans[0]) if self._by_store else []
+        reports = [w.step.remote(plan, *payloads) for w, plan in zip(self._workers, plans, strict=True)]
+        return await self._gather(reports, self._config.group.step_timeout_s, "answer a step")
+
+    def _exports(self, plan: StepPlan) -> list[Any]:
+        """References that Ray resolves before the step call runs; nobody waits for them here."""
+        return [
+            self._workers[work.source].export.remote(work) for work in plan.work if work.source is not None
+        ]
+
+    async def checksums(self) -> list[list[SlotChecksum]]:
+        """Per worker, per slot."""
+        calls = [w.checksums.remote() for w in self._workers]
+        return await self._gather(calls, self._config.group.step_timeout_s, "answer")
+
+    @staticmethod
+    async def _gather(refs: list[Any], timeout: float, what: str) -> list[Any]:
+        """All results. Waits for every call to settle before an error is raised, so that no worker is
+        still busy with the step when the caller goes on."""
+        tasks = [asyncio.wrap_future(ref.future()) for ref in refs]
+        _, pending = await asyncio.wait(tasks, timeout=timeout)
+        for rank, task in enumerate(tasks):
+            if task in pending:
+                raise WorkerLostError(f"worker {rank} did not {what} within {timeout:g} s")
+        errors = [task.exception() for task in tasks]
+        for rank, error in enumerate(errors):
+            if isinstance(error, RayActorError):
+                raise WorkerLostError(f"worker {rank} died: {error}")
+        for error in errors:
+            if error is not None:
+                raise _cause(error)
+        return [task.result() for task in tasks]
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._workers:
+            ray.kill(worker)
+        self._workers = []
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What the worker raised, without Ray's wrapping, if it is an error of ours."""
+    if isinstance(error, RayTaskError) and isinstance(error.cause, LopaError):
+        return error.cause
+    return error

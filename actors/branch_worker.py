@@ -1,0 +1,82 @@
+"""BranchWorker: a branch slot of the group. One runner, and its place among the others.
+
+A plain class; `BranchPool` wraps it in an actor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from actors.elastic_group import Membership
+from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer, to_bytes
+from lopa_ray.cache import SlotChecksum
+from lopa_ray.config import Config
+from lopa_ray.errors import ProtocolError
+from lopa_ray.local import load_runner
+from lopa_ray.plan import StepPlan, StepReport, Work
+from lopa_ray.runner import BranchRunner
+from lopa_ray.session import Vocabulary
+from lopa_ray.tokenizer import Tokenizer
+
+RunnerFactory: TypeAlias = Callable[[Config], BranchRunner]
+
+
+def default_runner(config: Config) -> BranchRunner:
+    """The runner that a configuration asks for."""
+    return load_runner(config, Tokenizer.from_pretrained(config.model.folder))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a worker says once its model is loaded."""
+
+    vocabulary: Vocabulary
+    parameters: int
+
+
+class BranchWorker:
+    """Evaluates its share of each step; rejects whatever belongs to an older epoch."""
+
+    def __init__(
+        self, config: Config, runner_factory: RunnerFactory = default_runner, *, uses_store: bool
+    ) -> None:
+        """Load the model. Raises CheckpointError or SettingsError. `uses_store`: K/V comes by object store."""
+        torch.set_num_threads(config.group.threads_per_worker)
+        self._runner = runner_factory(config)
+        self._transfer: KVTransfer = ObjectStoreTransfer(rank=0) if uses_store else CollectiveTransfer()
+        self._epoch = 0
+
+    def describe(self) -> WorkerInfo:
+        """Answers once the model is loaded."""
+        parameters = sum(parameter.numel() for parameter in self._runner.model.parameters())
+        return WorkerInfo(self._runner.vocabulary, parameters)
+
+    def join(self, membership: Membership) -> None:
+        """Enter an epoch of the group."""
+        self._epoch = membership.epoch
+        self._transfer.join(membership)
+
+    def step(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> StepReport:
+        """Commit, forward, score; see `BranchRunner.step`. `payloads`: what `export` gave, in order.
+
+        Raises ProtocolError for a plan of another epoch than the one joined last.
+        """
+        if plan.epoch != self._epoch:
+            raise ProtocolError(f"got a plan of epoch {plan.epoch}; this worker is in epoch {self._epoch}")
+        if isinstance(self._transfer, ObjectStoreTransfer):
+            self._transfer.receive(payloads)
+        return self._runner.step(plan, self._transfer.exchange)
+
+    def export(self, work: Work) -> npt.NDArray[np.uint8]:
+        """Raw bytes of the K/V that the work's commit orders this worker to send."""
+        return to_bytes(self._runner.payload(work))
+
+    def checksums(self) -> list[SlotChecksum]:
+        """Per slot; see `BranchRunner.checksums`."""
+        return self._runner.checksums()

@@ -1,0 +1,118 @@
+"""An elastic backend for Ray's collective interface.
+
+Ray's own groups cannot change their membership. This backend is built anew for each
+membership ("epoch"), on a stateless torch.distributed process group (Gloo, NCCL or HCCL),
+never on the process's default group. It broadcasts; a group needs nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import ray.util
+from ray.util.collective.backend_registry import BackendRegistry, register_collective_backend
+from ray.util.collective.collective_group.base_collective_group import BaseGroup
+from torch import Tensor
+
+c10d: Any = importlib.import_module("torch.distributed")  # its type stubs lag behind its bindings
+
+BACKEND = "LOPA_ELASTIC"
+
+OPERATION_TIMEOUT = timedelta(seconds=5)
+"""A peer that is dead or hung shows after this long."""
+
+JOIN_TIMEOUT = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A worker's place in one epoch of its group."""
+
+    epoch: int
+    rank: int
+    world_size: int
+    store: tuple[str, int]
+    """Host and port of the master's key-value store."""
+    collective: str
+    """torch.distributed backend: gloo, nccl or hccl."""
+
+    @property
+    def group_name(self) -> str:
+        """Carries the rendezvous: it is all that Ray hands to a backend beside rank and size."""
+        host, port = self.store
+        return f"lopa/{self.collective}/{host}/{port}/{self.epoch}"
+
+
+def open_store() -> tuple[Any, tuple[str, int]]:
+    """The store of a group's rendezvous, served by this process, and its address; kept for the group's life."""
+    # Creating a store resolves this host's name backwards, which stalls where DNS is slow.
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+    host = ray.util.get_node_ip_address()
+    store = c10d.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=JOIN_TIMEOUT)
+    return store, (host, store.port)
+
+
+def _process_group(name: str, store: Any, rank: int, size: int) -> Any:
+    """A process group that is not registered anywhere; dropping the object closes its connections."""
+    if name == "gloo":
+        gloo = c10d.ProcessGroupGloo._Options()
+        # Without a host name Gloo binds to loopback and fails across nodes.
+        gloo._devices = [c10d.ProcessGroupGloo.create_device(hostname=ray.util.get_node_ip_address())]
+        gloo._timeout = OPERATION_TIMEOUT
+        return c10d.ProcessGroupGloo(store, rank, size, gloo)
+    if name == "nccl":
+        nccl = c10d.ProcessGroupNCCL.Options()
+        nccl._timeout = OPERATION_TIMEOUT
+        return c10d.ProcessGroupNCCL(store, rank, size, nccl)
+    torch_npu = importlib.import_module(
+        "torch_npu"
+    )  # written against the published package, not run on hardware
+    hccl = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()
+    hccl._timeout = OPERATION_TIMEOUT
+    return torch_npu._C._distributed_c10d.ProcessGroupHCCL(store, rank, size, hccl)
+
+
+class ElasticGroup(BaseGroup):
+    """A Ray collective backend for one epoch of a group. It broadcasts; nothing else is needed."""
+
+    def __init__(self, world_size: int, rank: int, group_name: str) -> None:
+        super().__init__(world_size, rank, group_name)
+        _, backend, host, port, epoch = group_name.split("/")
+        store = c10d.TCPStore(host, int(port), is_master=False, timeout=JOIN_TIMEOUT)
+        self._group: Any = _process_group(backend, c10d.PrefixStore(f"epoch{epoch}", store), rank, world_size)
+
+    @classmethod
+    def backend(cls) -> str:
+        """Name in Ray's registry."""
+        return BACKEND
+
+    @classmethod
+    def check_backend_availability(cls) -> bool:
+        """Always there; whether Gloo, NCCL or HCCL is shows when a group is made."""
+        return True
+
+    def destroy_group(self) -> None:
+        """Drop the connections. Closed sockets release peers that wait for this worker."""
+        self._group = None
+
+    def broadcast(self, tensors: list[Tensor], broadcast_options: Any = None) -> None:
+        """Fill the tensor in place with the root's. Raises RuntimeError if a peer is lost."""
+        options = c10d.BroadcastOptions()
+        options.rootRank = broadcast_options.root_rank
+        options.rootTensor = 0
+        self._group.broadcast(tensors, options).wait(OPERATION_TIMEOUT)
+
+    def _unused(self, *_: Any, **__: Any) -> None:
+        raise RuntimeError(f"the {BACKEND} backend only broadcasts")
+
+    allreduce = barrier = reduce = allgather = reducescatter = send = recv = _unused
+
+
+def register() -> None:
+    """Make the backend known to Ray in this process; once, Ray refuses a second time."""
+    if not BackendRegistry().is_registered(BACKEND):
+        register_collective_backend(BACKEND, ElasticGroup)

@@ -1,0 +1,127 @@
+"""Master: the step loop of one decode group.
+
+A plain class with async methods; `RayEngine` wraps it in an actor. Requests come as streaming
+calls and join the loop at the next step; each step is one scatter and one gather over the
+branch workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from actors.branch_pool import BranchPool
+from actors.branch_worker import RunnerFactory, default_runner
+from lopa_ray.cache import SlotChecksum
+from lopa_ray.config import Config
+from lopa_ray.engine import EngineEvent
+from lopa_ray.errors import LopaError, ProtocolError, WorkerLostError
+from lopa_ray.scheduler import Event, Failure, Scheduler
+from lopa_ray.session import DecodeSession, Vocabulary
+
+
+@dataclass(slots=True)
+class _Listener:
+    """A streaming call, and the index under which it knows a request."""
+
+    queue: asyncio.Queue[EngineEvent]
+    index: int
+
+
+class Master:
+    """Owns the scheduler and the workers. All state changes happen on its event loop."""
+
+    def __init__(self, config: Config, runner_factory: RunnerFactory = default_runner) -> None:
+        """Create the workers; `start` waits for them. Raises CapacityError."""
+        self._config = config
+        self._scheduler = Scheduler(config.model.slots)
+        self._pool = BranchPool(config, runner_factory)
+        self._listeners: dict[int, _Listener] = {}
+        self._arrived = asyncio.Event()
+        self._broken: LopaError | None = None
+        self._loop: asyncio.Task[None] | None = None
+
+    async def start(self) -> Vocabulary:
+        """Wait until the workers are ready. Raises CheckpointError, SettingsError, WorkerLostError."""
+        info = await self._pool.start()
+        self._loop = asyncio.create_task(self._run())
+        return info.vocabulary
+
+    async def stream(self, sessions: Sequence[DecodeSession]) -> AsyncIterator[EngineEvent]:
+        """Decode the sessions; yields (index, plan, outcome) per step and (index, error) for a failure.
+
+        Ends when all have ended. Cancelling the call frees their slots at the next step.
+        """
+        if self._broken is not None:
+            for index in range(len(sessions)):
+                yield index, self._broken
+            return
+        queue: asyncio.Queue[EngineEvent] = asyncio.Queue()
+        requests = [self._scheduler.submit(session) for session in sessions]
+        self._listeners |= {request: _Listener(queue, index) for index, request in enumerate(requests)}
+        self._arrived.set()
+        try:
+            unfinished = len(sessions)
+            while unfinished:
+                event = await queue.get()
+                if len(event) == 2 or event[2].finish_reason is not None:
+                    unfinished -= 1
+                yield event
+        finally:
+            for request in requests:
+                if self._listeners.pop(request, None) is not None:
+                    self._scheduler.cancel(request)
+
+    async def checksums(self) -> list[list[SlotChecksum]]:
+        """Per worker, per slot. Raises ProtocolError while requests are in flight."""
+        if self._scheduler.busy:
+            raise ProtocolError("checksums are compared while the group is idle; requests are in flight")
+        return await self._pool.checksums()
+
+    async def stop(self) -> None:
+        """End the loop and the workers; requests in flight fail."""
+        if self._loop is not None:
+            self._loop.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._loop
+        self._fail(WorkerLostError("the group was stopped"))
+        self._pool.close()
+
+    async def _run(self) -> None:
+        while True:
+            if not self._scheduler.busy:
+                self._arrived.clear()
+                await self._arrived.wait()
+            try:
+                await self._step()
+            except WorkerLostError as error:
+                self._fail(error)
+                return
+            except Exception as error:
+                self._scheduler.fail_all(error)
+                self._publish(self._scheduler.drain())
+
+    async def _step(self) -> None:
+        plans = self._scheduler.plan(len(self._pool))
+        reports = await self._pool.step(plans) if plans else []
+        self._publish(self._scheduler.advance(reports) if reports else self._scheduler.drain())
+
+    def _publish(self, events: list[Event]) -> None:
+        for event in events:
+            listener = self._listeners.get(event.request)
+            if listener is None:
+                continue  # its caller went away
+            if isinstance(event, Failure):
+                listener.queue.put_nowait((listener.index, event.error))
+            else:
+                listener.queue.put_nowait((listener.index, event.plan, event.outcome))
+            if isinstance(event, Failure) or event.outcome.finish_reason is not None:
+                del self._listeners[event.request]
+
+    def _fail(self, error: LopaError) -> None:
+        """The group cannot go on: every request, present and future, gets the reason."""
+        self._broken = error
+        self._scheduler.fail_all(error)
+        self._publish(self._scheduler.drain())
