@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 # The word problem that `make demo` decodes; `make demo PROMPT="..."` takes another.
 PROMPT ?= Mia buys 4 boxes of pens with 8 pens in each. She gives 7 pens to Tom. How many pens does Mia have left?
