@@ -82,10 +82,12 @@ def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Unmasked attention of q [T, H, E] over keys, values [K, L, E]; returns [T, H, E].
 
     The G query heads of a KV head are stacked as further rows of it: grouped-query
-    attention without repeating keys, on every backend.
+    attention without repeating keys, on every backend. The queries are copied to memory of
+    their own, since CPU kernels round by alignment and a view's depends on what is packed before it.
     """
     rows, heads, dim = q.shape
     groups = keys.shape[0]
-    stacked = q.view(rows, groups, -1, dim).permute(1, 2, 0, 3).reshape(1, groups, -1, dim)
+    stacked = q.view(rows, groups, -1, dim).permute(1, 2, 0, 3).clone(memory_format=torch.contiguous_format)
+    stacked = stacked.view(1, groups, -1, dim)
     mixed = F.scaled_dot_product_attention(stacked, keys[None], values[None])
     return mixed.view(groups, heads // groups, rows, dim).permute(2, 0, 1, 3).reshape(rows, heads, dim)

@@ -10,7 +10,7 @@ Contract:
   logits it decides the position right after that span. Keeping the hidden row instead of
   its scores lets every later step draw, filter and rank anew from it.
 
-Shape suffixes: S slots, L layers, K KV heads, C capacity in positions, E head dim, D hidden
+Shape suffixes: S slots, L layers, K KV heads, C rows of a slot, E head dim, D hidden
 size, P positions of the spans at hand.
 """
 
@@ -25,6 +25,11 @@ from torch import Tensor
 from lopa_ray.errors import ProtocolError
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.plan import Spans
+
+
+ALIGN_ROWS = 32
+"""Rows of a slot are a multiple of this, so that keys and values begin at a multiple of 64 bytes in every
+slot and head: CPU kernels round by alignment, and bits must not depend on the slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ class KVCache:
     ) -> None:
         layers, two, heads, dim = config.kv_shape
         self.capacity = capacity
-        self.data = torch.zeros(slots, layers, two, heads, capacity, dim, dtype=dtype, device=device)
+        rows = -(-capacity // ALIGN_ROWS) * ALIGN_ROWS
+        self.data = torch.zeros(slots, layers, two, heads, rows, dim, dtype=dtype, device=device)
         self.boundary = torch.zeros(slots, config.hidden_size, dtype=dtype, device=device)
         self.owner: list[int | None] = [None] * slots
         self.committed: list[Spans] = [()] * slots
