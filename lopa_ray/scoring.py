@@ -20,6 +20,9 @@ from lopa_ray.plan import Sampling
 EPSILON = 1e-10
 """Keeps the logarithm of neg_entropy finite; the published value."""
 
+MIN_TEMPERATURE = 1e-6
+"""Lower temperatures act like this one, so that the division stays finite in fp32."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -74,7 +77,7 @@ def score_rows(
     that are never chosen.
     """
     logits = logits.float()
-    scaled = logits / sampling.temperature if sampling.temperature > 0 else logits
+    scaled = logits / max(sampling.temperature, MIN_TEMPERATURE) if sampling.temperature > 0 else logits
     kept = filter_logits(scaled, sampling.top_p, sampling.top_k)
     probabilities = kept.softmax(-1)
 
@@ -83,21 +86,22 @@ def score_rows(
     if bool(early.any()):
         forbidden = forbidden.clone()
         forbidden[:, eos_token_id] |= early.to(forbidden.device)
-    allowed = probabilities.masked_fill(forbidden, -1.0)
-    # A nucleus may hold nothing but forbidden tokens: then the best allowed token is taken,
-    # with the probability 0 that the nucleus gives it.
+    allowed = probabilities.masked_fill(forbidden, 0.0)
+    # A nucleus may hold nothing but forbidden tokens: then the choice is among all allowed
+    # ones, with the probability 0 that the nucleus gives them. Softmax without the forbidden
+    # logits, since theirs can be so high that every other probability vanishes.
     empty = allowed.amax(-1, keepdim=True) <= 0.0
-    allowed = torch.where(empty, scaled.softmax(-1).masked_fill(forbidden, -1.0), allowed)
+    weights = torch.where(empty, scaled.masked_fill(forbidden, -torch.inf).softmax(-1), allowed)
 
     if sampling.temperature > 0:
         draws = [keyed_uniform(sampling.seed, step, p) for p in positions]
-        tokens = _draw(allowed.clamp_min(0.0), torch.tensor(draws, dtype=torch.float32, device=logits.device))
+        tokens = _draw(weights, torch.tensor(draws, dtype=torch.float32, device=logits.device))
     else:
-        tokens = allowed.argmax(-1)
+        tokens = weights.argmax(-1)
     chosen = probabilities.gather(1, tokens[:, None])[:, 0]
 
     if sampling.ranking == "margin":
-        best = allowed.topk(2, dim=-1).values.clamp_min(0.0)
+        best = allowed.topk(2, dim=-1).values
         scores = best[:, 0] - best[:, 1]
     elif sampling.ranking == "neg_entropy":
         scores = (probabilities * torch.log(probabilities + EPSILON)).sum(-1)
@@ -110,11 +114,11 @@ def score_rows(
 def _draw(weights: Tensor, uniform: Tensor) -> Tensor:
     """Inverse-CDF draw: weights [N, V] ≥ 0 (not all 0), uniform [N] in [0, 1) → tokens int64 [N].
 
-    fp32 cumulative sums may fall short of the total, so the result is cut to the last
-    token that has weight.
+    Rounding can put a draw beyond the last token or, with a parallel cumulative sum, on one
+    without weight: then it is the token with the most weight.
     """
     cumulative = weights.cumsum(-1)
     target = uniform[:, None] * cumulative[:, -1:]
-    tokens = torch.searchsorted(cumulative, target, right=True)[:, 0]
-    last = weights.shape[-1] - 1 - (weights.flip(-1) > 0).int().argmax(-1)
-    return torch.minimum(tokens, last)
+    drawn = torch.searchsorted(cumulative, target, right=True).clamp_max(weights.shape[-1] - 1)
+    heaviest = weights.argmax(-1, keepdim=True)
+    return torch.where(weights.gather(1, drawn) > 0, drawn, heaviest)[:, 0]
