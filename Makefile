@@ -48,7 +48,7 @@ test: dev
 	@echo "== ruff format" && $(BIN)/ruff format --check --quiet .
 	@echo "== ruff check" && $(BIN)/ruff check --quiet .
 	@echo "== mypy" && $(BIN)/mypy
-	@echo "== import contracts" && $(BIN)/lint-imports
+	@echo "== import contracts" && $(BIN)/lint-imports --no-logo
 	@echo "== pytest" && $(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
 test-long: dev

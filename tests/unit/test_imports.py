@@ -1,0 +1,48 @@
+"""What importing the project brings along, and what it must do without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+EXTRAS = {"fastapi", "flash_attn", "lm_eval", "matplotlib", "pandas", "pyarrow", "torch_npu", "uvicorn"}
+
+IMPORT_ALL = """
+import importlib, pkgutil
+for root in {packages}:
+    package = importlib.import_module(root)
+    for module in pkgutil.walk_packages(package.__path__, root + "."):
+        importlib.import_module(module.name)
+"""
+
+BLOCK = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names}:
+            raise ModuleNotFoundError(f"{{name}} is blocked", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def run(code: str) -> None:
+    """Run code in a fresh interpreter at the root of the checkout."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_module_imports_without_the_extras() -> None:
+    packages = ["lopa_ray", "actors", "cluster"]
+    run(BLOCK.format(names=EXTRAS) + IMPORT_ALL.format(packages=packages))
+
+
+def test_the_decoder_imports_without_ray() -> None:
+    blocked = {"ray", "typer", "rich"}
+    run(BLOCK.format(names=blocked) + IMPORT_ALL.format(packages=["lopa_ray"]))
+
+
+def test_sessions_import_without_torch() -> None:
+    modules = "config, decoders, scheduler, session"
+    run(BLOCK.format(names={"torch"}) + f"from lopa_ray import {modules}")

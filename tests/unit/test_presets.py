@@ -1,0 +1,49 @@
+"""The presets that ship with the package: found by name, valid, and complete."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from lopa_ray.config import Config, presets
+from lopa_ray.errors import SettingsError
+from lopa_ray.settings import decode_settings
+
+
+def test_the_documented_presets_are_there() -> None:
+    assert {"demo", "d2f-dream-7b"} <= presets().keys()
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_is_valid(name: str) -> None:
+    assert isinstance(Config.load(name), Config)
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_names_every_setting(name: str) -> None:
+    """A preset is the reference of its settings, so nothing is left to a default."""
+    values = yaml.safe_load(presets()[name].read_text(encoding="utf-8"))
+    config = Config.load(name)
+    assert values["model"].keys() == type(config.model).model_fields.keys()
+    assert values["group"].keys() == type(config.group).model_fields.keys()
+    assert values["decode"].keys() == type(decode_settings(values["decode"])).model_fields.keys()
+
+
+def test_the_published_setting() -> None:
+    decode = Config.load("d2f-dream-7b").decode.model_dump()
+    published = {
+        "num_branches": 5,
+        "block_size": 32,
+        "block_add_threshold": 0.1,
+        "decoded_token_threshold": 0.95,
+        "confidence_threshold": 0.9,
+        "ranking": "neg_entropy",
+        "window_attention": "full",
+        "commit_protocol": "two_phase",
+    }
+    assert {key: decode[key] for key in published} == published
+
+
+def test_an_unknown_preset_names_the_known_ones() -> None:
+    with pytest.raises(SettingsError, match=r"no configuration 'demmo'.*d2f-dream-7b, demo"):
+        Config.load("demmo")
