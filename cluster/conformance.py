@@ -1,0 +1,85 @@
+"""`lopa conformance`: cases in, a report out."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from lopa_ray.config import Config, GroupSettings
+from lopa_ray.conformance import Verdict, read_cases, replay
+from lopa_ray.engine import Engine
+from lopa_ray.errors import SettingsError
+from lopa_ray.local import LocalEngine
+
+STYLES = {"passed": "green", "differs": "red", "not supported": "yellow", "error": "red", "skipped": "dim"}
+
+
+def run_conformance(
+    files: Sequence[Path], models: Path, *, workers: int | None, device: str, as_json: bool
+) -> bool:
+    """Replay all files, print every verdict as it comes and a summary; true if all is as recorded."""
+    import torch
+
+    torch.set_num_threads(1)
+    cases = [case for file in files for case in read_cases(file)]
+    if not cases:
+        raise SettingsError("no cases in the given files; a file has one JSON object per line")
+    if not models.is_dir():
+        raise SettingsError(
+            f"--models: no folder {models}; it holds one checkpoint folder per recorded model"
+        )
+
+    def on_workers(config: Config) -> Engine:
+        from actors.engine import RayEngine
+
+        group = GroupSettings(num_workers=workers or 1)
+        return RayEngine.from_config(Config(model=config.model, group=group))
+
+    make_engine = LocalEngine.from_config if workers is None else on_workers
+    counts: Counter[str] = Counter()
+    out = Console(highlight=False, soft_wrap=True)
+    for verdict in replay(cases, models, make_engine, device=device):
+        counts[verdict.status] += 1
+        if as_json:
+            print(json.dumps(verdict.as_dict()), flush=True)
+        else:
+            out.print(_line(verdict))
+    summary = _summary(counts)
+    (Console(stderr=True, highlight=False) if as_json else out).print(summary)
+    return counts["passed"] > 0 and not (counts["differs"] or counts["not supported"] or counts["error"])
+
+
+def _line(verdict: Verdict) -> Text:
+    text = Text()
+    text.append(f"{verdict.status:<13}", STYLES[verdict.status])
+    text.append(f" {verdict.id}")
+    if verdict.differences:
+        first = verdict.differences[0]
+        where = f" in round {first.round}" if first.round else ""
+        text.append(f": {first.what}{where}: recorded {_short(first.expected)}, got {_short(first.got)}")
+    elif verdict.reason:
+        text.append(f": {verdict.reason}")
+    return text
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _summary(counts: Counter[str]) -> str:
+    parts = [
+        f"{counts['passed']} passed",
+        f"{counts['differs']} differ",
+        f"{counts['not supported']} not supported",
+    ]
+    if counts["error"]:
+        parts.append(f"{counts['error']} could not be run")
+    if counts["skipped"]:
+        parts.append(f"{counts['skipped']} skipped (local engine only)")
+    return ", ".join(parts)
