@@ -172,9 +172,8 @@ def _generate_one(
     if as_json:
         typer.echo(json.dumps(report.as_json(result, config.decode)))
         return
-    if not (watch and console.is_terminal):
-        answer = result.text if result.text is not None else " ".join(map(str, result.token_ids))
-        console.print(answer, markup=False, soft_wrap=True)
+    answer = result.text if result.text is not None else " ".join(map(str, result.token_ids))
+    console.print(answer, markup=False, soft_wrap=True)
     console.print()
     console.print(report.figures(result, recorder.winners))
 

@@ -43,7 +43,7 @@ def run_conformance(
     make_engine = LocalEngine.from_config if workers is None else on_workers
     counts: Counter[str] = Counter()
     out = Console(highlight=False, soft_wrap=True)
-    for verdict in replay(cases, models, make_engine, device=device):
+    for verdict in replay(cases, models, make_engine, device=device, logits=workers is None):
         counts[verdict.status] += 1
         if as_json:
             print(json.dumps(verdict.as_dict()), flush=True)

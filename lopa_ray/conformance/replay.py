@@ -43,16 +43,22 @@ class Prepared:
 
 
 def replay(
-    cases: Sequence[Case | Verdict], models: Path, make_engine: EngineFactory, *, device: str = "cpu"
+    cases: Sequence[Case | Verdict],
+    models: Path,
+    make_engine: EngineFactory,
+    *,
+    device: str = "cpu",
+    logits: bool = True,
 ) -> Iterator[Verdict]:
     """One verdict per case, as they come: model by model, so that each is loaded once.
 
     Checkpoints are folders in `models`, adapters in `lora` beside it. `make_engine` decides
-    where steps run; it is handed one configuration per model, in float32.
+    where steps run; it is handed one configuration per model, in float32. Forward cases need
+    a `LocalEngine`; without `logits` they are skipped, and their verdicts say so.
     """
     groups: dict[tuple[str, str | None], list[Prepared]] = {}
     for case in cases:
-        prepared = case if isinstance(case, Verdict) else _prepare(case)
+        prepared = case if isinstance(case, Verdict) else _prepare(case, logits)
         if isinstance(prepared, Verdict):
             yield prepared
         else:
@@ -63,10 +69,14 @@ def replay(
         )
 
 
-def _prepare(case: Case) -> Prepared | Verdict:
+def _prepare(case: Case, logits: bool) -> Prepared | Verdict:
     try:
         if case.kind == "forward":
-            return Prepared(case, [], None, max(start + len(ids) for start, ids in spans(case)))
+            prepared = Prepared(case, [], None, max(start + len(ids) for start, ids in spans(case)))
+            if logits:
+                return prepared
+            reason = "logits never leave a worker; the local engine compares them"
+            return Verdict(case.file, case.line, case.id, case.kind, "skipped", reason)
         settings = decode_settings_of(case)
         prompt = token_ids(case.row, "prompt")
         return Prepared(case, prompt, settings, len(prompt) + settings.max_new_tokens)
@@ -153,8 +163,7 @@ def _compare(case: Case, run: Run) -> Verdict:
 
 def _forward(engine: Engine, case: Case) -> Verdict:
     if not isinstance(engine, LocalEngine):
-        reason = "logits never leave a worker; compared by the local engine only"
-        return Verdict(case.file, case.line, case.id, case.kind, "skipped", reason)
+        raise TypeError(f"forward cases need a LocalEngine, got {type(engine).__name__}")
     try:
         found = compare_logits(case, engine.runner)
     except LopaError as error:
