@@ -56,7 +56,7 @@ class BranchPool:
     """Handles of the workers of one epoch. Methods that wait run inside the master's event loop."""
 
     def __init__(self, config: Config, runner_factory: RunnerFactory = default_runner) -> None:
-        """Create the actors; they load the model in the background. Raises CapacityError."""
+        """Create the actors; `start` has them load the model. Raises CapacityError."""
         check_room(config)
         self._config = config
         self._store, self._store_address = open_store()
@@ -77,7 +77,7 @@ class BranchPool:
         """
         timeout = self._config.group.start_timeout_s
         infos: list[WorkerInfo] = await self._gather(
-            [w.describe.remote() for w in self._workers], timeout, "start"
+            [w.load.remote() for w in self._workers], timeout, "start"
         )
         await self._join(epoch=0, timeout=timeout)
         return infos[0]

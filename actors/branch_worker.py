@@ -46,14 +46,16 @@ class BranchWorker:
     def __init__(
         self, config: Config, runner_factory: RunnerFactory = default_runner, *, uses_store: bool
     ) -> None:
-        """Load the model. Raises CheckpointError or SettingsError. `uses_store`: K/V comes by object store."""
-        torch.set_num_threads(config.group.threads_per_worker)
-        self._runner = runner_factory(config)
-        self._transfer: KVTransfer = ObjectStoreTransfer(rank=0) if uses_store else CollectiveTransfer()
+        """Nothing that can fail: an actor's constructor cannot say why it did. See `load`."""
+        self._config = config
+        self._runner_factory = runner_factory
+        self._transfer: KVTransfer = ObjectStoreTransfer() if uses_store else CollectiveTransfer()
         self._epoch = 0
 
-    def describe(self) -> WorkerInfo:
-        """Answers once the model is loaded."""
+    def load(self) -> WorkerInfo:
+        """Load the model. Raises CheckpointError or SettingsError."""
+        torch.set_num_threads(self._config.group.threads_per_worker)
+        self._runner = self._runner_factory(self._config)
         parameters = sum(parameter.numel() for parameter in self._runner.model.parameters())
         return WorkerInfo(self._runner.vocabulary, parameters)
 

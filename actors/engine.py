@@ -94,7 +94,7 @@ class RayEngine(Engine):
                 yield _unwrapped(lambda ref=ref: ray.get(ref))
             finished = True
         finally:
-            if not finished:
+            if not finished and ray.is_initialized():
                 ray.cancel(stream)
 
     def checksums(self) -> list[list[SlotChecksum]]:
@@ -118,8 +118,7 @@ def _unwrapped(call: Any) -> Any:
             raise error.cause from None
         raise
     except RayActorError as error:
-        cause = error.cause if hasattr(error, "cause") else None
-        raise WorkerLostError(f"the group's master died: {cause or error}") from None
+        raise WorkerLostError(f"the group's master died: {error}") from None
 
 
 def _end(master: Any, owns_ray: bool) -> None:

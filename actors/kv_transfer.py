@@ -68,8 +68,8 @@ class CollectiveTransfer(KVTransfer):
 class ObjectStoreTransfer(KVTransfer):
     """Payloads come with the step call: Ray fetched them from the source's `export` beforehand."""
 
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
+    def __init__(self) -> None:
+        self._rank = 0
         self._payloads: list[npt.NDArray[np.uint8]] = []
 
     def join(self, membership: Membership) -> None:

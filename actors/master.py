@@ -8,7 +8,6 @@ branch workers.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -34,17 +33,21 @@ class Master:
     """Owns the scheduler and the workers. All state changes happen on its event loop."""
 
     def __init__(self, config: Config, runner_factory: RunnerFactory = default_runner) -> None:
-        """Create the workers; `start` waits for them. Raises CapacityError."""
+        """Nothing that can fail: an actor's constructor cannot say why it did. See `start`."""
         self._config = config
+        self._runner_factory = runner_factory
         self._scheduler = Scheduler(config.model.slots)
-        self._pool = BranchPool(config, runner_factory)
         self._listeners: dict[int, _Listener] = {}
         self._arrived = asyncio.Event()
         self._broken: LopaError | None = None
         self._loop: asyncio.Task[None] | None = None
 
     async def start(self) -> Vocabulary:
-        """Wait until the workers are ready. Raises CheckpointError, SettingsError, WorkerLostError."""
+        """Create the workers and wait until they are ready.
+
+        Raises CapacityError, CheckpointError, SettingsError, WorkerLostError.
+        """
+        self._pool = BranchPool(self._config, self._runner_factory)
         info = await self._pool.start()
         self._loop = asyncio.create_task(self._run())
         return info.vocabulary
@@ -79,15 +82,6 @@ class Master:
         if self._scheduler.busy:
             raise ProtocolError("checksums are compared while the group is idle; requests are in flight")
         return await self._pool.checksums()
-
-    async def stop(self) -> None:
-        """End the loop and the workers; requests in flight fail."""
-        if self._loop is not None:
-            self._loop.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._loop
-        self._fail(WorkerLostError("the group was stopped"))
-        self._pool.close()
 
     async def _run(self) -> None:
         while True:

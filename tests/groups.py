@@ -1,0 +1,72 @@
+"""What tests of decode groups share: the tiny model, prompts, settings, and runners that fail on demand."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from actors.branch_worker import default_runner
+from lopa_ray.config import Config
+from lopa_ray.plan import StepPlan, StepReport
+from lopa_ray.runner import BranchRunner, Exchange
+from lopa_ray.settings import D2FSettings, FastDllmSettings, GenerationSettings, LopaSettings
+
+MODEL = Path(__file__).parent / "golden" / "models" / "dream-tiny-4l"
+
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7], list(range(20, 60)), [9] * 11, [77]]
+
+SETTINGS: dict[str, GenerationSettings] = {
+    "two_phase": LopaSettings(max_new_tokens=90, num_branches=5, stop_at_eos=False),
+    "single_phase": LopaSettings(
+        max_new_tokens=90, num_branches=5, window_attention="block_causal", stop_at_eos=False
+    ),
+    "two_phase_causal": LopaSettings(
+        max_new_tokens=70,
+        num_branches=3,
+        block_size=16,
+        window_attention="block_causal",
+        commit_protocol="two_phase",
+    ),
+    "sampled": LopaSettings(max_new_tokens=64, num_branches=4, temperature=0.8, top_p=0.95, seed=3),
+    "d2f": D2FSettings(max_new_tokens=64, block_size=16, stop_at_eos=False),
+    "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
+}
+
+POISON = 99
+"""A prompt that ends in this token makes a `FaultyRunner` misbehave."""
+
+
+def config(**sections: dict[str, Any]) -> Config:
+    """A group on the tiny model that asks for half a CPU per worker."""
+    model = {"path": str(MODEL), "max_model_len": 256, **sections.get("model", {})}
+    group = {"num_cpus": 0.5, **sections.get("group", {})}
+    return Config.parse({"model": model, "group": group})
+
+
+class FaultyRunner:
+    """Raises, or hangs, in a step that works on a poisoned prompt."""
+
+    def __init__(self, runner: BranchRunner, hang_s: float) -> None:
+        self._runner = runner
+        self._hang_s = hang_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def step(self, plan: StepPlan, exchange: Exchange | None = None) -> StepReport:
+        if any(work.branches and work.plan.start == 0 and POISON in work.plan.canvas for work in plan.work):
+            if self._hang_s:
+                time.sleep(self._hang_s)
+            raise RuntimeError("injected fault")
+        return self._runner.step(plan, exchange)
+
+
+class FaultyFactory:
+    """Makes faulty runners; picklable."""
+
+    def __init__(self, hang_s: float = 0.0) -> None:
+        self._hang_s = hang_s
+
+    def __call__(self, config: Config) -> Any:
+        return FaultyRunner(default_runner(config), self._hang_s)

@@ -1,0 +1,87 @@
+"""The central promise: the same tokens in one process and on any number of branch workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from groups import PROMPTS, SETTINGS, config
+
+from actors.engine import RayEngine
+from lopa_ray.answer import GenerationResult
+from lopa_ray.errors import ProtocolError
+from lopa_ray.local import LocalEngine
+from lopa_ray.settings import LopaSettings
+
+GROUPS = {
+    "1 worker": {"num_workers": 1},
+    "2 workers": {"num_workers": 2},
+    "4 workers": {"num_workers": 4},
+    "2 workers, object store": {"num_workers": 2, "transfer": "object_store"},
+}
+
+
+@pytest.fixture(scope="module")
+def local() -> LocalEngine:
+    return LocalEngine.from_config(config())
+
+
+@pytest.fixture(scope="module", params=GROUPS)
+def group(request: pytest.FixtureRequest) -> Iterator[RayEngine]:
+    with RayEngine.from_config(config(group=GROUPS[request.param])) as engine:
+        yield engine
+
+
+def essence(result: GenerationResult) -> tuple[object, ...]:
+    """Everything that must not depend on the deployment, scores included."""
+    return result.token_ids, result.finish_reason, result.steps, result.forwards, result.trace
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_same_tokens_as_local_alone_and_batched(group: RayEngine, local: LocalEngine, name: str) -> None:
+    settings = SETTINGS[name]
+    expected = [essence(local.generate(prompt, settings, trace=True)) for prompt in PROMPTS]
+    batched = [essence(result) for result in group.generate(PROMPTS, settings, trace=True)]
+    assert batched == expected
+    assert essence(group.generate(PROMPTS[2], settings, trace=True)) == expected[2]
+    assert_caches_agree(group)
+
+
+def test_mixed_settings_in_flight_together(group: RayEngine, local: LocalEngine) -> None:
+    pairs = [(prompt, settings) for prompt in PROMPTS for settings in SETTINGS.values()]
+    sessions = [group.session(prompt, settings) for prompt, settings in pairs]
+    results = dict(group.run(sessions))
+    for index, (prompt, settings) in enumerate(pairs):
+        result = results[index]
+        assert isinstance(result, GenerationResult)
+        assert result.token_ids == local.generate(prompt, settings).token_ids
+    assert_caches_agree(group)
+
+
+def test_abandoned_request_frees_its_slot(group: RayEngine, local: LocalEngine) -> None:
+    slots = group.config.model.slots
+    sessions = [group.session(PROMPTS[0], LopaSettings(max_new_tokens=200)) for _ in range(2 * slots)]
+    events = group.events(sessions)
+    next(events)
+    events.close()
+    for prompt in PROMPTS:
+        assert (
+            group.generate(prompt, SETTINGS["d2f"]).token_ids
+            == local.generate(prompt, SETTINGS["d2f"]).token_ids
+        )
+    assert_caches_agree(group)
+
+
+def test_checksums_are_refused_while_busy(group: RayEngine) -> None:
+    events = group.events([group.session(PROMPTS[0], SETTINGS["two_phase"])])
+    next(events)
+    with pytest.raises(ProtocolError, match="in flight"):
+        group.checksums()
+    assert len(list(events)) > 0
+
+
+def assert_caches_agree(group: RayEngine) -> None:
+    first, *others = group.checksums()
+    assert any(slot.spans for slot in first), "nothing was ever cached: the comparison would be empty"
+    for other in others:
+        assert other == first
