@@ -163,7 +163,8 @@ def _effective(engine: Engine, request: Request) -> GenerationSettings:
     default = engine.config.decode
     if not request.settings:
         return default
-    return decode_settings(override(default.model_dump(exclude_unset=True), request.settings))
+    values = {"decoder": default.decoder, **default.model_dump(exclude_unset=True)}
+    return decode_settings(override(values, request.settings))
 
 
 def write_results(

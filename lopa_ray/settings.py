@@ -100,6 +100,9 @@ class BlockSettings(GenerationSettings):
                 "commit_protocol single_phase needs window_attention block_causal: under full attention the "
                 "K/V of finished blocks differ by branch; use two_phase or leave commit_protocol out"
             )
+        # What the attention implies counts as not set, so a copy with another attention gets its own.
+        if (self.commit_protocol == "single_phase") == (self.window_attention == "block_causal"):
+            self.model_fields_set.discard("commit_protocol")
         return self
 
 

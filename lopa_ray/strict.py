@@ -26,7 +26,8 @@ class Strict(BaseModel):
 
     def but(self, **changes: Any) -> Self:
         """A validated copy with some values changed."""
-        return type(self)(**{**self.model_dump(exclude_unset=True), **changes})
+        kept = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**{**kept, **changes})
 
 
 def _describe(error: ValidationError, model: type[BaseModel]) -> str:

@@ -126,6 +126,14 @@ def test_settings_of_a_line_go_on_top(tmp_path: Path) -> None:
     assert [line["num_branches"] for line in found] == [4, 1, 2]
 
 
+def test_a_line_may_change_the_attention_that_the_commit_protocol_follows(tmp_path: Path) -> None:
+    options = (*SMALL, "--set", "decode.window_attention=block_causal")
+    result, found = batch(
+        tmp_path, {"token_ids": [5, 6], "settings": {"window_attention": "full"}}, options=options
+    )
+    assert result.exit_code == 0, found
+
+
 def test_streams_from_stdin_to_stdout() -> None:
     result = lopa("generate", *SMALL, "--input", "-", stdin="[1, 2]\n\n{}\n")
     assert result.exit_code == 1
