@@ -25,6 +25,9 @@ class ModelSettings(Strict):
     lora: str | None = None
     """Folder with a PEFT LoRA adapter, merged when loaded (D2F checkpoints are such adapters)."""
 
+    load_format: Literal["safetensors", "dummy"] = "safetensors"
+    """dummy: random weights in the shape that config.json gives, for benchmarks without a download."""
+
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Type of weights and KV cache. Scores are always computed in float32."""
 

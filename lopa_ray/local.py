@@ -13,7 +13,7 @@ from lopa_ray.config import Config
 from lopa_ray.device import DEVICES
 from lopa_ray.engine import Engine, EngineEvent
 from lopa_ray.errors import RequestCancelledError
-from lopa_ray.model.checkpoint import load_model
+from lopa_ray.model.checkpoint import load_config, load_model, random_model
 from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Failure, Scheduler
 from lopa_ray.session import DecodeSession
@@ -26,7 +26,11 @@ def load_runner(config: Config, tokenizer: Tokenizer | None) -> BranchRunner:
     """The runner that a configuration asks for; raises CheckpointError or SettingsError if it cannot be."""
     model = config.model
     device = DEVICES[model.device].require()
-    loaded = load_model(model.folder, dtype=DTYPES[model.dtype], device=device, lora=model.lora)
+    dtype = DTYPES[model.dtype]
+    if model.load_format == "dummy":
+        loaded = random_model(load_config(model.folder), seed=0, dtype=dtype, device=device)
+    else:
+        loaded = load_model(model.folder, dtype=dtype, device=device, lora=model.lora)
     # A tokenizer smaller than the embedding means that the rest is padding nobody can decode.
     choosable = None if tokenizer is None else min(tokenizer.vocab_size, loaded.config.vocab_size)
     return BranchRunner(loaded, slots=model.slots, max_model_len=model.max_model_len, choosable=choosable)

@@ -1,0 +1,69 @@
+"""Many random requests, in flight together, against the same requests alone in one process."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from groups import config
+
+from actors.engine import RayEngine
+from lopa_ray.answer import GenerationResult
+from lopa_ray.local import LocalEngine
+from lopa_ray.settings import D2FSettings, FastDllmSettings, GenerationSettings, LopaSettings
+
+REQUESTS = 400
+
+
+def random_settings(rng: random.Random) -> GenerationSettings:
+    common = {
+        "max_new_tokens": rng.randint(1, 120),
+        "stop_at_eos": rng.random() < 0.5,
+        "temperature": rng.choice([0.0, 0.0, 0.7]),
+        "seed": rng.randrange(1000),
+    }
+    block = {"block_size": rng.choice([1, 5, 8, 16, 32]), "confidence_threshold": rng.choice([0.5, 0.9, 1.0])}
+    window = {
+        "block_add_threshold": rng.choice([0.0, 0.1, 0.5, 1.0]),
+        "decoded_token_threshold": rng.choice([0.0, 0.5, 0.95]),
+        "window_attention": rng.choice(["full", "block_causal"]),
+        "ranking": rng.choice(["probability", "margin", "neg_entropy"]),
+    }
+    kind = rng.choice(["lopa", "lopa", "d2f", "fast_dllm"])
+    if kind == "fast_dllm":
+        return FastDllmSettings(**common, **block)
+    if kind == "d2f":
+        return D2FSettings(**common, **block, **window)
+    return LopaSettings(
+        **common,
+        **block,
+        **window,
+        num_branches=rng.randint(1, 12),
+        creation_confidence_alpha=rng.choice([0.0, 0.0, 0.5]),
+        branch_confidence=rng.choice(["mean", "bottom(0.5)"]),
+        anchor=rng.choice(["compete", "compete", "omit", "win"]),
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2, 4, 8])
+def test_random_requests_on_any_number_of_workers(workers: int) -> None:
+    rng = random.Random(workers)
+    local = LocalEngine.from_config(config())
+    requests = [
+        ([rng.randrange(124) for _ in range(rng.randint(1, 100))], random_settings(rng))
+        for _ in range(REQUESTS)
+    ]
+    with RayEngine.from_config(config(group={"num_workers": workers})) as group:
+        results = dict(group.run([group.session(*request) for request in requests]))
+        first, *others = group.checksums()
+    assert all(other == first for other in others)
+    for index, (prompt, settings) in enumerate(requests):
+        result = results[index]
+        assert isinstance(result, GenerationResult)
+        alone = local.generate(prompt, settings)
+        assert (result.token_ids, result.steps, result.forwards) == (
+            alone.token_ids,
+            alone.steps,
+            alone.forwards,
+        )
