@@ -14,7 +14,7 @@ import ray
 from groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config
 
 from actors.engine import RayEngine
-from lopa_ray.answer import GenerationResult, TraceStep
+from lopa_ray.answer import TraceStep
 from lopa_ray.config import Config
 from lopa_ray.engine import OnStep
 from lopa_ray.errors import CapacityError, CheckpointError, WorkerLostError
@@ -50,9 +50,7 @@ def test_fault_in_a_forward_fails_its_step_and_the_group_goes_on() -> None:
 def test_killed_worker_is_an_error_for_every_request() -> None:
     with RayEngine.from_config(config()) as engine:
         sessions = [engine.session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS]
-        results: dict[int, GenerationResult | Exception] = {}
-        for index, result in engine.run(sessions, on_step=kill_a_worker_once()):
-            results[index] = result
+        results = dict(engine.run(sessions, on_step=kill_a_worker_once()))
         assert len(results) == len(PROMPTS)
         assert any(isinstance(result, WorkerLostError) for result in results.values())
         with pytest.raises(WorkerLostError, match="died"):
