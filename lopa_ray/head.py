@@ -17,8 +17,9 @@ from lopa_ray.model.transformer import Transformer
 from lopa_ray.plan import BranchReport, Sampling
 from lopa_ray.scoring import score_rows
 
-MIN_ROWS = 8
-"""On CPU the rows of a matmul are bitwise independent of each other from 8 rows on, not below."""
+ROW_MULTIPLE = 16
+"""On CPU a row of a matmul has the same bits whatever the other rows are, as long as every thread gets 4
+rows or more; with this multiple that was seen with 1 and 2 threads."""
 
 MAX_HEAD_ROWS = 512
 """Rows per LM head call, which bounds the memory of logits over a large vocabulary."""
@@ -62,6 +63,11 @@ class HostScores:
         )
 
 
+def padded_rows(rows: int) -> int:
+    """How many rows a matmul should have so that its bits do not depend on their number."""
+    return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
+
+
 class Head:
     """LM head and scoring of one model."""
 
@@ -75,8 +81,8 @@ class Head:
         self._banned[config.vocab_size if choosable is None else choosable :] = True
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden rows [N, D] → logits fp32 [max(N, 8), V]; rows beyond N are padding."""
-        missing = MIN_ROWS - hidden.shape[0]
+        """Hidden rows [N, D] → logits fp32 [N padded, V]; rows beyond N are padding."""
+        missing = padded_rows(hidden.shape[0]) - hidden.shape[0]
         if missing > 0:
             hidden = torch.cat((hidden, hidden.new_zeros(missing, hidden.shape[1])))
         logits: Tensor = self._linear(hidden)
@@ -96,7 +102,7 @@ class Head:
                 chunk = members[first : first + MAX_HEAD_ROWS]
                 picked = self._pick([rows[i].source for i in chunk], hidden, boundary)
                 positions = [rows[i].position for i in chunk]
-                positions += [0] * (MIN_ROWS - len(chunk))
+                positions += [0] * (padded_rows(len(chunk)) - len(chunk))
                 row = rows[chunk[0]]
                 found = score_rows(
                     self.logits(picked), positions, row.step, row.sampling, self._banned, self._eos

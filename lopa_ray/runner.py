@@ -17,7 +17,7 @@ from torch import Tensor
 from lopa_ray.attention import Lane, SlotAttention
 from lopa_ray.cache import KVCache, SlotChecksum
 from lopa_ray.errors import CapacityError, ProtocolError
-from lopa_ray.head import MAX_HEAD_ROWS, MIN_ROWS, Head, Row
+from lopa_ray.head import MAX_HEAD_ROWS, Head, Row, padded_rows
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.plan import BranchReport, Segment, Spans, StepPlan, StepReport, Work
 from lopa_ray.session import Vocabulary
@@ -164,7 +164,7 @@ class BranchRunner:
             starts.append(len(ids))
             ids += lane.ids
             positions += range(lane.start, lane.stop)
-        padding = [0] * max(0, MIN_ROWS - len(ids))
+        padding = [0] * (padded_rows(len(ids)) - len(ids))
         attention = SlotAttention(self.cache, lanes)
         hidden: Tensor = self.model(
             torch.tensor(ids + padding, device=self.device),
