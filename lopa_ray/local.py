@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -15,7 +16,7 @@ from lopa_ray.engine import Engine, EngineEvent
 from lopa_ray.errors import RequestCancelledError
 from lopa_ray.model.checkpoint import load_config, load_model, random_model
 from lopa_ray.runner import BranchRunner
-from lopa_ray.scheduler import Failure, Scheduler
+from lopa_ray.scheduler import Event, Failure, Scheduler
 from lopa_ray.session import DecodeSession
 from lopa_ray.tokenizer import Tokenizer
 
@@ -44,6 +45,8 @@ class LocalEngine(Engine):
         super().__init__(config, runner.vocabulary, tokenizer)
         self.runner = runner
         self._scheduler = Scheduler(config.model.slots)
+        self._inboxes: dict[int, deque[Event]] = {}
+        """Where the events of each unfinished request go: several calls of `events` may be open."""
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
@@ -60,17 +63,35 @@ class LocalEngine(Engine):
         return cls.from_config(Config.parse({"model": {"path": str(path), **model}}))
 
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[EngineEvent]:
-        """See `Engine.events`."""
-        scheduler = self._scheduler
-        index_of = {scheduler.submit(session): index for index, session in enumerate(sessions)}
+        """See `Engine.events`. Whoever asks for an event runs a step for all requests in flight."""
+        inbox: deque[Event] = deque()
+        index_of: dict[int, int] = {}
         try:
-            while scheduler.busy:
-                reports = [self.runner.step(plan) for plan in scheduler.plan(num_workers=1)]
-                for event in scheduler.advance(reports) if reports else scheduler.drain():
-                    if isinstance(event, Failure):
-                        yield index_of[event.request], event.error
-                    else:
-                        yield index_of[event.request], event.plan, event.outcome
+            for index, session in enumerate(sessions):
+                request = self._scheduler.submit(session)
+                index_of[request] = index
+                self._inboxes[request] = inbox
+            while inbox or any(request in self._inboxes for request in index_of):
+                if not inbox:
+                    self._step()
+                    continue
+                event = inbox.popleft()
+                if isinstance(event, Failure):
+                    yield index_of[event.request], event.error
+                else:
+                    yield index_of[event.request], event.plan, event.outcome
         finally:
-            scheduler.fail_all(RequestCancelledError("the caller stopped listening"))
-            scheduler.drain()
+            for request in index_of:
+                if self._inboxes.pop(request, None) is not None:
+                    self._scheduler.fail(request, RequestCancelledError("the caller stopped listening"))
+
+    def _step(self) -> None:
+        scheduler = self._scheduler
+        reports = [self.runner.step(plan) for plan in scheduler.plan(num_workers=1)]
+        for event in scheduler.advance(reports) if reports else scheduler.drain():
+            inbox = self._inboxes.get(event.request)
+            if inbox is None:
+                continue
+            inbox.append(event)
+            if isinstance(event, Failure) or event.outcome.finish_reason is not None:
+                del self._inboxes[event.request]
