@@ -30,6 +30,10 @@ class ProtocolError(LopaError):
     """A plan or report does not belong to the step or epoch it was handed to."""
 
 
+class ScoreError(LopaError):
+    """The model gave scores that are no numbers."""
+
+
 class StepLimitError(LopaError):
     """A request used more steps than any correct run can."""
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from lopa_ray.errors import LopaError, ProtocolError, RequestCancelledError
+from lopa_ray.errors import ProtocolError, RequestCancelledError
 from lopa_ray.plan import BranchReport, Plan, StepOutcome, StepPlan, StepReport, Work
 from lopa_ray.session import DecodeSession
 
@@ -114,7 +114,7 @@ class Scheduler:
         for request, entry in list(self._running.items()):
             try:
                 entry.plan = entry.session.plan(self.epoch)
-            except LopaError as error:
+            except Exception as error:  # whatever is wrong with one request must not end the others
                 self.fail(request, error)
         self._assign(num_workers)
         if not self._running:
@@ -171,7 +171,7 @@ class Scheduler:
             plan, entry.plan = entry.plan, None
             try:
                 outcome = entry.session.advance(by_request.get(request, []))
-            except LopaError as error:
+            except Exception as error:
                 self.fail(request, error)
                 continue
             self._remember_source(entry, plan, outcome)

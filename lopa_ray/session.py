@@ -18,8 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from lopa_ray.answer import length_to_eos
-from lopa_ray.errors import PromptError, ProtocolError, StepLimitError
+from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
 from lopa_ray.plan import BranchReport, FinishReason, Plan, Sampling, StepOutcome
 from lopa_ray.settings import GenerationSettings
 
@@ -146,7 +148,8 @@ class DecodeSession(ABC):
         """Take in the reports of the pending plan, in any order, one per branch.
 
         Raises ProtocolError, and changes nothing, if a report belongs to another step or
-        epoch, if branches are missing or doubled, or if nothing was planned.
+        epoch, if branches are missing or doubled, or if nothing was planned; likewise
+        ScoreError if a score is NaN.
         """
         plan = self._pending
         if plan is None:
@@ -162,6 +165,11 @@ class DecodeSession(ABC):
             raise ProtocolError(
                 f"got reports of branches {[report.branch for report in ordered]}; "
                 f"the plan has branches 0 to {len(plan.branches) - 1}"
+            )
+        if any(np.isnan(report.scores).any() for report in ordered):
+            raise ScoreError(
+                f"the model's scores in step {plan.step} are no numbers (NaN); its weights are broken, or its "
+                "activations exceed the dtype: use bfloat16 or float32"
             )
         self._pending = None
         self.steps += 1
