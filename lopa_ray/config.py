@@ -109,7 +109,12 @@ class Config(Strict):
     @classmethod
     def parse(cls, values: dict[str, Any], changes: dict[str, dict[str, Any]] | None = None) -> Self:
         """From plain values, as a YAML file has them, with `changes` on top."""
-        values = dict(values)
+        for mapping in (values, *values.values()):
+            for key in mapping if isinstance(mapping, dict) else ():
+                if not isinstance(key, str):
+                    raise SettingsError(f"got {key!r} as the name of a setting; allowed: text")
+        # An empty section is one without settings.
+        values = {section: value for section, value in values.items() if value is not None}
         for section, overrides in (changes or {}).items():
             current = values.get(section) or {}
             if not isinstance(current, dict):

@@ -193,7 +193,7 @@ def decode_settings(values: dict[str, Any]) -> GenerationSettings:
     Raises SettingsError for an unknown decoder and for whatever its class refuses.
     """
     name = values.get("decoder", "lopa")
-    if name not in DECODER_SETTINGS:
+    if not isinstance(name, str) or name not in DECODER_SETTINGS:
         raise SettingsError(
             f"decoder: got {name!r}; allowed: {', '.join(DECODER_SETTINGS)}; choose one of these"
         )
@@ -207,7 +207,7 @@ def override(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     they belonged to the decoder that was switched away from.
     """
     name = changes.get("decoder", values.get("decoder", "lopa"))
-    if name != values.get("decoder", "lopa") and name in DECODER_SETTINGS:
+    if name != values.get("decoder", "lopa") and isinstance(name, str) and name in DECODER_SETTINGS:
         known = DECODER_SETTINGS[name].model_fields
         values = {key: value for key, value in values.items() if key in known}
     return {**values, **changes}
