@@ -26,7 +26,6 @@ from lopa_ray.errors import ProtocolError
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.plan import Spans
 
-
 ALIGN_ROWS = 32
 """Rows of a slot are a multiple of this, so that keys and values begin at a multiple of 64 bytes in every
 slot and head: CPU kernels round by alignment, and bits must not depend on the slot."""
