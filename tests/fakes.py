@@ -1,0 +1,71 @@
+"""A model that is none: random but repeatable reports for any plan, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lopa_ray.plan import BranchReport, Plan, StepPlan, StepReport
+from lopa_ray.session import Vocabulary
+
+VOCABULARY = Vocabulary(size=50, mask_token_id=49, eos_token_id=48)
+
+
+@dataclass(frozen=True)
+class FakeModel:
+    """Reports follow from (seed, step, branch) alone, so a step that is planned again gets the same."""
+
+    seed: int = 0
+    eos_probability: float = 0.0
+    levels: int = 1000
+    """Probabilities are rounded to this many levels: few of them make ties."""
+    sureness: float = 1.0
+    """Exponent of a uniform draw: below 1 probabilities are high, above 1 low."""
+    vocabulary: Vocabulary = VOCABULARY
+
+    def report(self, plan: Plan, branch: int) -> BranchReport:
+        """What a runner would answer for one branch, as far as shapes and ranges go."""
+        mask, eos = self.vocabulary.mask_token_id, self.vocabulary.eos_token_id
+        ids = plan.input_ids(plan.branches[branch])
+        positions = np.array(
+            [p for p, token in enumerate(ids, plan.start) if token == mask and p in plan.scored], np.int32
+        )
+        draw = np.random.default_rng([self.seed, plan.step, branch])
+        n = len(positions)
+        tokens = draw.integers(0, min(mask, eos), n, dtype=np.int32)
+        tokens[(draw.random(n) < self.eos_probability) & (positions >= plan.sampling.no_eos_before)] = eos
+        probabilities = _rounded(draw.random(n) ** self.sureness, self.levels)
+        scores = probabilities
+        if plan.sampling.ranking == "margin":
+            scores = _rounded(probabilities * draw.random(n), self.levels)
+        elif plan.sampling.ranking == "neg_entropy":
+            scores = _rounded(-3 * draw.random(n), self.levels)
+        top = plan.sampling.top_logprobs
+        return BranchReport(
+            epoch=plan.epoch,
+            step=plan.step,
+            branch=branch,
+            positions=positions,
+            tokens=tokens,
+            probabilities=probabilities,
+            scores=scores,
+            top_tokens=np.tile(np.arange(top, dtype=np.int32), (n, 1)),
+            top_logprobs=np.tile(-np.arange(1, top + 1, dtype=np.float32), (n, 1)),
+        )
+
+    def reports(self, plan: Plan) -> list[BranchReport]:
+        """One report per branch, in order."""
+        return [self.report(plan, branch) for branch in range(len(plan.branches))]
+
+    def step(self, plan: StepPlan) -> StepReport:
+        """A worker's part of a step, as `BranchRunner.step` answers it."""
+        reports = tuple(
+            (work.request, self.report(work.plan, b)) for work in plan.work for b in work.branches
+        )
+        return StepReport(plan.epoch, plan.step, reports)
+
+
+def _rounded(values: npt.NDArray[np.float64], levels: int) -> npt.NDArray[np.float32]:
+    return (np.round(values * levels) / levels).astype(np.float32)
