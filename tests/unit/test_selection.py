@@ -1,0 +1,76 @@
+"""Branch confidence and the winner."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lopa_ray.selection import METRICS, bottom, mean, mix, parse_metric, winner
+from lopa_ray.settings import LopaSettings
+
+SCORES = st.lists(st.floats(-5, 1), min_size=1, max_size=20)
+
+
+def test_metrics_by_hand():
+    scores = [0.5, 0.1, 0.9, 0.3]
+    assert mean()(scores) == pytest.approx(0.45)
+    assert bottom(0.5)(scores) == pytest.approx(0.2)
+    assert bottom(0.74)(scores) == pytest.approx(0.2)  # floor(2.96)
+    assert bottom(0.75)(scores) == pytest.approx(0.3)
+    assert bottom(0.0)(scores) == 0.1  # at least one
+    assert bottom(1.0)(scores) == mean()(scores)
+
+
+@given(SCORES, st.floats(0, 1), st.randoms(use_true_random=False))
+def test_metrics_do_not_depend_on_the_order(scores, ratio, random):
+    mixed = random.sample(scores, len(scores))
+    for metric in (mean(), bottom(ratio)):
+        assert metric(mixed) == metric(scores)
+    assert min(scores) - 1e-9 <= bottom(ratio)(scores) <= mean()(scores) + 1e-9
+
+
+@pytest.mark.parametrize("text", ["mean", "mean()", "bottom(0.3)", " bottom( 1 ) ", "bottom(1e-1)"])
+def test_written_metrics(text):
+    assert parse_metric(text)([0.5, 0.5]) == 0.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "median",
+        "bottom",
+        "bottom()",
+        "bottom(2)",
+        "bottom(nan)",
+        "bottom(x)",
+        "bottom(0.1, 2)",
+        "mean(0.5)",
+        "bottom(0.5",
+        "mean mean",
+    ],
+)
+def test_wrong_metrics(text):
+    with pytest.raises(ValueError):
+        parse_metric(text)
+    with pytest.raises(ValueError, match="branch_confidence"):
+        LopaSettings(branch_confidence=text)
+
+
+def test_another_metric_is_one_function(monkeypatch):
+    monkeypatch.setitem(METRICS, "lowest", lambda: min)
+    assert parse_metric("lowest")([0.4, 0.2]) == 0.2
+    assert LopaSettings(branch_confidence="lowest").branch_confidence == "lowest"
+
+
+def test_ties_go_to_the_first():
+    assert winner([0.2, 0.5, 0.5]) == 1
+    assert winner([1.0]) == 0
+    assert winner([-3.0, -2.0]) == 1
+
+
+def test_mixing_is_linear():
+    assert mix(1.0, 0.2, 0.0) == 0.2
+    assert mix(0.7, 0.2, 1.0) == 0.7
+    assert mix(1.0, 0.5, 0.25) == pytest.approx(0.625)

@@ -1,0 +1,247 @@
+"""Settings are checked when made: one error that says what was got, what is allowed and what to do."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lopa_ray.config import Config, GroupSettings, ModelSettings
+from lopa_ray.errors import LopaError, SettingsError
+from lopa_ray.settings import (
+    DECODER_SETTINGS,
+    D2FSettings,
+    FastDllmSettings,
+    LopaSettings,
+    decode_settings,
+    override,
+)
+
+BAD: list[tuple[type, dict[str, Any], list[str]]] = [
+    (LopaSettings, {"max_new_tokens": -1}, ["max_new_tokens", "got -1", "greater than or equal to 0"]),
+    (LopaSettings, {"max_new_tokens": 4.0}, ["max_new_tokens", "got 4.0", "integer"]),
+    (LopaSettings, {"max_new_tokens": "4"}, ["max_new_tokens", "got '4'", "integer"]),
+    (LopaSettings, {"max_new_tokens": True}, ["max_new_tokens", "got True", "integer"]),
+    (LopaSettings, {"min_tokens": -1}, ["min_tokens", "got -1"]),
+    (LopaSettings, {"min_tokens": 9, "max_new_tokens": 8}, ["min_tokens (9)", "max_new_tokens (8)", "lower"]),
+    (LopaSettings, {"ignore_eos": 1}, ["ignore_eos", "got 1", "boolean"]),
+    (LopaSettings, {"stop_at_eos": None}, ["stop_at_eos", "got None"]),
+    (LopaSettings, {"temperature": -0.1}, ["temperature", "got -0.1"]),
+    (LopaSettings, {"temperature": float("nan")}, ["temperature", "nan"]),
+    (LopaSettings, {"temperature": float("inf")}, ["temperature", "inf"]),
+    (LopaSettings, {"top_p": 0.0}, ["top_p", "got 0.0", "greater than 0"]),
+    (LopaSettings, {"top_p": 1.1}, ["top_p", "got 1.1"]),
+    (LopaSettings, {"top_k": 0}, ["top_k", "got 0"]),
+    (LopaSettings, {"seed": -1}, ["seed", "got -1"]),
+    (LopaSettings, {"seed": 2**63}, ["seed"]),
+    (LopaSettings, {"ranking": "entropy"}, ["ranking", "'entropy'", "probability", "margin", "neg_entropy"]),
+    (LopaSettings, {"top_logprobs": 21}, ["top_logprobs", "got 21", "20"]),
+    (LopaSettings, {"block_size": 0}, ["block_size", "got 0"]),
+    (LopaSettings, {"block_add_threshold": 1.5}, ["block_add_threshold", "got 1.5"]),
+    (LopaSettings, {"decoded_token_threshold": -0.5}, ["decoded_token_threshold", "got -0.5"]),
+    (LopaSettings, {"confidence_threshold": 2}, ["confidence_threshold", "got 2"]),
+    (LopaSettings, {"window_attention": "causal"}, ["window_attention", "'causal'", "full", "block_causal"]),
+    (LopaSettings, {"commit_protocol": "none"}, ["commit_protocol", "'none'", "two_phase"]),
+    (LopaSettings, {"commit_protocol": "single_phase"}, ["single_phase", "block_causal", "leave"]),
+    (LopaSettings, {"num_branches": 0}, ["num_branches", "got 0"]),
+    (LopaSettings, {"num_branches": 1025}, ["num_branches", "got 1025"]),
+    (LopaSettings, {"branch_confidence": "max"}, ["branch_confidence", "'max'", "mean", "bottom"]),
+    (LopaSettings, {"branch_confidence": 0.5}, ["branch_confidence", "got 0.5"]),
+    (LopaSettings, {"creation_confidence_alpha": 1.01}, ["creation_confidence_alpha", "got 1.01"]),
+    (LopaSettings, {"anchor": "lose"}, ["anchor", "'lose'", "compete"]),
+    (LopaSettings, {"decoder": "d2f"}, ["decoder", "'d2f'"]),
+    (LopaSettings, {"num_branch": 2}, ["unknown setting num_branch = 2", "did you mean num_branches?"]),
+    (LopaSettings, {"xyz": 2}, ["unknown setting xyz = 2", "known:", "block_size"]),
+    (D2FSettings, {"num_branches": 2}, ["unknown setting num_branches = 2", "D2FSettings"]),
+    (FastDllmSettings, {"cache": "prefix"}, ["cache", "'prefix'", "dual"]),
+    (FastDllmSettings, {"fill": "schedule"}, ["schedule", "steps None"]),
+    (FastDllmSettings, {"steps": 16}, ["threshold", "steps 16"]),
+    (
+        FastDllmSettings,
+        {"fill": "schedule", "steps": 9, "max_new_tokens": 64, "block_size": 32},
+        ["steps", "got 9", "multiple", "(2)"],
+    ),
+    (
+        FastDllmSettings,
+        {"fill": "schedule", "steps": 2, "max_new_tokens": 64, "block_size": 32},
+        ["steps", "got 2", "twice"],
+    ),
+    (ModelSettings, {"dtype": "int8"}, ["dtype", "'int8'", "float32"]),
+    (ModelSettings, {"device": "tpu"}, ["device", "'tpu'", "cpu"]),
+    (ModelSettings, {"slots": 0}, ["slots", "got 0"]),
+    (ModelSettings, {"max_model_len": 1}, ["max_model_len", "got 1"]),
+    (GroupSettings, {"num_workers": 0}, ["num_workers", "got 0"]),
+    (GroupSettings, {"step_timeout_s": 0}, ["step_timeout_s", "got 0"]),
+    (GroupSettings, {"transfer": "nccl"}, ["transfer", "'nccl'", "auto"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "words"), BAD, ids=lambda value: str(value)[:50])
+def test_a_bad_value_is_one_clear_error(kind, values, words):
+    with pytest.raises(SettingsError) as caught:
+        kind(**values)
+    message = str(caught.value)
+    for word in words:
+        assert word in message
+    assert "\n" not in message
+    assert "pydantic" not in message
+    assert caught.value.__cause__ is None
+    assert isinstance(caught.value, LopaError)
+    assert isinstance(caught.value, ValueError)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == message
+
+
+def test_several_mistakes_are_named_together():
+    with pytest.raises(SettingsError) as caught:
+        LopaSettings(block_size=0, top_k=-1, nonsense=3)
+    for word in ("block_size", "top_k", "nonsense"):
+        assert word in str(caught.value)
+
+
+def test_settings_are_frozen_and_travel():
+    made = LopaSettings(num_branches=3, window_attention="block_causal")
+    with pytest.raises(ValueError):
+        made.num_branches = 4
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+@pytest.mark.parametrize(("attention", "protocol"), [("full", "two_phase"), ("block_causal", "single_phase")])
+def test_the_commit_protocol_follows_the_attention(attention, protocol):
+    made = D2FSettings(window_attention=attention)
+    assert made.commit_protocol == protocol
+    assert D2FSettings(window_attention=attention, commit_protocol=None).commit_protocol == protocol
+    for other in ("full", "block_causal"):
+        assert made.but(window_attention=other) == D2FSettings(window_attention=other)
+    assert (
+        LopaSettings(window_attention="block_causal", commit_protocol="two_phase")
+        .but(block_size=8)
+        .commit_protocol
+        == "two_phase"
+    )
+
+
+def test_but_is_checked_too():
+    made = LopaSettings(num_branches=3)
+    assert made.but(block_size=8) == LopaSettings(num_branches=3, block_size=8)
+    assert made.num_branches == 3
+    with pytest.raises(SettingsError, match="block_size"):
+        made.but(block_size=0)
+
+
+@pytest.mark.parametrize("name", DECODER_SETTINGS)
+def test_decode_settings_choose_the_class(name):
+    made = decode_settings({"decoder": name, "max_new_tokens": 7})
+    assert type(made) is DECODER_SETTINGS[name]
+    assert (made.decoder, made.max_new_tokens) == (name, 7)
+
+
+@pytest.mark.parametrize("name", ["llada", "", None, 3, ["lopa"], {"a": 1}])
+def test_unknown_decoders(name):
+    with pytest.raises(SettingsError, match=r"decoder: got .*allowed: lopa, d2f, fast_dllm"):
+        decode_settings({"decoder": name})
+
+
+def test_lopa_is_the_default_decoder():
+    assert decode_settings({}) == LopaSettings()
+    assert Config().decode == LopaSettings()
+
+
+def test_override_keeps_drops_and_replaces():
+    lopa = {"num_branches": 4, "block_size": 8}
+    assert override(lopa, {"block_size": 16}) == {"num_branches": 4, "block_size": 16}
+    assert override(lopa, {"decoder": "lopa"}) == {**lopa, "decoder": "lopa"}
+    assert override(lopa, {"decoder": "d2f"}) == {"block_size": 8, "decoder": "d2f"}
+    assert lopa == {"num_branches": 4, "block_size": 8}
+    # What the caller asks for is never dropped, and a value nobody knows stays an error.
+    for values, changes in (
+        (lopa, {"decoder": "d2f", "num_branches": 2}),
+        ({"nonsense": 1}, {}),
+        (lopa, {"decoder": "unknown"}),
+        (lopa, {"decoder": ["d2f"]}),
+    ):
+        with pytest.raises(SettingsError):
+            decode_settings(override(values, changes))
+
+
+# YAML
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "config.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_a_file_with_everything(tmp_path):
+    made = Config.load(
+        write(
+            tmp_path,
+            """
+            model: {path: /models/x, dtype: bfloat16, slots: 3}
+            group:
+              num_workers: 4
+              resources: {big: 0.5}
+            decode:
+              decoder: d2f
+              block_size: 16
+            """,
+        )
+    )
+    assert made.model == ModelSettings(path="/models/x", dtype="bfloat16", slots=3)
+    assert made.group == GroupSettings(num_workers=4, resources={"big": 0.5})
+    assert made.decode == D2FSettings(block_size=16)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "model:\ngroup:\ndecode:\n", "{}"])
+def test_empty_files_and_sections_mean_the_defaults(tmp_path, text):
+    assert Config.load(write(tmp_path, text)) == Config()
+
+
+def test_changes_lie_on_top_of_the_file(tmp_path):
+    file = write(tmp_path, "decode: {num_branches: 6, block_size: 8}\nmodel: {slots: 2}\n")
+    made = Config.load(file, {"decode": {"block_size": 4}, "group": {"num_workers": 3}})
+    assert made.decode == LopaSettings(num_branches=6, block_size=4)
+    assert (made.model.slots, made.group.num_workers) == (2, 3)
+    assert Config.load(file, {"decode": {"decoder": "d2f"}}).decode == D2FSettings(block_size=8)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("- 1\n", ["list", "mapping"]),
+        ("just text", ["str", "mapping"]),
+        ("a: [1, 2", ["cannot read", "config.yaml"]),
+        ("modle: {}", ["unknown setting modle", "did you mean model?"]),
+        ("decode: {block_sise: 3}", ["block_sise", "did you mean block_size?"]),
+        ("decode: {decoder: x}", ["decoder: got 'x'", "lopa"]),
+        ("decode: {decoder: [lopa]}", ["decoder: got ['lopa']"]),
+        ("decode: lopa", ["decode", "'lopa'"]),
+        ("model: 3", ["model", "got 3"]),
+        ("model: {slots: many}", ["slots", "'many'", "integer"]),
+        ("group: {resources: {x: y}}", ["resources", "'y'"]),
+        ("3: 4", ["3", "name of a setting"]),
+        ("decode: {3: 4}", ["3", "name of a setting"]),
+        ("decode: {window_attention: full, commit_protocol: single_phase}", ["single_phase", "two_phase"]),
+    ],
+)
+def test_wrong_files(tmp_path, text, words):
+    with pytest.raises(SettingsError) as caught:
+        Config.load(write(tmp_path, text))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(SettingsError, match=r"no configuration .*nowhere.*preset"):
+        Config.load(tmp_path / "nowhere.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
+    for path in (tmp_path, tmp_path / "binary.yaml"):
+        with pytest.raises(SettingsError):
+            Config.load(path)
+
+
+def test_changes_to_a_section_that_is_no_mapping(tmp_path):
+    with pytest.raises(SettingsError, match="decode: got 'lopa'"):
+        Config.load(write(tmp_path, "decode: lopa"), {"decode": {"block_size": 3}})
