@@ -1,0 +1,156 @@
+"""Training batches of the demo model: next-token prediction, and diffusion in blocks.
+
+A diffusion sample is a clean prompt, some clean answer blocks and a window of one to three
+noisy blocks with nothing behind it: what a block-parallel decoder feeds the model. Columns
+are shared by a batch, [B, T]: prompts padded on the left, then `ANSWER` columns of answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from demo_tokenizer import EOS, MASK, chat_prompt
+from word_problems import Problem, training_problems
+
+ANSWER = 64
+WINDOW_ENDS = (0.1, 0.4, 0.25, 0.25)  # how often a window ends at answer column 16, 32, 48, 64
+DRILL_SHARE = 0.25  # of the problems of a next-token step
+CAUSAL_EVERY = 4  # diffusion steps between batches that keep the model calculating from left to right
+
+
+@dataclass(slots=True)
+class Batch:
+    """Columns [B, T], and [B, 1, T, T] what each row sees. Row p - 1 predicts column p."""
+
+    inputs: Tensor
+    targets: Tensor
+    weights: Tensor
+    """Of the loss of each column's prediction."""
+    allowed: Tensor
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on another device."""
+        return Batch(
+            self.inputs.to(device), self.targets.to(device), self.weights.to(device), self.allowed.to(device)
+        )
+
+
+def encode(tokenizer: Tokenizer, problems: list[Problem]) -> tuple[Tensor, Tensor]:
+    """Clean ids [B, T] (prompts padded on the left to equal length) and prompt lengths [B]."""
+    prompts = [e.ids for e in tokenizer.encode_batch([chat_prompt(p.question) for p in problems])]
+    answers = [e.ids for e in tokenizer.encode_batch([p.answer for p in problems])]
+    longest = max(map(len, prompts))
+    rows = []
+    for prompt, answer in zip(prompts, answers, strict=True):
+        if len(answer) >= ANSWER:
+            raise ValueError(f"answer of {len(answer)} tokens does not fit in {ANSWER}")
+        rows.append([EOS] * (longest - len(prompt)) + prompt + answer + [EOS] * (ANSWER - len(answer)))
+    return torch.tensor(rows), torch.tensor([len(p) for p in prompts])
+
+
+def mark_results(tokenizer: Tokenizer, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Which answer columns hold results, the question does not tell them; and which repeat one.
+
+    Both are digits: `12` is a result in `3*4=12` and repeated in `12-5=7` and `#### 12`.
+    """
+    digits = {tokenizer.token_to_id(c) for c in "0123456789"}
+    equals = tokenizer.token_to_id("=")
+    result, repeated = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids, dtype=torch.bool)
+    prompt = ids.shape[1] - ANSWER
+    for index, row in enumerate(ids[:, prompt:].tolist()):
+        known: set[tuple[int, ...]] = set()
+        for is_number, group in itertools.groupby(enumerate(row), lambda pair: pair[1] in digits):
+            columns, number = zip(*group, strict=True)
+            if is_number and columns[0] > 0 and row[columns[0] - 1] == equals:
+                known.add(number)
+                result[index, prompt + columns[0] : prompt + columns[-1] + 1] = True
+            elif is_number and number in known:
+                repeated[index, prompt + columns[0] : prompt + columns[-1] + 1] = True
+    return result, repeated
+
+
+def causal_batch(ids: Tensor, lengths: Tensor, result: Tensor) -> Batch:
+    """Next-token prediction; the question counts little, results count twice, one EOS is enough."""
+    batch, total = ids.shape
+    prompt = total - ANSWER
+    columns = torch.arange(total)
+    real = columns >= (prompt - lengths)[:, None]
+    allowed = columns[:, None] >= columns
+    allowed = (allowed & real[:, None]) | torch.eye(total, dtype=torch.bool)
+    weights = torch.where(columns < prompt, 0.05, 1.0).expand(batch, total).clone()
+    weights[:, prompt:][(ids[:, prompt:] == EOS) & (ids[:, prompt - 1 : -1] == EOS)] = 0.05
+    weights[result] = 2.0
+    weights[~real] = 0.0
+    return Batch(ids, ids, weights, allowed[:, None])
+
+
+def diffusion_batch(
+    ids: Tensor, lengths: Tensor, result: Tensor, repeated: Tensor, full_share: float, rng: torch.Generator
+) -> Batch:
+    """Windows of noisy blocks behind clean ones, all ending in the same column; nothing exists behind it."""
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=rng)
+
+    batch, prompt = len(ids), ids.shape[1] - ANSWER
+    blocks = int(torch.multinomial(torch.tensor(WINDOW_ENDS), 1, generator=rng)) + 1  # of 16 columns
+    ids, result, repeated = (x[:, : prompt + 16 * blocks] for x in (ids, result, repeated))
+    hard = result | repeated
+    columns = torch.arange(ids.shape[1]) - prompt
+    size = torch.where(uniform(batch) < 0.5, 32, 16) if blocks % 2 == 0 else torch.full((batch,), 16)
+    last = 16 * blocks // size
+    window = 1 + (uniform(batch) * last.clamp(max=3) * 0.999).long()
+    block = torch.where(columns >= 0, columns // size[:, None] + 1, 0)
+    offset = block - (last - window)[:, None] - 1  # of a column's block in the window; clean before it
+    # The ratio of masks rises from block to block; a fresh last block (all masks) is the commonest.
+    ratios = uniform(batch, 3).sort(1).values
+    ratios[torch.arange(batch), window - 1] += uniform(batch).round()
+    ratios[uniform(batch) < 0.25] = 1.0
+    ratio = ratios.clamp(max=1.0).gather(1, offset.clamp(0, 2))
+    # A decoder fills first what the question tells, then results from left to right.
+    order = uniform(batch, len(columns)) + uniform(batch, 1) * (2 + columns / 16) * hard
+    order += uniform(batch, 1) * columns / size[:, None]
+    masked = torch.zeros_like(hard)
+    for index in range(3):
+        inside = offset == index
+        rank = order.masked_fill(~inside, -math.inf).argsort(1, descending=True).argsort(1)
+        masked |= inside & (rank < (ratio * size[:, None]).ceil())
+    real = columns >= -lengths[:, None]
+    mode = uniform(batch, 1, 1)
+    allowed = block[:, :, None] >= block[:, None]
+    # Full attention: half of the time the clean prefix sees the window too, as when it is cached.
+    allowed |= (offset >= 0)[:, :, None] & (mode < full_share)
+    allowed |= mode < full_share / 2
+    allowed = (allowed & real[:, None]) | torch.eye(len(columns), dtype=torch.bool)
+    # The first masked result can be calculated; those behind it hang on it, and count less.
+    open_results = (masked & result).long().cumsum(1)
+    weights = masked * torch.where(hard, 0.5, 1.0)
+    weights[masked & result & (open_results <= 2)] = 3.0
+    weights[:, 1:][(ids[:, 1:] == EOS) & (ids[:, :-1] == EOS)] *= 0.3
+    return Batch(ids.masked_fill(masked, MASK), ids, weights, allowed[:, None])
+
+
+def is_causal(step: int, causal_steps: int) -> bool:
+    """Whether a step is next-token prediction."""
+    return step < causal_steps or step % CAUSAL_EVERY == 0
+
+
+def batch_of_step(
+    tokenizer: Tokenizer, seed: int, step: int, size: int, causal_steps: int, full_attention: float
+) -> Batch:
+    """The batch of a step, from seed and step alone: a resumed run goes on with the same data."""
+    seed = seed * 1_000_003 + step
+    causal = is_causal(step, causal_steps)
+    problems = training_problems(seed, drill_share=DRILL_SHARE if causal else 0.0)
+    ids, lengths = encode(tokenizer, list(itertools.islice(problems, size)))
+    result, repeated = mark_results(tokenizer, ids)
+    if causal:
+        return causal_batch(ids, lengths, result)
+    rng = torch.Generator().manual_seed(seed)
+    return diffusion_batch(ids, lengths, result, repeated, full_attention, rng)
