@@ -159,7 +159,7 @@ class Engine(ABC):
         PromptError before anything runs if a prompt cannot be decoded, and the first error that
         ends a request.
         """
-        single = isinstance(prompts, str) or _is_ids(prompts)
+        single = isinstance(prompts, str) or not isinstance(prompts, Sequence) or _is_ids(prompts)
         several = cast(Sequence[Prompt], [prompts] if single else prompts)
         sessions = [self.session(prompt, settings, raw=raw) for prompt in several]
         results: dict[int, GenerationResult] = {}
