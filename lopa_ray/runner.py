@@ -121,7 +121,8 @@ class BranchRunner:
             raise ProtocolError(
                 f"request {work.request}: nothing is staged for the commit of step {commit.step}"
             )
-        return self.cache.payload(sum(map(len, commit.spans)))
+        # NaN, so that a source with nothing to send cannot pass off stray memory as K/V.
+        return self.cache.payload(sum(map(len, commit.spans))).fill_(torch.nan)
 
     def _stage(self, evaluation: Evaluation, payload: Tensor) -> None:
         slot, step = evaluation.work.slot, evaluation.work.plan.step
