@@ -52,7 +52,8 @@ class WorkerGroup:
     def __init__(self, model: Transformer, workers: int, *, slots: int = 4, max_model_len: int = 96) -> None:
         self.runners = [BranchRunner(model, slots=slots, max_model_len=max_model_len) for _ in range(workers)]
         self.scheduler = Scheduler(slots)
-        self.sent = 0
+        self.sources: set[int] = set()
+        """Ranks that have sent K/V."""
 
     def session(self, prompt: Sequence[int], settings: object) -> DecodeSession:
         """A session for the group's model."""
@@ -81,7 +82,7 @@ class WorkerGroup:
             assert work.source == source
             if rank != source:
                 payload.copy_(payloads[work.request])
-                self.sent += 1
+                self.sources.add(source)
 
         return exchange
 

@@ -100,7 +100,8 @@ def test_the_checksum_covers_owner_spans_keys_values_and_boundary_and_no_scratch
 
 def test_heads_begin_at_64_bytes_in_every_slot():
     for capacity in (1, 20, 33):
-        made = cache(capacity=capacity)
+        odd = replace(CONFIG, head_dim=14)
+        made = KVCache(odd, 3, capacity, torch.float32, torch.device("cpu"))
         assert made.capacity == capacity
         assert made.data.shape[4] >= capacity
         for slot in range(3):
@@ -162,6 +163,14 @@ def test_a_commit_is_carried_out_once(runner):
     for _ in range(2):
         step(runner, SECOND)
         assert runner.checksums() == once
+
+
+def test_a_worker_without_the_winner_hands_out_no_stray_memory(runner):
+    step(runner, plan())
+    lost = replace(SECOND, commit=Commit(1, 1, (range(0, 2),), shared=False))
+    assert runner.payload(Work(1, 0, lost, (0,), source=0)).isnan().all()
+    staged = runner.payload(Work(1, 0, SECOND, (0,), source=0))
+    assert not staged.isnan().any()
 
 
 def test_what_another_request_staged_is_never_committed(runner):
