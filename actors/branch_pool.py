@@ -14,7 +14,7 @@ from actors.elastic_group import Membership, open_store
 from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
 from lopa_ray.device import DEVICES
-from lopa_ray.errors import CapacityError, LopaError, WorkerLostError
+from lopa_ray.errors import CapacityError, LopaError, TransferError, WorkerError, WorkerLostError
 from lopa_ray.plan import StepPlan, StepReport
 
 
@@ -38,17 +38,16 @@ def uses_store(config: Config) -> bool:
     return config.group.transfer == "object_store" or (config.group.transfer == "auto" and shared)
 
 
-def check_room(config: Config) -> None:
-    """Raises CapacityError if the whole cluster, were it empty, could not hold the workers."""
+def check_room(config: Config, room: dict[str, float]) -> None:
+    """Raises CapacityError if the workers need more than `room` (resource → amount)."""
     options = actor_options(config)
     wanted = {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0.0), **options.get("resources", {})}
-    total = ray.cluster_resources()
     for name, each in wanted.items():
         needed = each * config.group.num_workers
-        if needed > total.get(name, 0.0):
+        if needed > room.get(name, 0.0):
             raise CapacityError(
-                f"{config.group.num_workers} workers need {needed:g} {name}, but the cluster has "
-                f"{total.get(name, 0.0):g}; lower num_workers or what each worker takes, or add nodes"
+                f"{config.group.num_workers} workers need {needed:g} {name}, but Ray has "
+                f"{room.get(name, 0.0):g}; lower num_workers or what each worker takes, or add nodes"
             )
 
 
@@ -56,8 +55,8 @@ class BranchPool:
     """Handles of the workers of one epoch. Methods that wait run inside the master's event loop."""
 
     def __init__(self, config: Config, runner_factory: RunnerFactory = default_runner) -> None:
-        """Create the actors; `start` has them load the model. Raises CapacityError."""
-        check_room(config)
+        """Create the actors; `start` has them load the model."""
+        self.epoch = -1
         self._config = config
         self._store, self._store_address = open_store()
         self._by_store = uses_store(config)
@@ -71,23 +70,34 @@ class BranchPool:
         return len(self._workers)
 
     async def start(self) -> WorkerInfo:
-        """Wait until all workers have loaded the model, and join them as epoch 0.
+        """Wait until all workers have loaded the model, and join them.
 
         Raises what loading raised, or WorkerLostError if a worker died or took too long.
         """
-        timeout = self._config.group.start_timeout_s
-        infos: list[WorkerInfo] = await self._gather(
-            [w.load.remote() for w in self._workers], timeout, "start"
-        )
-        await self._join(epoch=0, timeout=timeout)
+        loads = [w.load.remote() for w in self._workers]
+        try:
+            infos: list[WorkerInfo] = await self._gather(
+                loads, self._config.group.start_timeout_s, "load the model"
+            )
+        except WorkerLostError as error:
+            raise WorkerLostError(f"{error}; free in the cluster: {ray.available_resources()}") from None
+        await self.join()
         return infos[0]
 
-    async def _join(self, epoch: int, timeout: float) -> None:
+    async def join(self) -> None:
+        """Enter the next epoch: a new collective group, whatever became of the one before.
+
+        Raises WorkerLostError if a worker does not join.
+        """
+        self.epoch += 1
+        timeout = self._config.group.step_timeout_s
         collective = DEVICES[self._config.model.device].collective
         size = len(self._workers)
-        memberships = [Membership(epoch, rank, size, self._store_address, collective) for rank in range(size)]
-        joins = [w.join.remote(m) for w, m in zip(self._workers, memberships, strict=True)]
-        await self._gather(joins, timeout, "join its group")
+        joins = [
+            worker.join.remote(Membership(self.epoch, rank, size, self._store_address, collective, timeout))
+            for rank, worker in enumerate(self._workers)
+        ]
+        await self._gather(joins, self._config.group.start_timeout_s, "join its group")
 
     async def step(self, plans: Sequence[StepPlan]) -> list[StepReport]:
         """One scatter and one gather. Raises WorkerLostError, or what a worker raised."""
@@ -112,27 +122,32 @@ class BranchPool:
         still busy with the step when the caller goes on."""
         tasks = [asyncio.wrap_future(ref.future()) for ref in refs]
         _, pending = await asyncio.wait(tasks, timeout=timeout)
+        errors = {rank: task.exception() for rank, task in enumerate(tasks) if task not in pending}
+        for rank, error in errors.items():
+            # First of all: a peer that still waits may wait for the one that died.
+            if isinstance(error, RayActorError):
+                raise WorkerLostError(f"worker {rank} died: {error}")
         for rank, task in enumerate(tasks):
             if task in pending:
                 raise WorkerLostError(f"worker {rank} did not {what} within {timeout:g} s")
-        errors = [task.exception() for task in tasks]
-        for rank, error in enumerate(errors):
-            if isinstance(error, RayActorError):
-                raise WorkerLostError(f"worker {rank} died: {error}")
-        for error in errors:
-            if error is not None:
-                raise _cause(error)
+        causes = [_cause(rank, error) for rank, error in errors.items() if error is not None]
+        if causes:
+            # Where one worker failed by itself, the others only lost touch with it.
+            raise next((cause for cause in causes if not isinstance(cause, TransferError)), causes[0])
         return [task.result() for task in tasks]
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers, and free what they took."""
         for worker in self._workers:
             ray.kill(worker)
         self._workers = []
 
 
-def _cause(error: BaseException) -> BaseException:
-    """What the worker raised, without Ray's wrapping, if it is an error of ours."""
-    if isinstance(error, RayTaskError) and isinstance(error.cause, LopaError):
-        return error.cause
-    return error
+def _cause(rank: int, error: BaseException) -> LopaError:
+    """What a worker raised, without Ray's wrapping; whatever is not one of our errors becomes one."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    if isinstance(cause, LopaError):
+        return cause
+    wrapped = WorkerError(f"worker {rank} failed: {type(cause).__name__}: {cause}")
+    wrapped.__cause__ = error
+    return wrapped

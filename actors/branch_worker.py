@@ -73,7 +73,12 @@ class BranchWorker:
             raise ProtocolError(f"got a plan of epoch {plan.epoch}; this worker is in epoch {self._epoch}")
         if isinstance(self._transfer, ObjectStoreTransfer):
             self._transfer.receive(payloads)
-        return self._runner.step(plan, self._transfer.exchange)
+        try:
+            return self._runner.step(plan, self._transfer.exchange)
+        except BaseException:
+            # Peers may be waiting for this worker in a broadcast: dropped connections release them.
+            self._transfer.leave()
+            raise
 
     def export(self, work: Work) -> npt.NDArray[np.uint8]:
         """Raw bytes of the K/V that the work's commit orders this worker to send."""

@@ -22,9 +22,6 @@ c10d: Any = importlib.import_module("torch.distributed")  # its type stubs lag b
 
 BACKEND = "LOPA_ELASTIC"
 
-OPERATION_TIMEOUT = timedelta(seconds=5)
-"""A peer that is dead or hung shows after this long."""
-
 JOIN_TIMEOUT = timedelta(seconds=30)
 
 
@@ -39,12 +36,14 @@ class Membership:
     """Host and port of the master's key-value store."""
     collective: str
     """torch.distributed backend: gloo, nccl or hccl."""
+    timeout_s: float
+    """A peer that hangs shows after this long; a dead one at once."""
 
     @property
     def group_name(self) -> str:
         """Carries the rendezvous: it is all that Ray hands to a backend beside rank and size."""
         host, port = self.store
-        return f"lopa/{self.collective}/{host}/{port}/{self.epoch}"
+        return f"lopa/{self.collective}/{host}/{port}/{self.epoch}/{self.timeout_s}"
 
 
 def open_store() -> tuple[Any, tuple[str, int]]:
@@ -56,23 +55,23 @@ def open_store() -> tuple[Any, tuple[str, int]]:
     return store, (host, store.port)
 
 
-def _process_group(name: str, store: Any, rank: int, size: int) -> Any:
+def _process_group(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     """A process group that is not registered anywhere; dropping the object closes its connections."""
     if name == "gloo":
         gloo = c10d.ProcessGroupGloo._Options()
         # Without a host name Gloo binds to loopback and fails across nodes.
         gloo._devices = [c10d.ProcessGroupGloo.create_device(hostname=ray.util.get_node_ip_address())]
-        gloo._timeout = OPERATION_TIMEOUT
+        gloo._timeout = timeout
         return c10d.ProcessGroupGloo(store, rank, size, gloo)
     if name == "nccl":
         nccl = c10d.ProcessGroupNCCL.Options()
-        nccl._timeout = OPERATION_TIMEOUT
+        nccl._timeout = timeout
         return c10d.ProcessGroupNCCL(store, rank, size, nccl)
     torch_npu = importlib.import_module(
         "torch_npu"
     )  # written against the published package, not run on hardware
     hccl = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()
-    hccl._timeout = OPERATION_TIMEOUT
+    hccl._timeout = timeout
     return torch_npu._C._distributed_c10d.ProcessGroupHCCL(store, rank, size, hccl)
 
 
@@ -81,9 +80,11 @@ class ElasticGroup(BaseGroup):
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
-        _, backend, host, port, epoch = group_name.split("/")
+        _, backend, host, port, epoch, timeout = group_name.split("/")
         store = c10d.TCPStore(host, int(port), is_master=False, timeout=JOIN_TIMEOUT)
-        self._group: Any = _process_group(backend, c10d.PrefixStore(f"epoch{epoch}", store), rank, world_size)
+        self._timeout = timedelta(seconds=float(timeout))
+        prefixed = c10d.PrefixStore(f"epoch{epoch}", store)
+        self._group: Any = _process_group(backend, prefixed, rank, world_size, self._timeout)
 
     @classmethod
     def backend(cls) -> str:
@@ -104,7 +105,7 @@ class ElasticGroup(BaseGroup):
         options = c10d.BroadcastOptions()
         options.rootRank = broadcast_options.root_rank
         options.rootTensor = 0
-        self._group.broadcast(tensors, options).wait(OPERATION_TIMEOUT)
+        self._group.broadcast(tensors, options).wait(self._timeout)
 
     def _unused(self, *_: Any, **__: Any) -> None:
         raise RuntimeError(f"the {BACKEND} backend only broadcasts")

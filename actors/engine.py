@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -13,67 +10,46 @@ from ray.exceptions import RayActorError, RayTaskError
 
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from actors.branch_worker import RunnerFactory, default_runner
+from actors.connection import Connection
 from actors.master import Master
 from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
 from lopa_ray.engine import Engine, EngineEvent
-from lopa_ray.errors import LopaError, WorkerLostError
+from lopa_ray.errors import ClusterError, LopaError, WorkerLostError
 from lopa_ray.session import DecodeSession, Vocabulary
 from lopa_ray.tokenizer import Tokenizer
 
-LOCAL_STORE_BYTES = 200 * 2**20
-"""Object store of a Ray that is started just for this engine: K/V goes past it."""
-
 MAX_STREAMS = 1000
 """Streaming calls that a master serves at once."""
-
-
-def connect(config: Config, address: str | None = None) -> bool:
-    """Connect to Ray unless that is done already; returns whether a local Ray was started for it.
-
-    `address` (or RAY_ADDRESS) names a cluster; without either a local Ray is started, with as
-    many logical CPUs as the group needs.
-    """
-    if ray.is_initialized():
-        return False
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address != "local":
-        ray.init(address=address, **quiet)
-        return False
-    cpus = max(os.cpu_count() or 1, math.ceil(config.group.num_workers * config.group.num_cpus))
-    ray.init(
-        address="local",
-        num_cpus=cpus,
-        object_store_memory=LOCAL_STORE_BYTES,
-        include_dashboard=False,
-        **quiet,
-    )
-    return True
 
 
 class RayEngine(Engine):
     """Master and branch workers of one group, as `Engine`."""
 
     def __init__(
-        self, config: Config, master: Any, vocabulary: Vocabulary, tokenizer: Tokenizer | None, owns_ray: bool
+        self,
+        config: Config,
+        vocabulary: Vocabulary,
+        tokenizer: Tokenizer | None,
+        master: Any,
+        connection: Connection,
     ) -> None:
         """Over a master actor that is started already; see `from_config`."""
         super().__init__(config, vocabulary, tokenizer)
-        self._master = master
-        self._owns_ray = owns_ray
+        self._actor = master
+        self._connection = connection
 
     @classmethod
     def from_config(
         cls, config: Config, *, address: str | None = None, runner_factory: RunnerFactory = default_runner
     ) -> Self:
-        """Start a group. Raises CapacityError, CheckpointError, SettingsError, WorkerLostError.
+        """Start a group on the Ray at `address`, RAY_ADDRESS, or a local one that ends with its engines.
 
+        Raises CapacityError, CheckpointError, ClusterError, SettingsError, WorkerLostError.
         `runner_factory` makes each worker's runner; tests inject faults through it.
         """
         tokenizer = Tokenizer.from_pretrained(config.model.folder)
-        owns_ray = connect(config, address)
+        connection = Connection(config, address)
         master = None
         try:
             # The master computes next to nothing; it must not take a CPU from its workers.
@@ -81,12 +57,20 @@ class RayEngine(Engine):
             master = remote.remote(config, runner_factory)
             vocabulary = _unwrapped(lambda: ray.get(master.start.remote()))
         except BaseException:
-            _end(master, owns_ray)
+            _end(master, connection)
             raise
-        return cls(config, master, vocabulary, tokenizer, owns_ray)
+        return cls(config, vocabulary, tokenizer, master, connection)
+
+    @property
+    def _master(self) -> Any:
+        if self._actor is None:
+            raise ClusterError("this engine is closed; make a new one")
+        if not ray.is_initialized():
+            raise ClusterError("Ray was shut down under this engine; make a new one")
+        return self._actor
 
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[EngineEvent]:
-        """See `Engine.events`. Raises WorkerLostError if the master is lost."""
+        """See `Engine.events`. Raises WorkerLostError if the master is lost, ClusterError when closed."""
         stream = self._master.stream.options(num_returns="streaming").remote(list(sessions))
         finished = False
         try:
@@ -103,10 +87,9 @@ class RayEngine(Engine):
         return checksums
 
     def close(self) -> None:
-        """End the group, and Ray if it was started for this engine. Further calls do nothing."""
-        master, self._master = self._master, None
-        _end(master, self._owns_ray)
-        self._owns_ray = False
+        """End the group, and Ray if it was started for engines and this is the last. Then do nothing."""
+        master, self._actor = self._actor, None
+        _end(master, self._connection)
 
 
 def _unwrapped(call: Any) -> Any:
@@ -121,11 +104,10 @@ def _unwrapped(call: Any) -> Any:
         raise WorkerLostError(f"the group's master died: {error}") from None
 
 
-def _end(master: Any, owns_ray: bool) -> None:
+def _end(master: Any, connection: Connection) -> None:
     """Killing the master takes its workers along: they are its children."""
-    if not ray.is_initialized():
-        return
-    if master is not None:
-        ray.kill(master)
-    if owns_ray:
-        ray.shutdown()
+    try:
+        if master is not None and ray.is_initialized():
+            ray.kill(master)
+    finally:
+        connection.close()

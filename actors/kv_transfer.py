@@ -17,6 +17,7 @@ from ray.util.collective.types import Backend
 from torch import Tensor
 
 from actors.elastic_group import BACKEND, Membership, register
+from lopa_ray.errors import TransferError
 
 
 class KVTransfer(ABC):
@@ -56,13 +57,17 @@ class CollectiveTransfer(KVTransfer):
             self._membership = None
 
     def exchange(self, source: int, payload: Tensor) -> None:
-        """Broadcast; on failure the group is dropped, so that the survivors fail at once as well."""
-        assert self._membership is not None
+        """Broadcast. On failure the group is dropped, so that the survivors fail at once as well.
+
+        Raises TransferError.
+        """
+        if self._membership is None:
+            raise TransferError("this worker has left its group, and no new one has been joined")
         try:
             collective.broadcast(payload, source, self._membership.group_name)
-        except RuntimeError:
+        except RuntimeError as error:
             self.leave()
-            raise
+            raise TransferError(f"K/V of worker {source} did not arrive: {error}") from None
 
 
 class ObjectStoreTransfer(KVTransfer):

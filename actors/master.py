@@ -62,10 +62,12 @@ class Master:
                 yield index, self._broken
             return
         queue: asyncio.Queue[EngineEvent] = asyncio.Queue()
-        requests = [self._scheduler.submit(session) for session in sessions]
-        self._listeners |= {request: _Listener(queue, index) for index, request in enumerate(requests)}
-        self._arrived.set()
+        requests: list[int] = []
         try:
+            for index, session in enumerate(sessions):
+                requests.append(self._scheduler.submit(session))
+                self._listeners[requests[-1]] = _Listener(queue, index)
+            self._arrived.set()
             unfinished = len(sessions)
             while unfinished:
                 event = await queue.get()
@@ -96,6 +98,18 @@ class Master:
             except Exception as error:
                 self._scheduler.fail_all(error)
                 self._publish(self._scheduler.drain())
+                if not await self._rejoin():
+                    return
+
+    async def _rejoin(self) -> bool:
+        """A step that failed may have left the collective group broken: enter a new epoch."""
+        try:
+            await self._pool.join()
+        except Exception as error:
+            self._fail(WorkerLostError(f"the group could not be rebuilt after a failed step: {error}"))
+            return False
+        self._scheduler.epoch = self._pool.epoch
+        return True
 
     async def _step(self) -> None:
         plans = self._scheduler.plan(len(self._pool))
@@ -117,5 +131,6 @@ class Master:
     def _fail(self, error: LopaError) -> None:
         """The group cannot go on: every request, present and future, gets the reason."""
         self._broken = error
+        self._pool.close()
         self._scheduler.fail_all(error)
         self._publish(self._scheduler.drain())

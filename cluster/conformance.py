@@ -10,8 +10,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from lopa_ray.config import Config, GroupSettings
+from lopa_ray.config import Config, GroupSettings, ModelSettings
 from lopa_ray.conformance import Verdict, read_cases, replay
+from lopa_ray.device import DEVICES
 from lopa_ray.engine import Engine
 from lopa_ray.errors import SettingsError
 from lopa_ray.local import LocalEngine
@@ -26,6 +27,10 @@ def run_conformance(
     import torch
 
     torch.set_num_threads(1)
+    model = ModelSettings.model_validate({"device": device})
+    group = GroupSettings() if workers is None else GroupSettings(num_workers=workers)
+    if workers is None:
+        DEVICES[model.device].require()
     cases = [case for file in files for case in read_cases(file)]
     if not cases:
         raise SettingsError("no cases in the given files; a file has one JSON object per line")
@@ -37,7 +42,6 @@ def run_conformance(
     def on_workers(config: Config) -> Engine:
         from actors.engine import RayEngine
 
-        group = GroupSettings(num_workers=workers or 1)
         return RayEngine.from_config(Config(model=config.model, group=group))
 
     make_engine = LocalEngine.from_config if workers is None else on_workers

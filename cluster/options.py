@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from lopa_ray.config import Config
+from lopa_ray.config import Config, parse_yaml
 from lopa_ray.errors import CheckpointError, LopaError, PromptError, SettingsError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def collect_changes(assignments: list[str] | None, shorthands: dict[str, Any]) -
         if not (equals and dot and section and key):
             raise SettingsError(f"--set: got {text!r}; allowed: SECTION.KEY=VALUE, as in decode.seed=7")
         try:
-            changes.setdefault(section, {})[key] = yaml.safe_load(value)
+            changes.setdefault(section, {})[key] = parse_yaml(value)
         except yaml.YAMLError:
             raise SettingsError(f"--set {name}: got {value!r}, which is no YAML value") from None
     for name, value in shorthands.items():

@@ -89,14 +89,6 @@ class Canvas:
                 return block.start
         return len(self.ids)
 
-    @property
-    def cached(self) -> int:
-        """End of the leading run of cached blocks."""
-        for block in self.blocks:
-            if block.state is not BlockState.IN_CACHE:
-                return block.start
-        return len(self.ids)
-
     def fill(self, position: int, token: int) -> None:
         """Decide a masked position. Raises ValueError if it is decided already."""
         if self.ids[position] != self.mask_id:

@@ -17,12 +17,13 @@ size, P positions of the spans at hand.
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lopa_ray.errors import ProtocolError
+from lopa_ray.errors import CapacityError, ProtocolError
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.plan import Spans
 
@@ -49,7 +50,15 @@ class KVCache:
         layers, two, heads, dim = config.kv_shape
         self.capacity = capacity
         rows = -(-capacity // ALIGN_ROWS) * ALIGN_ROWS
-        self.data = torch.zeros(slots, layers, two, heads, rows, dim, dtype=dtype, device=device)
+        shape = (slots, layers, two, heads, rows, dim)
+        try:
+            self.data = torch.zeros(shape, dtype=dtype, device=device)
+        except (RuntimeError, TypeError) as error:  # out of memory, or sizes beyond any
+            gib = math.prod(shape) * dtype.itemsize / 2**30
+            raise CapacityError(
+                f"a KV cache of {slots} slots with {capacity} positions ({gib:.1f} GiB) does not fit; "
+                f"lower slots or max_model_len ({str(error).splitlines()[0]})"
+            ) from None
         self.boundary = torch.zeros(slots, config.hidden_size, dtype=dtype, device=device)
         self.owner: list[int | None] = [None] * slots
         self.committed: list[Spans] = [()] * slots

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.settings import GenerationSettings, LopaSettings, decode_settings, override
 from lopa_ray.strict import Strict
 
 DEMO_MODEL = Path(__file__).parent / "presets" / "demo-model"
+
+
+RAY_OWN_RESOURCES = ("CPU", "GPU", "NPU", "memory", "object_store_memory")
 
 
 class ModelSettings(Strict):
@@ -40,6 +44,14 @@ class ModelSettings(Strict):
     max_model_len: int = Field(default=2048, ge=2)
     """Positions per slot: prompt plus answer."""
 
+    @model_validator(mode="after")
+    def _no_adapter_on_random_weights(self) -> Self:
+        if self.load_format == "dummy" and self.lora is not None:
+            raise ValueError(
+                f"lora {self.lora!r} with load_format dummy: random weights take no adapter; leave one out"
+            )
+        return self
+
     @property
     def folder(self) -> Path:
         """The checkpoint's folder."""
@@ -61,7 +73,7 @@ class GroupSettings(Strict):
     resources: dict[str, float] = Field(default_factory=dict)
     """Further Ray resources per worker."""
 
-    threads_per_worker: int = Field(default=1, ge=1)
+    threads_per_worker: int = Field(default=1, ge=1, le=1024)
     """Torch threads of each worker."""
 
     transfer: Literal["auto", "collective", "object_store"] = "auto"
@@ -72,6 +84,25 @@ class GroupSettings(Strict):
 
     start_timeout_s: float = Field(default=600.0, gt=0.0)
     """How long workers may take to be placed and to load the model."""
+
+    @field_validator("num_accelerators")
+    @classmethod
+    def _share_or_whole(cls, value: float) -> float:
+        if value > 1 and value != int(value):
+            raise ValueError(f"got {value}; allowed: a share of one below 1, or a whole number")
+        return value
+
+    @field_validator("resources")
+    @classmethod
+    def _custom_resources(cls, value: dict[str, float]) -> dict[str, float]:
+        for name, amount in value.items():
+            if name in RAY_OWN_RESOURCES:
+                raise ValueError(
+                    f"got {name}; allowed: custom resources (num_cpus and num_accelerators say the rest)"
+                )
+            if amount <= 0:
+                raise ValueError(f"got {name}: {amount}; allowed: amounts above 0")
+        return value
 
 
 class Config(Strict):
@@ -96,6 +127,16 @@ class Config(Strict):
     def _section(cls, value: Any, info: Any) -> Any:
         section = {"model": ModelSettings, "group": GroupSettings}[info.field_name]
         return section(**value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _one_accelerator_each_for_a_collective(self) -> Self:
+        shared = self.model.device != "cpu" and self.group.num_accelerators < 1
+        if shared and self.group.transfer == "collective":
+            raise ValueError(
+                f"group.transfer collective with num_accelerators {self.group.num_accelerators}: workers that share "
+                "an accelerator cannot form a collective; use object_store or auto"
+            )
+        return self
 
     @classmethod
     def load(cls, source: str | Path, changes: dict[str, dict[str, Any]] | None = None) -> Self:
@@ -125,6 +166,20 @@ class Config(Strict):
         return cls(**values)
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads 1e-3 as text; here it is the number that everybody means."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+"), list("-+.0123456789")
+)
+
+
+def parse_yaml(text: str) -> Any:
+    """YAML → plain values. Raises yaml.YAMLError."""
+    return yaml.load(text, Loader=_Loader)
+
+
 def presets() -> dict[str, Path]:
     """The configurations that ship with the package, by name."""
     folder = Path(str(files("configs")))
@@ -136,7 +191,7 @@ def _read(source: str | Path) -> dict[str, Any]:
     if not path.is_file():
         path = presets().get(str(source), path)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(
             f"no configuration {str(source)!r}; give a YAML file or a preset ({', '.join(presets())})"

@@ -38,6 +38,18 @@ class StepLimitError(LopaError):
     """A request used more steps than any correct run can."""
 
 
+class ClusterError(LopaError):
+    """Ray cannot be reached, or is gone."""
+
+
+class WorkerError(LopaError):
+    """A worker failed in a way that is none of our errors, which it names; the group goes on."""
+
+
+class TransferError(LopaError):
+    """K/V could not be exchanged between workers."""
+
+
 class WorkerLostError(LopaError):
     """A branch worker died or did not answer within its deadline."""
 

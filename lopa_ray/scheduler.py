@@ -13,7 +13,6 @@ How many workers there are, and which of them evaluates a branch, never reaches 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -63,7 +62,7 @@ class Scheduler:
         self._step = 0
         self._num_workers = 0
         self._free = list(range(slots))
-        self._waiting: deque[tuple[int, DecodeSession]] = deque()
+        self._waiting: dict[int, DecodeSession] = {}
         self._running: dict[int, _InFlight] = {}
         self._next_request = 0
         self._ended: list[Event] = []
@@ -81,7 +80,7 @@ class Scheduler:
         if session.finished:
             raise ProtocolError("a finished session cannot be submitted")
         self._next_request += 1
-        self._waiting.append((self._next_request, session))
+        self._waiting[self._next_request] = session
         return self._next_request
 
     def fail(self, request: int, error: Exception) -> None:
@@ -89,10 +88,8 @@ class Scheduler:
         running = self._running.pop(request, None)
         if running is not None:
             self._free.append(running.slot)
-        waiting = [entry for entry in self._waiting if entry[0] != request]
-        if running is not None or len(waiting) < len(self._waiting):
+        if running is not None or self._waiting.pop(request, None) is not None:
             self._ended.append(Failure(request, error))
-        self._waiting = deque(waiting)
 
     def cancel(self, request: int) -> None:
         """Free the request's slot at the next step."""
@@ -100,7 +97,7 @@ class Scheduler:
 
     def fail_all(self, error: Exception) -> None:
         """End every request with the same error."""
-        for request in [*self._running, *(request for request, _ in self._waiting)]:
+        for request in [*self._running, *self._waiting]:
             self.fail(request, error)
 
     def plan(self, num_workers: int) -> list[StepPlan]:
@@ -109,8 +106,8 @@ class Scheduler:
         Calling it again before `advance` plans the same step anew, under the current epoch.
         """
         while self._free and self._waiting:
-            request, session = self._waiting.popleft()
-            self._running[request] = _InFlight(session, self._free.pop(0))
+            request = next(iter(self._waiting))
+            self._running[request] = _InFlight(self._waiting.pop(request), self._free.pop(0))
         for request, entry in list(self._running.items()):
             try:
                 entry.plan = entry.session.plan(self.epoch)

@@ -6,6 +6,7 @@ it in `METRICS` makes it a legal value of the `branch_confidence` setting.
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -50,9 +51,13 @@ def parse_metric(text: str) -> BranchConfidence:
         )
     try:
         arguments = [float(part) for part in match[2].split(",")] if match[2] else []
+    except ValueError:
+        raise ValueError(f"got {text!r}; allowed: numbers as arguments, as in bottom(0.3)") from None
+    try:
         return METRICS[match[1]](*arguments)
-    except TypeError as error:
-        raise ValueError(f"{text!r} has the wrong number of arguments ({error})") from None
+    except TypeError:
+        wanted = ", ".join(inspect.signature(METRICS[match[1]]).parameters)
+        raise ValueError(f"got {text!r}; allowed: {match[1]}{f'({wanted})' if wanted else ''}") from None
 
 
 def mix(creation: float, confidence: float, alpha: float) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from actors.branch_worker import default_runner
 from lopa_ray.config import Config
-from lopa_ray.plan import StepPlan, StepReport
+from lopa_ray.plan import StepPlan, StepReport, Work
 from lopa_ray.runner import BranchRunner, Exchange
 from lopa_ray.settings import D2FSettings, FastDllmSettings, GenerationSettings, LopaSettings
 
@@ -45,28 +45,45 @@ def config(**sections: dict[str, Any]) -> Config:
 
 
 class FaultyRunner:
-    """Raises, or hangs, in a step that works on a poisoned prompt."""
+    """Works as told until a step works on a poisoned prompt; then it raises, or hangs.
 
-    def __init__(self, runner: BranchRunner, hang_s: float) -> None:
+    With `before_exchange` it is the worker that staged the winner's K/V which raises, while its
+    peers already wait for them.
+    """
+
+    def __init__(self, runner: BranchRunner, hang_s: float, before_exchange: bool) -> None:
         self._runner = runner
         self._hang_s = hang_s
+        self._before_exchange = before_exchange
+        self._poisoned: set[int] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
     def step(self, plan: StepPlan, exchange: Exchange | None = None) -> StepReport:
-        if any(work.branches and work.plan.start == 0 and POISON in work.plan.canvas for work in plan.work):
-            if self._hang_s:
-                time.sleep(self._hang_s)
+        self._poisoned |= {
+            work.request for work in plan.work if work.plan.start == 0 and POISON in work.plan.canvas
+        }
+        poisoned = [work for work in plan.work if work.request in self._poisoned]
+        if self._before_exchange:
+            hit = any(work.source == 0 and self._staged_here(work) for work in poisoned)
+        else:
+            hit = any(work.branches for work in poisoned)
+        if hit:
+            time.sleep(self._hang_s)
             raise RuntimeError("injected fault")
         return self._runner.step(plan, exchange)
+
+    def _staged_here(self, work: Work) -> bool:
+        return not bool(self._runner.payload(work).isnan().any())
 
 
 class FaultyFactory:
     """Makes faulty runners; picklable."""
 
-    def __init__(self, hang_s: float = 0.0) -> None:
+    def __init__(self, hang_s: float = 0.0, before_exchange: bool = False) -> None:
         self._hang_s = hang_s
+        self._before_exchange = before_exchange
 
     def __call__(self, config: Config) -> Any:
-        return FaultyRunner(default_runner(config), self._hang_s)
+        return FaultyRunner(default_runner(config), self._hang_s, self._before_exchange)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from lopa_ray.decoders.fast_dllm import FINAL_NOISE
 from lopa_ray.errors import LopaError, SettingsError
 from lopa_ray.plan import Ranking
 from lopa_ray.settings import D2FSettings, FastDllmSettings, GenerationSettings, LopaSettings
@@ -245,7 +246,9 @@ def _dual_cache_settings(row: dict[str, Any]) -> GenerationSettings:
         "max_new_tokens": take("max_new_tokens", int),
         "stop_at_eos": False,
     }
-    take("eps", float, default=None)
+    noise = take("eps", int, float, default=None)
+    if noise not in (None, FINAL_NOISE):
+        raise UnsupportedCaseError(f"eps {noise}: the schedule ends at {FINAL_NOISE} here")
     _greedy(recorded)
     recorded.done()
     if algorithm == "confidence_threshold":

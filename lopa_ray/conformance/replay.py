@@ -65,7 +65,11 @@ def replay(
             groups.setdefault((prepared.case.model, prepared.case.lora), []).append(prepared)
     for (model, lora), group in groups.items():
         yield from _replay_group(
-            models / model, models.parent / "lora" / lora if lora else None, group, make_engine, device
+            models / model,
+            models.resolve().parent / "lora" / lora if lora else None,
+            group,
+            make_engine,
+            device,
         )
 
 

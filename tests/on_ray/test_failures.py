@@ -17,7 +17,7 @@ from actors.engine import RayEngine
 from lopa_ray.answer import TraceStep
 from lopa_ray.config import Config
 from lopa_ray.engine import OnStep
-from lopa_ray.errors import CapacityError, CheckpointError, WorkerLostError
+from lopa_ray.errors import CapacityError, CheckpointError, ClusterError, WorkerError, WorkerLostError
 from lopa_ray.local import LocalEngine
 
 
@@ -41,9 +41,36 @@ def wait_until_gone() -> None:
 def test_fault_in_a_forward_fails_its_step_and_the_group_goes_on() -> None:
     expected = LocalEngine.from_config(config()).generate(PROMPTS[1], SETTINGS["two_phase"]).token_ids
     with RayEngine.from_config(config(), runner_factory=FaultyFactory()) as engine:
-        with pytest.raises(RuntimeError, match="injected fault"):
+        with pytest.raises(WorkerError, match="injected fault"):
             engine.generate([5, POISON], SETTINGS["two_phase"])
         assert engine.generate(PROMPTS[1], SETTINGS["two_phase"]).token_ids == expected
+    wait_until_gone()
+
+
+def test_fault_while_the_others_wait_for_its_kv_fails_its_step_and_the_group_is_rebuilt() -> None:
+    settings = SETTINGS["two_phase"]
+    local = LocalEngine.from_config(config())
+    with RayEngine.from_config(config(), runner_factory=FaultyFactory(before_exchange=True)) as engine:
+        began = time.monotonic()
+        with pytest.raises(WorkerError, match="injected fault"):
+            engine.generate([5, POISON], settings)
+        assert time.monotonic() - began < 10
+        for prompt in PROMPTS:
+            assert engine.generate(prompt, settings).token_ids == local.generate(prompt, settings).token_ids
+        first, second = engine.checksums()
+        assert first == second
+    wait_until_gone()
+
+
+def test_engines_share_ray_and_a_closed_one_says_so() -> None:
+    first, second = (RayEngine.from_config(config(group={"num_workers": 1})) for _ in range(2))
+    expected = second.generate(PROMPTS[0], SETTINGS["d2f"]).token_ids
+    first.close()
+    with pytest.raises(ClusterError, match="closed"):
+        first.generate(PROMPTS[0])
+    assert second.generate(PROMPTS[0], SETTINGS["d2f"]).token_ids == expected
+    second.close()
+    second.close()
     wait_until_gone()
 
 
@@ -99,7 +126,7 @@ def test_wrong_checkpoint_leaves_nothing_running(tmp_path: Path) -> None:
 
 def test_group_that_cannot_be_placed_says_what_the_cluster_has() -> None:
     began = time.monotonic()
-    with pytest.raises(CapacityError, match=r"99 CPU, but the cluster has 8"):
+    with pytest.raises(CapacityError, match=r"99 CPU, but Ray has 8"):
         RayEngine.from_config(config(group={"num_workers": 99, "num_cpus": 1.0}))
     assert time.monotonic() - began < 15
     wait_until_gone()
