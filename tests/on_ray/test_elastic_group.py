@@ -53,7 +53,7 @@ def members() -> Any:
 
 
 def join(handles: list[Any], store: tuple[str, int], epoch: int) -> list[Membership]:
-    memberships = [Membership(epoch, rank, len(handles), store, "gloo") for rank in range(len(handles))]
+    memberships = [Membership(epoch, rank, len(handles), store, "gloo", 5.0) for rank in range(len(handles))]
     ray.get([h.join.remote(m) for h, m in zip(handles, memberships, strict=True)], timeout=60)
     return memberships
 

@@ -63,14 +63,13 @@ def test_fault_while_the_others_wait_for_its_kv_fails_its_step_and_the_group_is_
 
 
 def test_engines_share_ray_and_a_closed_one_says_so() -> None:
-    first, second = (RayEngine.from_config(config(group={"num_workers": 1})) for _ in range(2))
-    expected = second.generate(PROMPTS[0], SETTINGS["d2f"]).token_ids
-    first.close()
-    with pytest.raises(ClusterError, match="closed"):
-        first.generate(PROMPTS[0])
-    assert second.generate(PROMPTS[0], SETTINGS["d2f"]).token_ids == expected
-    second.close()
-    second.close()
+    one = config(group={"num_workers": 1})
+    with RayEngine.from_config(one) as first, RayEngine.from_config(one) as second:
+        expected = second.generate(PROMPTS[0], SETTINGS["d2f"]).token_ids
+        first.close()
+        with pytest.raises(ClusterError, match="closed"):
+            first.generate(PROMPTS[0], SETTINGS["d2f"])
+        assert second.generate(PROMPTS[0], SETTINGS["d2f"]).token_ids == expected
     wait_until_gone()
 
 

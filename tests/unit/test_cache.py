@@ -8,7 +8,7 @@ import pytest
 import torch
 from workers import tiny
 
-from lopa_ray.cache import KVCache, merge
+from lopa_ray.cache import KVCache, SlotChecksum, merge
 from lopa_ray.errors import CapacityError, ProtocolError
 from lopa_ray.plan import Branch, Commit, Plan, StepPlan, Work
 from lopa_ray.runner import BranchRunner
@@ -201,3 +201,13 @@ def test_logits_behind_kept_spans_equal_those_of_one_forward(runner):
     assert whole.shape == (6, CONFIG.vocab_size)
     torch.testing.assert_close(last, whole[4:], atol=1e-4, rtol=0)
     assert not torch.allclose(runner.logits(ids)[:2], whole[:2], atol=1e-3)
+
+
+def test_checksums_agree_exactly_or_within_a_tolerance_in_magnitude():
+    one = SlotChecksum(1, (range(3),), "a", 100.0)
+    assert one.agrees(one)
+    near = replace(one, digest="b", magnitude=100.01)
+    assert not one.agrees(near)
+    assert one.agrees(near, tolerance=1e-3)
+    assert not one.agrees(replace(near, magnitude=101.0), tolerance=1e-3)
+    assert not one.agrees(replace(one, spans=(range(4),)), tolerance=1.0)

@@ -1,0 +1,52 @@
+"""Ctrl-C on the command line: exit status 130, no traceback, no process left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+from groups import MODEL
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def is_at_work(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.cmdline()[:1] != [] and process.cmdline()[0].startswith("ray::BranchWorker.step")
+    return False
+
+
+def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    settings = {"max_new_tokens": 200, "stop_at_eos": False, "confidence_threshold": 1.0, "num_branches": 8}
+    prompts.write_text((json.dumps({"token_ids": [1, 2, 3], "settings": settings}) + "\n") * 500)
+    command = [sys.executable, "-m", "cluster.cli", "generate", "--model", str(MODEL), "--workers", "2"]
+    command += ["--input", str(prompts), "--output", str(tmp_path / "results.jsonl")]
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    deadline = time.monotonic() + 120
+    while not any(is_at_work(process) for process in descendants(running.pid)):
+        assert running.poll() is None, running.communicate()
+        assert time.monotonic() < deadline, "the workers never began"
+        time.sleep(0.05)
+    started = descendants(running.pid)
+    running.send_signal(signal.SIGINT)
+    _, stderr = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Traceback" not in stderr
+    assert not (tmp_path / "results.jsonl").exists()
+    _, alive = psutil.wait_procs(started, timeout=20)
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
