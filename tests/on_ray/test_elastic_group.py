@@ -11,6 +11,7 @@ from ray.util import collective
 
 from actors.elastic_group import BACKEND, Membership, open_store
 from actors.kv_transfer import CollectiveTransfer
+from lopa_ray.errors import TransferError
 
 SIZE = 70_000
 
@@ -77,5 +78,5 @@ def test_a_dead_peer_is_an_error_for_the_others(members: Any) -> None:
     join(members, store, 0)
     ray.kill(members[2])
     for call in [h.exchange.remote(2) for h in members[:2]]:
-        with pytest.raises(RuntimeError):
+        with pytest.raises(TransferError, match="did not arrive"):
             ray.get(call, timeout=30)
