@@ -1,5 +1,7 @@
 """Score and TPF of the shipped model over branches × confidence × attention, as a Markdown table.
 
+Everything else is as in the preset `demo`, but for the creation confidence's share (`--alpha`).
+
     python examples/sweep.py --problems 100 --jobs 2 --out runs/sweep.jsonl
     python examples/sweep.py --table runs/sweep.jsonl
 
@@ -83,6 +85,7 @@ def main() -> None:
     parser.add_argument("--branches", type=int, nargs="+", default=BRANCHES)
     parser.add_argument("--confidences", type=float, nargs="+", default=CONFIDENCES)
     parser.add_argument("--attentions", nargs="+", default=ATTENTIONS, choices=ATTENTIONS)
+    parser.add_argument("--alpha", type=float, default=0.0, help="0 is LoPA as published")
     parser.add_argument("--table", type=Path, help="only print the table of a finished run")
     arguments = parser.parse_args()
     out: Path = arguments.table or arguments.out
@@ -92,7 +95,8 @@ def main() -> None:
         done = {(*(row[key] for key in keys), row["problems"]) for row in rows}
         grid = product(arguments.branches, arguments.confidences, arguments.attentions)
         missing = [point for point in grid if (*point, arguments.problems) not in done]
-        tasks = [(dict(zip(keys, point, strict=True)), arguments.problems) for point in missing]
+        fixed = {"creation_confidence_alpha": arguments.alpha, "max_new_tokens": 64}
+        tasks = [(dict(zip(keys, point, strict=True)) | fixed, arguments.problems) for point in missing]
         out.parent.mkdir(parents=True, exist_ok=True)
         context = multiprocessing.get_context("spawn")
         with context.Pool(arguments.jobs, start, (arguments.model,)) as pool, out.open("a") as file:
