@@ -56,3 +56,11 @@ class WorkerLostError(LopaError):
 
 class RequestCancelledError(LopaError):
     """The request was cancelled before it finished."""
+
+
+class DeadlineError(LopaError):
+    """The request was not finished when its deadline came."""
+
+
+class OverloadedError(LopaError):
+    """More requests wait than the queue holds; try again later."""

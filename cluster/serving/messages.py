@@ -1,0 +1,179 @@
+"""What the ingress and a decode group say to each other: OpenAI's shapes on neither side, no tensors.
+
+The ingress turns an HTTP request into a `Job`; the group answers with `Accepted` (or raises one
+of the errors of `lopa_ray.errors`), then with pieces, pictures and one `Finished` per choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from lopa_ray.plan import FinishReason
+
+Prompt: TypeAlias = str | tuple[int, ...] | tuple[Mapping[str, str], ...]
+"""Text, token ids, or chat messages with role and content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One HTTP request, checked as far as that is possible without the model."""
+
+    id: str
+    prompts: tuple[Prompt, ...]
+    """Choice i belongs to prompt i // n."""
+    settings: Mapping[str, Any]
+    """Decode settings that the request names; the group's defaults fill the rest."""
+    n: int = 1
+    raw: bool = False
+    """Text prompts go in as they are, without the chat template."""
+    stop: tuple[str, ...] = ()
+    echo: bool = False
+    """The prompt's text comes in front of the answer."""
+    logprobs: bool = False
+    """Pieces and results carry the log-probabilities of their tokens."""
+    pieces: bool = False
+    """Send `Piece`s as text becomes final."""
+    pictures: bool = False
+    """Send a `Picture` per step."""
+    trace: bool = False
+    """`Finished` carries the events of a Chrome trace."""
+    deadline_s: float | None = None
+    """Seconds from arrival after which the request ends."""
+    partial: bool = False
+    """At the deadline, end with what was decided so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The job was checked and waits for a slot, or has one."""
+
+    prompt_tokens: tuple[int, ...]
+    """Per prompt."""
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One decided token, in the pass that decided it. Log-probabilities are of the plain softmax."""
+
+    token: str
+    """Its text; bytes that are no text of their own show as U+FFFD."""
+    bytes: bytes
+    logprob: float
+    top: tuple[tuple[str, bytes, float], ...]
+    """(text, bytes, log-probability) of the most likely tokens, as many as were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text of a choice that can no longer change, behind all pieces before it."""
+
+    choice: int
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One position of the canvas; `step` decided it (0: still masked, and `text` is empty)."""
+
+    text: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Racer:
+    """One evaluated branch: "anchor" or "+3", what it tried, how sure it was."""
+
+    name: str
+    tried: str
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A choice after one of its steps."""
+
+    choice: int
+    step: int
+    cells: tuple[Cell, ...]
+    racers: tuple[Racer, ...]
+    winner: int
+    seconds: float
+    """Since the job arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a choice cost."""
+
+    steps: int
+    forwards: int
+    tokens: int
+    """Up to and including the first EOS, and not beyond a stop string."""
+    seconds: float
+    """From arrival to the last step."""
+    queued_s: float
+    """From arrival to the first step."""
+    seed: int
+    phases_s: Mapping[str, float]
+    """Seconds in plan, scatter, commit, forward, gather, select, over the steps that it took part in."""
+    commit_bytes: int
+    """K/V and boundary rows that entered the cache."""
+
+    @property
+    def tpf(self) -> float:
+        """Tokens per forward: `tokens` ÷ `steps`."""
+        return self.tokens / self.steps if self.steps else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of a choice."""
+
+    choice: int
+    text: str
+    """The whole of it, equal to its pieces joined."""
+    finish_reason: FinishReason | None
+    """None: the deadline came first."""
+    figures: Figures
+    logprobs: tuple[TokenLogprob, ...] = ()
+    trace: tuple[Mapping[str, Any], ...] = field(default=())
+    """Events in Chrome's trace format."""
+
+
+Message: TypeAlias = Accepted | Piece | Picture | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """How a group is doing."""
+
+    model: str
+    workers: int
+    slots: int
+    in_flight: int
+    waiting: int
+    steps: int
+
+
+class Backend(Protocol):
+    """What the HTTP layer needs of whatever decodes."""
+
+    models: Sequence[str]
+    """Ids that requests may name."""
+
+    def run(self, model: str, job: Job) -> AsyncIterator[Message]:
+        """Decode. Closing the iterator cancels the job.
+
+        Raises PromptError and SettingsError (the request is wrong), OverloadedError (the queue is
+        full), DeadlineError, RequestCancelledError, and any other LopaError (the group failed).
+        """
+
+    async def cancel(self, job_id: str) -> bool:
+        """End a running job; false if there is none of that id."""
+
+    async def status(self) -> list[GroupStatus]:
+        """Of every group. Raises LopaError if one does not answer."""
