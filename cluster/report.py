@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lopa_ray.answer import GenerationResult, TraceStep
-from lopa_ray.settings import GenerationSettings, LopaSettings
+from lopa_ray.budget import requested_branches
+from lopa_ray.settings import GenerationSettings
 
 
 def as_json(result: GenerationResult, settings: GenerationSettings) -> dict[str, Any]:
@@ -30,13 +31,8 @@ def as_json(result: GenerationResult, settings: GenerationSettings) -> dict[str,
         "tps": round(result.tps, 2),
         "seconds": round(result.seconds, 4),
         "decoder": settings.decoder,
-        "num_branches": branches_of(settings),
+        "num_branches": requested_branches(settings),
     }
-
-
-def branches_of(settings: GenerationSettings) -> int:
-    """Branches per step that the settings ask for."""
-    return settings.num_branches if isinstance(settings, LopaSettings) else 1
 
 
 def branch_name(step: TraceStep, branch: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa_ray.plan import BlockView, Fill, FinishReason, Plan, StepOutcome
+from lopa_ray.plan import BlockView, Decision, Fill, FinishReason, Plan, StepOutcome
 from lopa_ray.settings import GenerationSettings
 
 
@@ -37,10 +37,9 @@ class TraceStep:
     branches: tuple[TraceBranch, ...]
     winner: int
     fills: tuple[Fill, ...]
-    probabilities: tuple[float, ...]
-    """Probability of each filled token."""
-    top_logprobs: tuple[tuple[tuple[int, float], ...], ...]
-    """Per filled position the most likely (token, log-probability); empty unless asked for."""
+    """Filled on the winner, beyond the fill set that it was evaluated with."""
+    decided: tuple[Decision, ...]
+    """All that the step decided: the winner's fill set, then `fills`, with their probabilities."""
     input_start: int
     cached: int
     """Cached positions that the step read."""
@@ -142,8 +141,7 @@ def trace_step(plan: Plan, outcome: StepOutcome) -> TraceStep:
         branches=tuple(TraceBranch(branch.fills, branch.stop, confidence) for branch, confidence in branches),
         winner=outcome.winner,
         fills=outcome.fills,
-        probabilities=outcome.probabilities,
-        top_logprobs=outcome.top_logprobs,
+        decided=outcome.adopted + outcome.filled,
         input_start=plan.start,
         cached=sum(map(len, plan.cached)),
         kept=sum(map(len, plan.keep)),

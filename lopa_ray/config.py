@@ -73,6 +73,9 @@ class GroupSettings(Strict):
     resources: dict[str, float] = Field(default_factory=dict)
     """Further Ray resources per worker."""
 
+    shared_branches: int = Field(default=16, ge=1)
+    """Branches per step that all requests with branch_budget load have together."""
+
     threads_per_worker: int = Field(default=1, ge=1, le=1024)
     """Torch threads of each worker."""
 

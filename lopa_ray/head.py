@@ -43,6 +43,7 @@ class HostScores:
     positions: npt.NDArray[np.int32]
     tokens: npt.NDArray[np.int32]
     probabilities: npt.NDArray[np.float32]
+    logprobs: npt.NDArray[np.float32]
     scores: npt.NDArray[np.float32]
     tops: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]]
     """Per row its top tokens and their log-probabilities: requests may ask for different numbers."""
@@ -57,6 +58,7 @@ class HostScores:
             positions=self.positions[rows],
             tokens=self.tokens[rows],
             probabilities=self.probabilities[rows],
+            logprobs=self.logprobs[rows],
             scores=self.scores[rows],
             top_tokens=np.stack([t for t, _ in tops]) if tops else np.zeros((0, 0), np.int32),
             top_logprobs=np.stack([p for _, p in tops]) if tops else np.zeros((0, 0), np.float32),
@@ -93,6 +95,7 @@ class Head:
         count = len(rows)
         tokens = np.zeros(count, np.int32)
         probabilities = np.zeros(count, np.float32)
+        logprobs = np.zeros(count, np.float32)
         scores = np.zeros(count, np.float32)
         tops: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]] = [
             (np.zeros(0, np.int32), np.zeros(0, np.float32))
@@ -110,6 +113,7 @@ class Head:
                 n = len(chunk)
                 tokens[chunk] = found.tokens[:n].cpu().numpy()
                 probabilities[chunk] = found.probabilities[:n].cpu().numpy()
+                logprobs[chunk] = found.logprobs[:n].cpu().numpy()
                 scores[chunk] = found.scores[:n].cpu().numpy()
                 if row.sampling.top_logprobs:
                     top_tokens = found.top_tokens[:n].to(torch.int32).cpu().numpy()
@@ -117,7 +121,7 @@ class Head:
                     for at, i in enumerate(chunk):
                         tops[i] = (top_tokens[at], top_logprobs[at])
         return HostScores(
-            np.array([row.position for row in rows], np.int32), tokens, probabilities, scores, tops
+            np.array([row.position for row in rows], np.int32), tokens, probabilities, logprobs, scores, tops
         )
 
     @staticmethod

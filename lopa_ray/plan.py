@@ -113,9 +113,10 @@ class BranchReport:
     """Scores of one branch's masked positions, ascending by position.
 
     `positions` and `tokens` are int32 [n], `probabilities` (of the chosen token, after
-    temperature, top-p and top-k) and `scores` (by the plan's ranking) float32 [n].
-    `top_tokens` int32 [n, m] and `top_logprobs` float32 [n, m] are the m most likely
-    tokens of the plain softmax, most likely first (m = 0 unless asked for).
+    temperature, top-p and top-k), `logprobs` (of the chosen token, plain softmax) and
+    `scores` (by the plan's ranking) float32 [n]. `top_tokens` int32 [n, m] and
+    `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most
+    likely first (m = 0 unless asked for).
     """
 
     epoch: int
@@ -124,6 +125,7 @@ class BranchReport:
     positions: npt.NDArray[np.int32]
     tokens: npt.NDArray[np.int32]
     probabilities: npt.NDArray[np.float32]
+    logprobs: npt.NDArray[np.float32]
     scores: npt.NDArray[np.float32]
     top_tokens: npt.NDArray[np.int32]
     top_logprobs: npt.NDArray[np.float32]
@@ -144,6 +146,25 @@ FinishReason = Literal["stop", "length"]
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """One decided position, and what the pass that chose its token said of it."""
+
+    position: int
+    token: int
+    probability: float
+    """After temperature, top-p and top-k."""
+    logprob: float
+    """Of the plain softmax, like `top_logprobs`."""
+    top_logprobs: tuple[tuple[int, float], ...]
+    """The most likely (token, log-probability); empty unless asked for."""
+
+    @property
+    def fill(self) -> Fill:
+        """Position and token."""
+        return self.position, self.token
+
+
+@dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What a step decided. With the step's plan it is all that a trace needs."""
 
@@ -151,16 +172,19 @@ class StepOutcome:
     winner: int
     confidences: tuple[float, ...]
     """Branch confidence per evaluated branch."""
-    fills: tuple[Fill, ...]
-    """Filled on the winner in this step, beyond the fill set that it was evaluated with."""
-    probabilities: tuple[float, ...]
-    """Probability of each filled token."""
-    top_logprobs: tuple[tuple[tuple[int, float], ...], ...]
-    """Per filled position the most likely (token, log-probability); empty unless asked for."""
+    adopted: tuple[Decision, ...]
+    """The winner's fill set beyond the anchor's, chosen by the pass before."""
+    filled: tuple[Decision, ...]
+    """Filled on the winner from this step's scores."""
     canvas: tuple[int, ...]
     """Ids after the prompt, masks included, as they now stand."""
     blocks: tuple[BlockView, ...]
     finish_reason: FinishReason | None = None
+
+    @property
+    def fills(self) -> tuple[Fill, ...]:
+        """Position and token of what was filled from this step's scores."""
+        return tuple(decision.fill for decision in self.filled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,3 +216,20 @@ class StepReport:
     epoch: int
     step: int
     reports: tuple[tuple[int, BranchReport], ...]
+    commit_s: float = 0.0
+    """Seconds that the worker spent on commits, waiting for K/V included."""
+    forward_s: float = 0.0
+    """Seconds that it spent on the forward, staging and scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTiming:
+    """Where the time of one step of a group went, in seconds; the workers' parts are the slowest one's."""
+
+    plan: float
+    scatter: float
+    commit: float
+    forward: float
+    gather: float
+    """Waiting for reports beyond the slowest worker's own work: messages and queues."""
+    select: float

@@ -7,6 +7,7 @@ It knows no decoder: everything comes from the plans.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -67,16 +68,19 @@ class BranchRunner:
         epoch. Raises ProtocolError if the cache does not hold what the plans presuppose, and
         CapacityError for positions beyond a slot.
         """
+        began = time.perf_counter()
         for work in plan.work:
             self._commit(work, exchange)
+        committed = time.perf_counter()
         evaluations = [evaluation for work in plan.work for evaluation in self._evaluations(work)]
         if not evaluations:
-            return StepReport(plan.epoch, plan.step, ())
+            return StepReport(plan.epoch, plan.step, (), committed - began)
         hidden, starts, payloads = self._forward([evaluation.lane for evaluation in evaluations])
         for evaluation, payload in zip(evaluations, payloads, strict=True):
             if payload is not None:
                 self._stage(evaluation, payload)
-        return StepReport(plan.epoch, plan.step, tuple(self._score(evaluations, hidden, starts)))
+        reports = tuple(self._score(evaluations, hidden, starts))
+        return StepReport(plan.epoch, plan.step, reports, committed - began, time.perf_counter() - committed)
 
     # Commits
 
@@ -237,6 +241,11 @@ class BranchRunner:
             self.cache.write(slot, keep, payload)
         parts = [hidden[at : min(at + MAX_HEAD_ROWS, len(ids))] for at in range(0, len(ids), MAX_HEAD_ROWS)]
         return torch.cat([self._head.logits(part)[: len(part)] for part in parts])
+
+    @property
+    def position_bytes(self) -> int:
+        """Bytes of K/V per cached position."""
+        return self.cache.data[0, :, :, :, 0].numel() * self.cache.data.element_size()
 
     def checksums(self) -> list[SlotChecksum]:
         """Per slot: owner, committed spans, and a hash of their K/V and boundary row."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from lopa_ray.budget import BranchBudget
 from lopa_ray.errors import ProtocolError, RequestCancelledError
 from lopa_ray.plan import BranchReport, Plan, StepOutcome, StepPlan, StepReport, Work
 from lopa_ray.session import DecodeSession
@@ -56,7 +57,9 @@ class _InFlight:
 class Scheduler:
     """Requests waiting and in flight; `slots` bounds the latter."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, budget: BranchBudget | None = None) -> None:
+        """Without a budget every request gets the branches that it asks for."""
+        self._budget = budget or BranchBudget()
         self.epoch = 0
         """Raised by whoever runs the workers when their membership changes; older reports are rejected."""
         self._step = 0
@@ -66,6 +69,16 @@ class Scheduler:
         self._running: dict[int, _InFlight] = {}
         self._next_request = 0
         self._ended: list[Event] = []
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have a slot."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a slot."""
+        return len(self._waiting)
 
     @property
     def busy(self) -> bool:
@@ -110,7 +123,8 @@ class Scheduler:
             self._running[request] = _InFlight(self._waiting.pop(request), self._free.pop(0))
         for request, entry in list(self._running.items()):
             try:
-                entry.plan = entry.session.plan(self.epoch)
+                branches = self._budget.branches(entry.session.settings, len(self._running))
+                entry.plan = entry.session.plan(self.epoch, branches)
             except Exception as error:  # whatever is wrong with one request must not end the others
                 self.fail(request, error)
         self._assign(num_workers)

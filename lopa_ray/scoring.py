@@ -26,10 +26,12 @@ MIN_TEMPERATURE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Per row: token int64 [N], probability and score fp32 [N], top tokens int64 and log-probabilities fp32 [N, M]."""
+    """Per row: token int64 [N], its probability, plain log-probability and score fp32 [N]; top tokens int64
+    and their log-probabilities fp32 [N, M]."""
 
     tokens: Tensor
     probabilities: Tensor
+    logprobs: Tensor
     scores: Tensor
     top_tokens: Tensor
     top_logprobs: Tensor
@@ -107,8 +109,10 @@ def score_rows(
         scores = (probabilities * torch.log(probabilities + EPSILON)).sum(-1)
     else:
         scores = chosen
-    top_logprobs, top_tokens = logits.log_softmax(-1).topk(sampling.top_logprobs, dim=-1)
-    return Scores(tokens, chosen, scores, top_tokens, top_logprobs)
+    normaliser = logits.logsumexp(-1, keepdim=True)
+    logprobs = logits.gather(1, tokens[:, None]) - normaliser
+    top_logits, top_tokens = logits.topk(sampling.top_logprobs, dim=-1)
+    return Scores(tokens, chosen, logprobs[:, 0], scores, top_tokens, top_logits - normaliser)
 
 
 def _draw(weights: Tensor, uniform: Tensor) -> Tensor:

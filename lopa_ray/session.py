@@ -21,6 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from lopa_ray.answer import length_to_eos
+from lopa_ray.budget import requested_branches
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
 from lopa_ray.plan import BranchReport, FinishReason, Plan, Sampling, StepOutcome
 from lopa_ray.settings import GenerationSettings
@@ -74,8 +75,8 @@ class DecodeSession(ABC):
     # What a decoder provides
 
     @abstractmethod
-    def _plan(self) -> Plan:
-        """The next step's plan; epoch and step are stamped by the caller."""
+    def _plan(self, num_branches: int) -> Plan:
+        """The next step's plan, of at most `num_branches` branches; epoch and step are stamped by the caller."""
 
     @abstractmethod
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
@@ -122,8 +123,10 @@ class DecodeSession(ABC):
             top_logprobs=s.top_logprobs,
         )
 
-    def plan(self, epoch: int = 0) -> Plan:
-        """The current step's plan, stamped with `epoch`.
+    def plan(self, epoch: int = 0, num_branches: int | None = None) -> Plan:
+        """The current step's plan, stamped with `epoch`, of at most `num_branches` branches.
+
+        Without `num_branches` the settings alone decide; see `lopa_ray.budget`.
 
         Until `advance` has taken its reports the same step is planned again, so a step that
         was lost with a worker can be run once more under a newer epoch.
@@ -140,7 +143,7 @@ class DecodeSession(ABC):
                     f"{self.steps} steps did not finish {self.settings.max_new_tokens} tokens, though each step "
                     "decides at least one; this is a bug or a broken model, please report it"
                 )
-            self._pending = self._plan()
+            self._pending = self._plan(num_branches or requested_branches(self.settings))
         self._pending = replace(self._pending, epoch=epoch, step=self.steps + 1)
         return self._pending
 

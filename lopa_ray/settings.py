@@ -120,6 +120,10 @@ class LopaSettings(BlockSettings):
     num_branches: int = Field(default=4, ge=1, le=1024)
     """Branches per step, the anchor included; 1 is plain decoding."""
 
+    branch_budget: Literal["fixed", "load"] = "fixed"
+    """fixed: always num_branches. load: at most num_branches, fewer while many requests are in
+    flight; the tokens then depend on the load."""
+
     branch_confidence: str = "mean"
     """How a branch is scored by its empty positions: mean, or bottom(ratio)."""
 

@@ -50,6 +50,7 @@ class FakeModel:
             positions=positions,
             tokens=tokens,
             probabilities=probabilities,
+            logprobs=np.log(np.maximum(probabilities, 1e-9)).astype(np.float32),
             scores=scores,
             top_tokens=np.tile(np.arange(top, dtype=np.int32), (n, 1)),
             top_logprobs=np.tile(-np.arange(1, top + 1, dtype=np.float32), (n, 1)),

@@ -29,7 +29,7 @@ def tiny(name: str = "dream-tiny-2l") -> Transformer:
 
 def bits(report: BranchReport) -> Bits:
     """All numbers of a report, to compare bit for bit."""
-    parts = (report.positions, report.tokens, report.probabilities, report.scores)
+    parts = (report.positions, report.tokens, report.probabilities, report.logprobs, report.scores)
     return tuple(part.tobytes() for part in (*parts, report.top_tokens, report.top_logprobs))
 
 

@@ -6,6 +6,7 @@ of the errors of `lopa_ray.errors`), then with pieces, pictures and one `Finishe
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -62,7 +63,7 @@ class TokenLogprob:
     """Its text; bytes that are no text of their own show as U+FFFD."""
     bytes: bytes
     logprob: float
-    top: tuple[tuple[str, bytes, float], ...]
+    top: tuple[tuple[str, builtins.bytes, float], ...]
     """(text, bytes, log-probability) of the most likely tokens, as many as were asked for."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lopa_ray.branching import Score, scores_by_position
-from lopa_ray.plan import BlockView, Branch, BranchReport, Commit, Fill, Plan, Spans, StepOutcome
+from lopa_ray.plan import BlockView, Branch, BranchReport, Commit, Plan, Spans, StepOutcome
 from lopa_ray.selection import DONE, mean
 from lopa_ray.session import DecodeSession, Vocabulary
 from lopa_ray.settings import FastDllmSettings, GenerationSettings
@@ -61,7 +61,7 @@ class FastDllmSession(DecodeSession):
         around = (range(self._block.start), range(self._block.stop, self.max_len))
         return tuple(span for span in around if span)
 
-    def _plan(self) -> Plan:
+    def _plan(self, num_branches: int) -> Plan:
         block, total = self._block, self.max_len
         rebuild = self._calls == 0
         fed = range(total) if rebuild else block
@@ -81,9 +81,9 @@ class FastDllmSession(DecodeSession):
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         (report,) = reports
         scores = scores_by_position(report)
-        fills: list[Fill] = [(p, scores[p].token) for p in sorted(self._chosen(scores))]
-        for position, token in fills:
-            self._ids[position] = token
+        filled = tuple(scores[p].decision for p in sorted(self._chosen(scores)))
+        for decision in filled:
+            self._ids[decision.position] = decision.token
         self._commit = Commit(plan.step, 0, plan.keep, shared=False) if plan.keep else None
         self._calls += 1
         if not self._masked(self._block) and self._block.stop < self.max_len:
@@ -94,9 +94,8 @@ class FastDllmSession(DecodeSession):
             step=plan.step,
             winner=0,
             confidences=(mean()(ranked) if ranked else DONE,),
-            fills=tuple(fills),
-            probabilities=tuple(scores[p].probability for p, _ in fills),
-            top_logprobs=tuple(scores[p].top_logprobs for p, _ in fills if scores[p].top_logprobs),
+            adopted=(),
+            filled=filled,
             canvas=tuple(self.generated),
             blocks=self._views(),
         )

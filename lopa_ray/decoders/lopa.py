@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lopa_ray.blocks import BlockState, Canvas
-from lopa_ray.branching import anchor_fills, lookahead_forks, scores_by_position
-from lopa_ray.plan import Branch, BranchReport, Commit, Fill, Plan, Segment, StepOutcome
+from lopa_ray.branching import Fork, anchor_fills, lookahead_forks, scores_by_position
+from lopa_ray.plan import Branch, BranchReport, Commit, Decision, Plan, Segment, StepOutcome
 from lopa_ray.selection import DONE, mix, parse_metric, winner
 from lopa_ray.session import DecodeSession, Vocabulary
 from lopa_ray.settings import BlockSettings, GenerationSettings, LopaSettings
@@ -21,10 +21,10 @@ from lopa_ray.settings import BlockSettings, GenerationSettings, LopaSettings
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A branch of the coming step: its canvas, its fill set beyond the anchor's, its creation confidence."""
+    """A branch of the coming step: its canvas, what it adds to the anchor, its creation confidence."""
 
     canvas: Canvas
-    fills: tuple[Fill, ...]
+    adopted: tuple[Decision, ...]
     creation: float
 
 
@@ -37,12 +37,12 @@ class LopaSession(DecodeSession):
         """As `DecodeSession`; `settings` must be a `BlockSettings`."""
         super().__init__(prompt, settings, vocabulary)
         lopa = settings if isinstance(settings, LopaSettings) else LopaSettings(num_branches=1)
-        self._num_branches = lopa.num_branches
         self._anchor_role = lopa.anchor
         self._alpha = lopa.creation_confidence_alpha
         self._metric = parse_metric(lopa.branch_confidence)
         self._anchor = Canvas(self.prompt, vocabulary.mask_token_id)
-        self._forks: list[tuple[Fill, float]] = []
+        self._most_forks = 0 if lopa.num_branches == 1 else lopa.num_branches - (lopa.anchor != "omit")
+        self._forks: list[Fork] = []
         self._candidates: list[Candidate] = []
         self._commit: Commit | None = None
 
@@ -63,18 +63,19 @@ class LopaSession(DecodeSession):
 
     # Planning
 
-    def _candidate(self, fills: tuple[Fill, ...], creation: float) -> Candidate:
+    def _candidate(self, adopted: tuple[Decision, ...], creation: float) -> Candidate:
         """A branch grows on its own: a fork may earn its next block a step before the anchor."""
         settings = self.settings
-        canvas = self._anchor.fork(fills)
+        canvas = self._anchor.fork(tuple(decision.fill for decision in adopted))
         if self._may_grow(canvas):
             canvas.grow(settings.block_add_threshold, settings.block_size, self.max_len)
         canvas.activate(settings.decoded_token_threshold)
-        return Candidate(canvas, fills, creation)
+        return Candidate(canvas, adopted, creation)
 
-    def _plan(self) -> Plan:
+    def _plan(self, num_branches: int) -> Plan:
         # Forks first, the anchor last: equal confidences go to the first.
-        candidates = [self._candidate((fill,), creation) for fill, creation in self._forks]
+        forks = 0 if num_branches == 1 else num_branches - (self._anchor_role != "omit")
+        candidates = [self._candidate((fork.decision,), fork.creation) for fork in self._forks[:forks]]
         if self._anchor_role != "omit" or not candidates:
             candidates.append(self._candidate((), 1.0))
         self._candidates = candidates
@@ -90,7 +91,9 @@ class LopaSession(DecodeSession):
             start=start,
             canvas=tuple(self._anchor.ids[start:])
             + (self.vocabulary.mask_token_id,) * (len(longest) - len(self._anchor)),
-            branches=tuple(Branch(self._segments(c.canvas, start), c.fills) for c in candidates),
+            branches=tuple(
+                Branch(self._segments(c.canvas, start), tuple(d.fill for d in c.adopted)) for c in candidates
+            ),
             cached=(range(start),) if start else (),
             scored=range(settled, len(longest)),
             keep=(range(start, settled),) if to_cache else (),
@@ -114,11 +117,11 @@ class LopaSession(DecodeSession):
         anchor = self._candidates[won].canvas
         scores = scores_by_position(reports[won])
 
-        fills = anchor_fills(anchor, scores, self.settings.confidence_threshold)
-        for position, token in fills:
-            anchor.fill(position, token)
+        filled = anchor_fills(anchor, scores, self.settings.confidence_threshold)
+        for decision in filled:
+            anchor.fill(decision.position, decision.token)
         self._anchor = anchor
-        self._forks = lookahead_forks(anchor, scores, self._num_forks)
+        self._forks = lookahead_forks(anchor, scores, self._most_forks)
 
         self._commit = Commit(plan.step, won, plan.keep, plan.shared_keep) if plan.keep else None
         anchor.mark_cached()
@@ -127,18 +130,11 @@ class LopaSession(DecodeSession):
             step=plan.step,
             winner=won,
             confidences=confidences,
-            fills=tuple(fills),
-            probabilities=tuple(scores[p].probability for p, _ in fills),
-            top_logprobs=tuple(scores[p].top_logprobs for p, _ in fills if scores[p].top_logprobs),
+            adopted=self._candidates[won].adopted,
+            filled=tuple(filled),
             canvas=tuple(anchor.generated),
             blocks=anchor.views(),
         )
-
-    @property
-    def _num_forks(self) -> int:
-        if self._num_branches == 1:
-            return 0
-        return self._num_branches - (self._anchor_role != "omit")
 
     def _confidence(self, candidate: Candidate, report: BranchReport) -> float:
         """Mask confidence mixed with creation confidence; DONE for a branch without masks."""

@@ -188,7 +188,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(sampling):
         whole = score_rows(logits, list(range(70)), 1, sampling, banned, vocab - 2)
         for i in (0, 13, 69):
             alone = score_rows(logits[i : i + 1], [i], 1, sampling, banned, vocab - 2)
-            for name in ("tokens", "probabilities", "scores", "top_tokens", "top_logprobs"):
+            for name in ("tokens", "probabilities", "logprobs", "scores", "top_tokens", "top_logprobs"):
                 assert torch.equal(getattr(alone, name)[0], getattr(whole, name)[i]), name
 
 
@@ -200,6 +200,8 @@ def test_top_logprobs_are_of_the_plain_softmax():
     assert found.top_tokens.tolist() == tokens.tolist()
     torch.testing.assert_close(found.top_logprobs, expected)
     assert (found.top_tokens[:, 0] == MASK).all()
+    chosen = logits.log_softmax(-1).gather(1, found.tokens[:, None])[:, 0]
+    torch.testing.assert_close(found.logprobs, chosen)
 
 
 def test_low_precision_logits_are_scored_in_fp32():

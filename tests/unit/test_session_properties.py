@@ -122,10 +122,30 @@ def test_decided_tokens_stay_and_each_step_decides(prompt, wanted, model):
         added = len(step.plan.branches[step.outcome.winner].fills)
         assert decided == added + len(step.outcome.fills)
         assert decided > 0 or getattr(wanted, "fill", None) == "schedule"
-        for position, token in step.outcome.fills:
-            assert step.outcome.canvas[position - len(prompt)] == token
-        assert len(step.outcome.probabilities) == len(step.outcome.fills)
-        assert len(step.outcome.top_logprobs) == (len(step.outcome.fills) if wanted.top_logprobs else 0)
+        for decision in step.outcome.adopted + step.outcome.filled:
+            assert step.outcome.canvas[decision.position - len(prompt)] == decision.token
+            assert len(decision.top_logprobs) == wanted.top_logprobs
+        fork = step.plan.branches[step.outcome.winner].fills
+        assert tuple(decision.fill for decision in step.outcome.adopted) == fork
+
+
+@settings(max_examples=100)
+@given(PROMPTS, ANY, MODELS)
+def test_every_token_comes_with_the_scores_of_the_pass_that_chose_it(prompt, wanted, model):
+    _, steps = run(prompt, wanted, model)
+    decided: set[int] = set()
+    for number, step in enumerate(steps):
+        for source, decisions in ((number - 1, step.outcome.adopted), (number, step.outcome.filled)):
+            for decision in decisions:
+                report = steps[source].reports[steps[source].outcome.winner]
+                at = report.positions.tolist().index(decision.position)
+                assert decision.token == report.tokens[at]
+                assert decision.probability == report.probabilities[at]
+                assert decision.logprob == report.logprobs[at]
+                assert decision.position not in decided
+                decided.add(decision.position)
+    if steps:
+        assert len(decided) == sum(token != MASK for token in steps[-1].outcome.canvas)
 
 
 @settings(max_examples=150)
@@ -367,7 +387,9 @@ def test_the_winner_is_filled_by_threshold_or_its_best_position(prompt, wanted, 
                 above = [min(masked, key=lambda p: (-found[p][2], p))]
             expected += [(p, found[p][0]) for p in above]
         assert list(step.outcome.fills) == expected
-        assert list(step.outcome.probabilities) == [found[p][1] for p, _ in expected]
+        assert [decision.probability for decision in step.outcome.filled] == [
+            found[p][1] for p, _ in expected
+        ]
 
 
 def test_num_branches_1_is_d2f():

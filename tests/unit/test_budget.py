@@ -1,0 +1,65 @@
+"""How many branches a request gets."""
+
+from __future__ import annotations
+
+from fakes import VOCABULARY, FakeModel
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lopa_ray.decoders  # noqa: F401 - registers the decoders
+from lopa_ray.budget import BranchBudget
+from lopa_ray.scheduler import Progress, Scheduler
+from lopa_ray.session import DecodeSession
+from lopa_ray.settings import D2FSettings, FastDllmSettings, LopaSettings
+
+FIXED = LopaSettings(max_new_tokens=24, num_branches=5)
+SHARING = FIXED.but(branch_budget="load")
+COUNTS = st.integers(1, 64)
+
+
+@given(COUNTS, COUNTS, COUNTS)
+def test_fixed_is_what_was_asked_for(shared, wanted, in_flight):
+    assert BranchBudget(shared).branches(FIXED.but(num_branches=wanted), in_flight) == wanted
+
+
+@given(COUNTS, COUNTS, COUNTS)
+def test_load_shares_and_never_exceeds_what_was_asked_for(shared, wanted, in_flight):
+    budget, settings = BranchBudget(shared), SHARING.but(num_branches=wanted)
+    got = budget.branches(settings, in_flight)
+    assert 1 <= got <= wanted
+    assert got * in_flight <= max(shared, in_flight)
+    assert budget.branches(settings, in_flight + 1) <= got
+
+
+def test_decoders_without_lookahead_have_one_branch():
+    for settings in (D2FSettings(), FastDllmSettings()):
+        assert BranchBudget().branches(settings, 1) == 1
+
+
+def branches_per_step(settings: list[LopaSettings], shared: int) -> dict[int, list[int]]:
+    scheduler = Scheduler(8, BranchBudget(shared))
+    model = FakeModel(seed=2, sureness=2.0)
+    requests = [
+        scheduler.submit(DecodeSession.create((1 + i,), each, VOCABULARY)) for i, each in enumerate(settings)
+    ]
+    seen: dict[int, list[int]] = {request: [] for request in requests}
+    while scheduler.busy:
+        plans = scheduler.plan(2)
+        events = scheduler.advance([model.step(plan) for plan in plans]) if plans else scheduler.drain()
+        for event in events:
+            assert isinstance(event, Progress)
+            seen[event.request].append(len(event.plan.branches))
+    return seen
+
+
+def test_the_scheduler_asks_the_budget_at_every_step():
+    alone = branches_per_step([SHARING], shared=6)
+    assert max(alone[1]) == 5
+    together = branches_per_step([SHARING, SHARING, FIXED], shared=6)
+    assert max(together[3]) == 5, "a fixed request keeps its branches"
+    assert together[1][1] == together[2][1] == 2, "two sharing requests beside it get a third of six each"
+
+
+def test_a_fixed_request_decodes_alike_beside_any_others():
+    alone = branches_per_step([FIXED], shared=6)[1]
+    assert branches_per_step([FIXED, SHARING, SHARING], shared=6)[1] == alone
