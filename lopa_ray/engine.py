@@ -13,7 +13,7 @@ from typing import Self, TypeAlias, cast, overload
 
 from lopa_ray.answer import Answer, GenerationResult, TraceStep
 from lopa_ray.config import Config
-from lopa_ray.errors import PromptError
+from lopa_ray.errors import PromptError, PromptTooLongError
 from lopa_ray.plan import Plan, StepOutcome
 from lopa_ray.session import DecodeSession, Vocabulary
 from lopa_ray.settings import GenerationSettings
@@ -83,13 +83,14 @@ class Engine(ABC):
     ) -> DecodeSession:
         """A checked request. `settings` default to the configuration's.
 
-        Raises PromptError for a prompt that cannot be decoded, or is too long with its answer.
+        Raises PromptError for a prompt that cannot be decoded, PromptTooLongError for one that is
+        too long with its answer.
         """
         settings = settings or self.config.decode
         ids = self.encode(prompt, raw=raw)
         room = self.config.model.max_model_len
         if len(ids) + settings.max_new_tokens > room:
-            raise PromptError(
+            raise PromptTooLongError(
                 f"{len(ids)} prompt tokens and max_new_tokens {settings.max_new_tokens} exceed max_model_len {room}; "
                 "shorten the prompt, lower max_new_tokens or raise max_model_len"
             )

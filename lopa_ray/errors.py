@@ -22,6 +22,10 @@ class PromptError(LopaError, ValueError):
     """A prompt cannot be decoded: empty, too long, ids out of range, no tokenizer."""
 
 
+class PromptTooLongError(PromptError):
+    """A prompt and its answer need more positions than a cache slot has."""
+
+
 class CapacityError(LopaError):
     """There is no room: more requests in flight than cache slots, or a sequence beyond a slot."""
 

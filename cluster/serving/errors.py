@@ -1,0 +1,90 @@
+"""Errors in OpenAI's shape, and which status each of the project's own errors gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from reprlib import Repr
+from typing import Any
+
+from lopa_ray.errors import (
+    DeadlineError,
+    LopaError,
+    OverloadedError,
+    PromptError,
+    PromptTooLongError,
+    RequestCancelledError,
+    SettingsError,
+)
+
+_KINDS = {401: "authentication_error", 429: "rate_limit_error", 499: "request_cancelled"}
+
+_STATUS: tuple[tuple[type[LopaError], int, str], ...] = (
+    (PromptTooLongError, 400, "context_length_exceeded"),
+    (PromptError, 400, "invalid_prompt"),
+    (SettingsError, 400, "invalid_value"),
+    (OverloadedError, 429, "queue_full"),
+    (RequestCancelledError, 499, "request_cancelled"),
+    (DeadlineError, 504, "deadline_exceeded"),
+    (LopaError, 503, "unavailable"),
+)
+"""The first that fits decides."""
+
+
+class ApiError(Exception):
+    """Ends a request with this status and an error object."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str,
+        *,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        partial: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`param` names the field of the request that is wrong; `partial` is what was decided by a deadline."""
+        super().__init__(message)
+        self.status, self.message, self.code, self.param = status, message, code, param
+        self.headers, self.partial = dict(headers or {}), partial
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The response's body."""
+        kind = _KINDS.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": error} if self.partial is None else {"error": error, "partial": self.partial}
+
+
+def bad_value(param: str, message: str) -> ApiError:
+    """400: a field has a value that is not allowed."""
+    return ApiError(400, f"{param}: {message}", "invalid_value", param=param)
+
+
+def api_error(error: Exception, retry_after_s: int) -> ApiError:
+    """What a client is told about an error. One that is none of ours shows nothing of its inside."""
+    if isinstance(error, ApiError):
+        return error
+    for kind, status, code in _STATUS:
+        if isinstance(error, kind):
+            headers = {"Retry-After": str(retry_after_s)} if status in (429, 503) else {}
+            if status == 504:
+                # OpenAI's client repeats every 5xx; a repeated request would run into its deadline again.
+                headers["X-Should-Retry"] = "false"
+            return ApiError(status, str(error), code, headers=headers)
+    message = (
+        "the server failed in a way that it does not expect; its log has the details under this request's id"
+    )
+    return ApiError(500, message, "internal_error")
+
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+
+
+def show(value: Any) -> str:
+    """A value that a client sent, short enough for a message."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return _SHORT.repr(value)
