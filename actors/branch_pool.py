@@ -99,11 +99,14 @@ class BranchPool:
         ]
         await self._gather(joins, self._config.group.start_timeout_s, "join its group")
 
-    async def step(self, plans: Sequence[StepPlan]) -> list[StepReport]:
-        """One scatter and one gather. Raises WorkerLostError, or what a worker raised."""
+    def scatter(self, plans: Sequence[StepPlan]) -> list[Any]:
+        """Send each worker its plan; `gather` waits for the answers."""
         payloads = self._exports(plans[0]) if self._by_store else []
-        reports = [w.step.remote(plan, *payloads) for w, plan in zip(self._workers, plans, strict=True)]
-        return await self._gather(reports, self._config.group.step_timeout_s, "answer a step")
+        return [w.step.remote(plan, *payloads) for w, plan in zip(self._workers, plans, strict=True)]
+
+    async def gather(self, calls: list[Any]) -> list[StepReport]:
+        """All workers' reports. Raises WorkerLostError, or what a worker raised."""
+        return await self._gather(calls, self._config.group.step_timeout_s, "answer a step")
 
     def _exports(self, plan: StepPlan) -> list[Any]:
         """References that Ray resolves before the step call runs; nobody waits for them here."""

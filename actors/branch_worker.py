@@ -38,6 +38,8 @@ class WorkerInfo:
 
     vocabulary: Vocabulary
     parameters: int
+    position_bytes: int
+    """Bytes of K/V per cached position."""
 
 
 class BranchWorker:
@@ -57,7 +59,7 @@ class BranchWorker:
         torch.set_num_threads(self._config.group.threads_per_worker)
         self._runner = self._runner_factory(self._config)
         parameters = sum(parameter.numel() for parameter in self._runner.model.parameters())
-        return WorkerInfo(self._runner.vocabulary, parameters)
+        return WorkerInfo(self._runner.vocabulary, parameters, self._runner.position_bytes)
 
     def join(self, membership: Membership) -> None:
         """Enter an epoch of the group."""

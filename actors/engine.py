@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
 
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
-from actors.branch_worker import RunnerFactory, default_runner
+from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
 from actors.connection import Connection
-from actors.master import Master
+from actors.master import start_master, unwrapped
 from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
 from lopa_ray.engine import Engine, EngineEvent
-from lopa_ray.errors import ClusterError, LopaError, WorkerLostError
+from lopa_ray.errors import ClusterError
 from lopa_ray.session import DecodeSession, Vocabulary
 from lopa_ray.tokenizer import Tokenizer
-
-MAX_STREAMS = 1000
-"""Streaming calls that a master serves at once."""
 
 
 class RayEngine(Engine):
@@ -52,14 +49,13 @@ class RayEngine(Engine):
         connection = Connection(config, address)
         master = None
         try:
-            # The master computes next to nothing; it must not take a CPU from its workers.
-            remote: Any = ray.remote(Master).options(num_cpus=0, max_restarts=0, max_concurrency=MAX_STREAMS)
-            master = remote.remote(config, runner_factory)
-            vocabulary = _unwrapped(lambda: ray.get(master.start.remote()))
+            master = start_master(config, runner_factory)
+            with unwrapped():
+                info: WorkerInfo = ray.get(master.start.remote())
         except BaseException:
             _end(master, connection)
             raise
-        return cls(config, vocabulary, tokenizer, master, connection)
+        return cls(config, info.vocabulary, tokenizer, master, connection)
 
     @property
     def _master(self) -> Any:
@@ -71,11 +67,14 @@ class RayEngine(Engine):
 
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[EngineEvent]:
         """See `Engine.events`. Raises WorkerLostError if the master is lost, ClusterError when closed."""
-        stream = self._master.stream.options(num_returns="streaming").remote(list(sessions))
+        call = self._master.stream.options(num_returns="streaming")
+        stream = call.remote(uuid.uuid4().hex, dict(enumerate(sessions)))
         finished = False
         try:
             for ref in stream:
-                yield _unwrapped(lambda ref=ref: ray.get(ref))
+                with unwrapped():
+                    batch = ray.get(ref)
+                yield from batch.events
             finished = True
         finally:
             if not finished and ray.is_initialized():
@@ -83,25 +82,14 @@ class RayEngine(Engine):
 
     def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot; what must agree while the group is idle."""
-        checksums: list[list[SlotChecksum]] = _unwrapped(lambda: ray.get(self._master.checksums.remote()))
+        with unwrapped():
+            checksums: list[list[SlotChecksum]] = ray.get(self._master.checksums.remote())
         return checksums
 
     def close(self) -> None:
         """End the group, and Ray if it was started for engines and this is the last. Then do nothing."""
         master, self._actor = self._actor, None
         _end(master, self._connection)
-
-
-def _unwrapped(call: Any) -> Any:
-    """The call's result; errors of ours come without Ray's wrapping."""
-    try:
-        return call()
-    except RayTaskError as error:
-        if isinstance(error.cause, LopaError):
-            raise error.cause from None
-        raise
-    except RayActorError as error:
-        raise WorkerLostError(f"the group's master died: {error}") from None
 
 
 def _end(master: Any, connection: Connection) -> None:

@@ -1,0 +1,117 @@
+"""Many requests of one asyncio program on one group."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+import ray
+from groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config
+
+from actors.async_engine import AsyncRayEngine
+from actors.branch_worker import RunnerFactory, default_runner
+from lopa_ray.config import Config
+from lopa_ray.errors import WorkerError, WorkerLostError
+from lopa_ray.local import LocalEngine
+from lopa_ray.session import DecodeSession
+from lopa_ray.settings import GenerationSettings, LopaSettings
+
+LONG = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
+
+
+@asynccontextmanager
+async def started(
+    config: Config, runner_factory: RunnerFactory = default_runner
+) -> AsyncIterator[AsyncRayEngine]:
+    engine = await AsyncRayEngine.start(config, runner_factory=runner_factory)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+async def tokens(engine: AsyncRayEngine, prompt: list[int], settings: GenerationSettings) -> tuple[int, ...]:
+    canvas: tuple[int, ...] = ()
+    session = DecodeSession.create(prompt, settings, engine.info.vocabulary)
+    async for _, outcome, timing in engine.decode(session):
+        canvas = outcome.canvas
+        assert timing.forward > 0 and timing.gather >= 0
+    return canvas
+
+
+async def free_slots(engine: AsyncRayEngine) -> None:
+    deadline = time.monotonic() + 10
+    while (await engine.status()).in_flight:
+        assert time.monotonic() < deadline, "a slot is still taken"
+        await asyncio.sleep(0.02)
+
+
+def test_requests_come_and_go_at_random_and_keep_their_tokens() -> None:
+    local = LocalEngine.from_config(config())
+    rng = random.Random(5)
+    work = [(rng.choice(PROMPTS), rng.choice(list(SETTINGS.values()))) for _ in range(24)]
+
+    async def main() -> None:
+        async with started(config()) as engine:
+
+            async def one(prompt: list[int], settings: GenerationSettings) -> tuple[int, ...]:
+                await asyncio.sleep(rng.random())
+                return await tokens(engine, prompt, settings)
+
+            async def leaves_early() -> None:
+                session = DecodeSession.create([1, 2], LONG, engine.info.vocabulary)
+                async with aclosing(engine.decode(session)) as steps:
+                    await anext(steps)
+
+            got = await asyncio.gather(*(one(*pair) for pair in work), *(leaves_early() for _ in range(4)))
+            for (prompt, settings), canvas in zip(work, got[: len(work)], strict=True):
+                session = local.session(prompt, settings)
+                *_, (_, _, outcome) = local.events([session])
+                assert canvas == outcome.canvas
+            await free_slots(engine)
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_task_frees_its_slot() -> None:
+    async def main() -> None:
+        async with started(config(model={"slots": 1})) as engine:
+            task = asyncio.create_task(tokens(engine, [1, 2], LONG))
+            while not (await engine.status()).in_flight:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await free_slots(engine)
+            assert await tokens(engine, [3], SETTINGS["d2f"])
+
+    asyncio.run(main())
+
+
+def test_an_error_reaches_the_request_that_caused_it() -> None:
+    async def main() -> None:
+        async with started(config(), FaultyFactory()) as engine:
+            with pytest.raises(WorkerError, match="injected fault"):
+                await tokens(engine, [5, POISON], SETTINGS["two_phase"])
+            assert await tokens(engine, [5], SETTINGS["two_phase"])
+
+    asyncio.run(main())
+
+
+def test_a_lost_master_ends_every_request() -> None:
+    async def main() -> None:
+        async with started(config(group={"num_workers": 1})) as engine:
+            tasks = [asyncio.create_task(tokens(engine, [n + 1], LONG)) for n in range(3)]
+            while not (await engine.status()).in_flight:
+                await asyncio.sleep(0.01)
+            ray.kill(engine._master)
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(result) for result in results] == [WorkerLostError] * 3
+            with pytest.raises(WorkerLostError):
+                await tokens(engine, [1], SETTINGS["d2f"])
+
+    asyncio.run(main())
