@@ -1,0 +1,180 @@
+"""A server for the playground page: it replays one decode over the real protocol, and can fail in every way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+# The text of each position and the step that decides it.
+DECODE = [
+    *[("Mia", 1), (" has", 1), (" ", 1), ("4", 1), ("*", 2), ("8", 2), ("=", 2), ("3", 3), ("2", 3)],
+    *[(" pens", 2), (".", 1), (" Mia", 2), (" has", 2), (" ", 3), ("3", 3), ("2", 3), ("-", 4), ("1", 4)],
+    *[("2", 4), ("=", 4), ("2", 6), ("0", 6), (" pens", 5), (" left", 4), (".\n", 5), ("####", 5), (" ", 5)],
+    *[("2", 7), ("0", 7), ("<|endoftext|>", 5), ("", 6), ("", 6)],
+]
+STEPS = max(step for _, step in DECODE)
+TEXT = "".join(text for text, _ in DECODE[:29])
+TOKENS = 30
+
+
+@dataclass
+class FakeServer:
+    """What tests set before a run, and what they read after it."""
+
+    url: str = ""
+    decode: list[tuple[str, int]] = field(default_factory=lambda: list(DECODE))
+    models: list[str] = field(default_factory=lambda: ["demo"])
+    step_seconds: float = 0.02
+    api_key: str | None = None
+    refusal: tuple[int, str, dict[str, str]] | None = None
+    """Status, message and headers that every request is answered with."""
+    breaks_at: int | None = None
+    """The step in whose place the stream carries an error."""
+    holds_after: int | None = None
+    """The stream waits after this step for as long as this names it."""
+    entropy: bool = False
+    """Confidences are negative entropies."""
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    hung_up: threading.Event = field(default_factory=threading.Event)
+    """A client left before its stream was over."""
+
+    def app(self) -> Starlette:
+        """The application; its routes are those of the page."""
+        posts = [
+            Route(f"/v1/{path}", self._complete, methods=["POST"])
+            for path in ("chat/completions", "completions")
+        ]
+        return Starlette(routes=[Route("/", self._page), Route("/v1/models", self._models), *posts])
+
+    async def _page(self, _request: Request) -> Response:
+        return HTMLResponse(files("cluster.serving").joinpath("playground.html").read_bytes())
+
+    async def _models(self, request: Request) -> Response:
+        data = [{"id": name, "object": "model"} for name in self.models]
+        return self._stranger(request) or JSONResponse({"object": "list", "data": data})
+
+    async def _complete(self, request: Request) -> Response:
+        self.paths.append(request.url.path)
+        self.bodies.append(await request.json())
+        if self.refusal:
+            status, message, headers = self.refusal
+            return _error(status, message, headers)
+        chat = request.url.path == "/v1/chat/completions"
+        return self._stranger(request) or StreamingResponse(
+            self._stream(chat), media_type="text/event-stream"
+        )
+
+    def _stranger(self, request: Request) -> Response | None:
+        if self.api_key and request.headers.get("Authorization") != f"Bearer {self.api_key}":
+            return _error(401, "API key: got none that is known; send one of the server's keys")
+        return None
+
+    async def _stream(self, chat: bool) -> AsyncIterator[bytes]:
+        over = False
+        try:
+            for chunk in self._chunks(chat):
+                if "lopa" in chunk:
+                    await asyncio.sleep(self.step_seconds)
+                yield _event(json.dumps(chunk, ensure_ascii=False))
+                while self.holds_after and self.holds_after == _step(chunk):
+                    await asyncio.sleep(0.01)
+            yield _event("[DONE]")
+            over = True
+        finally:
+            if not over:
+                self.hung_up.set()
+
+    def _chunks(self, chat: bool) -> Iterator[dict[str, Any]]:
+        steps = max(step for _, step in self.decode)
+        for step in range(1, steps + 1):
+            if step == self.breaks_at:
+                yield {"error": {"message": "a worker was lost", "type": "server_error", "code": "lost"}}
+                return
+            yield {"choices": [], "lopa": {"canvas": self._picture(step, steps)}}
+        delta = {"delta": {"role": "assistant", "content": TEXT}} if chat else {"text": TEXT}
+        yield {"choices": [{"index": 0, "finish_reason": None, **delta}]}
+        seconds = steps * 0.05
+        cost = {"steps": steps, "forwards": 4 * steps - 3, "tokens": TOKENS, "tpf": TOKENS / steps}
+        ends = {
+            "index": 0,
+            "finish_reason": "stop",
+            "lopa": {**cost, "seconds": seconds, "queued_seconds": 0.0},
+        }
+        yield {"choices": [{**ends, **({"delta": {}} if chat else {"text": ""})}]}
+        yield {"choices": [], "usage": {"prompt_tokens": 39, "completion_tokens": TOKENS}}
+
+    def _picture(self, step: int, steps: int) -> dict[str, Any]:
+        cells = [{"t": text, "s": s} if s <= step else {"t": "", "s": 0} for text, s in self.decode]
+        tried = [
+            (f"+{i}", f"{text.strip() or '␣'}@{at}")
+            for i, (at, text) in enumerate(_next(self.decode, step), 1)
+        ]
+        names = [*tried, ("anchor", "")] if step > 1 else [("anchor", "")]
+        sure = [0.55 + 0.4 * step / steps + 0.045 * math.sin(7 * step + 3 * i) for i in range(len(names))]
+        racers = [
+            {"name": name, "tried": what, "confidence": math.log(c) if self.entropy else c}
+            for (name, what), c in zip(names, sure, strict=True)
+        ]
+        winner = max(range(len(sure)), key=sure.__getitem__)
+        seconds = step * 0.05
+        return {
+            "choice": 0,
+            "step": step,
+            "seconds": seconds,
+            "cells": cells,
+            "branches": racers,
+            "winner": winner,
+        }
+
+
+def _next(decode: list[tuple[str, int]], step: int) -> list[tuple[int, str]]:
+    """Three positions that lookahead branches may have tried in a step."""
+    return [(at, text) for at, (text, s) in enumerate(decode) if s >= step][:3]
+
+
+def _step(chunk: dict[str, Any]) -> int | None:
+    step: int | None = chunk.get("lopa", {}).get("canvas", {}).get("step")
+    return step
+
+
+def _event(data: str) -> bytes:
+    return f"data: {data}\n\n".encode()
+
+
+def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return JSONResponse({"error": error}, status, headers)
+
+
+@contextmanager
+def serve(fake: FakeServer) -> Iterator[FakeServer]:
+    """Run it on a free loopback port, in a thread."""
+    server = uvicorn.Server(
+        uvicorn.Config(fake.app(), port=0, log_level="warning", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        if not thread.is_alive():
+            raise RuntimeError("the fake server did not start")
+        threading.Event().wait(0.01)
+    fake.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+    try:
+        yield fake
+    finally:
+        server.should_exit = True
+        thread.join()
