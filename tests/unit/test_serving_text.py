@@ -1,0 +1,99 @@
+"""Text that can no longer change, out of a canvas that fills in any order."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.serving.text import TextStream
+
+MASK, EOS = 256, 257
+TEXTS = st.text(st.sampled_from("ab€é🙂\n\ufffd x"), max_size=24)
+
+
+def decode(ids: list[int]) -> str:
+    """Bytes as tokens: every character beyond ASCII spans several."""
+    return bytes(token for token in ids if token < 256).decode("utf-8", errors="replace")
+
+
+def canvases(ids: list[int], seed: int) -> list[list[int]]:
+    """How a canvas may fill: positions in a random order, some of them together."""
+    rng = random.Random(seed)
+    order = list(range(len(ids)))
+    rng.shuffle(order)
+    canvas, seen = [MASK] * len(ids), [[MASK] * len(ids)]
+    while order:
+        for _ in range(min(len(order), rng.randint(1, 3))):
+            at = order.pop()
+            canvas[at] = ids[at]
+        seen.append(list(canvas))
+    return seen
+
+
+def run(ids: list[int], seed: int, stop: list[str]) -> tuple[TextStream, list[str], int]:
+    stream = TextStream(decode, MASK, [EOS], stop)
+    steps = canvases(ids, seed)
+    pieces = [stream.advance(canvas, last=canvas == steps[-1]) for canvas in steps]
+    return stream, [piece.text for piece in pieces], sum(piece.tokens for piece in pieces)
+
+
+@given(TEXTS, st.integers(0, 99))
+def test_pieces_joined_are_the_text(text, seed):
+    ids = list(text.encode())
+    stream, pieces, tokens = run(ids, seed, [])
+    assert "".join(pieces) == stream.text == text
+    assert tokens == len(ids)
+
+
+@given(st.lists(st.integers(0, 255), max_size=20), st.integers(0, 99))
+def test_bytes_that_are_no_text_come_through_too(ids, seed):
+    stream, pieces, tokens = run(ids, seed, [])
+    assert "".join(pieces) == stream.text == decode(ids)
+    assert tokens == len(ids)
+
+
+@given(
+    TEXTS, st.integers(0, 99), st.lists(st.sampled_from(["a", "ab", "b€", "🙂", "aba", "x\n"]), max_size=3)
+)
+def test_a_stop_string_ends_the_text_before_it(text, seed, stop):
+    stream, pieces, tokens = run(list(text.encode()), seed, stop)
+    ends = [text.find(each) for each in stop if each in text]
+    expected = text[: min(ends)] if ends else text
+    assert "".join(pieces) == stream.text == expected
+    assert stream.stopped == bool(ends)
+    assert tokens == len(expected.encode())
+
+
+def test_nothing_that_may_become_a_stop_string_is_given_out():
+    stream = TextStream(decode, MASK, [EOS], ["\n\nQ:"])
+    given_out = ""
+    ids = list(b"one\n\nQ: two")
+    for known in range(len(ids) + 1):
+        given_out += stream.advance(ids[:known] + [MASK] * (len(ids) - known)).text
+        assert "one".startswith(given_out)
+    assert (given_out, stream.stopped) == ("one", True)
+
+
+def test_a_character_in_parts_waits_for_the_rest():
+    stream = TextStream(decode, MASK, [EOS], [])
+    euro = list("€".encode())
+    assert stream.advance([97, *euro[:2], MASK]).text == "a"
+    assert stream.advance([97, *euro]).text == "€"
+
+
+def test_the_first_eos_ends_the_text():
+    stream = TextStream(decode, MASK, [EOS], [])
+    assert stream.advance([97, EOS, 98, EOS], last=True).text == "a"
+    assert stream.decided([97, EOS, 98, EOS]) == 1
+    open_ended = TextStream(decode, MASK, [], [])
+    assert open_ended.advance([97, EOS, 98], last=True).text == "ab"
+
+
+def test_a_decoder_that_changes_its_mind_is_refused():
+    stream = TextStream(lambda ids: "".join(map(str, ids[::-1])), MASK, [EOS], [])
+    stream.advance([1, MASK])
+    with pytest.raises(ValueError, match="does not go on"):
+        stream.advance([1, 2])
