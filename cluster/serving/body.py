@@ -6,9 +6,12 @@ import json
 import math
 import re
 from collections.abc import AsyncIterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cluster.serving.errors import ApiError
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
 
 DRAIN = 4
 """A body up to this many times too long is read to its end, so that its sender gets to read the answer."""
@@ -16,11 +19,18 @@ DRAIN = 4
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-async def read_body(chunks: AsyncIterator[bytes], declared: str | None, limit: int) -> bytes:
-    """A body of at most `limit` bytes; `declared` is its Content-Length. Raises ApiError (413) beyond."""
+class ClientGoneError(Exception):
+    """The client closed the connection before it had its answer."""
+
+
+async def read_body(receive: Receive, declared: str | None, limit: int) -> bytes:
+    """A body of at most `limit` bytes; `declared` is its Content-Length.
+
+    Raises ApiError (413) beyond, and ClientGoneError if the rest does not come.
+    """
     length, kept = 0, []
     if not _is_beyond(declared, DRAIN * limit):
-        async for chunk in chunks:
+        async for chunk in _chunks(receive):
             length += len(chunk)
             if length <= limit:
                 kept.append(chunk)
@@ -54,6 +64,16 @@ def parse_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _invalid(f"the body is JSON, but a {type(value).__name__}")
     return value
+
+
+async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        yield message.get("body", b"")
+        more = message.get("more_body", False)
 
 
 def _is_beyond(declared: str | None, limit: int) -> bool:

@@ -7,7 +7,7 @@ of the errors of `lopa_ray.errors`), then with pieces, pictures and one `Finishe
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -150,14 +150,13 @@ Message: TypeAlias = Accepted | Piece | Picture | Finished
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """How a group is doing."""
+    """How a model's groups are doing."""
 
     model: str
-    workers: int
-    slots: int
-    in_flight: int
-    waiting: int
-    steps: int
+    status: str
+    """HEALTHY, or what Serve is doing about them."""
+    replicas: int
+    """Groups that take requests."""
 
 
 class Backend(Protocol):
@@ -166,8 +165,8 @@ class Backend(Protocol):
     models: Sequence[str]
     """Ids that requests may name."""
 
-    def run(self, model: str, job: Job) -> AsyncIterator[Message]:
-        """Decode. Closing the iterator cancels the job.
+    def run(self, model: str, job: Job) -> AsyncGenerator[Message, None]:
+        """Decode. Closing the generator cancels the job.
 
         Raises PromptError and SettingsError (the request is wrong), OverloadedError (the queue is
         full), DeadlineError, RequestCancelledError, and any other LopaError (the group failed).

@@ -1,0 +1,201 @@
+"""Chat completions: the request, and the answer in its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from cluster.serving.errors import bad_value, show
+from cluster.serving.fields import LARGEST, Part
+from cluster.serving.messages import Finished, Piece, Prompt, TokenLogprob
+from cluster.serving.objects import (
+    AssistantMessage,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatDelta,
+    ChatLogprob,
+    ChatLogprobs,
+    ChoiceCost,
+    TopLogprob,
+)
+from cluster.serving.reply import Reply, finite
+from cluster.serving.schema import GenerationRequest
+
+
+class TextPart(Part):
+    """A piece of a message's text."""
+
+    type: Literal["text"]
+    """Only text is understood."""
+
+    text: str
+    """Pieces are joined with nothing between them."""
+
+
+def _parts(value: Any) -> Any:
+    if not isinstance(value, str | list) or (not value and isinstance(value, list)):
+        raise ValueError(f"got {show(value)}; allowed: text, or a list of text parts")
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+class ChatMessage(Part):
+    """A message of a chat. Clients hand answers back with all their empty fields."""
+
+    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "annotations": ([],),
+        "audio": (),
+        "function_call": (),
+        "name": (),
+        "reasoning": ("",),
+        "reasoning_content": ("",),
+        "refusal": ("",),
+        "tool_call_id": (),
+        "tool_calls": ([],),
+    }
+
+    role: Literal["system", "developer", "user", "assistant"]
+    """developer is another word for system."""
+
+    content: Annotated[list[TextPart], BeforeValidator(_parts, json_schema_input_type=str | list[TextPart])]
+    """Text, or parts that are text."""
+
+    @property
+    def text(self) -> str:
+        """The whole of its content."""
+        return "".join(part.text for part in self.content)
+
+
+class ChatRequest(GenerationRequest):
+    """A chat completion."""
+
+    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **GenerationRequest.off,
+        # OpenAI's
+        "audio": (),
+        "function_call": ("none",),
+        "functions": ([],),
+        "modalities": (["text"],),
+        "moderation": (),
+        "parallel_tool_calls": (True, False),
+        "prediction": (),
+        "prompt_cache_options": (),
+        "prompt_cache_retention": (),
+        "reasoning_effort": ("none",),
+        "tool_choice": ("none", "auto"),
+        "tools": ([],),
+        "verbosity": (),
+        "web_search_options": (),
+        # vLLM's
+        "add_generation_prompt": (True,),
+        "chat_template": (),
+        "chat_template_kwargs": ({},),
+        "continue_final_message": (False,),
+        "documents": ([],),
+        "echo": (False,),
+        "include_reasoning": (True, False),
+    }
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    """The chat so far."""
+
+    max_tokens: int | None = Field(default=None, ge=1, le=LARGEST)
+    """Exact number of positions for the answer, which may end earlier by itself."""
+
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=LARGEST)
+    """The newer name of `max_tokens`."""
+
+    logprobs: bool | None = None
+    """Add the log-probability of every token of the answer, in the pass that decided it."""
+
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    """Add this many most likely tokens at each place. Only with `logprobs`."""
+
+    @property
+    def raw(self) -> bool:
+        """Chats go through the chat template."""
+        return False
+
+    def prompts(self) -> tuple[Prompt, ...]:
+        """One chat, in the roles that templates know."""
+        role = {"developer": "system"}
+        return (tuple({"role": role.get(m.role, m.role), "content": m.text} for m in self.messages),)
+
+    def answer_tokens(self) -> int | None:
+        """`max_tokens`, under whichever name. Raises ApiError for two that differ."""
+        old, new = self.max_tokens, self.max_completion_tokens
+        if old is not None and new is not None and old != new:
+            raise bad_value(
+                "max_tokens", f"got {old}, and max_completion_tokens {new}; they mean the same: give one"
+            )
+        return new if old is None else old
+
+    def listed_tokens(self) -> int | None:
+        """How many most likely tokens to list at each place; None: no log-probabilities at all."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise bad_value(
+                "top_logprobs", f"got {self.top_logprobs} without logprobs; give logprobs: true as well"
+            )
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class ChatReply(Reply):
+    """The answer to a chat request."""
+
+    prefix = "chatcmpl"
+
+    def opening(self, index: int) -> ChatChunkChoice:
+        delta = ChatDelta(role="assistant", content="", refusal=None)
+        return ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=None)
+
+    def growth(self, piece: Piece) -> ChatChunkChoice:
+        return ChatChunkChoice(
+            index=piece.choice,
+            delta=ChatDelta(content=piece.text),
+            logprobs=self._logprobs(piece.logprobs),
+            finish_reason=None,
+        )
+
+    def closing(self, finished: Finished, cost: ChoiceCost) -> ChatChunkChoice:
+        return ChatChunkChoice(
+            index=finished.choice,
+            delta=ChatDelta(),
+            logprobs=None,
+            finish_reason=finished.finish_reason,
+            lopa=cost,
+        )
+
+    def choice(self, finished: Finished, cost: ChoiceCost) -> ChatChoice:
+        return ChatChoice(
+            index=finished.choice,
+            message=AssistantMessage(role="assistant", content=finished.text, refusal=None),
+            logprobs=self._logprobs(finished.logprobs),
+            finish_reason=finished.finish_reason,
+            lopa=cost,
+        )
+
+    def chunk(self, **fields: Any) -> ChatChunk:
+        return ChatChunk(object="chat.completion.chunk", **fields)
+
+    def completion(self, **fields: Any) -> ChatCompletion:
+        return ChatCompletion(object="chat.completion", **fields)
+
+    def _logprobs(self, tokens: Sequence[TokenLogprob]) -> ChatLogprobs | None:
+        if not self.job.logprobs:
+            return None
+        content = [
+            ChatLogprob(
+                token=token.token,
+                logprob=finite(token.logprob),
+                bytes=list(token.bytes),
+                top_logprobs=[
+                    TopLogprob(token=text, logprob=finite(logprob), bytes=list(raw))
+                    for text, raw, logprob in token.top
+                ],
+            )
+            for token in tokens
+        ]
+        return ChatLogprobs(content=content, refusal=None)

@@ -1,0 +1,101 @@
+"""The base of what clients send: strict, every refusal names the field, and what is not supported may be off."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from cluster.serving.errors import ApiError, bad_value, show
+
+LARGEST = 2**31 - 1
+"""No count, size or token id is larger."""
+
+
+class Part(BaseModel):
+    """An object in a request. Types are not converted, null is the same as not given."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Fields of OpenAI or vLLM that are not supported, each with values (besides null) that ask for nothing."""
+
+    @classmethod
+    def read(cls, value: dict[str, Any]) -> Self:
+        """Raises ApiError (400) for the first thing that is wrong."""
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise _refusal(error, cls) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_what_is_off(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        for name, given in value.items():
+            asks = given is not None and name in cls.off
+            if asks and not any(_same(given, neutral) for neutral in cls.off[name]):
+                raise PydanticCustomError(
+                    "unsupported",
+                    "is not supported: got {got}; leave it out",
+                    {"field": name, "got": show(given)},
+                )
+        return {name: given for name, given in value.items() if name not in cls.off}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        reference = handler(core)
+        schema = handler.resolve_ref_schema(reference)
+        for name, neutral in cls.off.items():
+            schema.setdefault("properties", {})[name] = {
+                "enum": [None, *neutral],
+                "description": "Not supported: accepted where it asks for nothing.",
+            }
+        return reference
+
+
+def unknown(name: str, known: list[str]) -> str:
+    """What to say about a field that does not exist."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return (
+        f"is no known field; did you mean {close[0]}?"
+        if close
+        else f"is no known field; known: {', '.join(known)}"
+    )
+
+
+def _same(value: Any, neutral: Any) -> bool:
+    return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
+
+
+def _refusal(error: ValidationError, model: type[Part]) -> ApiError:
+    detail = error.errors(include_url=False)[0]
+    context = detail.get("ctx", {})
+    location = [*detail["loc"], *([context["field"]] if "field" in context else [])]
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)[1:100]
+    kind, message = detail["type"], detail["msg"]
+    if kind == "missing":
+        return ApiError(400, f"{param} is missing; add it", "missing_parameter", param=param)
+    if kind == "extra_forbidden":
+        at_top = len(location) == 1
+        hint = unknown(param, list(model.model_fields)) if at_top else "is no known field; leave it out"
+        return ApiError(400, f"{param} {hint}", "unknown_parameter", param=param)
+    if kind in ("unsupported", "unknown"):
+        return ApiError(400, f"{param} {message}", f"{kind}_parameter", param=param)
+    if kind == "value_error":
+        return bad_value(param, message.removeprefix("Value error, "))
+    return bad_value(param, f"got {show(detail['input'])}; allowed: {_allowed(message)}")
+
+
+def _allowed(message: str) -> str:
+    """Pydantic's sentence, without what it repeats."""
+    message = re.sub(r"^\w+ should (be|have) ", "", message)
+    message = re.sub(r" after validation, not .*$", "", message)
+    return re.sub(r"a valid dictionary( or instance of \w+)?$", "an object", message)

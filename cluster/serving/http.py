@@ -1,0 +1,99 @@
+"""The HTTP application: OpenAI's API under /v1, health, version, documentation and the playground."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from cluster.serving.errors import ApiError
+from cluster.serving.log import log_failure, record_of
+from cluster.serving.messages import Backend
+from cluster.serving.middleware import Failures, RequestLog
+from cluster.serving.objects import GroupHealth, Health, Version
+from cluster.serving.openapi import add_requests, problems
+from cluster.serving.settings import HttpSettings
+from cluster.serving.v1 import v1_routes
+from lopa_ray import __version__
+from lopa_ray.errors import LopaError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+# Pages use nothing from other hosts, and a browser holds them to that.
+_PAGE_HEADERS = {"Content-Security-Policy": "default-src 'self' 'unsafe-inline' data: blob:"}
+
+
+def create_app(backend: Callable[[], Backend], settings: HttpSettings) -> "FastAPI":
+    """The application. `backend` is called per request, since a server may build the application first."""
+    from fastapi import FastAPI, Request, Response
+    from fastapi.middleware.cors import CORSMiddleware
+    from starlette.exceptions import HTTPException
+
+    app = FastAPI(
+        title="lopa-ray",
+        version=__version__,
+        summary="Diffusion language models behind OpenAI's API.",
+        docs_url=None,
+        redoc_url=None,
+    )
+
+    # The last one added is the outermost.
+    app.add_middleware(Failures, retry_after_s=settings.retry_after_s)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-ID", "Retry-After"],
+        )
+    app.add_middleware(RequestLog)
+
+    @app.exception_handler(HTTPException)
+    async def no_such_route(request: Request, error: HTTPException) -> Response:
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
+        message = f"got {request.method} {request.url.path}: {error.detail}; /docs lists what there is"
+        # Handed on to the middleware, which gives all errors their shape.
+        raise ApiError(error.status_code, message, code, headers=error.headers)
+
+    app.include_router(v1_routes(backend, settings))
+
+    @app.get("/health", summary="Whether every decode group answers", responses=problems([503]))
+    async def health(request: Request) -> Health:
+        try:
+            groups = await backend().status()
+        except LopaError:
+            raise
+        except Exception as error:
+            log_failure(record_of(request.scope), error)
+            message = "a decode group does not answer; the log has the details under this request's id"
+            raise ApiError(503, message, "unavailable") from error
+        return Health(status="ok", groups=[GroupHealth(**asdict(group)) for group in groups])
+
+    @app.get("/version", summary="The version of lopa-ray")
+    async def version() -> Version:
+        return Version(version=__version__)
+
+    def page(name: str) -> Response:
+        file = files("cluster.serving").joinpath(name)
+        if not file.is_file():
+            raise ApiError(404, f"this installation has no {name}; /docs lists what there is", "not_found")
+        return Response(file.read_bytes(), media_type="text/html", headers=_PAGE_HEADERS)
+
+    @app.get("/", include_in_schema=False)
+    async def playground() -> Response:
+        return page("playground.html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return page("docs.html")
+
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = add_requests(describe())
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    return app

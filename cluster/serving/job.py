@@ -1,0 +1,62 @@
+"""From a checked request to the job that a decode group gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.serving.errors import bad_value
+from cluster.serving.messages import Job
+from cluster.serving.options import LopaOptions
+from cluster.serving.schema import GenerationRequest
+from cluster.serving.settings import HttpSettings
+
+
+def make_job(request_id: str, request: GenerationRequest, limits: HttpSettings) -> Job:
+    """Raises ApiError (400) for fields that contradict each other, or are beyond the limits."""
+    options = request.lopa or LopaOptions()
+    prompts, n, stop = request.prompts(), request.n or 1, tuple(request.stop or ())
+    if n * len(prompts) > limits.max_choices:
+        got = f"n {n}" if len(prompts) == 1 else f"{len(prompts)} prompts with n {n}"
+        raise bad_value("n", f"got {got}; allowed: {limits.max_choices} choices per request; ask in parts")
+    if len(stop) > limits.max_stop:
+        raise bad_value("stop", f"got {len(stop)} texts; allowed: {limits.max_stop}; leave some out")
+    if request.stream_options is not None and not request.stream:
+        raise bad_value("stream_options", "only has a meaning with stream: true; leave it out")
+    if options.stream_canvas and not request.stream:
+        raise bad_value("lopa.stream_canvas", "needs stream: true; add that, or leave it out")
+    if request.best_of not in (None, n):
+        raise bad_value(
+            "best_of", f"got {request.best_of} with n {n}; other candidates are not made: leave it out"
+        )
+    listed = request.listed_tokens()
+    return Job(
+        id=request_id,
+        prompts=prompts,
+        settings=options.decode | _sampling(request, listed),
+        n=n,
+        raw=request.raw,
+        stop=stop,
+        echo=request.echoes,
+        logprobs=listed is not None,
+        pieces=bool(request.stream),
+        pictures=bool(options.stream_canvas),
+        trace=bool(options.trace),
+        deadline_s=options.deadline,
+        partial=bool(options.partial),
+    )
+
+
+def _sampling(request: GenerationRequest, listed: int | None) -> dict[str, Any]:
+    """Decode settings that have fields of their own."""
+    given = {
+        "max_new_tokens": request.answer_tokens(),
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        # Seeds are not negative; OpenAI's are any 64-bit number.
+        "seed": None if request.seed is None else request.seed % 2**63,
+        "min_tokens": request.min_tokens,
+        "ignore_eos": request.ignore_eos,
+        "top_logprobs": listed,
+    }
+    top_k = {} if request.top_k is None else {"top_k": request.top_k if request.top_k > 0 else None}
+    return {name: value for name, value in given.items() if value is not None} | top_k

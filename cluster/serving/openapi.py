@@ -1,0 +1,62 @@
+"""The OpenAPI document: requests are parsed by hand, so their schemas are added by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel
+
+from cluster.serving.chat import ChatRequest
+from cluster.serving.completions import CompletionRequest
+from cluster.serving.objects import ErrorObject
+
+REQUESTS: tuple[type[BaseModel], ...] = (ChatRequest, CompletionRequest)
+_SCHEMAS = "#/components/schemas/"
+
+_REASONS = {
+    400: "The request is wrong: `param` names the field, `message` says what is allowed.",
+    401: "No API key, or one that is not valid here.",
+    404: "There is no such model or request.",
+    409: "A request with this X-Request-ID is running.",
+    413: "The body is too long.",
+    429: "The queue is full: try again after Retry-After seconds.",
+    499: "The request was cancelled.",
+    500: "The server failed in a way that it does not expect.",
+    503: "The decode group failed: try again after Retry-After seconds.",
+    504: "The deadline came first; `partial` has what was decided so far, if `lopa.partial` asked for it.",
+}
+
+
+def problems(statuses: Iterable[int]) -> dict[int | str, dict[str, Any]]:
+    """Responses that are errors."""
+    return {status: {"model": ErrorObject, "description": _REASONS[status]} for status in statuses}
+
+
+def body_of(request: type[BaseModel]) -> dict[str, Any]:
+    """The part of an operation that describes its body."""
+    schema = {"$ref": _SCHEMAS + request.__name__}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def events_of(chunk: type[BaseModel], whole: type[BaseModel]) -> dict[str, Any]:
+    """The 200 of an operation that answers at once or in a stream."""
+    description = (
+        f"The whole answer; with `stream: true` server-sent events of {chunk.__name__}, each "
+        "`data: {JSON}` and an empty line, then `data: [DONE]`. An error in a stream is an event with `error`."
+    )
+    return {
+        "model": whole,
+        "description": description,
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+
+
+def add_requests(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with the schemas that `body_of` refers to."""
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for request in REQUESTS:
+        schema = request.model_json_schema(ref_template=_SCHEMAS + "{model}")
+        schemas.update(schema.pop("$defs", {}))
+        schemas[request.__name__] = schema
+    return document

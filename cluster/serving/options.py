@@ -1,0 +1,91 @@
+"""The request's `lopa` object: decode settings, and what OpenAI's API has no word for."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import PydanticCustomError
+
+from cluster.serving.errors import show
+from cluster.serving.fields import LARGEST, Part, unknown
+from lopa_ray.settings import DECODER_SETTINGS
+
+OPENAI_NAMES = {
+    "max_new_tokens": "max_tokens or max_completion_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "seed": "seed",
+    "min_tokens": "min_tokens",
+    "ignore_eos": "ignore_eos",
+    "top_logprobs": "logprobs and top_logprobs",
+}
+"""Decode settings that have a field of their own beside `lopa`."""
+
+DECODE_KEYS = sorted(
+    {name for settings in DECODER_SETTINGS.values() for name in settings.model_fields} - OPENAI_NAMES.keys()
+)
+"""Decode settings that go into `lopa`, of all decoders."""
+
+
+class LopaOptions(Part):
+    """Settings of diffusion decoding, and of how its result is told. The group checks decode settings,
+    since they have to fit the decoder and its defaults."""
+
+    model_config = ConfigDict(extra="allow")
+
+    deadline: float | None = Field(default=None, gt=0, le=86400)
+    """Seconds after which the request ends with 504."""
+
+    partial: bool | None = None
+    """At the deadline, the error carries what was decided so far."""
+
+    stream_canvas: bool | None = None
+    """In a stream, send the whole canvas and the race of branches after every step."""
+
+    trace: bool | None = None
+    """Add the request's steps in Chrome's trace format."""
+
+    @property
+    def decode(self) -> dict[str, Any]:
+        """The decode settings that were given."""
+        return {name: value for name, value in (self.model_extra or {}).items() if value is not None}
+
+    @model_validator(mode="after")
+    def _extras_are_decode_settings(self) -> Self:
+        for name, value in (self.model_extra or {}).items():
+            if name in OPENAI_NAMES:
+                raise _error("unsupported", name, f"is set outside of lopa: use {OPENAI_NAMES[name]}")
+            if name not in DECODE_KEYS:
+                raise _error("unknown", name, unknown(name, [*type(self).model_fields, *DECODE_KEYS]))
+            if isinstance(value, dict | list):
+                raise _error("unsupported", name, f"takes a single value: got {show(value)}")
+            if isinstance(value, int) and abs(value) > LARGEST:
+                raise _error("unsupported", name, f"takes no number beyond {LARGEST}: got {show(value)}")
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        reference = super().__get_pydantic_json_schema__(core, handler)
+        schema = handler.resolve_ref_schema(reference)
+        schema["additionalProperties"] = False
+        for name in DECODE_KEYS:
+            schema["properties"][name] = _schema_of(name)
+        return reference
+
+
+def _error(kind: str, name: str, message: str) -> PydanticCustomError:
+    # Braces would be read as places for values.
+    return PydanticCustomError(kind, "{message}", {"field": name, "message": message})
+
+
+def _schema_of(name: str) -> dict[str, Any]:
+    """What any of the decoders that know a setting takes."""
+    variants: list[dict[str, Any]] = []
+    for settings in DECODER_SETTINGS.values():
+        schema = settings.model_json_schema()["properties"].get(name, {})
+        variant = {key: value for key, value in schema.items() if key not in ("title", "default")}
+        if variant and variant not in variants:
+            variants.append(variant)
+    return variants[0] if len(variants) == 1 else {"anyOf": variants}

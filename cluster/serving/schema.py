@@ -1,0 +1,152 @@
+"""What requests for chat and for text completions have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from cluster.serving.errors import show
+from cluster.serving.fields import LARGEST, Part
+from cluster.serving.messages import Prompt
+from cluster.serving.options import LopaOptions
+from cluster.serving.structured import STRUCTURED
+
+
+def _listed(value: Any) -> Any:
+    if value is not None and not isinstance(value, str | list):
+        raise ValueError(f"got {show(value)}; allowed: text, or a list of texts")
+    return [value] if isinstance(value, str) else value
+
+
+Stop: TypeAlias = Annotated[
+    list[Annotated[str, StringConstraints(min_length=1)]],
+    BeforeValidator(_listed, json_schema_input_type=str | list[str]),
+]
+
+
+class StreamOptions(Part):
+    """How a stream looks."""
+
+    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "include_obfuscation": (False,),
+        "continuous_usage_stats": (False,),
+    }
+
+    include_usage: bool | None = None
+    """Send a last chunk without choices that has the usage of the whole request."""
+
+
+class GenerationRequest(Part, ABC):
+    """A request for choices. Limits that are settings are not checked here."""
+
+    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **STRUCTURED,
+        # OpenAI's
+        "frequency_penalty": (0,),
+        "logit_bias": ({},),
+        "presence_penalty": (0,),
+        "prompt_cache_key": (),
+        "service_tier": ("auto", "default"),
+        "store": (False,),
+        # vLLM's
+        "add_special_tokens": (),
+        "allowed_token_ids": (),
+        "bad_words": ([],),
+        "detokenize": (True,),
+        "include_stop_str_in_output": (False,),
+        "length_penalty": (1,),
+        "logits_processors": ([],),
+        "min_p": (0,),
+        "priority": (0,),
+        "prompt_logprobs": (),
+        "repetition_penalty": (1,),
+        "return_token_ids": (False,),
+        "return_tokens_as_token_ids": (False,),
+        "skip_special_tokens": (True,),
+        "spaces_between_special_tokens": (True,),
+        "stop_token_ids": ([],),
+        "truncate_prompt_tokens": (),
+        "use_beam_search": (False,),
+    }
+
+    model: str
+    """Which of the models that are served; /v1/models lists them."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    """0 (the default here, unlike OpenAI's) chooses the most likely token; above 0 tokens are drawn."""
+
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Draw from the most likely tokens that have this probability together."""
+
+    top_k: int | None = Field(default=None, ge=-1, le=LARGEST)
+    """Draw from this many most likely tokens; 0 or -1: from all."""
+
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    """Same request, model and seed: same tokens."""
+
+    n: int | None = Field(default=None, ge=1, le=LARGEST)
+    """Choices per prompt."""
+
+    best_of: int | None = Field(default=None, ge=1, le=LARGEST)
+    """Only as many as `n`: no further candidates are made."""
+
+    stop: Stop | None = None
+    """The answer ends in front of the first of these texts."""
+
+    min_tokens: int | None = Field(default=None, ge=0, le=LARGEST)
+    """The answer does not end by itself before it has this many tokens."""
+
+    ignore_eos: bool | None = None
+    """The answer has all of the tokens that it may have."""
+
+    stream: bool | None = None
+    """Send text as server-sent events, as soon as it can no longer change."""
+
+    stream_options: StreamOptions | None = None
+    """Only with `stream`."""
+
+    user: str | None = None
+    """Who asks. Accepted, and not used."""
+
+    safety_identifier: str | None = None
+    """Who asks, under OpenAI's newer name. Accepted, and not used."""
+
+    metadata: (
+        Annotated[
+            dict[
+                Annotated[str, StringConstraints(max_length=64)],
+                Annotated[str, StringConstraints(max_length=512)],
+            ],
+            Field(max_length=16),
+        ]
+        | None
+    ) = None
+    """Accepted, and not used."""
+
+    lopa: LopaOptions | None = None
+    """Decode settings, and what OpenAI's API has no word for."""
+
+    @property
+    @abstractmethod
+    def raw(self) -> bool:
+        """Text goes in as it is, without the chat template."""
+
+    @property
+    def echoes(self) -> bool:
+        """The prompt's text comes in front of the answer."""
+        return False
+
+    @abstractmethod
+    def prompts(self) -> tuple[Prompt, ...]:
+        """What is to be continued."""
+
+    @abstractmethod
+    def answer_tokens(self) -> int | None:
+        """`max_tokens`, under whichever name. Raises ApiError for two that differ."""
+
+    @abstractmethod
+    def listed_tokens(self) -> int | None:
+        """How many most likely tokens to list at each place; None: no log-probabilities at all."""

@@ -1,0 +1,130 @@
+"""The routes under /v1. No `annotations` from the future: FastAPI reads those of nested functions."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cluster.serving.answer import Answer
+from cluster.serving.auth import check_key
+from cluster.serving.body import parse_object, read_body
+from cluster.serving.chat import ChatReply, ChatRequest
+from cluster.serving.completions import CompletionReply, CompletionRequest
+from cluster.serving.errors import ApiError, show
+from cluster.serving.job import make_job
+from cluster.serving.log import logger, record_of
+from cluster.serving.messages import Backend
+from cluster.serving.objects import (
+    CancelledRequest,
+    ChatChunk,
+    ChatCompletion,
+    Completion,
+    CompletionChunk,
+    ModelCard,
+    ModelList,
+)
+from cluster.serving.openapi import body_of, events_of, problems
+from cluster.serving.reply import Reply
+from cluster.serving.schema import GenerationRequest
+from cluster.serving.settings import HttpSettings
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+_PROBLEMS = (400, 404, 409, 413, 429, 499, 500, 503, 504)
+
+
+def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> "APIRouter":
+    """OpenAI's routes, and the one that cancels."""
+    from fastapi import APIRouter, Request, Response, Security
+    from fastapi.security import HTTPBearer
+
+    bearer = HTTPBearer(auto_error=False)
+
+    async def need_key(request: Request, _: Annotated[Any, Security(bearer)]) -> None:
+        check_key(request.headers.get("authorization"), settings.api_keys)
+
+    closed = bool(settings.api_keys)
+    router = APIRouter(
+        prefix="/v1",
+        dependencies=[Security(need_key)] if closed else [],
+        responses=problems([401]) if closed else {},
+    )
+    started = int(time.time())
+    running: set[str] = set()
+
+    class Exchange(Response):
+        """A response that does the work, so that whatever ends it ends the work."""
+
+        def __init__(self, answer: Answer) -> None:
+            super().__init__()
+            self._answer = answer
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await self._answer(receive, send)
+
+    async def exchange(request: Request, kind: type[GenerationRequest], reply_kind: type[Reply]) -> Exchange:
+        record = record_of(request.scope)
+        length = request.headers.get("content-length")
+        body = parse_object(await read_body(request.receive, length, settings.max_body_bytes))
+        logger.debug("request %s has the fields %s", record.id, ", ".join(sorted(body)))
+        asked = kind.read(body)
+        job = make_job(record.id, asked, settings)
+        known(asked.model)
+        record.model = asked.model
+        usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
+        reply = reply_kind(asked.model, job, include_usage=usage)
+        return Exchange(Answer(backend(), reply, record, running, settings.retry_after_s))
+
+    def known(model: str) -> None:
+        models = backend().models
+        if model not in models:
+            raise ApiError(
+                404,
+                f"got the model {show(model)}; served: {', '.join(models)}; choose one of these",
+                "model_not_found",
+                param="model",
+            )
+
+    def card(model: str) -> ModelCard:
+        return ModelCard(id=model, object="model", created=started, owned_by="lopa-ray")
+
+    @router.post(
+        "/chat/completions",
+        summary="Continue a chat",
+        response_model=None,
+        responses={200: events_of(ChatChunk, ChatCompletion), **problems(_PROBLEMS)},
+        openapi_extra=body_of(ChatRequest),
+    )
+    async def chat_completions(request: Request) -> Response:
+        return await exchange(request, ChatRequest, ChatReply)
+
+    @router.post(
+        "/completions",
+        summary="Continue texts",
+        response_model=None,
+        responses={200: events_of(CompletionChunk, Completion), **problems(_PROBLEMS)},
+        openapi_extra=body_of(CompletionRequest),
+    )
+    async def completions(request: Request) -> Response:
+        return await exchange(request, CompletionRequest, CompletionReply)
+
+    @router.get("/models", summary="List the models")
+    async def models() -> ModelList:
+        return ModelList(object="list", data=[card(model) for model in backend().models])
+
+    @router.get("/models/{model:path}", summary="Look up a model", responses=problems([404]))
+    async def one_model(model: str) -> ModelCard:
+        known(model)
+        return card(model)
+
+    @router.delete(
+        "/requests/{request_id}", summary="Cancel a running request", responses=problems([404, 503])
+    )
+    async def cancel(request_id: str) -> CancelledRequest:
+        """`request_id` is the X-Request-ID that the request was sent with, or its response has."""
+        if not await backend().cancel(request_id):
+            message = f"no request {show(request_id)} is running here; it may have ended"
+            raise ApiError(404, message, "request_not_found", param="request_id")
+        return CancelledRequest(id=request_id, object="request", cancelled=True)
+
+    return router
