@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 os.environ.update(
     OMP_NUM_THREADS="1",
@@ -23,9 +24,13 @@ hypothesis.settings.load_profile("lopa")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a device that is not there."""
-    present = {"gpu": torch.cuda.is_available(), "npu": hasattr(torch, "npu") and torch.npu.is_available()}
+    """Skip what needs a device or program that is not there."""
+    present = {
+        "gpu": torch.cuda.is_available(),
+        "npu": hasattr(torch, "npu") and torch.npu.is_available(),
+        "browser": shutil.which("chromium") is not None,
+    }
     for item in items:
-        for device, there in present.items():
-            if item.get_closest_marker(device) and not there:
-                item.add_marker(pytest.mark.skip(reason=f"no {device} here"))
+        for need, there in present.items():
+            if item.get_closest_marker(need) and not there:
+                item.add_marker(pytest.mark.skip(reason=f"no {need} here"))

@@ -40,7 +40,7 @@ class FakeServer:
     step_seconds: float = 0.02
     api_key: str | None = None
     refusal: tuple[int, str, dict[str, str]] | None = None
-    """Status, message and headers that every request is answered with."""
+    """Status, message and headers that every completion is answered with; it is about the temperature."""
     breaks_at: int | None = None
     """The step in whose place the stream carries an error."""
     holds_after: int | None = None
@@ -72,7 +72,7 @@ class FakeServer:
         self.bodies.append(await request.json())
         if self.refusal:
             status, message, headers = self.refusal
-            return _error(status, message, headers)
+            return _error(status, message, "temperature", headers)
         chat = request.url.path == "/v1/chat/completions"
         return self._stranger(request) or StreamingResponse(
             self._stream(chat), media_type="text/event-stream"
@@ -155,8 +155,10 @@ def _event(data: str) -> bytes:
     return f"data: {data}\n\n".encode()
 
 
-def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+def _error(
+    status: int, message: str, param: str | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": None}
     return JSONResponse({"error": error}, status, headers)
 
 
