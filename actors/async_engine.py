@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Self, TypeAlias
 
 import ray
@@ -62,7 +62,7 @@ class AsyncRayEngine:
             raise
         return cls(master, info, client, stream, on_step)
 
-    async def decode(self, session: DecodeSession) -> AsyncIterator[Step]:
+    async def decode(self, session: DecodeSession) -> AsyncGenerator[Step, None]:
         """The steps of a request. Closing the iterator frees its slot at the next step.
 
         Raises whatever ended the request, WorkerLostError if the group is lost.

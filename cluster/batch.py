@@ -19,8 +19,9 @@ from lopa_ray.errors import LopaError, PromptError
 from lopa_ray.settings import GenerationSettings, decode_settings, override
 
 if TYPE_CHECKING:
-    from lopa_ray.engine import Engine, Prompt
+    from lopa_ray.engine import Engine
     from lopa_ray.session import DecodeSession
+    from lopa_ray.session_factory import Prompt
 
 PROMPT_KEYS = ("prompt", "messages", "token_ids")
 

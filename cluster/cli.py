@@ -214,6 +214,39 @@ def conformance(
         raise typer.Exit(o.FAILED)
 
 
+@app.command()
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="Ray Serve config; see configs/serve.yaml."),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. [http_options]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on. [http_options]")] = None,
+    model: o.ModelOption = None,
+    lora: o.LoraOption = None,
+    workers: o.WorkersOption = None,
+    assignments: o.SetOption = None,
+    api_keys: Annotated[
+        str | None,
+        typer.Option("--api-keys", metavar="FILE", help="One API key per line. [args.api_keys_file]"),
+    ] = None,
+) -> None:
+    """Serve models behind OpenAI's API, with a playground at /.
+
+    Without --config the demo model on 127.0.0.1:8000. --model, --lora, --workers and --set change the
+    first model of the config. RAY_ADDRESS names a running cluster; without it a local Ray is started,
+    and stopped at the end. SIGTERM and Ctrl-C let what is in flight finish.
+    """
+    with o.exits():
+        changes = o.collect_changes(
+            assignments, {"model.path": model, "model.lora": lora, "group.num_workers": workers}
+        )
+        launch = o.need_extra("cluster.serving.launch", "serve").Launch(config)
+        launch.change(host=host, port=port, api_keys_file=api_keys, model=model, sections=changes)
+        launch.check()
+        launch.run(typer.echo)
+
+
 @app.command("config")
 def show_config(
     config: o.ConfigOption = "demo",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -94,8 +95,17 @@ def load_config(source: str, changes: Changes) -> Config:
 
 def as_yaml(config: Config) -> str:
     """Every setting with its value, as a file that can be loaded again."""
-    sections = {name: getattr(config, name).model_dump(mode="json") for name in Config.model_fields}
-    return yaml.safe_dump(sections, sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(config.as_dict(), sort_keys=False, allow_unicode=True)
+
+
+def need_extra(module: str, extra: str) -> Any:
+    """A module that needs an extra. Raises SettingsError where that is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"this command needs {error.name}, which is not installed: pip install 'lopa-ray[{extra}]'"
+        ) from None
 
 
 @contextmanager

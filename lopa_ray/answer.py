@@ -91,15 +91,15 @@ class Answer:
         self._eos = eos_token_id
         self._keep_trace = keep_trace
         self._trace: list[TraceStep] = []
-        self._steps = 0
-        self._forwards = 0
+        self.steps = 0
+        self.forwards = 0
         self.canvas: tuple[int, ...] = ()
         self.finish_reason: FinishReason | None = None if settings.max_new_tokens else "length"
 
     def add(self, plan: Plan, outcome: StepOutcome) -> TraceStep:
         """Take in a step; returns it as the trace shows it."""
-        self._steps += 1
-        self._forwards += len(plan.branches)
+        self.steps += 1
+        self.forwards += len(plan.branches)
         self.canvas = outcome.canvas
         self.finish_reason = outcome.finish_reason
         step = trace_step(plan, outcome)
@@ -125,8 +125,8 @@ class Answer:
             text=text,
             finish_reason=self.finish_reason,
             tokens=len(self.canvas) if counted is None else counted,
-            steps=self._steps,
-            forwards=self._forwards,
+            steps=self.steps,
+            forwards=self.forwards,
             seconds=seconds,
             prompt_tokens=self._prompt_len,
             trace=tuple(self._trace),

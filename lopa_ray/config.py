@@ -17,6 +17,9 @@ from lopa_ray.strict import Strict
 DEMO_MODEL = Path(__file__).parent / "presets" / "demo-model"
 
 
+SERVE = "serve"
+"""The one file beside the presets that is for Ray Serve."""
+
 RAY_OWN_RESOURCES = ("CPU", "GPU", "NPU", "memory", "object_store_memory")
 
 
@@ -141,6 +144,10 @@ class Config(Strict):
             )
         return self
 
+    def as_dict(self) -> dict[str, Any]:
+        """Every section as plain values, which `parse` takes."""
+        return {name: getattr(self, name).model_dump(mode="json") for name in type(self).model_fields}
+
     @classmethod
     def load(cls, source: str | Path, changes: dict[str, dict[str, Any]] | None = None) -> Self:
         """Read a YAML file, or the preset of that name, with `changes` (section → values) on top.
@@ -184,9 +191,14 @@ def parse_yaml(text: str) -> Any:
 
 
 def presets() -> dict[str, Path]:
-    """The configurations that ship with the package, by name."""
+    """The configurations of decode groups that ship with the package, by name."""
     folder = Path(str(files("configs")))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {path.stem: path for path in sorted(folder.glob("*.yaml")) if path.stem != SERVE}
+
+
+def serve_config() -> Path:
+    """The Ray Serve config that ships with the package."""
+    return Path(str(files("configs"))) / f"{SERVE}.yaml"
 
 
 def _read(source: str | Path) -> dict[str, Any]:

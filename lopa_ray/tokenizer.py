@@ -7,6 +7,7 @@ that a checkpoint does not mark as special, such as `<think>`, are ordinary voca
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,16 @@ _QWEN2_WORDS = (
 _QWEN2_CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer", None)
 
 
+def _byte_alphabet() -> dict[str, int]:
+    """How byte-level tokenizers (GPT-2 and its heirs) write bytes: printable ones as they are, the rest from U+0100."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_alphabet()
+
+
 class Tokenizer:
     """A checkpoint's tokenizer and chat template. Stateless between calls, and picklable."""
 
@@ -39,6 +50,7 @@ class Tokenizer:
         # A twin that reads special tokens as text; a switch on one object would not be thread-safe.
         self._plain = Backend.from_str(backend.to_str())
         self._plain.encode_special_tokens = True
+        self._byte_level = "ByteLevel" in json.dumps(json.loads(backend.to_str()).get("decoder"))
         added = backend.get_added_tokens_decoder()
         self._special = {i: token for i, token in added.items() if token.special and token.content}
 
@@ -87,6 +99,13 @@ class Tokenizer:
         if self._backend.id_to_token(token) is None:
             return f"[{token}]"
         return self._backend.decode([token], skip_special_tokens=False)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The UTF-8 bytes that one token stands for, which may be a part of a character."""
+        written = self._backend.id_to_token(token)
+        if written is not None and self._byte_level and token not in self._special:
+            return bytes(_BYTE_OF[char] for char in written if char in _BYTE_OF)
+        return self.token_text(token).encode()
 
     def chat_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Ids of `messages` (`role`, `content`) as the checkpoint's chat template writes them.

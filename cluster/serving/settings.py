@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
+from lopa_ray.config import Config
 from lopa_ray.strict import Strict
 
 
@@ -47,3 +49,71 @@ class HttpSettings(Strict):
             ):
                 raise ValueError(f"key {at} is no key; allowed: printable ASCII characters without spaces")
         return [key if isinstance(key, SecretStr) else SecretStr(key) for key in value]
+
+
+class ModelEntry(Strict):
+    """One model that is served, on groups of its own."""
+
+    id: str = Field(min_length=1)
+    """What requests name in `model`."""
+
+    config: str = "demo"
+    """Preset, or YAML file of a decode group that every node can read."""
+
+    model: dict[str, Any] = Field(default_factory=dict)
+    """Changes of the file's section `model`."""
+
+    group: dict[str, Any] = Field(default_factory=dict)
+    """Changes of the file's section `group`."""
+
+    decode: dict[str, Any] = Field(default_factory=dict)
+    """Changes of the file's section `decode`: the settings of requests that say nothing else."""
+
+    @property
+    def deployment(self) -> str:
+        """Name of its deployment on Ray Serve."""
+        return re.sub(r"[^A-Za-z0-9_.-]", "-", self.id)
+
+    def load(self) -> Config:
+        """The group's configuration. Raises SettingsError."""
+        return Config.load(self.config, {"model": self.model, "group": self.group, "decode": self.decode})
+
+
+class ServeSettings(Strict):
+    """The arguments of the Serve application."""
+
+    models: list[ModelEntry] = Field(default_factory=lambda: [ModelEntry(id="demo")], min_length=1)
+    """What is served."""
+
+    http: HttpSettings = Field(default_factory=HttpSettings)
+    """What the HTTP layer allows."""
+
+    api_keys_file: str | None = None
+    """File with one API key per line, on the node of the ingress. The environment variable LOPA_API_KEYS
+    (with commas between keys) adds to it. Without both everybody is let in."""
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _entries(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        return [ModelEntry(**entry) if isinstance(entry, dict) else entry for entry in value]
+
+    @field_validator("http", mode="before")
+    @classmethod
+    def _http(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "api_keys" in value:
+            raise ValueError(
+                "api_keys cannot stand in a Serve config, which everybody on the cluster can read; use "
+                "api_keys_file or the environment variable LOPA_API_KEYS"
+            )
+        return HttpSettings(**value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _distinct_names(self) -> Self:
+        for kind in ("id", "deployment"):
+            names = [getattr(entry, kind) for entry in self.models]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(f"models: got two with the {kind} {twice[0]!r}; each needs one of its own")
+        return self

@@ -11,6 +11,7 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
+from lopa_ray.config import DEMO_MODEL
 from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.tokenizer import Tokenizer, require_tokenizer
 
@@ -295,3 +296,9 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: cannot be read"):
         Tokenizer.from_pretrained(tmp_path)
+
+
+def test_bytes_of_tokens_make_up_the_bytes_of_the_text():
+    tokenizer = Tokenizer.from_pretrained(DEMO_MODEL)
+    text = "Mia's 12 €-coins 🙂\n\tné"
+    assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(text))) == text.encode()

@@ -1,0 +1,117 @@
+"""The Serve application: an ingress that speaks HTTP, and one deployment per model.
+
+    serve run cluster.app:build                      # the demo model
+    serve deploy configs/serve.yaml                  # on a running cluster
+
+`num_replicas`, `autoscaling_config`, `max_ongoing_requests` and `max_queued_requests` are Serve's
+own, and stand in the `deployments` of a Serve config under the names `ingress` and of the models.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from actors.branch_pool import actor_options
+from cluster.serving.group_server import GroupServer
+from cluster.serving.ingress import Ingress
+from cluster.serving.messages import Backend
+from cluster.serving.settings import ServeSettings
+from lopa_ray.config import Config
+from lopa_ray.errors import SettingsError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from ray.serve import Application
+
+FRONT_CPUS = 0.1
+"""CPUs that ingress and group servers ask for: they wait more than they compute."""
+
+INGRESS = "ingress"
+
+INGRESS_REQUESTS = 1000
+"""Requests that an ingress replica handles at once; the groups' queues say when there are too many."""
+
+DRAIN_SECONDS = 120.0
+"""How long a replica that is to stop may finish what it has."""
+
+
+class Group(GroupServer):
+    """A `GroupServer` that starts with its replica and ends with it."""
+
+    async def __init__(self, model: str, config: Mapping[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
+        super().__init__(model, config)
+        await self.start()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def build(args: dict[str, Any], overrides: Mapping[str, Mapping[str, Any]] | None = None) -> Application:
+    """The application that `args` (see `ServeSettings`) describe.
+
+    `overrides`: deployment → options, on top of those here; Serve configs have their own place for
+    them. Raises SettingsError.
+    """
+    from ray import serve
+
+    settings = ServeSettings(**args)
+    changes = dict(overrides or {})
+    groups: dict[str, Any] = {}
+    for entry in settings.models:
+        config = entry.load()
+        options = group_options(entry.deployment, config) | dict(changes.pop(entry.deployment, {}))
+        deployment: Any = serve.deployment(Group)
+        groups[entry.id] = deployment.options(**options).bind(entry.id, config.as_dict())
+    options = {
+        "name": INGRESS,
+        "max_ongoing_requests": INGRESS_REQUESTS,
+        "ray_actor_options": {"num_cpus": FRONT_CPUS},
+        "graceful_shutdown_timeout_s": DRAIN_SECONDS,
+        **changes.pop(INGRESS, {}),
+    }
+    front: Any = serve.deployment(serve.ingress(http_app(settings))(Ingress))
+    if changes:
+        known = ", ".join([INGRESS, *(entry.deployment for entry in settings.models)])
+        raise SettingsError(f"deployments: got {sorted(changes)[0]!r}; allowed: {known}")
+    application: Application = front.options(**options).bind(**groups)
+    return application
+
+
+def group_options(name: str, config: Config) -> dict[str, Any]:
+    """Serve's options for a group: the replica and each of its workers get a bundle of one placement group."""
+    options = actor_options(config)
+    worker = {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0), **options.get("resources", {})}
+    bundle = {resource: amount for resource, amount in worker.items() if amount} or {"CPU": FRONT_CPUS}
+    slots = config.model.slots
+    return {
+        "name": name,
+        "ray_actor_options": {"num_cpus": FRONT_CPUS},
+        "placement_group_bundles": [{"CPU": FRONT_CPUS}, *[bundle] * config.group.num_workers],
+        "placement_group_strategy": "PACK",
+        "max_ongoing_requests": 2 * slots,
+        "max_queued_requests": 4 * slots,
+        "health_check_period_s": 5.0,
+        "graceful_shutdown_timeout_s": DRAIN_SECONDS,
+    }
+
+
+def http_app(settings: ServeSettings) -> Any:
+    """A function that builds the HTTP layer inside the ingress replica: only there are its keys read."""
+
+    def make() -> FastAPI:
+        from ray import serve
+
+        from cluster.serving.auth import load_api_keys
+        from cluster.serving.http import create_app
+
+        keys = load_api_keys(settings.api_keys_file, os.environ)
+
+        def backend() -> Backend:
+            replica: Any = serve.get_replica_context().servable_object
+            return cast(Backend, replica)
+
+        return create_app(backend, settings.http.but(api_keys=keys))
+
+    return make

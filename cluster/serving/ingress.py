@@ -1,0 +1,115 @@
+"""Ingress: from HTTP to the group of the model that a request names.
+
+A plain class; `cluster.app` makes a deployment of it and puts the HTTP layer in front.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from ray.exceptions import RayError, RayTaskError
+
+from cluster.serving.messages import GroupStatus, Job, Message
+from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
+
+DEADLINE_GRACE_S = 1.0
+"""A group ends its jobs at their deadline; here that is enforced where a job never reached a group."""
+
+
+class Ingress:
+    """The `Backend` of the HTTP layer. Every method runs on the replica's event loop."""
+
+    def __init__(self, **groups: Any) -> None:
+        """`groups`: model id → handle of its deployment."""
+        self._groups: Mapping[str, Any] = groups
+        self.models = list(groups)
+        self._cancelled: dict[str, asyncio.Event] = {}
+        """Per running job, set to end it."""
+        self._draining = False
+
+    async def run(self, model: str, job: Job) -> AsyncGenerator[Message, None]:
+        """See `Backend.run`."""
+        if self._draining:
+            raise ClusterError("the server is shutting down; send the request to another one")
+        if job.id in self._cancelled:
+            raise ClusterError(f"a request with id {job.id!r} is running; give each one an id of its own")
+        cancelled = self._cancelled[job.id] = asyncio.Event()
+        stream = self._groups[model].options(stream=True).run.remote(job)
+        limit = None if job.deadline_s is None else time.monotonic() + job.deadline_s + DEADLINE_GRACE_S
+        finished = False
+        waiter = asyncio.ensure_future(cancelled.wait())
+        try:
+            while True:
+                following = asyncio.ensure_future(anext(stream, None))
+                timeout = None if limit is None else max(0.0, limit - time.monotonic())
+                done, _ = await asyncio.wait(
+                    {following, waiter}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+                )
+                if following not in done:
+                    following.cancel()
+                    if waiter in done:
+                        raise RequestCancelledError(f"request {job.id} was cancelled")
+                    raise DeadlineError(
+                        f"still waiting for a slot after {job.deadline_s:g} s; try again later"
+                    )
+                message = following.result()
+                if message is None:
+                    finished = True
+                    return
+                yield message
+        except Exception as error:
+            raise _unwrapped(error) from None
+        finally:
+            waiter.cancel()
+            del self._cancelled[job.id]
+            if not finished:
+                stream.cancel()
+
+    async def cancel(self, job_id: str) -> bool:
+        """See `Backend.cancel`."""
+        event = self._cancelled.get(job_id)
+        if event is not None:
+            event.set()
+        return event is not None
+
+    async def status(self) -> list[GroupStatus]:
+        """See `Backend.status`: how Serve's controller sees the groups."""
+        from ray import serve
+
+        application = serve.get_replica_context().app_name
+        deployments = (await asyncio.to_thread(serve.status)).applications[application].deployments
+        found = []
+        for model, handle in self._groups.items():
+            seen = deployments[handle.deployment_name]
+            running = {state.value: count for state, count in seen.replica_states.items()}.get("RUNNING", 0)
+            if not running:
+                raise ClusterError(f"model {model!r} has no running replica ({seen.status}): {seen.message}")
+            found.append(GroupStatus(model, seen.status.value, running))
+        return found
+
+    async def drain(self) -> None:
+        """Refuse new jobs, and return when all running ones have ended."""
+        self._draining = True
+        while self._cancelled:
+            await asyncio.sleep(0.05)
+
+    async def check_health(self) -> None:
+        """Alive as long as it answers."""
+
+
+def _unwrapped(error: Exception) -> Exception:
+    """What the group raised, without Ray's wrapping; Serve's own errors become ours."""
+    from ray.serve.exceptions import BackPressureError, RayServeException
+
+    if isinstance(error, BackPressureError):
+        return OverloadedError("the queue is full; try again later")
+    while isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
+        error = error.cause
+    if isinstance(error, LopaError):
+        return error
+    if isinstance(error, RayError | RayServeException):
+        return ClusterError(f"the group is gone, another one takes its place: {type(error).__name__}")
+    return error

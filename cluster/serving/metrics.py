@@ -1,0 +1,84 @@
+"""What Prometheus sees of a decode group, through Ray's metrics."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ray.util.metrics import Counter, Gauge, Histogram
+
+from actors.master import MasterStatus, StepEvents
+from cluster.serving.messages import Finished
+
+SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]
+STEP_SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
+PER_FORWARD = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0]
+
+
+class GroupMetrics:
+    """The metrics of one replica; Ray adds node and replica, `model` is a tag."""
+
+    def __init__(self, model: str) -> None:
+        tags: dict[str, Any] = {"tag_keys": ("model",)}
+        self._model = {"model": model}
+        self._requests = Counter(
+            "lopa_requests", "Requests by how they ended.", tag_keys=("model", "outcome")
+        )
+        self._latency = Histogram(
+            "lopa_request_seconds", "Seconds from arrival to end.", SECONDS, tag_keys=("model", "outcome")
+        )
+        self._first = Histogram(
+            "lopa_first_step_seconds", "Seconds from arrival to the first decided token.", SECONDS, **tags
+        )
+        self._tokens = Counter("lopa_tokens", "Tokens of finished choices.", **tags)
+        self._tpf = Histogram(
+            "lopa_tokens_per_forward", "Tokens per step of a finished choice.", PER_FORWARD, **tags
+        )
+        self._steps = Counter("lopa_steps", "Steps of the group.", **tags)
+        self._phase = Histogram(
+            "lopa_step_phase_seconds",
+            "Seconds of a step by phase.",
+            STEP_SECONDS,
+            tag_keys=("model", "phase"),
+        )
+        self._wins = Counter(
+            "lopa_branch_wins",
+            "Steps of requests by the kind of branch that won.",
+            tag_keys=("model", "kind"),
+        )
+        self._workers = Gauge("lopa_workers", "Live branch workers.", **tags)
+        self._slots = Gauge("lopa_slots_used", "Cache slots in use.", **tags)
+        self._waiting = Gauge("lopa_requests_waiting", "Requests that wait for a slot in the group.", **tags)
+
+    def on_step(self, batch: StepEvents) -> None:
+        """After every step of the group."""
+        if batch.timing is None:
+            return
+        self._steps.inc(tags=self._model)
+        for phase, seconds in asdict(batch.timing).items():
+            self._phase.observe(seconds, tags={**self._model, "phase": phase})
+        kinds = [
+            "lookahead" if e[1].branches[e[2].winner].fills else "anchor" for e in batch.events if len(e) == 3
+        ]
+        for kind in ("anchor", "lookahead"):
+            if kind in kinds:
+                self._wins.inc(kinds.count(kind), tags={**self._model, "kind": kind})
+
+    def on_finished(self, choice: Finished) -> None:
+        """After every finished choice."""
+        figures = choice.figures
+        self._first.observe(figures.queued_s, tags=self._model)
+        if figures.tokens:
+            self._tokens.inc(figures.tokens, tags=self._model)
+            self._tpf.observe(figures.tpf, tags=self._model)
+
+    def on_job(self, outcome: str, seconds: float) -> None:
+        """After every job: finished, refused, deadline, cancelled or error."""
+        self._requests.inc(tags={**self._model, "outcome": outcome})
+        self._latency.observe(seconds, tags={**self._model, "outcome": outcome})
+
+    def on_status(self, status: MasterStatus) -> None:
+        """Now and then."""
+        self._workers.set(0 if status.broken else status.workers, tags=self._model)
+        self._slots.set(status.in_flight, tags=self._model)
+        self._waiting.set(status.waiting, tags=self._model)

@@ -1,0 +1,73 @@
+"""SessionFactory: from what a user gives to a checked session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, cast
+
+from lopa_ray.config import Config
+from lopa_ray.errors import PromptError, PromptTooLongError
+from lopa_ray.session import DecodeSession, Vocabulary
+from lopa_ray.settings import GenerationSettings
+from lopa_ray.tokenizer import Tokenizer, require_tokenizer
+
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
+"""Text, token ids, or chat messages (mappings with role and content)."""
+
+
+class SessionFactory:
+    """Makes sessions for one model: its configuration, vocabulary and, where it has one, tokenizer."""
+
+    def __init__(self, config: Config, vocabulary: Vocabulary, tokenizer: Tokenizer | None) -> None:
+        self.config = config
+        self.vocabulary = vocabulary
+        self.tokenizer = tokenizer
+
+    def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
+        """Prompt → token ids. Text gets the checkpoint's chat template, if it has one, unless `raw`.
+
+        Raises PromptError for text or messages without a tokenizer, messages without a chat
+        template, and anything that is no prompt.
+        """
+        if isinstance(prompt, str):
+            tokenizer = require_tokenizer(self.tokenizer, self.config.model.folder)
+            if raw or not tokenizer.has_chat_template:
+                return tokenizer.encode(prompt)
+            return tokenizer.chat_prompt([{"role": "user", "content": prompt}])
+        if is_ids(prompt):
+            return list(cast(Sequence[int], prompt))
+        if (
+            isinstance(prompt, Sequence)
+            and prompt
+            and all(isinstance(message, Mapping) for message in prompt)
+        ):
+            tokenizer = require_tokenizer(self.tokenizer, self.config.model.folder)
+            return tokenizer.chat_prompt(cast(Sequence[Mapping[str, str]], prompt))
+        if isinstance(prompt, Sequence) and not prompt:
+            return []
+        raise PromptError(
+            f"got a prompt of type {type(prompt).__name__}; give text, token ids or chat messages"
+        )
+
+    def session(
+        self, prompt: Prompt, settings: GenerationSettings | None = None, *, raw: bool = False
+    ) -> DecodeSession:
+        """A checked request. `settings` default to the configuration's.
+
+        Raises PromptError for a prompt that cannot be decoded, PromptTooLongError for one that is
+        too long with its answer.
+        """
+        settings = settings or self.config.decode
+        ids = self.encode(prompt, raw=raw)
+        room = self.config.model.max_model_len
+        if len(ids) + settings.max_new_tokens > room:
+            raise PromptTooLongError(
+                f"{len(ids)} prompt tokens and max_new_tokens {settings.max_new_tokens} exceed max_model_len {room}; "
+                "shorten the prompt, lower max_new_tokens or raise max_model_len"
+            )
+        return DecodeSession.create(ids, settings, self.vocabulary)
+
+
+def is_ids(prompt: object) -> bool:
+    """Whether a prompt is a list of token ids."""
+    return isinstance(prompt, Sequence) and len(prompt) > 0 and all(type(token) is int for token in prompt)
