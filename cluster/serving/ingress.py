@@ -26,17 +26,16 @@ class Ingress:
         """`groups`: model id → handle of its deployment."""
         self._groups: Mapping[str, Any] = groups
         self.models = list(groups)
-        self._cancelled: dict[str, asyncio.Event] = {}
-        """Per running job, set to end it."""
+        self._running: dict[str, list[asyncio.Event]] = {}
+        """Per id of a running job an event that ends it; ids come from clients and may be in use twice."""
         self._draining = False
 
     async def run(self, model: str, job: Job) -> AsyncGenerator[Message, None]:
         """See `Backend.run`."""
         if self._draining:
             raise ClusterError("the server is shutting down; send the request to another one")
-        if job.id in self._cancelled:
-            raise ClusterError(f"a request with id {job.id!r} is running; give each one an id of its own")
-        cancelled = self._cancelled[job.id] = asyncio.Event()
+        cancelled = asyncio.Event()
+        self._running.setdefault(job.id, []).append(cancelled)
         stream = self._groups[model].options(stream=True).run.remote(job)
         limit = None if job.deadline_s is None else time.monotonic() + job.deadline_s + DEADLINE_GRACE_S
         finished = False
@@ -64,16 +63,18 @@ class Ingress:
             raise _unwrapped(error) from None
         finally:
             waiter.cancel()
-            del self._cancelled[job.id]
+            self._running[job.id].remove(cancelled)
+            if not self._running[job.id]:
+                del self._running[job.id]
             if not finished:
                 stream.cancel()
 
     async def cancel(self, job_id: str) -> bool:
         """See `Backend.cancel`."""
-        event = self._cancelled.get(job_id)
-        if event is not None:
+        events = self._running.get(job_id, [])
+        for event in events:
             event.set()
-        return event is not None
+        return bool(events)
 
     async def status(self) -> list[GroupStatus]:
         """See `Backend.status`: how Serve's controller sees the groups."""
@@ -93,7 +94,7 @@ class Ingress:
     async def drain(self) -> None:
         """Refuse new jobs, and return when all running ones have ended."""
         self._draining = True
-        while self._cancelled:
+        while self._running:
             await asyncio.sleep(0.05)
 
     async def check_health(self) -> None:
