@@ -59,8 +59,7 @@ async def measure(url: str, model: str, budget: str, concurrency: int, requests:
     found: list[dict[str, Any]] = []
 
     async def client(session: aiohttp.ClientSession) -> None:
-        for problem in problems:
-            found.append(await ask(session, model, problem, BUDGETS[budget]))
+        found.extend([await ask(session, model, problem, BUDGETS[budget]) for problem in problems])
 
     async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0)) as session:
         began = time.perf_counter()
