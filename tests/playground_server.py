@@ -119,10 +119,7 @@ class FakeServer:
 
     def _picture(self, step: int, steps: int) -> dict[str, Any]:
         cells = [{"t": text, "s": s} if s <= step else {"t": "", "s": 0} for text, s in self.decode]
-        tried = [
-            (f"+{i}", f"{text.strip() or '␣'}@{at}")
-            for i, (at, text) in enumerate(_next(self.decode, step), 1)
-        ]
+        tried = [(f"+{i}", f"{text}@{at}") for i, (at, text) in enumerate(_next(self.decode, step), 1)]
         names = [*tried, ("anchor", "")] if step > 1 else [("anchor", "")]
         sure = [0.55 + 0.4 * step / steps + 0.045 * math.sin(7 * step + 3 * i) for i in range(len(names))]
         racers = [

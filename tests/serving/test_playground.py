@@ -256,6 +256,7 @@ def test_keyboard_alone_is_enough(page: Page, server: FakeServer) -> None:
     expect(page.locator("#at")).to_have_text(f"step 3 of {STEPS}")
     page.locator("#runs button").last.press("Enter")
     expect(page.locator("#at")).to_have_text("step 2 of 2")
+    expect(page.get_by_role("status")).to_have_text("Stopped after 2 steps.")
 
 
 @browser_test
