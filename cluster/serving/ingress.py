@@ -26,16 +26,15 @@ class Ingress:
         """`groups`: model id → handle of its deployment."""
         self._groups: Mapping[str, Any] = groups
         self.models = list(groups)
-        self._running: dict[str, list[asyncio.Event]] = {}
-        """Per id of a running job an event that ends it; ids come from clients and may be in use twice."""
+        self._running: dict[str, asyncio.Event] = {}
+        """Per id of a running job an event that ends it. The HTTP layer refuses an id that is in use."""
         self._draining = False
 
     async def run(self, model: str, job: Job) -> AsyncGenerator[Message, None]:
         """See `Backend.run`."""
         if self._draining:
             raise ClusterError("the server is shutting down; send the request to another one")
-        cancelled = asyncio.Event()
-        self._running.setdefault(job.id, []).append(cancelled)
+        cancelled = self._running[job.id] = asyncio.Event()
         stream = self._groups[model].options(stream=True).run.remote(job)
         limit = None if job.deadline_s is None else time.monotonic() + job.deadline_s + DEADLINE_GRACE_S
         finished = False
@@ -63,18 +62,16 @@ class Ingress:
             raise _unwrapped(error) from None
         finally:
             waiter.cancel()
-            self._running[job.id].remove(cancelled)
-            if not self._running[job.id]:
-                del self._running[job.id]
+            del self._running[job.id]
             if not finished:
                 stream.cancel()
 
     async def cancel(self, job_id: str) -> bool:
         """See `Backend.cancel`."""
-        events = self._running.get(job_id, [])
-        for event in events:
+        event = self._running.get(job_id)
+        if event is not None:
             event.set()
-        return bool(events)
+        return event is not None
 
     async def status(self) -> list[GroupStatus]:
         """See `Backend.status`: how Serve's controller sees the groups."""
