@@ -10,7 +10,7 @@ from cluster.serving.log import log_failure, record_of
 from cluster.serving.messages import Backend
 from cluster.serving.middleware import Failures, RequestLog
 from cluster.serving.objects import GroupHealth, Health, Version
-from cluster.serving.openapi import add_requests, problems
+from cluster.serving.openapi import add_schemas, problems
 from cluster.serving.settings import HttpSettings
 from cluster.serving.v1 import v1_routes
 from lopa_ray import __version__
@@ -92,7 +92,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings) -> "FastA
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = add_requests(describe())
+            app.openapi_schema = add_schemas(describe())
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]

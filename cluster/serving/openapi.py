@@ -1,4 +1,4 @@
-"""The OpenAPI document: requests are parsed by hand, so their schemas are added by hand."""
+"""The OpenAPI document. Requests are parsed and events are written by hand, so their schemas are added by hand."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pydantic import BaseModel
 
 from cluster.serving.chat import ChatRequest
 from cluster.serving.completions import CompletionRequest
-from cluster.serving.objects import ErrorObject
+from cluster.serving.objects import ChatChunk, CompletionChunk, ErrorObject
 
-REQUESTS: tuple[type[BaseModel], ...] = (ChatRequest, CompletionRequest)
+BY_HAND: tuple[type[BaseModel], ...] = (ChatRequest, CompletionRequest, ChatChunk, CompletionChunk)
 _SCHEMAS = "#/components/schemas/"
+_JSON_TEXT = {"type": "string", "contentMediaType": "application/json"}
 
 _REASONS = {
     400: "The request is wrong: `param` names the field, `message` says what is allowed.",
@@ -35,8 +36,7 @@ def problems(statuses: Iterable[int]) -> dict[int | str, dict[str, Any]]:
 
 def body_of(request: type[BaseModel]) -> dict[str, Any]:
     """The part of an operation that describes its body."""
-    schema = {"$ref": _SCHEMAS + request.__name__}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": _ref(request)}}}}
 
 
 def events_of(chunk: type[BaseModel], whole: type[BaseModel]) -> dict[str, Any]:
@@ -45,18 +45,28 @@ def events_of(chunk: type[BaseModel], whole: type[BaseModel]) -> dict[str, Any]:
         f"The whole answer; with `stream: true` server-sent events of {chunk.__name__}, each "
         "`data: {JSON}` and an empty line, then `data: [DONE]`. An error in a stream is an event with `error`."
     )
+    data = [
+        {"const": "[DONE]"},
+        *({**_JSON_TEXT, "contentSchema": _ref(event)} for event in (chunk, ErrorObject)),
+    ]
+    event = {"type": "object", "properties": {"data": {"anyOf": data}}, "required": ["data"]}
     return {
         "model": whole,
         "description": description,
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        # A keyword of OpenAPI 3.2, which tools take in 3.1 too.
+        "content": {"text/event-stream": {"itemSchema": event}},
     }
 
 
-def add_requests(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with the schemas that `body_of` refers to."""
+def add_schemas(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with the schemas that `body_of` and `events_of` refer to."""
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    for request in REQUESTS:
-        schema = request.model_json_schema(ref_template=_SCHEMAS + "{model}")
+    for model in BY_HAND:
+        schema = model.model_json_schema(ref_template=_SCHEMAS + "{model}")
         schemas.update(schema.pop("$defs", {}))
-        schemas[request.__name__] = schema
+        schemas[model.__name__] = schema
     return document
+
+
+def _ref(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": _SCHEMAS + model.__name__}
