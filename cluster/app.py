@@ -9,6 +9,7 @@ own, and stand in the `deployments` of a Serve config under the names `ingress` 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -41,6 +42,7 @@ class Group(GroupServer):
     """A `GroupServer` that starts with its replica and ends with it."""
 
     async def __init__(self, model: str, config: Mapping[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
+        join_logs()
         super().__init__(model, config)
         await self.start()
 
@@ -97,6 +99,14 @@ def group_options(name: str, config: Config) -> dict[str, Any]:
     }
 
 
+def join_logs() -> None:
+    """Have this project's log lines go where Serve's go, in the replica that calls this."""
+    logger = logging.getLogger("lopa")
+    logger.setLevel(logging.getLogger("ray.serve").level)
+    for handler in logging.getLogger("ray.serve").handlers:
+        logger.addHandler(handler)
+
+
 def http_app(settings: ServeSettings) -> Any:
     """A function that builds the HTTP layer inside the ingress replica: only there are its keys read."""
 
@@ -106,6 +116,7 @@ def http_app(settings: ServeSettings) -> Any:
         from cluster.serving.auth import load_api_keys
         from cluster.serving.http import create_app
 
+        join_logs()
         keys = load_api_keys(settings.api_keys_file, os.environ)
 
         def backend() -> Backend:
