@@ -123,6 +123,6 @@ def http_app(settings: ServeSettings) -> Any:
             replica: Any = serve.get_replica_context().servable_object
             return cast(Backend, replica)
 
-        return create_app(backend, settings.http.but(api_keys=keys))
+        return create_app(backend, settings.http.but(api_keys=keys), send_id=False)
 
     return make

@@ -17,7 +17,7 @@ from lopa_ray.errors import (
     SettingsError,
 )
 
-_KINDS = {401: "authentication_error", 429: "rate_limit_error", 499: "request_cancelled"}
+_KINDS = {429: "rate_limit_error", 499: "request_cancelled"}
 
 _STATUS: tuple[tuple[type[LopaError], int, str], ...] = (
     (PromptTooLongError, 400, "context_length_exceeded"),

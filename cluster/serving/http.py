@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 _PAGE_HEADERS = {"Content-Security-Policy": "default-src 'self' 'unsafe-inline' data: blob:"}
 
 
-def create_app(backend: Callable[[], Backend], settings: HttpSettings) -> "FastAPI":
-    """The application. `backend` is called per request, since a server may build the application first."""
+def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_id: bool = True) -> "FastAPI":
+    """The application. `backend` is called per request, since a server may build the application first.
+
+    `send_id` is false where a proxy in front puts X-Request-ID into requests and responses, as Ray Serve's does.
+    """
     from fastapi import FastAPI, Request, Response
     from fastapi.middleware.cors import CORSMiddleware
     from starlette.exceptions import HTTPException
@@ -47,7 +50,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings) -> "FastA
             allow_headers=["*"],
             expose_headers=["X-Request-ID", "Retry-After"],
         )
-    app.add_middleware(RequestLog)
+    app.add_middleware(RequestLog, send_id=send_id)
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:

@@ -21,8 +21,9 @@ _OWN_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 class RequestLog:
     """Outermost middleware: gives every request an id, and logs how it ended."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, *, send_id: bool) -> None:
+        """`send_id`: responses get the header here, and not from a proxy in front."""
+        self._app, self._send_id = app, send_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -35,7 +36,8 @@ class RequestLog:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                message = {**message, "headers": [*message["headers"], (b"x-request-id", own.encode())]}
+                if self._send_id:
+                    message = {**message, "headers": [*message["headers"], (b"x-request-id", own.encode())]}
             await send(message)
 
         began = time.perf_counter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from serving_fakes import MODEL, OTHER_MODEL, FakeBackend, Server, serving
 
 from cluster.serving.auth import load_api_keys
 from cluster.serving.errors import api_error
+from cluster.serving.http import create_app
 from cluster.serving.objects import ErrorObject, Health, ModelCard, ModelList
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
@@ -226,3 +229,57 @@ def test_requests_run_together(server: Server) -> None:
 
 def test_how_long_to_wait_is_a_setting() -> None:
     assert api_error(LopaError("x"), retry_after_s=3).headers == {"Retry-After": "3"}
+
+
+def test_a_proxy_may_send_the_id() -> None:
+    app = create_app(FakeBackend, HttpSettings(), send_id=False)
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.post(CHAT, json=ASK, headers={"X-Request-ID": "of-a-proxy"})
+
+    response = asyncio.run(ask())
+    assert "x-request-id" not in response.headers
+    assert response.json()["id"] == "chatcmpl-of-a-proxy"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fate", ["cancelled", "gone while sending", "gone while waiting"])
+def test_whatever_ends_the_task_ends_the_job(stream: bool, fate: str) -> None:
+    """Straight over ASGI: Ray Serve cancels the task, and a client may stop reading and then vanish."""
+    backend = FakeBackend(hold=fate != "gone while sending")
+    app = create_app(lambda: backend, HttpSettings())
+    body = json.dumps({**ASK, "stream": stream}).encode()
+
+    async def run() -> None:
+        began, gone, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive() -> Any:
+            message = next(messages, None)
+            if message is None:
+                began.set()
+                await gone.wait()
+                return {"type": "http.disconnect"}
+            return message
+
+        async def send(_: Any) -> None:
+            if fate == "gone while sending":
+                await never.wait()
+
+        scope = {"type": "http", "method": "POST", "path": CHAT, "raw_path": CHAT.encode(), "headers": []}
+        task = asyncio.create_task(app({**scope, "query_string": b"", "root_path": ""}, receive, send))
+        await began.wait()
+        while not backend.running and not backend.closed:
+            await asyncio.sleep(0)
+        if fate == "cancelled":
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            gone.set()
+            await task
+        assert len(backend.closed) == 1 and not backend.running
+
+    asyncio.run(asyncio.wait_for(run(), 20))
