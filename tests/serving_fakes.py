@@ -151,12 +151,13 @@ class Server:
     url: str
     backend: FakeBackend
 
-    def wait_until(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
-        """Fails if the condition does not come true in time."""
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, "waited in vain"
-            time.sleep(0.005)
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Fails if the condition does not come true in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
 
 
 @contextlib.contextmanager

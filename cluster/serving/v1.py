@@ -66,7 +66,7 @@ def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> "APIRou
         record = record_of(request.scope)
         length = request.headers.get("content-length")
         body = parse_object(await read_body(request.receive, length, settings.max_body_bytes))
-        logger.debug("request %s has the fields %s", record.id, ", ".join(sorted(body)))
+        logger.debug("request %s has the fields %s", record.id, sorted(body))
         asked = kind.read(body)
         job = make_job(record.id, asked, settings)
         known(asked.model)

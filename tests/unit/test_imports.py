@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = {"fastapi", "flash_attn", "lm_eval", "matplotlib", "pandas", "pyarrow", "torch_npu", "uvicorn"}
+EXTRAS = {
+    *("fastapi", "flash_attn", "httpx", "lm_eval", "matplotlib", "openai", "pandas", "playwright", "pyarrow"),
+    *("schemathesis", "starlette", "torch_npu", "uvicorn"),
+}
 
 IMPORT_ALL = """
 import importlib, pkgutil

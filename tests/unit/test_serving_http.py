@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serving_fakes import MODEL, OTHER_MODEL, FakeBackend, Server, serving
+from serving_fakes import MODEL, OTHER_MODEL, FakeBackend, Server, serving, wait_until
 
 from cluster.serving.auth import load_api_keys
 from cluster.serving.errors import api_error
@@ -168,7 +168,7 @@ def test_a_client_that_goes_away_ends_its_job(server: Server, stream: bool, acce
     backend.hold, backend.hold_before = accepted, not accepted
     with httpx.Client(base_url=server.url, timeout=0.3) as client, pytest.raises(httpx.ReadTimeout):
         client.post(CHAT, json={**ASK, "stream": stream})
-    server.wait_until(lambda: len(backend.closed) == 1)
+    wait_until(lambda: len(backend.closed) == 1)
     assert not backend.running
 
 
@@ -176,7 +176,7 @@ def test_a_client_that_leaves_a_stream_ends_its_job(server: Server) -> None:
     server.backend.step_s = 0.05
     with httpx.stream("POST", f"{server.url}{CHAT}", json={**ASK, "stream": True}) as response:
         next(response.iter_bytes())
-    server.wait_until(lambda: len(server.backend.closed) == 1)
+    wait_until(lambda: len(server.backend.closed) == 1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -191,7 +191,7 @@ def test_cancelling(server: Server, client: httpx.Client, stream: bool) -> None:
         )
     )
     thread.start()
-    server.wait_until(lambda: "r.1" in backend.running)
+    wait_until(lambda: "r.1" in backend.running)
     # An id belongs to one request at a time.
     twin = client.post(CHAT, json=ask, headers={"X-Request-ID": "r.1"})
     assert refusal(twin, 409).code == "request_id_in_use"
@@ -220,7 +220,7 @@ def test_requests_run_together(server: Server) -> None:
     ]
     for thread in threads:
         thread.start()
-    server.wait_until(lambda: len(server.backend.running) == 8)
+    wait_until(lambda: len(server.backend.running) == 8)
     server.backend.hold = False
     for thread in threads:
         thread.join(20)

@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from serving_fakes import MODEL, OTHER_MODEL, WORDS, FakeBackend, Server, serving
+from serving_fakes import MODEL, OTHER_MODEL, WORDS, FakeBackend, Server, serving, wait_until
 
 from lopa_ray.errors import OverloadedError, PromptTooLongError, RequestCancelledError
 
@@ -153,4 +153,4 @@ def test_leaving_a_stream_ends_the_job(server: Server, client: openai.OpenAI) ->
     server.backend.step_s = 0.05
     with client.chat.completions.create(model=MODEL, messages=HI, stream=True) as stream:
         next(iter(stream))
-    server.wait_until(lambda: len(server.backend.closed) == 1)
+    wait_until(lambda: len(server.backend.closed) == 1)

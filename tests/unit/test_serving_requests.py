@@ -311,6 +311,15 @@ def test_a_body_that_is_no_json_object_is_refused(client: httpx.Client, body: by
     assert error["code"] == "invalid_json"
 
 
+@pytest.mark.parametrize("field", ["tools", "messages", "lopa", "metadata", "x"])
+def test_what_is_nested_as_deeply_as_json_can_be_is_refused(client: httpx.Client, field: str) -> None:
+    for depth in (200, 600, 900, 950, 1000):
+        for front, back in (("[", "]"), ('{"decoder":', "}")):
+            value = front * depth + "1" + back * depth
+            content = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "a"}}], "{field}": {value}}}'
+            refusal(client.post(CHAT, content=content), 400)
+
+
 def test_a_surrogate_pair_is_a_character(server: Server, client: httpx.Client) -> None:
     body = json.dumps({"model": MODEL, "prompt": "🙂"}).encode()
     assert b"\\ud83d" in body
