@@ -58,6 +58,10 @@ class FakeBackend:
     closed: list[str] = field(default_factory=list)
     cancelled: set[str] = field(default_factory=set)
 
+    def reset(self) -> None:
+        """As it was when it was made."""
+        vars(self).update(vars(FakeBackend()))
+
     async def run(self, model: str, job: Job) -> AsyncGenerator[Message, None]:
         self.jobs.append((model, job))
         self.running.add(job.id)

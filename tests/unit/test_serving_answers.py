@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import pytest
-from serving_fakes import MODEL, WORDS, FakeBackend, serving, wait_until
+from serving_fakes import MODEL, WORDS, FakeBackend, Server, serving, wait_until
 
 from cluster.serving.completions import CompletionReply
-from cluster.serving.messages import Job, Piece, TokenLogprob
+from cluster.serving.messages import Accepted, Job, Message, Piece, TokenLogprob
 from cluster.serving.objects import ChatChunk, ChatCompletion, Completion, CompletionChunk, ErrorObject
 from lopa_ray.errors import (
     DeadlineError,
@@ -29,14 +29,21 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WHOLE = "".join(WORDS)
 
 
-@pytest.fixture
-def backend() -> FakeBackend:
-    return FakeBackend()
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as running:
+        yield running
 
 
 @pytest.fixture
-def client(backend: FakeBackend) -> Iterator[httpx.Client]:
-    with serving(backend) as server, httpx.Client(base_url=server.url, timeout=30) as opened:
+def backend(server: Server) -> FakeBackend:
+    server.backend.reset()
+    return server.backend
+
+
+@pytest.fixture
+def client(server: Server, backend: FakeBackend) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=30) as opened:
         yield opened
 
 
@@ -247,15 +254,13 @@ def test_a_deadline_leaves_what_was_decided(backend: FakeBackend, client: httpx.
     assert last["error"] == response.json()["error"]
 
 
-def test_a_backend_that_ends_early_is_an_error(backend: FakeBackend, client: httpx.Client) -> None:
-    original = backend._messages
+def test_a_backend_that_ends_early_is_an_error(
+    backend: FakeBackend, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ends_early(job: Job) -> AsyncIterator[Message]:
+        yield Accepted((1,), 8)
 
-    async def cut_short(job: Any) -> Any:
-        async for message in original(job):
-            yield message
-            return
-
-    backend._messages = cut_short  # type: ignore[method-assign]
+    monkeypatch.setattr(backend, "_messages", ends_early)
     assert client.post(CHAT, json=body(CHAT)).json()["error"]["code"] == "internal_error"
     assert events(client.post(CHAT, json=body(CHAT, stream=True)))[-1]["error"]["code"] == "internal_error"
 

@@ -25,10 +25,16 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with serving(FakeBackend()) as running:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Server]:
+    with serving() as running:
         yield running
+
+
+@pytest.fixture
+def server(shared: Server) -> Server:
+    shared.backend.reset()
+    return shared
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from serving_fakes import MODEL, OTHER_MODEL, WORDS, FakeBackend, Server, serving, wait_until
+from serving_fakes import MODEL, OTHER_MODEL, WORDS, Server, serving, wait_until
 
 from lopa_ray.errors import OverloadedError, PromptTooLongError, RequestCancelledError
 
@@ -16,10 +16,16 @@ WHOLE = "".join(WORDS)
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with serving(FakeBackend(), api_keys=["right"]) as running:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Server]:
+    with serving(api_keys=["right"]) as running:
         yield running
+
+
+@pytest.fixture
+def server(shared: Server) -> Server:
+    shared.backend.reset()
+    return shared
 
 
 @pytest.fixture
