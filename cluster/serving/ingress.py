@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from ray.exceptions import RayError, RayTaskError
 
@@ -82,10 +82,11 @@ class Ingress:
         found = []
         for model, handle in self._groups.items():
             seen = deployments[handle.deployment_name]
-            running = {state.value: count for state, count in seen.replica_states.items()}.get("RUNNING", 0)
+            states = cast(Mapping[str, int], seen.replica_states)  # the values of an enumeration
+            running = states.get("RUNNING", 0)
             if not running:
                 raise ClusterError(f"model {model!r} has no running replica ({seen.status}): {seen.message}")
-            found.append(GroupStatus(model, seen.status.value, running))
+            found.append(GroupStatus(model, str(seen.status), running))
         return found
 
     async def drain(self) -> None:
