@@ -21,6 +21,7 @@ from word_problems import Problem, training_problems
 ANSWER = 64
 WINDOW_ENDS = (0.1, 0.4, 0.25, 0.25)  # how often a window ends at answer column 16, 32, 48, 64
 DRILL_SHARE = 0.25  # of the problems of a next-token step
+FALSE_SHARE = 0.2  # of the diffusion samples get a false digit, so that a wrong guess looks unsure
 CAUSAL_EVERY = 4  # diffusion steps between batches that keep the model calculating from left to right
 
 
@@ -91,7 +92,13 @@ def causal_batch(ids: Tensor, lengths: Tensor, result: Tensor) -> Batch:
 
 
 def diffusion_batch(
-    ids: Tensor, lengths: Tensor, result: Tensor, repeated: Tensor, full_share: float, rng: torch.Generator
+    ids: Tensor,
+    lengths: Tensor,
+    result: Tensor,
+    repeated: Tensor,
+    digits: Tensor,
+    full_share: float,
+    rng: torch.Generator,
 ) -> Batch:
     """Windows of noisy blocks behind clean ones, all ending in the same column; nothing exists behind it."""
 
@@ -133,7 +140,29 @@ def diffusion_batch(
     weights = masked * torch.where(hard, 0.5, 1.0)
     weights[masked & result & (open_results <= 2)] = 3.0
     weights[:, 1:][(ids[:, 1:] == EOS) & (ids[:, :-1] == EOS)] *= 0.3
-    return Batch(ids.masked_fill(masked, MASK), ids, weights, allowed[:, None])
+    inputs, targets = falsify(ids, result & ~masked & (offset >= 0), hard & masked, digits, rng)
+    return Batch(inputs.masked_fill(masked, MASK), targets, weights, allowed[:, None])
+
+
+def falsify(
+    ids: Tensor, decided: Tensor, open_digits: Tensor, digits: Tensor, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Inputs and targets [B, T] in which some samples hold one false digit among the `decided` ones.
+
+    What hangs on it has no right answer any more: the targets there are random digits. A decoder
+    that compares branches by their confidence needs a model that is unsure behind a mistake.
+    """
+    batch, total = ids.shape
+    pick = (torch.rand(batch, total, generator=rng) * decided).argmax(1)
+    chosen = decided.any(1) & (torch.rand(batch, generator=rng) < FALSE_SHARE)
+    rows = torch.arange(batch)
+    value = (ids[rows, pick][:, None] == digits).int().argmax(1)
+    false = digits[(value + torch.randint(1, 10, (batch,), generator=rng)) % 10]
+    inputs = ids.clone()
+    inputs[rows[chosen], pick[chosen]] = false[chosen]
+    behind = open_digits & chosen[:, None] & (torch.arange(total) >= pick[:, None] - 1)
+    noise = digits[torch.randint(0, 10, (batch, total), generator=rng)]
+    return inputs, torch.where(behind, noise, ids)
 
 
 def is_causal(step: int, causal_steps: int) -> bool:
@@ -153,4 +182,5 @@ def batch_of_step(
     if causal:
         return causal_batch(ids, lengths, result)
     rng = torch.Generator().manual_seed(seed)
-    return diffusion_batch(ids, lengths, result, repeated, full_attention, rng)
+    digits = torch.tensor([tokenizer.token_to_id(c) for c in "0123456789"])
+    return diffusion_batch(ids, lengths, result, repeated, digits, full_attention, rng)

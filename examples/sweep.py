@@ -1,6 +1,6 @@
 """Score and TPF of the shipped model over branches × confidence × attention, as a Markdown table.
 
-Everything else is as in the preset `demo`, but for the creation confidence's share (`--alpha`).
+Everything else is as in the preset `demo`.
 
     python examples/sweep.py --problems 100 --jobs 2 --out runs/sweep.jsonl
     python examples/sweep.py --table runs/sweep.jsonl
@@ -85,7 +85,6 @@ def main() -> None:
     parser.add_argument("--branches", type=int, nargs="+", default=BRANCHES)
     parser.add_argument("--confidences", type=float, nargs="+", default=CONFIDENCES)
     parser.add_argument("--attentions", nargs="+", default=ATTENTIONS, choices=ATTENTIONS)
-    parser.add_argument("--alpha", type=float, default=0.0, help="0 is LoPA as published")
     parser.add_argument("--table", type=Path, help="only print the table of a finished run")
     arguments = parser.parse_args()
     out: Path = arguments.table or arguments.out
@@ -95,8 +94,9 @@ def main() -> None:
         done = {(*(row[key] for key in keys), row["problems"]) for row in rows}
         grid = product(arguments.branches, arguments.confidences, arguments.attentions)
         missing = [point for point in grid if (*point, arguments.problems) not in done]
-        fixed = {"creation_confidence_alpha": arguments.alpha, "max_new_tokens": 64}
-        tasks = [(dict(zip(keys, point, strict=True)) | fixed, arguments.problems) for point in missing]
+        tasks = [
+            ({**dict(zip(keys, point, strict=True)), "max_new_tokens": 64}, arguments.problems) for point in missing
+        ]
         out.parent.mkdir(parents=True, exist_ok=True)
         context = multiprocessing.get_context("spawn")
         with context.Pool(arguments.jobs, start, (arguments.model,)) as pool, out.open("a") as file:

@@ -49,7 +49,8 @@ class Kind:
     """Wordings of one sort of problem.
 
     `[t=a*b]` in the answer stands for the calculation written out, and names its result;
-    the letters of `numbers` are drawn from the ranges given there.
+    the letters of `numbers` are drawn from the ranges given there. `<has|gets>` is one of these
+    words, by chance: where nothing tells them apart a decoder has to choose, as in any text.
     """
 
     questions: tuple[str, ...]
@@ -67,7 +68,7 @@ KINDS = (
             "How many {item} does {name} have left?",
             "How many {item} does {name} have left from {a} {box} of {b} {item} if {he} gives {c} to {friend}?",
         ),
-        "{name} has [t=a*b] {item}. {name} has [u=t-c] {item} left.",
+        "<So|Now> {name} <has|gets> [t=a*b] {item}. <Then|So> {name} <has|gets> [u=t-c] {item} left.",
         {"a": SMALL, "b": SMALL, "c": (10, 30)},
     ),
     Kind(
@@ -77,7 +78,7 @@ KINDS = (
             "{friend} has {b} times as many {item} as {name}, and {name} has {a}. "
             "How many {item} do {name} and {friend} have together?",
         ),
-        "{friend} has [t=a*b] {item}. Together they have [u=a+t] {item}.",
+        "<So|Now> {friend} <has|gets> [t=a*b] {item}. <So|In all> they <have|get> [u=a+t] {item}.",
         {"a": SMALL, "b": SMALL},
     ),
     Kind(
@@ -86,7 +87,8 @@ KINDS = (
             "One of the {item} costs ${b} and one of the {item2} costs ${d}. "
             "How much does {name} pay for {a} {item} and {c} {item2}?",
         ),
-        "The {item} cost $[t=a*b]. The {item2} cost $[u=c*d]. {name} pays $[v=t+u].",
+        "<So|Now> {name} <pays|gives> $[t=a*b]. <Then|So> {name} <pays|gives> $[u=c*d]. "
+        "<So|In all> {name} <pays|gives> $[v=t+u].",
         {"a": SMALL, "b": SMALL, "c": SMALL, "d": SMALL},
     ),
     Kind(
@@ -94,7 +96,7 @@ KINDS = (
             "{name} has ${c}. {He} buys {a} {item} for ${b} each. How much money does {he} have left?",
             "{name} buys {a} {item} at ${b} each and pays with ${c}. How much money does {name} have left?",
         ),
-        "The {item} cost $[t=a*b]. {name} has $[u=c-t] left.",
+        "<So|Now> {name} <pays|gives> $[t=a*b]. <Then|So> {name} <has|gets> $[u=c-t] left.",
         {"a": SMALL, "b": SMALL, "c": (10, 99)},
     ),
     Kind(
@@ -104,7 +106,7 @@ KINDS = (
             "On {day} {name} finds {a} {item}. On {day2} {he} finds {b} more than on {day}. "
             "How many {item} does {he} find on both days?",
         ),
-        "On {day2} {name} finds [t=a+b] {item}. On both days {name} finds [u=a+t] {item}.",
+        "<So|Now> {name} <finds|gets> [t=a+b] {item}. <So|In all> {name} <finds|gets> [u=a+t] {item}.",
         {"a": (10, 39), "b": (10, 20)},
     ),
     Kind(
@@ -113,7 +115,7 @@ KINDS = (
             "How many {item} are in each?",
             "{name} puts {a} {item} and {b} more {item} into {c} {box}. How many {item} are in each?",
         ),
-        "{name} has [t=a+b] {item}. In each there are [u=t/c] {item}.",
+        "<So|Now> {name} <has|gets> [t=a+b] {item}. <Then|So> each <has|gets> [u=t/c] {item}.",
         {"a": (10, 60), "b": (10, 20), "c": SMALL},
     ),
     Kind(
@@ -123,7 +125,8 @@ KINDS = (
             "For {b} days {name} makes {a} {item} a day. {friend} gets {d} {item} and {c} are sold. "
             "How many {item} does {name} have left?",
         ),
-        "{name} makes [t=a*b] {item}. After selling {name} has [u=t-c] {item}. {name} has [v=u-d] {item} left.",
+        "<So|Now> {name} <has|makes> [t=a*b] {item}. <Then|So> {name} <has|gets> [u=t-c] {item}. "
+        "<Then|So> {name} <has|gets> [v=u-d] {item} left.",
         {"a": SMALL, "b": SMALL, "c": (10, 30), "d": SMALL},
     ),
     Kind(
@@ -133,7 +136,8 @@ KINDS = (
             "How much money does {name} make if {he} sells {a} {item} for ${b} each "
             "and buys {c} {box} for ${d} each?",
         ),
-        "{name} gets $[t=a*b]. The {box} cost $[u=c*d]. {name} makes $[v=t-u].",
+        "<So|Now> {name} <makes|gets> $[t=a*b]. <Then|So> {name} <pays|gives> $[u=c*d]. "
+        "<Then|So> {name} <makes|gets> $[v=t-u].",
         {"a": SMALL, "b": SMALL, "c": SMALL, "d": SMALL},
     ),
     Kind(
@@ -143,7 +147,8 @@ KINDS = (
             "A book has {c} pages. {name} reads {a} pages on {day}, {b} pages on {day2} "
             "and the rest at {d} pages a day. How many days does {he} need for the rest?",
         ),
-        "{name} reads [t=a+b] pages. The rest is [u=c-t] pages. {name} needs [v=u/d] days.",
+        "<So|Now> {name} <reads|has> [t=a+b] pages. <Then|So> {name} <needs|has> [u=c-t] pages. "
+        "<Then|So> {name} <needs|takes> [v=u/d] days.",
         {"a": (10, 30), "b": (10, 20), "c": (30, 99), "d": SMALL},
     ),
     Kind(
@@ -153,8 +158,8 @@ KINDS = (
             "There are {b} {item} in each of the {a} {box} of {name} and {d} {item} in each of the {c} {box} "
             "of {friend}. {uncle} takes {e} {item}. How many {item} are left?",
         ),
-        "{name} has [t=a*b] {item}. {friend} has [u=c*d] {item}. Together they have [v=t+u] {item}. "
-        "There are [x=v-e] {item} left.",
+        "<So|Now> {name} <has|gets> [t=a*b] {item}. <Then|So> {friend} <has|gets> [u=c*d] {item}. "
+        "<So|In all> they <have|get> [v=t+u] {item}. <Then|So> they <have|get> [x=v-e] {item} left.",
         {"a": SMALL, "b": SMALL, "c": SMALL, "d": SMALL, "e": (10, 30)},
     ),
     Kind(
@@ -164,7 +169,7 @@ KINDS = (
             "{uncle} is {c} years older than {friend}. {friend} is {b} times as old as {name}. "
             "{name} is {a} years old. How old is {uncle}?",
         ),
-        "{friend} is [t=a*b] years old. {uncle} is [u=t+c] years old.",
+        "<So|Now> {friend} is [t=a*b] years old. <Then|So> {uncle} is [u=t+c] years old.",
         {"a": SMALL, "b": SMALL, "c": (10, 30)},
     ),
     Kind(
@@ -174,7 +179,8 @@ KINDS = (
             "{friend} gives {name} ${c}. {name} also saves ${a} a week for {b} weeks. "
             "How many {item} can {he} buy for ${d} each?",
         ),
-        "{name} saves $[t=a*b]. {name} has $[u=t+c]. {name} can buy [v=u/d] {item}.",
+        "<So|Now> {name} <saves|makes> $[t=a*b]. <Then|So> {name} <has|gets> $[u=t+c]. "
+        "<Then|So> {name} can <buy|get> [v=u/d] {item}.",
         {"a": SMALL, "b": SMALL, "c": (10, 30), "d": SMALL},
     ),
 )
@@ -224,6 +230,7 @@ def make_problem(rng: random.Random) -> Problem:
         "he": pronoun, "He": pronoun.capitalize(), "box": rng.choice(BOXES),
     }  # fmt: skip
     text, result = solved
+    text = re.sub(r"<([^>]*)>", lambda match: rng.choice(match[1].split("|")), text)
     question = rng.choice(kind.questions).format(**words, **numbers)
     return Problem(question, f"{text.format(**words)}\n#### {result}", str(result))
 

@@ -103,3 +103,21 @@ def test_prompts_and_answers_fit_under_the_shipped_tokenizer() -> None:
 )
 def test_extract_answer(text: str, answer: str | None) -> None:
     assert extract_answer(text) == answer
+
+
+def test_answers_differ_in_wording_alone() -> None:
+    answers = [problem.answer for problem in training(8, 2000)]
+    assert not any(mark in answer for answer in answers for mark in "<|>[]{}")
+    for words in (("So ", "Now "), (". Then ", ". So "), (" has ", " gets "), ("In all they", "So they")):
+        shares = [sum(word in answer for answer in answers) / len(answers) for word in words]
+        assert min(shares) > 0.05
+
+
+def test_alternatives_have_as_many_tokens_as_each_other() -> None:
+    """So a choice of words never moves what comes behind it."""
+    tokenizer = Tokenizer.from_pretrained(DEMO_MODEL)
+    assert tokenizer is not None
+    for kind in KINDS:
+        for behind_space, found in re.findall(r"( ?)<([^>]*)>", kind.answer):
+            lengths = {len(tokenizer.encode(behind_space + word)) for word in found.split("|")}
+            assert len(lengths) == 1, found
