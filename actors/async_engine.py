@@ -40,7 +40,9 @@ class AsyncRayEngine:
         self._numbers = itertools.count()
         self._queues: dict[int, asyncio.Queue[Step | Exception]] = {}
         self._lost: LopaError | None = None
-        self._reader = asyncio.create_task(self._read(stream))
+        self._left: asyncio.Queue[int] = asyncio.Queue()
+        """Requests that nobody listens to any more."""
+        self._tasks = [asyncio.create_task(self._read(stream)), asyncio.create_task(self._cancel_left())]
 
     @classmethod
     async def start(
@@ -86,8 +88,7 @@ class AsyncRayEngine:
         finally:
             del self._queues[number]
             if not finished:
-                # Not awaited: whoever leaves may be cancelled itself.
-                self._master.cancel.remote(self._client, [number])
+                self._left.put_nowait(number)
 
     async def status(self) -> MasterStatus:
         """How the group is doing. Raises WorkerLostError if the master is lost."""
@@ -97,7 +98,8 @@ class AsyncRayEngine:
 
     def close(self) -> None:
         """End the group; requests in flight end with WorkerLostError."""
-        self._reader.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._lose(WorkerLostError("the group was closed"))
         ray.kill(self._master)
 
@@ -115,6 +117,11 @@ class AsyncRayEngine:
             self._lose(WorkerLostError(f"the group's events stopped: {type(error).__name__}: {error}"))
         else:
             self._lose(WorkerLostError("the group's events ended"))
+
+    async def _cancel_left(self) -> None:
+        """In a task of its own: what a call sends off while Ray cancels it, Ray may cancel too."""
+        while True:
+            self._master.cancel.remote(self._client, [await self._left.get()])
 
     def _hand_out(self, batch: StepEvents) -> None:
         for event in batch.events:

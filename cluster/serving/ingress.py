@@ -6,6 +6,7 @@ A plain class; `cluster.app` makes a deployment of it and puts the HTTP layer in
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
@@ -32,6 +33,8 @@ class Ingress:
 
     async def run(self, model: str, job: Job) -> AsyncGenerator[Message, None]:
         """See `Backend.run`."""
+        from ray.serve.exceptions import RayServeException
+
         if self._draining:
             raise ClusterError("the server is shutting down; send the request to another one")
         cancelled = self._running[job.id] = asyncio.Event()
@@ -39,6 +42,7 @@ class Ingress:
         limit = None if job.deadline_s is None else time.monotonic() + job.deadline_s + DEADLINE_GRACE_S
         finished = False
         waiter = asyncio.ensure_future(cancelled.wait())
+        following: asyncio.Future[Message | None] = asyncio.Future()
         try:
             while True:
                 following = asyncio.ensure_future(anext(stream, None))
@@ -47,7 +51,6 @@ class Ingress:
                     {following, waiter}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
                 if following not in done:
-                    following.cancel()
                     if waiter in done:
                         raise RequestCancelledError(f"request {job.id} was cancelled")
                     raise DeadlineError(
@@ -62,9 +65,12 @@ class Ingress:
             raise _unwrapped(error) from None
         finally:
             waiter.cancel()
+            following.cancel()
             del self._running[job.id]
             if not finished:
-                stream.cancel()
+                # A call that never reached a group raises the reason here once more.
+                with contextlib.suppress(RayServeException):
+                    stream.cancel()
 
     async def cancel(self, job_id: str) -> bool:
         """See `Backend.cancel`."""
