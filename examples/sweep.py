@@ -95,7 +95,8 @@ def main() -> None:
         grid = product(arguments.branches, arguments.confidences, arguments.attentions)
         missing = [point for point in grid if (*point, arguments.problems) not in done]
         tasks = [
-            ({**dict(zip(keys, point, strict=True)), "max_new_tokens": 64}, arguments.problems) for point in missing
+            ({**dict(zip(keys, point, strict=True)), "max_new_tokens": 64}, arguments.problems)
+            for point in missing
         ]
         out.parent.mkdir(parents=True, exist_ok=True)
         context = multiprocessing.get_context("spawn")
