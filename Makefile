@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 # The word problem that `make demo` decodes; `make demo PROMPT="..."` takes another.
-PROMPT ?= Mia buys 4 boxes of pens with 8 pens in each. She gives 12 pens to Tom. How many pens does Mia have left?
+PROMPT ?= Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom. How many pens does Mia have left?
 export PROMPT
 
 .DELETE_ON_ERROR:

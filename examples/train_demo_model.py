@@ -52,9 +52,9 @@ class TrainConfig:
     intermediate_size: int = 608
     batch_size: int = 64
     """Problems per step, over all workers."""
-    steps: int = 5600
+    steps: int = 10300
     warmup: int = 60
-    decay: int = 1400
+    decay: int = 1600
     """Last steps, over which the learning rate falls to nothing."""
     causal_steps: int = 1500
     """First steps, of next-token prediction."""

@@ -19,7 +19,7 @@ Page, Browser = playwright.Page, playwright.Browser
 
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 360, "height": 740}
-PROMPT = "Mia buys 4 boxes of pens with 8 pens in each. She gives 12 pens to Tom. How many pens does Mia have left?"
+PROMPT = "Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom. How many pens does Mia have left?"
 
 browser_test = pytest.mark.browser
 
@@ -112,7 +112,7 @@ def test_run_fills_canvas_and_shows_race_figures_and_row(page: Page, server: Fak
     row = page.locator("#runs tbody tr")
     expect(row).to_have_count(1)
     cells = row.get_by_role("cell").all_inner_texts()
-    assert cells[0].startswith("Mia buys 4 boxes")
+    assert cells[0].startswith("Mia buys 6 boxes")
     assert cells[1:] == ["max 64", "30", "7", "4.29", "85.7", "25", "stop", "0.35"]
 
 
