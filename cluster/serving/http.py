@@ -19,8 +19,10 @@ from lopa_ray.errors import LopaError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-# Pages use nothing from other hosts, and a browser holds them to that.
-_PAGE_HEADERS = {"Content-Security-Policy": "default-src 'self' 'unsafe-inline' data: blob:"}
+# Pages use nothing from other hosts and stand in no other page, and a browser holds them to that.
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self' 'unsafe-inline' data: blob:; frame-ancestors 'none'"
+}
 
 
 def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_id: bool = True) -> "FastAPI":

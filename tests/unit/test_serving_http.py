@@ -75,11 +75,13 @@ def test_unknown_routes(client: httpx.Client) -> None:
     assert response.headers["allow"] == "POST"
 
 
-def test_pages_need_no_other_host(client: httpx.Client) -> None:
+def test_pages_need_no_other_host_and_stand_in_no_other_page(client: httpx.Client) -> None:
     for page in ("/docs", "/"):
         response = client.get(page)
         assert response.headers["content-type"].startswith("text/html")
-        assert "http" not in response.headers["content-security-policy"]
+        policy = response.headers["content-security-policy"]
+        assert "http" not in policy
+        assert "frame-ancestors 'none'" in policy.split("; ")
         assert "https://" not in response.text
         assert 'src="' not in response.text and "import(" not in response.text
 
