@@ -221,7 +221,9 @@ def serve(
         typer.Option("--config", "-c", metavar="FILE", help="Ray Serve config; see configs/serve.yaml."),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. [http_options]")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on. [http_options]")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port to listen on. [http_options]")
+    ] = None,
     model: o.ModelOption = None,
     lora: o.LoraOption = None,
     workers: o.WorkersOption = None,

@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import yaml
 
 from actors.connection import LOCAL_STORE_BYTES
 from cluster.app import FRONT_CPUS, INGRESS, build
+from cluster.serving.auth import VARIABLE, load_api_keys
+from cluster.serving.serve_file import read_serve_file
 from cluster.serving.settings import ServeSettings
-from lopa_ray.config import SERVE, Config, parse_yaml, serve_config
+from lopa_ray.config import Config
 from lopa_ray.errors import ClusterError, SettingsError
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.tokenizer import Tokenizer, require_tokenizer
 
-IMPORT_PATH = "cluster.app:build"
+LOCAL = "local"
+"""The address of a Ray that is started for the server, and ends with it."""
 
 DRAIN_LIMIT_S = 600.0
 """Requests that take longer than this after SIGTERM are cut off."""
@@ -35,23 +37,26 @@ class Launch:
 
     def __init__(self, source: str | Path | None) -> None:
         """Read a Serve config; None: the one that ships. Raises SettingsError."""
-        values = _read(source)
+        values = read_serve_file(source)
         application = values["applications"][0]
         self.name: str = application.get("name", "lopa")
         self.route_prefix: str = application.get("route_prefix", "/")
-        self.args: dict[str, Any] = application.get("args", {})
+        self.args: dict[str, Any] = application.get("args") or {}
         self.environment = {
             str(key): str(value)
-            for key, value in application.get("runtime_env", {}).get("env_vars", {}).items()
+            for key, value in ((application.get("runtime_env") or {}).get("env_vars") or {}).items()
         }
         self.logging: dict[str, Any] | None = values.get("logging_config")
         self.deployments = {
             entry["name"]: {key: value for key, value in entry.items() if key != "name"}
-            for entry in application.get("deployments", ())
+            for entry in application.get("deployments") or ()
         }
-        http = values.get("http_options", {})
-        self.host: str = http.get("host", "127.0.0.1")
-        self.port: int = http.get("port", 8000)
+        self.proxy_location: str = values.get("proxy_location", "HeadOnly")
+        self.http: dict[str, Any] = {
+            "host": "127.0.0.1",
+            "port": 8000,
+            **(values.get("http_options") or {}),
+        }
 
     def change(
         self,
@@ -63,7 +68,7 @@ class Launch:
         sections: dict[str, dict[str, Any]],
     ) -> None:
         """Put what a command line says on top. `sections` changes the first model; `model` renames it."""
-        self.host, self.port = host or self.host, port or self.port
+        self.http |= {"host": host or self.host, "port": port or self.port}
         if api_keys_file is not None:
             self.args["api_keys_file"] = str(Path(api_keys_file).absolute())
         settings = ServeSettings(**self.args)
@@ -80,10 +85,31 @@ class Launch:
 
     def check(self) -> None:
         """Raises SettingsError and CheckpointError for what would otherwise fail inside a replica."""
-        for entry in ServeSettings(**self.args).models:
+        settings = ServeSettings(**self.args)
+        for entry in settings.models:
             folder = entry.load().model.folder
             load_config(folder)
             require_tokenizer(Tokenizer.from_pretrained(folder), folder)
+        build(self.args, self.deployments)
+        if _address() == LOCAL:
+            keys = load_api_keys(settings.api_keys_file, {**os.environ, **self.environment})
+            settings.http.but(api_keys=keys)
+        elif VARIABLE in os.environ:
+            # Ray would hand it on to the cluster in what it shows everybody there.
+            raise SettingsError(
+                f"{VARIABLE} is set, but does not reach the cluster at RAY_ADDRESS; unset it, and name a file "
+                "of keys on the node of the ingress with --api-keys"
+            )
+
+    @property
+    def host(self) -> str:
+        """Address that is listened on."""
+        return str(self.http["host"])
+
+    @property
+    def port(self) -> int:
+        """Port that is listened on."""
+        return int(self.http["port"])
 
     @property
     def cpus(self) -> int:
@@ -108,8 +134,8 @@ class Launch:
         owned = _connect(self.cpus, self.environment)
         try:
             serve.start(
-                proxy_location="HeadOnly",
-                http_options={"host": self.host, "port": self.port},
+                proxy_location=self.proxy_location,
+                http_options=self.http,
                 logging_config=self.logging,
             )
             handle = self._deploy()
@@ -168,55 +194,43 @@ class Launch:
         stopped.wait()
 
 
-def _read(source: str | Path | None) -> dict[str, Any]:
-    from pydantic import ValidationError
-    from ray.serve.schema import ServeDeploySchema
-
-    path = serve_config() if source is None or str(source) == SERVE else Path(source)
-    try:
-        values = parse_yaml(path.read_text(encoding="utf-8"))
-        schema = ServeDeploySchema(**values)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
-        raise SettingsError(f"cannot read the Serve config {path}: {error}") from None
-    except (ValidationError, ValueError) as error:
-        raise SettingsError(f"{path} is no Serve config: {error}") from None
-    found = [application.import_path for application in schema.applications]
-    if found != [IMPORT_PATH]:
-        raise SettingsError(
-            f"{path}: got applications {found}; allowed here: one with import_path {IMPORT_PATH} "
-            "(serve run takes any)"
-        )
-    read: dict[str, Any] = values
-    return read
-
-
 def _check_port(host: str, port: int) -> None:
     try:
         with socket.create_server((host, port)):
             pass
     except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0]
         raise ClusterError(
-            f"cannot listen on {host}:{port} ({error.strerror}); end what listens there, or choose another --port"
+            f"cannot listen on {host}:{port} ({reason}); end what listens there, or choose another --port"
         ) from None
 
 
+def _address() -> str:
+    return os.environ.get("RAY_ADDRESS") or LOCAL
+
+
 def _connect(cpus: int, environment: dict[str, str]) -> bool:
-    """Whether the Ray is ours: a local one, where RAY_ADDRESS names none."""
+    """Whether the Ray is ours. `environment` is what all replicas see."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.update(environment)
-    address = os.environ.get("RAY_ADDRESS", "local")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address == "local":
+    # What Serve tells of its starting means nothing to whoever starts this server.
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    address = _address()
+    if address == LOCAL:
+        # Processes of a local Ray inherit it.
+        os.environ.update(environment)
         options |= {
             "num_cpus": max(os.cpu_count() or 1, cpus),
             "object_store_memory": LOCAL_STORE_BYTES,
             "include_dashboard": False,
         }
+    else:
+        options["runtime_env"] = {"env_vars": environment}
     try:
         ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ClusterError(f"cannot connect to Ray at {address!r} ({error})") from None
-    return address == "local"
+    return address == LOCAL
 
 
 @contextmanager

@@ -1,0 +1,80 @@
+"""Reads the Serve config that `lopa serve` carries out: what Serve would refuse, or pass over, is refused here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from lopa_ray.config import SERVE, parse_yaml, serve_config
+from lopa_ray.errors import SettingsError
+
+IMPORT_PATH = "cluster.app:build"
+
+_TOP = ("proxy_location", "http_options", "logging_config", "applications")
+_APPLICATION = ("name", "route_prefix", "import_path", "runtime_env", "args", "deployments")
+
+
+def read_serve_file(source: str | Path | None) -> dict[str, Any]:
+    """The file's values; None: the one that ships. Raises SettingsError."""
+    path = serve_config() if source is None or str(source) == SERVE else Path(source)
+    try:
+        values = parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read the Serve config {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"the Serve config {path} is no YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise SettingsError(
+            f"the Serve config {path} is a {type(values).__name__}; allowed: a mapping with the keys {_listed(_TOP)}"
+        )
+    _check_values(path, values)
+    for where, found, allowed in _mappings(values):
+        unknown = [key for key in found if key not in allowed]
+        if unknown:
+            raise SettingsError(
+                f"{path}: unknown key {unknown[0]!r} in {where}; lopa serve knows: {_listed(allowed)}"
+            )
+    return values
+
+
+def _check_values(path: Path, values: Mapping[str, Any]) -> None:
+    from ray.serve.schema import ServeDeploySchema
+
+    try:
+        schema = ServeDeploySchema(**{str(key): value for key, value in values.items()})
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        where = ".".join(map(str, wrong["loc"])) or "its top level"
+        raise SettingsError(f"{path}: {where}: got {wrong['input']!r}; {wrong['msg']}") from None
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"{path} is no Serve config: {error}") from None
+    found = [application.import_path for application in schema.applications]
+    if found != [IMPORT_PATH]:
+        raise SettingsError(
+            f"{path}: got applications {found}; allowed here: one with import_path {IMPORT_PATH} "
+            "(serve run takes any)"
+        )
+
+
+def _mappings(values: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Iterable[str]]]:
+    """Each mapping of the file whose keys are fixed: where it stands, itself, which keys it may have."""
+    from ray.serve import Deployment
+    from ray.serve.schema import DeploymentSchema, HTTPOptionsSchema
+
+    options = set(inspect.signature(Deployment.options).parameters) & set(DeploymentSchema.model_fields)
+    application = values["applications"][0]
+    yield "its top level", values, _TOP
+    yield "http_options", values.get("http_options") or {}, sorted(HTTPOptionsSchema.model_fields)
+    yield "applications.0", application, _APPLICATION
+    yield "applications.0.runtime_env", application.get("runtime_env") or {}, ("env_vars",)
+    for at, deployment in enumerate(application.get("deployments") or ()):
+        yield f"applications.0.deployments.{at}", deployment, sorted(options)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

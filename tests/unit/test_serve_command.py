@@ -1,0 +1,133 @@
+"""What `lopa serve` refuses before it starts anything."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import yaml
+from typer.testing import CliRunner
+
+from cluster.cli import app
+from lopa_ray.config import serve_config
+
+# Ray Serve's own, when it is imported.
+pytestmark = pytest.mark.filterwarnings("ignore:Using extra keyword arguments")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cluster, no keys; and whatever starts a Ray fails."""
+    for name in ("RAY_ADDRESS", "LOPA_API_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("this was to be refused before Ray starts"))
+
+
+def refused(*arguments: str, status: int = 2) -> str:
+    """The one line that a refusal writes."""
+    result = CliRunner().invoke(app, ["serve", *arguments])
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    return line.removeprefix("Error: ")
+
+
+def file(tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> str:
+    """The config that ships, with a change."""
+    values = yaml.safe_load(serve_config().read_text())
+    change(values)
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return str(path)
+
+
+def application(values: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = values["applications"][0]
+    return found
+
+
+WRONG_FILES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
+    (lambda v: v.update(grpc_options={"port": 9000}), "unknown key 'grpc_options' in its top level; lopa"),
+    (
+        lambda v: v["http_options"].update(prot=1),
+        "unknown key 'prot' in http_options; lopa serve knows: host",
+    ),
+    (lambda v: v["http_options"].update(port="x"), "http_options.port: got 'x'; Input should be"),
+    (lambda v: v.pop("applications"), "applications: got"),
+    (
+        lambda v: application(v).update(argz={}),
+        "unknown key 'argz' in applications.0; lopa serve knows: name",
+    ),
+    (lambda v: application(v).update(import_path="a:b"), r"got applications \['a:b'\]; allowed here: one"),
+    (
+        lambda v: application(v)["runtime_env"].update(pip=["x"]),
+        "unknown key 'pip' in applications.0.runtime",
+    ),
+    (lambda v: application(v)["deployments"][1].update(num_replica=2), "'num_replica' in .*deployments.1"),
+    (lambda v: application(v)["deployments"][1].update(num_replicas=-1), "num_replicas.*: got -1; Input"),
+    (lambda v: application(v)["deployments"][1].update(name="demoo"), "got 'demoo'; allowed: ingress, demo"),
+    (lambda v: application(v)["args"].update(modles=[]), "unknown setting modles = .*did you mean models"),
+    (lambda v: application(v)["args"]["http"].update(max_stop=-1), "http: max_stop: got -1; allowed: "),
+    (lambda v: application(v)["args"]["http"].update(api_keys=["k"]), "api_keys cannot stand in a Serve"),
+    (lambda v: application(v)["args"]["models"].append({"id": "demo"}), "two with the id 'demo'"),
+    (lambda v: application(v)["args"]["models"][0].update(config="no.yaml"), "no configuration 'no.yaml'"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG_FILES)
+def test_wrong_values_in_a_serve_config(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    assert re.search(message, refused("--config", file(tmp_path, change)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a: [", "is no YAML: while parsing"), ("", "is a NoneType; allowed: a mapping"), ("- 1", "is a list")],
+)
+def test_files_that_are_no_serve_config(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(text)
+    assert message in refused("--config", str(path))
+
+
+def test_a_serve_config_that_is_not_there() -> None:
+    assert refused("--config", "no.yaml") == "cannot read the Serve config no.yaml: No such file or directory"
+
+
+def test_wrong_options() -> None:
+    assert "no such folder" in refused("--model", "nowhere")
+    assert "num_workers: got 0" in refused("--workers", "0")
+    assert "num_branches: got 0" in refused("--set", "decode.num_branches=0")
+    assert "unknown section 'foo'" in refused("--set", "foo.bar=0")
+
+
+def test_keys_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = tmp_path / "keys"
+    assert "cannot read the file of API keys" in refused("--api-keys", str(keys))
+    keys.write_text("# none yet\n")
+    assert "has no key" in refused("--api-keys", str(keys))
+    keys.write_text("two words\n")
+    line = refused("--api-keys", str(keys))
+    assert "key 0 is no key" in line and "words" not in line
+    monkeypatch.setenv("LOPA_API_KEYS", ", ")
+    assert "LOPA_API_KEYS has no key" in refused()
+
+
+def test_keys_that_would_not_reach_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOPA_API_KEYS", "sesame")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    line = refused()
+    assert "does not reach the cluster" in line and "sesame" not in line
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        line = refused("--port", str(port), status=1)
+    assert line.startswith(f"cannot listen on 127.0.0.1:{port} (Address already in use); end what")
