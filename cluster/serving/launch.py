@@ -140,6 +140,9 @@ class Launch:
             )
             handle = self._deploy()
             with _signals() as stopped:
+                if owned:
+                    # The dashboard, which is not started, would write it to a file for Prometheus.
+                    announce(f"Metrics for Prometheus on {_metrics_url()}")
                 announce(f"Serving {', '.join(self._models)} on http://{self.host}:{self.port}")
                 stopped.wait()
                 announce("Finishing what is in flight; once more ends at once")
@@ -203,6 +206,12 @@ def _check_port(host: str, port: int) -> None:
         raise ClusterError(
             f"cannot listen on {host}:{port} ({reason}); end what listens there, or choose another --port"
         ) from None
+
+
+def _metrics_url() -> str:
+    """Where the only node of a local Ray exports its metrics."""
+    (node,) = ray.nodes()
+    return f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
 
 
 def _address() -> str:
