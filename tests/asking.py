@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,13 +28,13 @@ OUTSIDE = {
 }
 """Decode settings that requests name beside `lopa`, and how they name them there."""
 
-SLOW = {"max_new_tokens": 400, "min_tokens": 400, "confidence_threshold": 1.0}
-"""Hardly more than a token per step: some 400 steps."""
+SLOW = {"max_new_tokens": 300, "min_tokens": 300, "confidence_threshold": 1.0}
+"""Hardly more than a token per step: some 300 steps."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """All that must not depend on who answers, and beside whom."""
+    """An answer: all of it must not depend on who gives it, and beside whom."""
 
     text: str
     tokens: tuple[tuple[str, bytes, float], ...]
@@ -42,6 +43,8 @@ class Told:
     """None: the deadline came first."""
     steps: int
     forwards: int
+    seconds: float = field(compare=False)
+    """From arrival to the last step; this one may depend."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class Ask:
         values = engine.config.decode.model_dump(exclude_unset=True)
         settings = decode_settings(override(values, dict(self.settings)))
         session = engine.session([{"role": "user", "content": self.prompt}], settings)
+        began = time.monotonic()
         ((_, result),) = engine.run([session], trace=True)
         if isinstance(result, Exception):
             raise result
@@ -84,7 +88,8 @@ class Ask:
             (tokenizer.token_text(token), tokenizer.token_bytes(token), decisions[position].logprob)
             for position, token in enumerate(ids[:length], start=result.prompt_tokens)
         ]
-        return Told(result.text, tuple(tokens), result.finish_reason, result.steps, result.forwards)
+        seconds = time.monotonic() - began
+        return Told(result.text, tuple(tokens), result.finish_reason, result.steps, result.forwards, seconds)
 
 
 def told(choice: Mapping[str, Any]) -> Told:
@@ -94,7 +99,12 @@ def told(choice: Mapping[str, Any]) -> Told:
     ]
     cost = choice["lopa"]
     return Told(
-        choice["message"]["content"], tuple(tokens), choice["finish_reason"], cost["steps"], cost["forwards"]
+        choice["message"]["content"],
+        tuple(tokens),
+        choice["finish_reason"],
+        cost["steps"],
+        cost["forwards"],
+        cost["seconds"],
     )
 
 

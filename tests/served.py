@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import psutil
 import yaml
 
@@ -33,10 +34,21 @@ class Served:
     process: subprocess.Popen[bytes]
     url: str
     folder: Path
+    key: str = "none"
+    """The API key that its clients send."""
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
     def client(self, **options: Any) -> httpx.Client:
         """A client of this server."""
-        return httpx.Client(base_url=self.url, timeout=120, **options)
+        headers = {"Authorization": f"Bearer {self.key}"}
+        return httpx.Client(base_url=self.url, timeout=120, headers=headers, **options)
+
+    def openai(self, **options: Any) -> openai.OpenAI:
+        """OpenAI's own."""
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.key, **options)
 
     @property
     def printed(self) -> str:

@@ -20,15 +20,33 @@ ONE_SLOT = {
 }
 """One request decodes, one waits for its slot, and two wait in front of the group; see QUEUE."""
 
+KEYS = ("key-in-a-file-9e1f", "key-in-the-environment-4b7c")
+
 QUEUE = {"name": "demo-d2f", "max_ongoing_requests": 2, "max_queued_requests": 2}
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Serves demo and demo-d2f. At the end it has to stop as it should."""
-    with serving(tmp_path_factory.mktemp("served"), [DEMO, ONE_SLOT], deployments=[QUEUE]) as running:
+    folder = tmp_path_factory.mktemp("served")
+    keys = folder / "keys"
+    keys.write_text(KEYS[0])
+    with serving(
+        folder,
+        [DEMO, ONE_SLOT],
+        deployments=[QUEUE],
+        options=["--api-keys", str(keys)],
+        environment={"LOPA_API_KEYS": KEYS[1]},
+    ) as running:
+        running.key = KEYS[0]
         yield running
         running.stop()
+
+
+@pytest.fixture(scope="session")
+def keys() -> tuple[str, str]:
+    """All that the server accepts."""
+    return KEYS
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
 
 @pytest.fixture(scope="module")
 def ai(server: Served) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+    with server.openai(max_retries=0) as made:
         yield made
 
 
@@ -164,7 +164,7 @@ def test_both_models_at_once(server: Served, engines: dict[str, LocalEngine]) ->
         return "".join([chunk.choices[0].delta.content or "" async for chunk in reply])
 
     async def ask_both() -> list[str]:
-        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none") as ai:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.key) as ai:
             asked = [ask(ai, model, stream=stream) for model in engines for stream in (False, True)]
             return await asyncio.gather(*asked)
 

@@ -30,16 +30,16 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")
-def held_s(client: httpx.Client) -> float:
-    """Seconds that a slot is held by a request that nobody ends."""
-    assert wait_s(client) < 1
-    return float(client.post(CHAT, json=HELD.body()).json()["lopa"]["seconds"])
+def held(client: httpx.Client) -> Told:
+    """What a request says that nobody ends."""
+    return HELD.of_server(client)
 
 
 @pytest.fixture(scope="module")
-def held(engines: dict[str, LocalEngine]) -> Told:
-    """What that request would say in the end."""
-    return HELD.of_engine(engines["demo-d2f"])
+def held_s(client: httpx.Client, held: Told) -> float:
+    """Seconds for which it holds a slot."""
+    assert wait_s(client) < 1
+    return held.seconds
 
 
 def wait_s(client: httpx.Client) -> float:
@@ -71,8 +71,8 @@ def texts(stream: Iterator[dict[str, Any]]) -> Iterator[str]:
 def test_too_many_requests_get_429_and_nobody_else_suffers(
     client: httpx.Client, engines: dict[str, LocalEngine]
 ) -> None:
-    settings = {"max_new_tokens": 64, "ignore_eos": True, "confidence_threshold": 1.0}
-    asks = [Ask(question, settings, "demo-d2f") for question in QUESTIONS[:24]]
+    settings = {"max_new_tokens": 32, "ignore_eos": True, "confidence_threshold": 1.0}
+    asks = [Ask(question, settings, "demo-d2f") for question in QUESTIONS[:16]]
     with ThreadPoolExecutor(len(asks)) as pool:
         responses = list(pool.map(lambda ask: client.post(CHAT, json=ask.body()), asks))
     refused = [response for response in responses if response.status_code == 429]
@@ -91,7 +91,7 @@ def test_too_many_requests_get_429_and_nobody_else_suffers(
 
 def test_openai_client_comes_again_after_429(server: Served) -> None:
     with (
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=20) as ai,
+        server.openai(max_retries=20) as ai,
         ThreadPoolExecutor(12) as pool,
     ):
         asked = [
@@ -114,9 +114,9 @@ def test_openai_client_comes_again_after_429(server: Served) -> None:
 def raw_request(server: Served, body: dict[str, Any]) -> Iterator[socket.socket]:
     """A connection on which a request was sent."""
     data = json.dumps(body).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
-    port = int(server.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+    lines = ["Host: localhost", f"Authorization: Bearer {server.key}", f"Content-Length: {len(data)}"]
+    head = "\r\n".join([f"POST {CHAT} HTTP/1.1", *lines, "", ""])
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(head.encode() + data)
         yield connection
 
@@ -245,7 +245,7 @@ def test_a_deadline_holds_while_a_request_waits(server: Served, client: httpx.Cl
 
 
 def test_openai_client_does_not_repeat_what_ran_into_its_deadline(server: Served, held_s: float) -> None:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=5) as ai:
+    with server.openai(max_retries=5) as ai:
         began = time.monotonic()
         with pytest.raises(openai.InternalServerError, match="deadline"):
             ai.completions.create(

@@ -1,0 +1,69 @@
+"""What Prometheus gets, and whether the dashboard asks for it."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+import httpx
+from asking import SLOW, Ask
+from served import Served, wait_until
+
+CHAT = "/v1/chat/completions"
+
+
+def exported(server: Served) -> str:
+    """The page that the server says Prometheus is to read."""
+    (url,) = re.findall(r"^Metrics for Prometheus on (http://\S+)$", server.printed, re.MULTILINE)
+    return httpx.get(url, timeout=30).raise_for_status().text
+
+
+def total(text: str, name: str, **tags: str) -> float:
+    """Sum of the samples of a metric that bear these tags."""
+    samples = re.findall(rf"^{name}{{(.*)}} (\S+)$", text, re.MULTILINE)
+    wanted = [f'{key}="{value}"' for key, value in tags.items()]
+    return sum(float(value) for labels, value in samples if all(tag in labels.split(",") for tag in wanted))
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(server: Served, client: httpx.Client) -> None:
+    client.post(CHAT, json=Ask().body()).raise_for_status()
+    dashboard = files("configs").joinpath("monitoring", "grafana.json").read_text(encoding="utf-8")
+    expressions = re.findall(r'"expr": "((?:[^"\\]|\\.)*)"', dashboard)
+    asked = {name for text in expressions for name in re.findall(r"\b\w*lopa_\w+", text)}
+    assert len(expressions) > 10 and len(asked) > 8
+
+    def missing() -> set[str]:
+        there = set(re.findall(r"^(\w+)[{ ]", exported(server), re.MULTILINE))
+        return asked - there
+
+    wait_until(lambda: not missing(), 20, f"the metrics {sorted(missing())}")
+
+
+def test_metrics_count_what_happens(server: Served, client: httpx.Client) -> None:
+    def count(name: str, **tags: str) -> float:
+        return total(exported(server), name, model="demo-d2f", **tags)
+
+    names = [
+        ("ray_lopa_requests_total", {"outcome": "finished"}),
+        ("ray_lopa_requests_total", {"outcome": "deadline"}),
+        ("ray_lopa_requests_total", {"outcome": "refused"}),
+    ]
+    before = [count(name, **tags) for name, tags in names]
+    ask = Ask(settings={"max_new_tokens": 24, "ignore_eos": True}, model="demo-d2f")
+    tokens, steps = count("ray_lopa_tokens_total"), count("ray_lopa_steps_total")
+    replies = [client.post(CHAT, json=ask.body()).raise_for_status().json() for _ in range(2)]
+    slow = Ask(settings=SLOW, model="demo-d2f")
+    assert client.post(CHAT, json=slow.body(lopa={"deadline": 0.3})).status_code == 504
+    long = Ask(settings={"max_new_tokens": 100_000}, model="demo-d2f")
+    assert client.post(CHAT, json=long.body()).status_code == 400
+
+    def seen() -> bool:
+        got = [count(name, **tags) for name, tags in names]
+        return got == [before[0] + 2, before[1] + 1, before[2] + 1]
+
+    wait_until(seen, 20, "the requests in the metrics")
+    assert count("ray_lopa_tokens_total") == tokens + 48
+    assert count("ray_lopa_steps_total") >= steps + sum(r["choices"][0]["lopa"]["steps"] for r in replies)
+    for phase in ("plan", "scatter", "commit", "forward", "gather", "select"):
+        assert count("ray_lopa_step_phase_seconds_count", phase=phase) > 0
+    wait_until(lambda: count("ray_lopa_workers") == 1, 20, "the number of workers")
