@@ -91,7 +91,9 @@ class Ingress:
             states = cast(Mapping[str, int], seen.replica_states)  # the values of an enumeration
             running = states.get("RUNNING", 0)
             if not running:
-                raise ClusterError(f"model {model!r} has no running replica ({seen.status.value}): {seen.message}")
+                raise ClusterError(
+                    f"model {model!r} has no running replica ({seen.status.value}): {seen.message}"
+                )
             found.append(GroupStatus(model, seen.status.value, running))
         return found
 
