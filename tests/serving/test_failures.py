@@ -1,0 +1,123 @@
+"""Lost processes, and a stop under load: on a server of its own, whose last test ends it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import httpx
+import psutil
+import pytest
+from asking import SLOW, Ask, Told, told
+from served import Served, serving, wait_until
+
+CHAT = "/v1/chat/completions"
+
+RECOVERY_S = 90.0
+"""A lost group is noticed within seconds; the new one loads torch and the model."""
+
+WORKER, MASTER, REPLICA = "ray::BranchWorker", "ray::Master", "ray::ServeReplica"
+
+HELD = {name: Ask(settings=SLOW, model=name) for name in ("first", "second")}
+MODELS = [{"id": name, "group": {"num_workers": 1, "num_cpus": 0.25}} for name in HELD]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("failing"), MODELS) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Served) -> Iterator[httpx.Client]:
+    with server.client(limits=httpx.Limits(max_connections=64)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def held(client: httpx.Client) -> dict[str, Told]:
+    """What each model says, undisturbed."""
+    return {name: ask.of_server(client) for name, ask in HELD.items()}
+
+
+def family(server: Served, client: httpx.Client, model: str) -> dict[str, psutil.Process]:
+    """Replica, master and worker of a model. The last two are known by working when it does."""
+    found = {REPLICA: server.processes(f"{REPLICA}:lopa:{model}")[0]}
+    kinds = {title: server.processes(title) for title in (MASTER, WORKER)}
+    spent = {process.pid: cpu_s(process) for kind in kinds.values() for process in kind}
+    HELD[model].of_server(client)
+    for title, kind in kinds.items():
+        found[title] = max(kind, key=lambda process: cpu_s(process) - spent[process.pid])
+    return found
+
+
+def cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def ask_all(client: httpx.Client, pool: ThreadPoolExecutor) -> dict[str, list[Future[httpx.Response]]]:
+    """Two requests to each model, which are being decoded when this returns."""
+    asked = {
+        name: [pool.submit(client.post, CHAT, json=ask.body()) for _ in range(2)]
+        for name, ask in HELD.items()
+    }
+    time.sleep(0.5)
+    assert not any(response.done() for each in asked.values() for response in each)
+    return asked
+
+
+def check_answers(responses: list[Future[httpx.Response]], expected: Told) -> None:
+    for response in responses:
+        assert told(response.result().raise_for_status().json()["choices"][0]) == expected
+
+
+@pytest.mark.parametrize("title", [WORKER, REPLICA, pytest.param(MASTER, marks=pytest.mark.long)])
+def test_a_lost_process_costs_the_requests_of_its_group_only(
+    server: Served, client: httpx.Client, held: dict[str, Told], title: str
+) -> None:
+    group = family(server, client, "first")
+    with ThreadPoolExecutor(4) as pool:
+        asked = ask_all(client, pool)
+        group[title].kill()
+        began = time.monotonic()
+        for response in asked["first"]:
+            refusal = response.result()
+            assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "unavailable")
+            assert int(refusal.headers["retry-after"]) >= 1
+        check_answers(asked["second"], held["second"])
+
+    def answers() -> bool:
+        response = client.post(CHAT, json=HELD["first"].body())
+        assert response.status_code in (200, 503), response.text
+        return response.status_code == 200 and told(response.json()["choices"][0]) == held["first"]
+
+    wait_until(answers, RECOVERY_S, "another group")
+    print(f"{title}: another group answered after {time.monotonic() - began:.1f} s")
+    wait_until(lambda: not any(process.is_running() for process in group.values()), 20, "the old group to go")
+    assert client.get("/health").json()["status"] == "ok"
+
+
+def test_a_stop_lets_what_is_in_flight_finish(
+    server: Served, client: httpx.Client, held: dict[str, Told]
+) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        asked = ask_all(client, pool)
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not accepts(client), 2, "new requests to be refused")
+        assert not any(response.done() for each in asked.values() for response in each)
+        for name, responses in asked.items():
+            check_answers(responses, held[name])
+    server.check_stopped()
+
+
+def accepts(client: httpx.Client) -> bool:
+    try:
+        response = client.post(CHAT, json=Ask(settings={"max_new_tokens": 1}, model="first").body())
+    except httpx.ConnectError:
+        return False
+    if response.status_code == 503:
+        assert "shutting down" in response.json()["error"]["message"]
+    return response.status_code == 200
