@@ -94,7 +94,8 @@ def group_options(name: str, config: Config) -> dict[str, Any]:
         "placement_group_strategy": "PACK",
         "max_ongoing_requests": 2 * slots,
         "max_queued_requests": 4 * slots,
-        "health_check_period_s": 5.0,
+        # Serve replaces a replica after three failures.
+        "health_check_period_s": 2.0,
         "graceful_shutdown_timeout_s": DRAIN_SECONDS,
     }
 

@@ -150,9 +150,10 @@ class Launch:
                 self._drain(handle, stopped)
         finally:
             if ray.is_initialized():
-                serve.shutdown() if owned else serve.delete(self.name)
-                if owned:
-                    ray.shutdown()
+                if not owned:
+                    serve.delete(self.name)
+                # A Ray of our own takes all that runs on it along.
+                ray.shutdown()
 
     @property
     def _models(self) -> list[str]:
