@@ -66,14 +66,16 @@ class Served:
         (logs,) = {word.partition("=")[2] for word in options if word.startswith("--log_dir=")}
         return Path(logs).parent
 
-    def stop(self, number: int = signal.SIGTERM) -> None:
-        """Send a signal; fails unless it ends with status 0 and leaves no process behind."""
-        self.process.send_signal(number)
+    def interrupt(self) -> None:
+        """As Ctrl-C does in a terminal, where all its processes get the signal; then `check_stopped`."""
+        os.killpg(self.process.pid, signal.SIGINT)
         self.check_stopped()
 
     def check_stopped(self) -> None:
-        """Fails unless it ends with status 0 and leaves no process behind."""
+        """Fails unless it ends with status 0, says nothing but that, and leaves no process behind."""
         assert self.process.wait(STOP_S) == 0, self.printed
+        *_, last = self.printed.splitlines()
+        assert last.startswith("Finishing what is in flight"), self.printed
         wait_until(lambda: not session_of(self.process.pid), 20, "its processes to go")
 
     def kill(self) -> None:

@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     ) as running:
         running.key = KEYS[0]
         yield running
-        running.stop()
+        running.interrupt()
 
 
 @pytest.fixture(scope="session")
