@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from lopa_ray.blocks import Canvas
+from lopa_ray.constraint import Fit
 from lopa_ray.plan import BranchReport, Decision
 
 
@@ -54,28 +57,55 @@ def scores_by_position(report: BranchReport) -> dict[int, Score]:
     }
 
 
-def anchor_fills(canvas: Canvas, scores: dict[int, Score], threshold: float) -> list[Decision]:
+def anchor_fills(
+    canvas: Canvas, scores: dict[int, Score], threshold: float, fit: Fit | None = None
+) -> list[Decision]:
     """The usual confidence rule, block by block (LoPA, section 3; D2F, section 4.3).
 
     In every active block each position with probability strictly above `threshold` is
     filled. Where none is, a complete block fills its best-ranked position (the first of
-    equals) and an incomplete one nothing.
+    equals) and an incomplete one nothing. Where a constraint leaves one token alone, nothing
+    is gained by waiting for the model to believe in it. See `admit` for what fits together.
     """
     fills: list[Decision] = []
     for block in canvas.active:
         masked = canvas.masked(block)
-        chosen = [p for p in masked if scores[p].probability > threshold]
+        chosen = [p for p in masked if scores[p].probability > threshold or forced(fit, p)]
         if not chosen and masked and block.complete:
             chosen = [max(masked, key=lambda p: scores[p].score)]
         fills.extend(scores[p].decision for p in chosen)
-    return fills
+    return admit(fit, fills, scores)
 
 
-def lookahead_forks(canvas: Canvas, scores: dict[int, Score], count: int) -> list[Fork]:
+def forced(fit: Fit | None, position: int) -> bool:
+    """Whether a constraint leaves one token alone for a position."""
+    return fit is not None and fit.forced(position)
+
+
+def lookahead_forks(
+    canvas: Canvas, scores: dict[int, Score], count: int, fit: Fit | None = None
+) -> list[Fork]:
     """The `count` best-ranked positions still masked after the anchor's fill, best first.
 
-    Each is one fork. Equal scores keep their order.
+    Each is one fork, if it fits a constraint. Equal scores keep their order.
     """
     open_positions = [p for block in canvas.active for p in canvas.masked(block)]
     ranked = sorted(open_positions, key=lambda p: -scores[p].score)
-    return [Fork(scores[p].decision, scores[p].score) for p in ranked[:count]]
+    fitting = (p for p in ranked if fit is None or fit.fits(*scores[p].decision.fill))
+    return [Fork(scores[p].decision, scores[p].score) for p in islice(fitting, count)]
+
+
+def admit(fit: Fit | None, wanted: Sequence[Decision], scores: dict[int, Score]) -> list[Decision]:
+    """Those of `wanted` that a constraint lets be decided together, in their order; all without one.
+
+    Each alone leaves a way to a good answer, but two may leave none. So they are taken best-ranked
+    first, each if it still fits, and put in. The first always does.
+    """
+    if fit is None:
+        return list(wanted)
+    admitted: set[int] = set()
+    for decision in sorted(wanted, key=lambda decision: -scores[decision.position].score):
+        if fit.fits(*decision.fill):
+            fit.put(*decision.fill)
+            admitted.add(decision.position)
+    return [decision for decision in wanted if decision.position in admitted]

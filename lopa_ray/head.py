@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lopa_ray.constraint import unpack_choices
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.plan import BranchReport, Sampling
 from lopa_ray.scoring import score_rows
@@ -34,6 +35,8 @@ class Row:
     position: int
     step: int
     sampling: Sampling
+    choices: bytes | None = None
+    """Tokens that it may get, packed; None: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,13 @@ class Head:
                 positions += [0] * (padded_rows(len(chunk)) - len(chunk))
                 row = rows[chunk[0]]
                 found = score_rows(
-                    self.logits(picked), positions, row.step, row.sampling, self._banned, self._eos
+                    self.logits(picked),
+                    positions,
+                    row.step,
+                    row.sampling,
+                    self._banned,
+                    self._eos,
+                    self._choices([rows[i].choices for i in chunk], len(positions)),
                 )
                 n = len(chunk)
                 tokens[chunk] = found.tokens[:n].cpu().numpy()
@@ -123,6 +132,17 @@ class Head:
         return HostScores(
             np.array([row.position for row in rows], np.int32), tokens, probabilities, logprobs, scores, tops
         )
+
+    def _choices(self, packed: list[bytes | None], count: int) -> Tensor | None:
+        """What each row may choose, bool [count, V]; rows beyond `packed` may choose anything."""
+        sets = {choices: at for at, choices in enumerate(dict.fromkeys((None, *packed)))}
+        if len(sets) == 1:
+            return None
+        size = len(self._banned)
+        unpacked = [unpack_choices(choices, size) for choices in sets if choices is not None]
+        table = torch.from_numpy(np.stack([np.ones(size, np.bool_), *unpacked]))
+        index = [sets[choices] for choices in packed] + [0] * (count - len(packed))
+        return table.to(self._banned.device)[index]
 
     @staticmethod
     def _pick(sources: list[int], hidden: Tensor, boundary: Tensor) -> Tensor:

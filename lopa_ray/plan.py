@@ -55,6 +55,9 @@ class Branch:
 
     segments: tuple[Segment, ...]
     fills: tuple[Fill, ...] = ()
+    choices: tuple[int, ...] = ()
+    """Under a constraint: for each position from the start of `Plan.scored` on, the index in
+    `Plan.choices` of the tokens that it may get (-1 if it is no mask). Without one: empty."""
 
     @property
     def stop(self) -> int:
@@ -99,6 +102,12 @@ class Plan:
     commit: Commit | None = None
     """Carried out before the step's forward."""
     sampling: Sampling = Sampling()
+    choices: tuple[bytes, ...] = ()
+    """Sets of tokens under a constraint; see `lopa_ray.constraint.unpack_choices`."""
+
+    def choices_at(self, branch: Branch, position: int) -> bytes | None:
+        """The tokens that a masked position may get; None: any."""
+        return self.choices[branch.choices[position - self.scored.start]] if branch.choices else None
 
     def input_ids(self, branch: Branch) -> list[int]:
         """Token ids from `start` to the branch's stop, with its fill set put in."""

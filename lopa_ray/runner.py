@@ -211,7 +211,9 @@ class BranchRunner:
         """With shifted logits row p - 1 decides position p; left of the input that is the slot's boundary row."""
         at = position - self._shift
         source = first + at - lane.start if at >= lane.start else -1 - lane.slot
-        return Row(source, position, evaluation.work.plan.step, evaluation.work.plan.sampling)
+        plan = evaluation.work.plan
+        choices = plan.choices_at(plan.branches[evaluation.branch], position)
+        return Row(source, position, plan.step, plan.sampling, choices)
 
     # Research and state
 

@@ -1,8 +1,8 @@
 """Logits → token, probability and ranking score per position, on the device.
 
 The softmax is over the full vocabulary; what may never be generated (the mask token,
-padded-vocabulary ids, EOS before `min_tokens`) is excluded from the choice of the token
-alone, so probabilities of all other tokens stay what the model gave them. The published
+padded-vocabulary ids, EOS before `min_tokens`, what a constraint rules out) is excluded from
+the choice of the token alone, so probabilities of all other tokens stay what the model gave them. The published
 decoders can choose the mask token and then hang.
 
 Shape suffixes: N rows to score, V vocabulary, M top tokens.
@@ -71,12 +71,18 @@ def filter_logits(logits: Tensor, top_p: float | None, top_k: int | None) -> Ten
 
 
 def score_rows(
-    logits: Tensor, positions: list[int], step: int, sampling: Sampling, banned: Tensor, eos_token_id: int
+    logits: Tensor,
+    positions: list[int],
+    step: int,
+    sampling: Sampling,
+    banned: Tensor,
+    eos_token_id: int,
+    choices: Tensor | None = None,
 ) -> Scores:
     """Score rows of logits [N, V] (any float type; computed in fp32).
 
     `positions` are the absolute positions that the rows decide; `banned` bool [V] marks ids
-    that are never chosen.
+    that are never chosen, and `choices` bool [N, V], if given, what each row may choose.
     """
     logits = logits.float()
     scaled = logits / max(sampling.temperature, MIN_TEMPERATURE) if sampling.temperature > 0 else logits
@@ -88,6 +94,8 @@ def score_rows(
     if bool(early.any()):
         forbidden = forbidden.clone()
         forbidden[:, eos_token_id] |= early.to(forbidden.device)
+    if choices is not None:
+        forbidden = forbidden | ~choices
     allowed = probabilities.masked_fill(forbidden, 0.0)
     # A nucleus may hold nothing but forbidden tokens: then the choice is among all allowed
     # ones, with the probability 0 that the nucleus gives them. Softmax without the forbidden

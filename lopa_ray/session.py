@@ -22,7 +22,8 @@ import numpy as np
 
 from lopa_ray.answer import length_to_eos
 from lopa_ray.budget import requested_branches
-from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
+from lopa_ray.constraint import Constraint, Fit
+from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
 from lopa_ray.plan import BranchReport, FinishReason, Plan, Sampling, StepOutcome
 from lopa_ray.settings import GenerationSettings
 
@@ -41,11 +42,18 @@ class DecodeSession(ABC):
 
     decoders: ClassVar[dict[str, type[DecodeSession]]] = {}
 
-    def __init__(self, prompt: Sequence[int], settings: GenerationSettings, vocabulary: Vocabulary) -> None:
-        """Start decoding after `prompt`.
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        settings: GenerationSettings,
+        vocabulary: Vocabulary,
+        constraint: Constraint | None = None,
+    ) -> None:
+        """Start decoding after `prompt`; `constraint` is that of the settings' pattern, if they have one.
 
         Raises PromptError for an empty prompt, ids outside the vocabulary, or mask tokens in
-        the prompt (the published decoders fill those or hang on them; here they are refused).
+        the prompt (the published decoders fill those or hang on them; here they are refused),
+        and SettingsError for a constraint that no answer of this length can keep.
         """
         if not prompt:
             raise PromptError("the prompt is empty; give at least one token")
@@ -62,15 +70,47 @@ class DecodeSession(ABC):
         self.prompt = list(prompt)
         self.settings = settings
         self.vocabulary = vocabulary
+        self.constraint = constraint
+        self._check_constraint()
         self.steps = 0
         self.forwards = 0
         self.finish_reason: FinishReason | None = "length" if settings.max_new_tokens == 0 else None
         self._pending: Plan | None = None
 
     @staticmethod
-    def create(prompt: Sequence[int], settings: GenerationSettings, vocabulary: Vocabulary) -> DecodeSession:
+    def create(
+        prompt: Sequence[int],
+        settings: GenerationSettings,
+        vocabulary: Vocabulary,
+        constraint: Constraint | None = None,
+    ) -> DecodeSession:
         """The session of the decoder that the settings name."""
-        return DecodeSession.decoders[settings.decoder](prompt, settings, vocabulary)
+        return DecodeSession.decoders[settings.decoder](prompt, settings, vocabulary, constraint)
+
+    def _check_constraint(self) -> None:
+        settings = self.settings
+        if (self.constraint is None) != (not settings.constrained):
+            raise SettingsError(
+                "a session under guided_* settings needs the constraint that belongs to them, and no other one; "
+                "make sessions with Engine.session or SessionFactory"
+            )
+        fit = self._fit([])
+        if self.constraint is None or fit is None or fit.possible:
+            return
+        least, most = self.constraint.shortest(), settings.max_new_tokens
+        if least is None:
+            raise SettingsError(
+                "the pattern or schema matches no text that this model's tokens can spell; loosen it"
+            )
+        if least > most:
+            raise SettingsError(
+                f"the shortest answer that matches the pattern or schema has {least} tokens; max_new_tokens "
+                f"(max_tokens) is {most}: raise it to {least} or more, or loosen the pattern"
+            )
+        raise SettingsError(
+            f"no answer of {settings.min_tokens} to {most} tokens matches the pattern or schema; lower min_tokens "
+            "or leave it out"
+        )
 
     # What a decoder provides
 
@@ -98,6 +138,13 @@ class DecodeSession(ABC):
         return self.settings.max_new_tokens
 
     # What every decoder shares
+
+    def _fit(self, answer: Sequence[int]) -> Fit | None:
+        """How an answer, as it stands, fits the constraint."""
+        if self.constraint is None:
+            return None
+        span = range(len(self.prompt), self.max_len)
+        return Fit(self.constraint, answer, self.vocabulary.mask_token_id, span, self.settings.min_tokens)
 
     @property
     def finished(self) -> bool:
@@ -189,4 +236,5 @@ class DecodeSession(ABC):
             return "stop"
         if not self.exhausted:
             return None
-        return "length" if length is None else "stop"
+        whole = self.constraint is not None and self.constraint.complete(self.generated)
+        return "length" if length is None and not whole else "stop"

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias, cast
 
 from lopa_ray.config import Config
-from lopa_ray.errors import PromptError, PromptTooLongError
+from lopa_ray.constraint import Constraint
+from lopa_ray.errors import PromptError, PromptTooLongError, SettingsError
+from lopa_ray.guide import Guide
 from lopa_ray.session import DecodeSession, Vocabulary
 from lopa_ray.settings import GenerationSettings
 from lopa_ray.tokenizer import Tokenizer, require_tokenizer
@@ -22,6 +24,7 @@ class SessionFactory:
         self.config = config
         self.vocabulary = vocabulary
         self.tokenizer = tokenizer
+        self._guide = None if tokenizer is None else Guide(tokenizer, vocabulary)
 
     def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Prompt → token ids. Text gets the checkpoint's chat template, if it has one, unless `raw`.
@@ -55,7 +58,8 @@ class SessionFactory:
         """A checked request. `settings` default to the configuration's.
 
         Raises PromptError for a prompt that cannot be decoded, PromptTooLongError for one that is
-        too long with its answer.
+        too long with its answer, SettingsError for a pattern or schema that cannot be kept. The
+        first request with a pattern takes a second or more: call from a thread where that matters.
         """
         settings = settings or self.config.decode
         ids = self.encode(prompt, raw=raw)
@@ -65,7 +69,18 @@ class SessionFactory:
                 f"{len(ids)} prompt tokens and max_new_tokens {settings.max_new_tokens} exceed max_model_len {room}; "
                 "shorten the prompt, lower max_new_tokens or raise max_model_len"
             )
-        return DecodeSession.create(ids, settings, self.vocabulary)
+        return DecodeSession.create(ids, settings, self.vocabulary, self._constraint(settings))
+
+    def _constraint(self, settings: GenerationSettings) -> Constraint | None:
+        pattern = settings.pattern
+        if pattern is None:
+            return None
+        if self._guide is None:
+            raise SettingsError(
+                f"{self.config.model.folder}: got a pattern for the answer, but the checkpoint has no tokenizer "
+                "that says what its tokens spell; add its files or leave guided_* out"
+            )
+        return self._guide.constraint(pattern, trusted=settings.guided_regex is None)
 
 
 def is_ids(prompt: object) -> bool:

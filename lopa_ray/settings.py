@@ -5,14 +5,20 @@ Settings are frozen and validated when made; see `Strict` for how errors read.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.errors import SettingsError
+from lopa_ray.json_schema import schema_regex
 from lopa_ray.plan import Ranking
+from lopa_ray.regex import alternatives, literal
 from lopa_ray.selection import parse_metric
 from lopa_ray.strict import Strict
+
+GUIDED = ("guided_regex", "guided_choice", "guided_json")
+"""Settings that say what the answer's text has to match."""
 
 
 class GenerationSettings(Strict):
@@ -51,6 +57,54 @@ class GenerationSettings(Strict):
 
     top_logprobs: int = Field(default=0, ge=0, le=20)
     """How many of the most likely tokens the trace lists per position."""
+
+    guided_regex: str | None = None
+    """The answer's text is what this regular expression (Rust's syntax) matches as a whole."""
+
+    guided_choice: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """The answer's text is one of these."""
+
+    guided_json: str | None = None
+    """The answer's text is JSON that is valid under this JSON schema, given as JSON text or as a mapping."""
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the answer's text has to match something."""
+        return any(getattr(self, name) is not None for name in GUIDED)
+
+    @property
+    def pattern(self) -> str | None:
+        """The regular expression that the answer's text has to match; None: any text will do.
+
+        Raises SettingsError for a JSON schema that cannot be kept.
+        """
+        if self.guided_json is not None:
+            return schema_regex(self.guided_json)
+        if self.guided_choice is not None:
+            return alternatives(map(literal, self.guided_choice))
+        return self.guided_regex
+
+    @field_validator("guided_choice", mode="before")
+    @classmethod
+    def _choices_as_tuple(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("guided_json", mode="before")
+    @classmethod
+    def _schema_as_text(cls, value: Any) -> Any:
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _one_pattern_that_can_end(self) -> Self:
+        given = [name for name in GUIDED if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"got {' and '.join(given)}; allowed: one of them; leave the others out")
+        if given and self.ignore_eos:
+            raise ValueError(
+                f"{given[0]} with ignore_eos: an answer that matches has to end where the match does; leave "
+                "ignore_eos out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _min_fits_max(self) -> Self:

@@ -50,8 +50,9 @@ class Tokenizer:
         # A twin that reads special tokens as text; a switch on one object would not be thread-safe.
         self._plain = Backend.from_str(backend.to_str())
         self._plain.encode_special_tokens = True
-        self._byte_level = "ByteLevel" in json.dumps(json.loads(backend.to_str()).get("decoder"))
+        self.byte_level = "ByteLevel" in json.dumps(json.loads(backend.to_str()).get("decoder"))
         added = backend.get_added_tokens_decoder()
+        self._added = frozenset(added)
         self._special = {i: token for i, token in added.items() if token.special and token.content}
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Backend, Path, ChatTemplate | None]]:
@@ -103,9 +104,21 @@ class Tokenizer:
     def token_bytes(self, token: int) -> bytes:
         """The UTF-8 bytes that one token stands for, which may be a part of a character."""
         written = self._backend.id_to_token(token)
-        if written is not None and self._byte_level and token not in self._special:
+        if written is not None and self.byte_level and token not in self._special:
             return bytes(_BYTE_OF[char] for char in written if char in _BYTE_OF)
         return self.token_text(token).encode()
+
+    def plain_bytes(self, token: int) -> bytes:
+        """As `token_bytes`, for the ordinary tokens of a byte-level vocabulary; nothing for any other id."""
+        written = self._backend.id_to_token(token)
+        if (
+            written is None
+            or not self.byte_level
+            or token in self._added
+            or not _BYTE_OF.keys() >= set(written)
+        ):
+            return b""
+        return bytes(_BYTE_OF[char] for char in written)
 
     def chat_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Ids of `messages` (`role`, `content`) as the checkpoint's chat template writes them.

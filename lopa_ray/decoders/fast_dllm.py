@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lopa_ray.branching import Score, scores_by_position
+from lopa_ray.branching import Score, admit, forced, scores_by_position
+from lopa_ray.constraint import ChoiceSets, Constraint, Fit
+from lopa_ray.errors import SettingsError
 from lopa_ray.plan import BlockView, Branch, BranchReport, Commit, Plan, Spans, StepOutcome
 from lopa_ray.selection import DONE, mean
 from lopa_ray.session import DecodeSession, Vocabulary
@@ -26,9 +28,23 @@ class FastDllmSession(DecodeSession):
 
     settings: FastDllmSettings
 
-    def __init__(self, prompt: Sequence[int], settings: GenerationSettings, vocabulary: Vocabulary) -> None:
-        """As `DecodeSession`; `settings` must be `FastDllmSettings`."""
-        super().__init__(prompt, settings, vocabulary)
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        settings: GenerationSettings,
+        vocabulary: Vocabulary,
+        constraint: Constraint | None = None,
+    ) -> None:
+        """As `DecodeSession`; `settings` must be `FastDllmSettings`.
+
+        Raises SettingsError for `fill: schedule` under a constraint.
+        """
+        super().__init__(prompt, settings, vocabulary, constraint)
+        if constraint is not None and self.settings.fill == "schedule":
+            raise SettingsError(
+                "fill: got schedule with structured output, which cannot fill a fixed number of positions per "
+                "step: some rule each other out; use fill: threshold"
+            )
         self._ids = self.prompt + [vocabulary.mask_token_id] * settings.max_new_tokens
         self._block = self._block_at(len(self.prompt))
         self._calls = 0
@@ -65,23 +81,28 @@ class FastDllmSession(DecodeSession):
         block, total = self._block, self.max_len
         rebuild = self._calls == 0
         fed = range(total) if rebuild else block
+        scored = range(block.start, block.start + 1) if rebuild else block
+        choices = ChoiceSets()
         return Plan(
             epoch=0,
             step=0,
             start=fed.start,
             canvas=tuple(self._ids[fed.start : fed.stop]),
-            branches=(Branch(((fed.stop, total),)),),
+            branches=(Branch(((fed.stop, total),), choices=choices.add(self._fit(self.generated), scored)),),
             cached=() if rebuild else self._surroundings,
-            scored=range(block.start, block.start + 1) if rebuild else block,
+            scored=scored,
             keep=self._surroundings if rebuild else (),
             commit=self._commit,
             sampling=self.sampling,
+            choices=choices.sets,
         )
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         (report,) = reports
         scores = scores_by_position(report)
-        filled = tuple(scores[p].decision for p in sorted(self._chosen(scores)))
+        fit = self._fit(self.generated)
+        wanted = [scores[p].decision for p in sorted(self._chosen(scores, fit))]
+        filled = tuple(admit(fit, wanted, scores))
         for decision in filled:
             self._ids[decision.position] = decision.token
         self._commit = Commit(plan.step, 0, plan.keep, shared=False) if plan.keep else None
@@ -100,7 +121,7 @@ class FastDllmSession(DecodeSession):
             blocks=self._views(),
         )
 
-    def _chosen(self, scores: dict[int, Score]) -> list[int]:
+    def _chosen(self, scores: dict[int, Score], fit: Fit | None) -> list[int]:
         """Positions to fill: all of the first call's, then by confidence or by schedule."""
         settings = self.settings
         calls = settings.steps_per_block
@@ -109,7 +130,8 @@ class FastDllmSession(DecodeSession):
             return list(scores)
         ranked = sorted(scores, key=lambda p: -scores[p].score)
         if settings.fill == "threshold":
-            return [p for p in ranked if scores[p].probability >= settings.confidence_threshold] or ranked[:1]
+            sure = settings.confidence_threshold
+            return [p for p in ranked if scores[p].probability >= sure or forced(fit, p)] or ranked[:1]
         # The published schedule is computed in float32, and its product is cut to an integer.
         times = np.linspace(1, FINAL_NOISE, calls + 1, dtype=np.float32)
         share = np.float32(1) - times[self._calls + 1] / times[self._calls]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from lopa_ray.blocks import BlockState, Canvas
 from lopa_ray.branching import Fork, anchor_fills, lookahead_forks, scores_by_position
+from lopa_ray.constraint import ChoiceSets, Constraint, Fit
 from lopa_ray.plan import Branch, BranchReport, Commit, Decision, Plan, Segment, StepOutcome
 from lopa_ray.selection import DONE, mix, parse_metric, winner
 from lopa_ray.session import DecodeSession, Vocabulary
@@ -21,11 +22,13 @@ from lopa_ray.settings import BlockSettings, GenerationSettings, LopaSettings
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A branch of the coming step: its canvas, what it adds to the anchor, its creation confidence."""
+    """A branch of the coming step: its canvas, what it adds to the anchor, its creation confidence, and how
+    the canvas stands under the request's constraint."""
 
     canvas: Canvas
     adopted: tuple[Decision, ...]
     creation: float
+    fit: Fit | None
 
 
 class LopaSession(DecodeSession):
@@ -33,9 +36,15 @@ class LopaSession(DecodeSession):
 
     settings: BlockSettings
 
-    def __init__(self, prompt: Sequence[int], settings: GenerationSettings, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        settings: GenerationSettings,
+        vocabulary: Vocabulary,
+        constraint: Constraint | None = None,
+    ) -> None:
         """As `DecodeSession`; `settings` must be a `BlockSettings`."""
-        super().__init__(prompt, settings, vocabulary)
+        super().__init__(prompt, settings, vocabulary, constraint)
         lopa = settings if isinstance(settings, LopaSettings) else LopaSettings(num_branches=1)
         self._anchor_role = lopa.anchor
         self._alpha = lopa.creation_confidence_alpha
@@ -70,7 +79,7 @@ class LopaSession(DecodeSession):
         if self._may_grow(canvas):
             canvas.grow(settings.block_add_threshold, settings.block_size, self.max_len)
         canvas.activate(settings.decoded_token_threshold)
-        return Candidate(canvas, adopted, creation)
+        return Candidate(canvas, adopted, creation, self._fit(canvas.generated))
 
     def _plan(self, num_branches: int) -> Plan:
         # Forks first, the anchor last: equal confidences go to the first.
@@ -85,6 +94,7 @@ class LopaSession(DecodeSession):
         settled = self._anchor.settled
         start = to_cache[0].start if to_cache else settled
         longest = max((candidate.canvas for candidate in candidates), key=len)
+        choices = ChoiceSets()
         return Plan(
             epoch=0,
             step=0,
@@ -92,7 +102,12 @@ class LopaSession(DecodeSession):
             canvas=tuple(self._anchor.ids[start:])
             + (self.vocabulary.mask_token_id,) * (len(longest) - len(self._anchor)),
             branches=tuple(
-                Branch(self._segments(c.canvas, start), tuple(d.fill for d in c.adopted)) for c in candidates
+                Branch(
+                    segments=self._segments(c.canvas, start),
+                    fills=tuple(d.fill for d in c.adopted),
+                    choices=choices.add(c.fit, range(settled, len(c.canvas))),
+                )
+                for c in candidates
             ),
             cached=(range(start),) if start else (),
             scored=range(settled, len(longest)),
@@ -100,6 +115,7 @@ class LopaSession(DecodeSession):
             shared_keep=self.settings.commit_protocol == "single_phase",
             commit=self._commit,
             sampling=self.sampling,
+            choices=choices.sets,
         )
 
     def _segments(self, canvas: Canvas, start: int) -> tuple[Segment, ...]:
@@ -114,14 +130,14 @@ class LopaSession(DecodeSession):
         won = winner(confidences)
         if self._anchor_role == "win":
             won = len(confidences) - 1
-        anchor = self._candidates[won].canvas
+        anchor, fit = self._candidates[won].canvas, self._candidates[won].fit
         scores = scores_by_position(reports[won])
 
-        filled = anchor_fills(anchor, scores, self.settings.confidence_threshold)
+        filled = anchor_fills(anchor, scores, self.settings.confidence_threshold, fit)
         for decision in filled:
             anchor.fill(decision.position, decision.token)
         self._anchor = anchor
-        self._forks = lookahead_forks(anchor, scores, self._most_forks)
+        self._forks = lookahead_forks(anchor, scores, self._most_forks, fit)
 
         self._commit = Commit(plan.step, won, plan.keep, plan.shared_keep) if plan.keep else None
         anchor.mark_cached()

@@ -1,0 +1,156 @@
+"""ByteAutomaton: a regular expression as an automaton over bytes, built by outlines-core.
+
+outlines-core turns expressions into automata over whole vocabularies; here it only sees the
+256 bytes, and `lopa_ray.guide` goes on from there, which is faster and far smaller to send.
+It is imported where it is used alone: whoever asks for no pattern needs no extra.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lopa_ray.errors import SettingsError
+
+MAX_SECONDS = 20
+"""Processor time that the construction may take."""
+
+MAX_BYTES = 2 * 2**30
+"""Memory that it may take: `[ab]*a[ab]{30}` has a billion states."""
+
+MAX_STATES = 4000
+
+# A process of its own, since nothing else can stop a construction that takes too long or too much.
+# The leading letter keeps the start state from being special (expressions that match nothing, like a*,
+# are refused without it); \z makes the automaton follow all alternatives: outlines-core asks for the
+# leftmost-first match, so that a|ab would never match ab. The expression is also read as it stands:
+# "a)|(b" is none, but would be one inside of the parentheses.
+_BUILD = r"""
+import json, resource, sys
+from outlines_core import Index, Vocabulary
+limits = json.loads(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_AS, (limits["bytes"], limits["bytes"]))
+resource.setrlimit(resource.RLIMIT_CPU, (limits["seconds"], limits["seconds"]))
+regex = json.loads(sys.stdin.read())
+letters = Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)})
+try:
+    if limits["check"]:
+        try:
+            Index(regex, letters)
+        except ValueError as error:
+            if "NFA" in str(error):
+                raise
+    index = Index("S(?:" + regex + r")\z", letters)
+    edges = index.get_transitions()
+    start = edges[index.get_initial_state()][ord("S")]
+    result = {
+        "start": start,
+        "final": sorted(index.get_final_states()),
+        "edges": [[state, list(to), list(to.values())] for state, to in edges.items()],
+    }
+except ValueError as error:
+    result = {"error": str(error)}
+print(json.dumps(result))
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByteAutomaton:
+    """Deterministic; state 0 is the start. A byte string matches if it leads to an accepting state."""
+
+    table: npt.NDArray[np.int32]
+    """[states + 1, 256]: the next state; the last one is where nothing can match any more."""
+    accepting: npt.NDArray[np.bool_]
+    """[states + 1]."""
+
+    @classmethod
+    def from_regex(cls, regex: str, *, trusted: bool = False) -> ByteAutomaton:
+        """The automaton of what `regex` (Rust's syntax, Unicode) matches as a whole.
+
+        For what a regular expression of a user means see `plain`. `trusted`: the expression is this
+        project's own, so its parentheses need no check. Raises SettingsError without outlines-core, for
+        what is no regular expression or has look-around, backreferences or word boundaries, for one that
+        matches nothing, and for one that is too large.
+        """
+        if importlib.util.find_spec("outlines_core") is None:
+            raise SettingsError(
+                "structured output needs outlines-core, which is not installed; pip install 'lopa-ray[serve]', "
+                "or leave response_format and guided_* out"
+            )
+        limits = {"bytes": MAX_BYTES, "seconds": MAX_SECONDS, "check": not trusted}
+        built = subprocess.run(
+            [sys.executable, "-c", _BUILD, json.dumps(limits)],
+            input=json.dumps(regex if trusted else plain(regex)),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if built.returncode:
+            if built.returncode > 0 and "MemoryError" not in built.stderr:
+                raise SettingsError(f"outlines-core failed on {_short(regex)}: {built.stderr.strip()[-300:]}")
+            raise _too_large(regex, f"more than {MAX_SECONDS} s or {MAX_BYTES >> 30} GiB to build")
+        found = json.loads(built.stdout)
+        if "error" in found:
+            raise SettingsError(_refusal(regex, found["error"]))
+        return cls._from_edges(found["start"], found["final"], found["edges"], regex)
+
+    @classmethod
+    def _from_edges(
+        cls, start: int, final: list[int], edges: list[tuple[int, list[int], list[int]]], regex: str
+    ) -> ByteAutomaton:
+        if len(edges) > MAX_STATES:
+            raise _too_large(regex, f"{len(edges)} states; allowed: {MAX_STATES}")
+        number = {start: 0}
+        for state, _, _ in edges:
+            number.setdefault(state, len(number))
+        dead = len(number)
+        table = np.full((dead + 1, 256), dead, np.int32)
+        accepting = np.zeros(dead + 1, np.bool_)
+        for state, letters, targets in edges:
+            for letter, target in zip(letters, targets, strict=True):
+                if letter < 256:  # 256 is outlines-core's own sign for the end
+                    table[number[state], letter] = number[target]
+        accepting[[number[state] for state in final]] = True
+        return cls(table, accepting)
+
+
+def plain(regex: str, space: str = r"[\t-\r ]") -> str:
+    r"""The same for ASCII texts and whole matches, in fewer words.
+
+    Without a leading ^ and a closing $. \d, \w and \s (`space`) stand for ASCII alone: whoever asks for
+    digits seldom wants all 700 of Unicode's.
+    """
+    ascii_only = {"d": "[0-9]", "w": "[0-9A-Za-z_]", "s": space}
+    regex = re.sub(r"\\(.)", lambda escape: ascii_only.get(escape[1], escape[0]), regex, flags=re.DOTALL)
+    regex = regex.removeprefix("^")
+    backslashes = len(regex) - 1 - len(regex[:-1].rstrip("\\"))
+    return regex[:-1] if regex.endswith("$") and backslashes % 2 == 0 else regex
+
+
+def _refusal(regex: str, error: str) -> str:
+    if "no transitions" in error:
+        return (
+            f"got the pattern {_short(regex)}, which matches no text at all; give one that matches something"
+        )
+    return (
+        f"got the pattern {_short(regex)}, which cannot be used ({' '.join(error.split())}); allowed: regular "
+        "expressions in Rust's syntax, without look-around, backreferences and word boundaries"
+    )
+
+
+def _too_large(regex: str, got: str) -> SettingsError:
+    return SettingsError(
+        f"the pattern {_short(regex)} is too large: {got}; use fewer and shorter repetitions, less nesting, "
+        "or a simpler schema"
+    )
+
+
+def _short(regex: str) -> str:
+    return repr(regex if len(regex) <= 80 else regex[:77] + "...")
