@@ -121,13 +121,16 @@ class ByteAutomaton:
         return cls(table, accepting)
 
 
-def plain(regex: str, space: str = r"[\t-\r ]") -> str:
-    r"""The same for ASCII texts and whole matches, in fewer words.
+def plain(regex: str, space: str = r"\t-\r ") -> str:
+    r"""The same in fewer words, and with ASCII classes.
 
-    Without a leading ^ and a closing $. \d, \w and \s (`space`) stand for ASCII alone: whoever asks for
-    digits seldom wants all 700 of Unicode's.
+    Without a leading ^ and a closing $, which say nothing new where the whole text has to match. \d, \w and
+    \s (`space`) mean what they mean under Python's re.ASCII: whoever asks for digits seldom wants all 700
+    of Unicode's.
     """
-    ascii_only = {"d": "[0-9]", "w": "[0-9A-Za-z_]", "s": space}
+    classes = {"d": "0-9", "w": "0-9A-Za-z_", "s": space}
+    ascii_only = {name: f"[{members}]" for name, members in classes.items()}
+    ascii_only |= {name.upper(): f"[^{members}]" for name, members in classes.items()}
     regex = re.sub(r"\\(.)", lambda escape: ascii_only.get(escape[1], escape[0]), regex, flags=re.DOTALL)
     regex = regex.removeprefix("^")
     backslashes = len(regex) - 1 - len(regex[:-1].rstrip("\\"))
@@ -137,7 +140,8 @@ def plain(regex: str, space: str = r"[\t-\r ]") -> str:
 def _refusal(regex: str, error: str) -> str:
     if "no transitions" in error:
         return (
-            f"got the pattern {_short(regex)}, which matches no text at all; give one that matches something"
+            f"got the pattern {_short(regex)}, of which a part can match no text (an anchor or an empty class "
+            "inside, perhaps); leave that part out"
         )
     return (
         f"got the pattern {_short(regex)}, which cannot be used ({' '.join(error.split())}); allowed: regular "

@@ -254,7 +254,7 @@ def _pattern(pattern: Any, path: str) -> str:
     """A pattern as it may stand between quotes: what it matches as a whole, if that never needs escaping."""
     if not isinstance(pattern, str):
         raise _error(path, f"pattern: got {pattern!r}; allowed: a regular expression")
-    body = plain(pattern, space="[ ]")
+    body = plain(pattern, space=" ")
     table = ByteAutomaton.from_regex(body).table
     forbidden = [*range(0x20), ord('"'), ord("\\")]
     if (table[:, forbidden] != len(table) - 1).any():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lopa_ray.constraint import unpack_choices
 from lopa_ray.plan import BranchReport, Plan, StepPlan, StepReport
 from lopa_ray.session import Vocabulary
 
@@ -36,6 +37,12 @@ class FakeModel:
         n = len(positions)
         tokens = draw.integers(0, min(mask, eos), n, dtype=np.int32)
         tokens[(draw.random(n) < self.eos_probability) & (positions >= plan.sampling.no_eos_before)] = eos
+        for at, position in enumerate(positions.tolist() if plan.choices else ()):
+            choices = plan.choices_at(plan.branches[branch], position)
+            assert choices is not None
+            allowed = np.flatnonzero(unpack_choices(choices, self.vocabulary.size))
+            if tokens[at] not in allowed:
+                tokens[at] = draw.choice(allowed)
         probabilities = _rounded(draw.random(n) ** self.sureness, self.levels)
         scores = probabilities
         if plan.sampling.ranking == "margin":

@@ -211,3 +211,24 @@ def test_low_precision_logits_are_scored_in_fp32():
         assert low.probabilities.dtype == torch.float32
         assert torch.equal(low.probabilities, high.probabilities)
         assert torch.equal(low.scores, high.scores)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(), Sampling(temperature=0.7, top_p=0.8, seed=3), Sampling(top_k=2, ranking="margin")],
+)
+def test_choices_change_the_token_and_no_probability(sampling: Sampling) -> None:
+    logits = rows(24)
+    choices = torch.rand(24, VOCAB, generator=torch.Generator().manual_seed(1)) < 0.2
+    choices[:, 5] = True
+    choices[:8] = True
+    positions = list(range(24))
+    free = score_rows(logits, positions, 1, sampling, BANNED, EOS)
+    bound = score_rows(logits, positions, 1, sampling, BANNED, EOS, choices)
+    assert all(choices[row, token] and not BANNED[token] for row, token in enumerate(bound.tokens.tolist()))
+    assert torch.equal(bound.tokens[:8], free.tokens[:8])
+    assert torch.equal(bound.scores[:8], free.scores[:8])
+    same = bound.tokens == free.tokens
+    assert torch.equal(bound.probabilities[same], free.probabilities[same])
+    plain = logits.log_softmax(-1).gather(1, bound.tokens[:, None])[:, 0]
+    assert torch.allclose(bound.logprobs, plain, atol=1e-6)
