@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from lopa_ray.errors import SettingsError
 
-MAX_SECONDS = 20
+MAX_SECONDS = 5
 """Processor time that the construction may take."""
 
-MAX_BYTES = 2 * 2**30
+MAX_BYTES = 2**30
 """Memory that it may take: `[ab]*a[ab]{30}` has a billion states."""
 
 MAX_STATES = 4000
@@ -49,12 +49,11 @@ try:
                 raise
     index = Index("S(?:" + regex + r")\z", letters)
     edges = index.get_transitions()
-    start = edges[index.get_initial_state()][ord("S")]
-    result = {
-        "start": start,
-        "final": sorted(index.get_final_states()),
-        "edges": [[state, list(to), list(to.values())] for state, to in edges.items()],
-    }
+    result = {"states": len(edges)}
+    if len(edges) <= limits["states"]:
+        result["start"] = edges[index.get_initial_state()][ord("S")]
+        result["final"] = sorted(index.get_final_states())
+        result["edges"] = [[state, list(to), list(to.values())] for state, to in edges.items()]
 except ValueError as error:
     result = {"error": str(error)}
 print(json.dumps(result))
@@ -84,9 +83,9 @@ class ByteAutomaton:
                 "structured output needs outlines-core, which is not installed; pip install 'lopa-ray[serve]', "
                 "or leave response_format and guided_* out"
             )
-        limits = {"bytes": MAX_BYTES, "seconds": MAX_SECONDS, "check": not trusted}
+        limits = {"bytes": MAX_BYTES, "seconds": MAX_SECONDS, "states": MAX_STATES, "check": not trusted}
         built = subprocess.run(
-            [sys.executable, "-c", _BUILD, json.dumps(limits)],
+            [sys.executable, "-P", "-c", _BUILD, json.dumps(limits)],
             input=json.dumps(regex if trusted else plain(regex)),
             capture_output=True,
             text=True,
@@ -99,14 +98,14 @@ class ByteAutomaton:
         found = json.loads(built.stdout)
         if "error" in found:
             raise SettingsError(_refusal(regex, found["error"]))
-        return cls._from_edges(found["start"], found["final"], found["edges"], regex)
+        if found["states"] > MAX_STATES:
+            raise _too_large(regex, f"{found['states']} states; allowed: {MAX_STATES}")
+        return cls._from_edges(found["start"], found["final"], found["edges"])
 
     @classmethod
     def _from_edges(
-        cls, start: int, final: list[int], edges: list[tuple[int, list[int], list[int]]], regex: str
+        cls, start: int, final: list[int], edges: list[tuple[int, list[int], list[int]]]
     ) -> ByteAutomaton:
-        if len(edges) > MAX_STATES:
-            raise _too_large(regex, f"{len(edges)} states; allowed: {MAX_STATES}")
         number = {start: 0}
         for state, _, _ in edges:
             number.setdefault(state, len(number))

@@ -52,10 +52,12 @@ class Constraint:
         self.ended: States = 1 << (self.states - 1)
         self.good = self._set(accepting[: self.states])
         self._sizes = np.bincount(classes, minlength=len(table))
-        self._reach = np.zeros((self.states, self.states + 1), np.bool_)
+        reach = np.zeros((self.states, self.states + 1), np.bool_)
         for row in table[np.unique(classes)]:
-            self._reach[np.arange(self.states), row[: self.states]] = True
-        self._reach = self._reach[:, : self.states]
+            reach[np.arange(self.states), row[: self.states]] = True
+        # Where any token leads from each state, and from where to each: bits, as in `States`.
+        self._next = np.packbits(reach[:, : self.states], axis=1, bitorder="little")
+        self._previous = np.packbits(reach[:, : self.states].T, axis=1, bitorder="little")
         self.after = lru_cache(KEPT_STEPS)(self._after)
         self.before = lru_cache(KEPT_STEPS)(self._before)
         self.choices = lru_cache(KEPT_CHOICES)(self._choices)
@@ -85,7 +87,7 @@ class Constraint:
         """Where a token of a class, or any token (None), leads from `states`."""
         member = self._members(states)
         if kind is None:
-            return self._set(self._reach[member].any(0))
+            return _union(self._next[member])
         target = np.zeros(self.states + 1, np.bool_)
         target[self.table[kind, : self.states][member]] = True
         return self._set(target[: self.states])
@@ -94,7 +96,7 @@ class Constraint:
         """From where a token of a class, or any token (None), leads into `states`."""
         member = self._members(states)
         if kind is None:
-            return self._set(self._reach[:, member].any(1))
+            return _union(self._previous[member])
         return self._set(np.append(member, False)[self.table[kind, : self.states]])
 
     def _choices(self, before: States, after: States) -> bytes:
@@ -128,6 +130,11 @@ class Constraint:
         for token in tokens:
             states = self.after(states, self.kind(token))
         return bool(states & self.good) and not self.after(states, None) & ~self.ended
+
+
+def _union(sets: npt.NDArray[np.uint8]) -> States:
+    """Of sets as bits [sets, bytes]."""
+    return int.from_bytes(np.bitwise_or.reduce(sets, axis=0).tobytes(), "little")
 
 
 def _unpacked(

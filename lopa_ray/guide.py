@@ -8,6 +8,7 @@ once, and a function followed by a byte is computed once.
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,8 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.session import Vocabulary
 from lopa_ray.tokenizer import Tokenizer
 
-MAX_CELLS = 100_000_000
-"""Functions times states, which bounds memory (two bytes each) and time."""
+MAX_CELLS = 10_000_000
+"""Functions times states: bounds memory (two bytes each), and the time of every step that looks at them all."""
 
 MAX_CLASSES = 2**16
 
@@ -27,18 +28,23 @@ KEPT_CONSTRAINTS = 16
 
 
 class Guide:
-    """Makes constraints, and keeps the last ones."""
+    """Makes constraints, one at a time, and keeps the last ones."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
         self._tokenizer, self._vocabulary = tokenizer, vocabulary
-        self.constraint = lru_cache(KEPT_CONSTRAINTS)(self._constraint)
+        self._kept = lru_cache(KEPT_CONSTRAINTS)(self._constraint)
+        self._lock = Lock()
 
-    def _constraint(self, regex: str, trusted: bool = False) -> Constraint:
+    def constraint(self, regex: str, *, trusted: bool = False) -> Constraint:
         """The constraint to texts that `regex` matches as a whole.
 
-        Raises SettingsError for a tokenizer whose tokens are no plain bytes, and for what
-        `ByteAutomaton.from_regex` refuses.
+        Raises SettingsError for a tokenizer whose tokens are no plain bytes, for what
+        `ByteAutomaton.from_regex` refuses, and for what is too large for the vocabulary.
         """
+        with self._lock:
+            return self._kept(regex, trusted)
+
+    def _constraint(self, regex: str, trusted: bool) -> Constraint:
         texts = self._texts
         automaton = ByteAutomaton.from_regex(regex, trusted=trusted)
         functions, states = token_functions(automaton.table, texts)

@@ -64,15 +64,15 @@ def schema_regex(text: str) -> str:
     try:
         schema = json.loads(text)
     except ValueError as error:
-        raise SettingsError(f"guided_json: got text that is no JSON ({error}); give a JSON schema") from None
+        raise _error("", f"got text that is no JSON ({error}); give a JSON schema") from None
     except RecursionError:
-        raise _error("", "the schema is nested too deeply; simplify it") from None
+        raise _error("", "it is nested too deeply; simplify it") from None
     try:
         found = _Translation(schema).regex(schema, "", ())
     except RecursionError:
-        raise _error("", "the schema is nested too deeply; simplify it") from None
+        raise _error("", "it is nested too deeply; simplify it") from None
     if found is None:
-        raise SettingsError("guided_json: the schema allows no value that ends; loosen it")
+        raise _error("", "it allows no value that ends; loosen it")
     return found
 
 
@@ -88,7 +88,7 @@ class _Translation:
         self._parts += 1
         found = self._regex(schema, path, within) if self._parts <= MAX_PARTS else None
         if self._parts > MAX_PARTS or len(found or "") > MAX_LENGTH:
-            raise _error(path, "the schema unfolds into too much; use fewer references and repetitions")
+            raise _error(path, "it unfolds into too much; use fewer references and repetitions")
         return found
 
     def _regex(self, schema: Any, path: str, within: tuple[str, ...]) -> Regex:
@@ -297,4 +297,4 @@ def _counts(schema: dict[str, Any], least: str, most: str, path: str) -> tuple[i
 
 def _error(path: str, message: str) -> SettingsError:
     where = f" at {path.lstrip('.')}" if path else ""
-    return SettingsError(f"guided_json{where}: {message}")
+    return SettingsError(f"JSON schema{where}: {message}")

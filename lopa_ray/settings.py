@@ -101,8 +101,8 @@ class GenerationSettings(Strict):
             raise ValueError(f"got {' and '.join(given)}; allowed: one of them; leave the others out")
         if given and self.ignore_eos:
             raise ValueError(
-                f"{given[0]} with ignore_eos: an answer that matches has to end where the match does; leave "
-                "ignore_eos out"
+                f"ignore_eos: got true with a pattern or schema ({given[0]}), whose answers end where the match "
+                "does; leave ignore_eos out"
             )
         return self
 

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from actors.async_engine import AsyncRayEngine
@@ -21,7 +22,7 @@ from cluster.serving.metrics import GroupMetrics
 from lopa_ray.config import Config
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, PromptTooLongError, WorkerLostError
 from lopa_ray.session_factory import SessionFactory
-from lopa_ray.settings import GenerationSettings, decode_settings, override
+from lopa_ray.settings import GUIDED, GenerationSettings, decode_settings, override
 from lopa_ray.tokenizer import Tokenizer
 
 LARGEST_SEED = 2**63
@@ -62,7 +63,10 @@ class GroupServer:
         outcome = "error"
         choices: list[Choice] = []
         try:
-            choices = self._choices(job, arrived)
+            # A new pattern takes a while; nothing else has to wait for it.
+            slow = any(name in job.settings for name in GUIDED)
+            make = partial(self._choices, job, arrived)
+            choices = await asyncio.to_thread(make) if slow else make()
             yield Accepted(
                 tuple(len(choice.session.prompt) for choice in choices[:: job.n]),
                 max(choice.session.settings.max_new_tokens for choice in choices),

@@ -32,7 +32,7 @@ def make_job(request_id: str, request: GenerationRequest, limits: HttpSettings) 
     return Job(
         id=request_id,
         prompts=prompts,
-        settings=options.decode | _sampling(request, listed),
+        settings=options.decode | _sampling(request, listed) | request.guide(),
         n=n,
         raw=request.raw,
         stop=stop,

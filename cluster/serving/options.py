@@ -20,6 +20,9 @@ OPENAI_NAMES = {
     "min_tokens": "min_tokens",
     "ignore_eos": "ignore_eos",
     "top_logprobs": "logprobs and top_logprobs",
+    "guided_json": "response_format or guided_json",
+    "guided_regex": "guided_regex",
+    "guided_choice": "guided_choice",
 }
 """Decode settings that have a field of their own beside `lopa`."""
 

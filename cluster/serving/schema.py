@@ -12,7 +12,7 @@ from cluster.serving.errors import show
 from cluster.serving.fields import LARGEST, Part
 from cluster.serving.messages import Prompt
 from cluster.serving.options import LopaOptions
-from cluster.serving.structured import STRUCTURED
+from cluster.serving.structured import StructuredRequest
 
 
 def _listed(value: Any) -> Any:
@@ -39,11 +39,11 @@ class StreamOptions(Part):
     """Send a last chunk without choices that has the usage of the whole request."""
 
 
-class GenerationRequest(Part, ABC):
+class GenerationRequest(StructuredRequest, ABC):
     """A request for choices. Limits that are settings are not checked here."""
 
     off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **STRUCTURED,
+        **StructuredRequest.off,
         # OpenAI's
         "frequency_penalty": (0,),
         "logit_bias": ({},),

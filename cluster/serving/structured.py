@@ -1,18 +1,139 @@
-"""Structured output: the fields that ask for it, in OpenAI's and vLLM's words. None is supported yet."""
+"""Structured output: the fields that ask for it, in OpenAI's and in vLLM's words, and the settings that they mean."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-STRUCTURED: Mapping[str, tuple[Any, ...]] = {
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_decoding_backend": (),
-    "guided_whitespace_pattern": (),
-}
-"""Each with the values (besides null) that ask for plain text."""
+from pydantic import BeforeValidator, Field, model_validator
+
+from cluster.serving.errors import bad_value, show
+from cluster.serving.fields import Part
+
+ANY_OBJECT = '{"type": "object"}'
+"""The schema of what asks for JSON alone."""
+
+
+def _schema_text(value: Any) -> Any:
+    if not isinstance(value, str | dict | None):
+        raise ValueError(f"got {show(value)}; allowed: a JSON schema, as an object or as text")
+    try:
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+    except RecursionError:
+        raise ValueError("it is nested too deeply; simplify it") from None
+
+
+Schema: TypeAlias = Annotated[
+    str | None, BeforeValidator(_schema_text, json_schema_input_type=str | dict[str, Any] | None)
+]
+"""As text."""
+
+Choices: TypeAlias = Annotated[list[str], Field(min_length=1)]
+
+
+class NamedSchema(Part):
+    """OpenAI's wrapping of a JSON schema."""
+
+    name: str | None = None
+    """Accepted, and not used."""
+
+    description: str | None = None
+    """Accepted, and not used."""
+
+    definition: Annotated[Schema, Field(alias="schema")] = None
+    """What the answer is valid under; left out: any JSON object."""
+
+    strict: bool | None = None
+    """Accepted, and not used: answers are always valid."""
+
+
+class ResponseFormat(Part):
+    """OpenAI's way to ask."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    """Any text, any JSON object, or JSON under a schema."""
+
+    json_schema: NamedSchema | None = None
+    """Only with type json_schema."""
+
+    @model_validator(mode="after")
+    def _a_schema_where_it_belongs(self) -> Self:
+        if (self.json_schema is None) == (self.type == "json_schema"):
+            raise ValueError("json_schema and type: json_schema need each other; give both or neither")
+        return self
+
+    @property
+    def schema_text(self) -> str | None:
+        """None: any text."""
+        if self.json_schema is not None:
+            return ANY_OBJECT if self.json_schema.definition is None else self.json_schema.definition
+        return ANY_OBJECT if self.type == "json_object" else None
+
+
+class StructuredOutputs(Part):
+    """vLLM's way to ask. One of its fields."""
+
+    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "disable_additional_properties": (False,),
+        "disable_any_whitespace": (False,),
+        "disable_fallback": (False, True),
+        "grammar": (),
+        "structural_tag": (),
+        "whitespace_pattern": (),
+    }
+
+    definition: Annotated[Schema, Field(alias="json")] = None
+    """The answer is JSON that is valid under this schema."""
+
+    json_object: bool | None = None
+    """The answer is any JSON object."""
+
+    regex: str | None = None
+    """The answer is what this matches as a whole."""
+
+    choice: Choices | None = None
+    """The answer is one of these."""
+
+
+class StructuredRequest(Part):
+    """The fields that ask for structured output. At most one may be given."""
+
+    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "guided_decoding_backend": (),
+        "guided_grammar": (),
+        "guided_whitespace_pattern": (),
+    }
+
+    response_format: ResponseFormat | None = None
+    """Text, any JSON object, or JSON under a schema."""
+
+    structured_outputs: StructuredOutputs | None = None
+    """A schema, a regular expression or choices, in vLLM's words."""
+
+    guided_json: Schema = None
+    """The answer is JSON that is valid under this schema."""
+
+    guided_regex: str | None = None
+    """The answer is what this regular expression matches as a whole."""
+
+    guided_choice: Choices | None = None
+    """The answer is one of these."""
+
+    def guide(self) -> dict[str, Any]:
+        """The decode setting that is asked for, if any. Raises ApiError for more than one."""
+        wanted = self.structured_outputs or StructuredOutputs()
+        asked: dict[str, tuple[str, Any]] = {
+            "response_format": ("guided_json", self.response_format and self.response_format.schema_text),
+            "structured_outputs.json": ("guided_json", wanted.definition),
+            "structured_outputs.json_object": ("guided_json", ANY_OBJECT if wanted.json_object else None),
+            "structured_outputs.regex": ("guided_regex", wanted.regex),
+            "structured_outputs.choice": ("guided_choice", wanted.choice),
+            "guided_json": ("guided_json", self.guided_json),
+            "guided_regex": ("guided_regex", self.guided_regex),
+            "guided_choice": ("guided_choice", self.guided_choice),
+        }
+        given = [name for name, (_, value) in asked.items() if value is not None]
+        if len(given) > 1:
+            raise bad_value(given[1], f"got it beside {given[0]}; an answer has one shape: give one of them")
+        return dict(asked[name] for name in given)

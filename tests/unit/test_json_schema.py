@@ -129,7 +129,7 @@ def test_integers_are_those_within_bounds(least: int | None, most: int | None, n
     ],
 )
 def test_refusals(schema: Any, match: str) -> None:
-    with pytest.raises(SettingsError, match=f"^guided_json.*{match}"):
+    with pytest.raises(SettingsError, match=f"^JSON schema.*{match}"):
         schema_regex(json.dumps(schema))
 
 
