@@ -27,6 +27,9 @@ MAX_BYTES = 2**30
 
 MAX_STATES = 4000
 
+_NO_ANCHORS = re.compile(r"\\[^Az]|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+"""Escapes and classes, in which ^ and $ are letters."""
+
 # A process of its own, since nothing else can stop a construction that takes too long or too much.
 # The leading letter keeps the start state from being special (expressions that match nothing, like a*,
 # are refused without it); \z makes the automaton follow all alternatives: outlines-core asks for the
@@ -36,7 +39,8 @@ _BUILD = r"""
 import json, resource, sys
 from outlines_core import Index, Vocabulary
 limits = json.loads(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_AS, (limits["bytes"], limits["bytes"]))
+if sys.platform == "linux":
+    resource.setrlimit(resource.RLIMIT_AS, (limits["bytes"], limits["bytes"]))
 resource.setrlimit(resource.RLIMIT_CPU, (limits["seconds"], limits["seconds"]))
 regex = json.loads(sys.stdin.read())
 letters = Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)})
@@ -123,9 +127,9 @@ class ByteAutomaton:
 def plain(regex: str, space: str = r"\t-\r ") -> str:
     r"""The same in fewer words, and with ASCII classes.
 
-    Without a leading ^ and a closing $, which say nothing new where the whole text has to match. \d, \w and
-    \s (`space`) mean what they mean under Python's re.ASCII: whoever asks for digits seldom wants all 700
-    of Unicode's.
+    Without a leading ^ and a closing $, which say nothing new where the whole text has to match; elsewhere
+    they raise SettingsError. \d, \w and \s (`space`) mean what they mean under Python's re.ASCII: whoever
+    asks for digits seldom wants all 700 of Unicode's.
     """
     classes = {"d": "0-9", "w": "0-9A-Za-z_", "s": space}
     ascii_only = {name: f"[{members}]" for name, members in classes.items()}
@@ -133,14 +137,19 @@ def plain(regex: str, space: str = r"\t-\r ") -> str:
     regex = re.sub(r"\\(.)", lambda escape: ascii_only.get(escape[1], escape[0]), regex, flags=re.DOTALL)
     regex = regex.removeprefix("^")
     backslashes = len(regex) - 1 - len(regex[:-1].rstrip("\\"))
-    return regex[:-1] if regex.endswith("$") and backslashes % 2 == 0 else regex
+    regex = regex[:-1] if regex.endswith("$") and backslashes % 2 == 0 else regex
+    if re.search(r"[\^$]|\\[Az]", _NO_ANCHORS.sub("", regex)):
+        raise SettingsError(
+            f"got the pattern {_short(regex)}, with an anchor inside; leave anchors out: the whole text has to match"
+        )
+    return regex
 
 
 def _refusal(regex: str, error: str) -> str:
     if "no transitions" in error:
         return (
-            f"got the pattern {_short(regex)}, of which a part can match no text (an anchor or an empty class "
-            "inside, perhaps); leave that part out"
+            f"got the pattern {_short(regex)}, of which a part can match no text (an empty class, perhaps); leave "
+            "that part out"
         )
     return (
         f"got the pattern {_short(regex)}, which cannot be used ({' '.join(error.split())}); allowed: regular "

@@ -115,6 +115,11 @@ def score_rows(
         scores = best[:, 0] - best[:, 1]
     elif sampling.ranking == "neg_entropy":
         scores = (probabilities * torch.log(probabilities + EPSILON)).sum(-1)
+        if choices is not None:
+            # To be sure of what is ruled out is not to be sure of what is left. (The likeliest token's logarithm
+            # is no less than this sum, but for rounding: so rows without a constraint keep their bits.)
+            left = torch.log(probabilities.masked_fill(~choices, 0.0).amax(-1) + EPSILON)
+            scores = torch.where(choices.all(-1), scores, torch.minimum(scores, left))
     else:
         scores = chosen
     normaliser = logits.logsumexp(-1, keepdim=True)

@@ -49,6 +49,7 @@ REGEXES = [
     r".*",
     r"(ab?){7}",
     r"[\D\S]{2}[^\d\s]\W*",
+    r"^[^]^$]{2}\$?\^*[\]$^]$",
 ]
 SCHEMAS: list[Any] = [
     {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}}, "required": ["a", "b"]},
@@ -272,6 +273,9 @@ def test_without_a_pattern_plans_say_nothing_of_choices() -> None:
         ({"guided_regex": r"(a)\1"}, "backreferences"),
         ({"guided_regex": r"a\bc"}, "word boundaries"),
         ({"guided_regex": "a)|(b"}, "cannot be used"),
+        ({"guided_regex": "(^a|b)"}, "anchor inside"),
+        ({"guided_regex": "^a$|b"}, "anchor inside"),
+        ({"guided_regex": r"(\Aa|b)"}, "anchor inside"),
         ({"guided_regex": r"[^\s\S]"}, "a part can match no text"),
         ({"guided_regex": "[ab]*a[ab]{11}"}, "too large: .* states"),
     ],

@@ -215,7 +215,12 @@ def test_low_precision_logits_are_scored_in_fp32():
 
 @pytest.mark.parametrize(
     "sampling",
-    [Sampling(), Sampling(temperature=0.7, top_p=0.8, seed=3), Sampling(top_k=2, ranking="margin")],
+    [
+        Sampling(),
+        Sampling(temperature=0.7, top_p=0.8, seed=3),
+        Sampling(top_k=2, ranking="margin"),
+        Sampling(ranking="neg_entropy"),
+    ],
 )
 def test_choices_change_the_token_and_no_probability(sampling: Sampling) -> None:
     logits = rows(24)
@@ -232,3 +237,13 @@ def test_choices_change_the_token_and_no_probability(sampling: Sampling) -> None
     assert torch.equal(bound.probabilities[same], free.probabilities[same])
     plain = logits.log_softmax(-1).gather(1, bound.tokens[:, None])[:, 0]
     assert torch.allclose(bound.logprobs, plain, atol=1e-6)
+
+
+def test_sure_of_what_is_ruled_out_is_not_sure_of_what_is_left() -> None:
+    logits, choices = torch.zeros(1, VOCAB), torch.ones(1, VOCAB, dtype=torch.bool)
+    logits[0, 1], choices[0, 1] = 30.0, False
+    for ranking in ("probability", "margin", "neg_entropy"):
+        sampling = Sampling(ranking=ranking)
+        free = score_rows(logits, [0], 1, sampling, BANNED, EOS)
+        bound = score_rows(logits, [0], 1, sampling, BANNED, EOS, choices)
+        assert bound.scores[0] < free.scores[0] - 0.9

@@ -35,7 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "object": {"guided_json": {"type": "object"}},
 }
 DECODERS: dict[str, GenerationSettings] = {
-    "lopa": LopaSettings(max_new_tokens=48, num_branches=4),
+    "lopa": LopaSettings(max_new_tokens=48, num_branches=4, ranking="neg_entropy"),
     "lopa, block-causal": LopaSettings(
         max_new_tokens=48, num_branches=3, block_size=7, window_attention="block_causal", stop_at_eos=False
     ),
