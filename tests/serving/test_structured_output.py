@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import httpx
-import openai
 import pytest
 from asking import PROMPT
 from pydantic import BaseModel
@@ -30,7 +29,7 @@ class Basket(BaseModel):
 
 
 def test_openais_client_parses_the_answer(server: Served) -> None:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as ai:
+    with server.openai(max_retries=0) as ai:
         reply = ai.chat.completions.parse(
             model="demo",
             messages=[{"role": "user", "content": PROMPT}],
