@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -130,30 +130,39 @@ class Launch:
         """Serve until SIGINT or SIGTERM, then finish what is in flight. Raises ClusterError."""
         from ray import serve
 
-        _check_port(self.host, self.port)
-        owned = _connect(self.cpus, self.environment)
-        try:
-            serve.start(
-                proxy_location=self.proxy_location,
-                http_options=self.http,
-                logging_config=self.logging,
-            )
+        local = _address() == LOCAL
+        if local:
+            _check_port(self.host, self.port)
+        _connect(self.cpus, self.environment)
+        with ExitStack() as ends:
+            # A Ray of our own takes all that runs on it along.
+            ends.callback(ray.shutdown)
+            where = f"http://{self.host}:{self.port}"
+            found = serve.status()
+            if self.name in found.applications:
+                raise ClusterError(
+                    f"an application {self.name!r} runs on this cluster; end it, or give the one of the config "
+                    "another name and route_prefix"
+                )
+            if found.proxies:
+                where = "the address of the Serve that runs on this cluster already"
+                ends.callback(serve.delete, self.name)
+            else:
+                if not local:
+                    ends.callback(serve.shutdown)
+                serve.start(
+                    proxy_location=self.proxy_location, http_options=self.http, logging_config=self.logging
+                )
             handle = self._deploy()
             with _signals() as stopped:
-                if owned:
+                if local:
                     # The dashboard, which is not started, would write it to a file for Prometheus.
                     announce(f"Metrics for Prometheus on {_metrics_url()}")
-                announce(f"Serving {', '.join(self._models)} on http://{self.host}:{self.port}")
+                announce(f"Serving {', '.join(self._models)} on {where}")
                 stopped.wait()
                 announce("Finishing what is in flight; once more ends at once")
                 stopped.clear()
                 self._drain(handle, stopped)
-        finally:
-            if ray.is_initialized():
-                if not owned:
-                    serve.delete(self.name)
-                # A Ray of our own takes all that runs on it along.
-                ray.shutdown()
 
     @property
     def _models(self) -> list[str]:
@@ -165,7 +174,7 @@ class Launch:
         application = build(self.args, self.deployments)
         try:
             return serve.run(application, name=self.name, route_prefix=self.route_prefix)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError, serve.exceptions.RayServeException) as error:
             raise ClusterError(f"the application did not start: {error}\n{self._reasons()}") from None
 
     def _reasons(self) -> str:
@@ -219,8 +228,8 @@ def _address() -> str:
     return os.environ.get("RAY_ADDRESS") or LOCAL
 
 
-def _connect(cpus: int, environment: dict[str, str]) -> bool:
-    """Whether the Ray is ours. `environment` is what all replicas see."""
+def _connect(cpus: int, environment: dict[str, str]) -> None:
+    """Start Ray, or connect to the one at RAY_ADDRESS. `environment` is what all replicas see."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     # What Serve tells of its starting means nothing to whoever starts this server.
@@ -240,7 +249,6 @@ def _connect(cpus: int, environment: dict[str, str]) -> bool:
         ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ClusterError(f"cannot connect to Ray at {address!r} ({error})") from None
-    return address == LOCAL
 
 
 @contextmanager
