@@ -50,16 +50,21 @@ class Group(GroupServer):
         self.close()
 
 
-def build(args: dict[str, Any], overrides: Mapping[str, Mapping[str, Any]] | None = None) -> Application:
-    """The application that `args` (see `ServeSettings`) describe.
+def build(args: dict[str, Any]) -> Application:
+    """The application that `args` (see `ServeSettings`) describe. Raises SettingsError."""
+    # Serve takes no builder that has a second parameter.
+    return assemble(args, {})
 
-    `overrides`: deployment → options, on top of those here; Serve configs have their own place for
-    them. Raises SettingsError.
+
+def assemble(args: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> Application:
+    """As `build`, with options per deployment on top, which Serve else takes from its config.
+
+    Raises SettingsError.
     """
     from ray import serve
 
     settings = ServeSettings(**args)
-    changes = dict(overrides or {})
+    changes = dict(overrides)
     groups: dict[str, Any] = {}
     for entry in settings.models:
         config = entry.load()

@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 from actors.connection import LOCAL_STORE_BYTES
-from cluster.app import FRONT_CPUS, INGRESS, build
+from cluster.app import FRONT_CPUS, INGRESS, assemble
 from cluster.serving.auth import VARIABLE, load_api_keys
 from cluster.serving.serve_file import read_serve_file
 from cluster.serving.settings import ServeSettings
@@ -90,7 +90,7 @@ class Launch:
             folder = entry.load().model.folder
             load_config(folder)
             require_tokenizer(Tokenizer.from_pretrained(folder), folder)
-        build(self.args, self.deployments)
+        assemble(self.args, self.deployments)
         if _address() == LOCAL:
             keys = load_api_keys(settings.api_keys_file, {**os.environ, **self.environment})
             settings.http.but(api_keys=keys)
@@ -171,7 +171,7 @@ class Launch:
     def _deploy(self) -> Any:
         from ray import serve
 
-        application = build(self.args, self.deployments)
+        application = assemble(self.args, self.deployments)
         try:
             return serve.run(application, name=self.name, route_prefix=self.route_prefix)
         except (RuntimeError, ValueError, serve.exceptions.RayServeException) as error:

@@ -131,3 +131,12 @@ def test_a_port_that_is_taken() -> None:
         port = listener.getsockname()[1]
         line = refused("--port", str(port), status=1)
     assert line.startswith(f"cannot listen on 127.0.0.1:{port} (Address already in use); end what")
+
+
+def test_serve_can_build_the_application() -> None:
+    """`serve run` and `serve deploy` take builders with exactly one parameter."""
+    from ray.serve._private.api import call_user_app_builder_with_args_if_necessary as call
+
+    from cluster.app import build
+
+    assert type(call(build, {"models": [{"id": "one"}, {"id": "two"}]})).__name__ == "Application"
