@@ -1,0 +1,156 @@
+"""The other ways to serve: on a running cluster, by `serve deploy`, `serve run` and `lopa serve`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import yaml
+from asking import Ask
+from served import START_S, STOP_S, free_port, session_of, wait_until
+
+from lopa_ray.config import serve_config
+from lopa_ray.local import LocalEngine
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+BIN = Path(sys.executable).parent
+
+
+@dataclass
+class Cluster:
+    """A head node that this test started."""
+
+    address: str
+    dashboard: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "RAY_ADDRESS": self.address, "RAY_DASHBOARD_ADDRESS": self.dashboard}
+
+    def run(self, *command: str) -> str:
+        """A command line tool; its output."""
+        done = subprocess.run(
+            [str(BIN / command[0]), *command[1:]],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    ports = {name: free_port() for name in ("port", "dashboard-port", "dashboard-agent-listen-port")}
+    options = [f"--{name}={port}" for name, port in ports.items()]
+    # Paths of sockets must be short, and the default folder tells other programs about the cluster.
+    folder = tempfile.mkdtemp(prefix="lopa-", dir="/tmp")
+    command = [str(BIN / "ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1", "--num-cpus=4"]
+    process = subprocess.Popen(
+        [*command, "--object-store-memory=200000000", f"--temp-dir={folder}", *options],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    made = Cluster(f"127.0.0.1:{ports['port']}", f"http://127.0.0.1:{ports['dashboard-port']}")
+    try:
+        wait_until(lambda: answers(f"{made.dashboard}/api/version"), START_S, "the cluster")
+        yield made
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(STOP_S)
+        psutil.wait_procs(session_of(process.pid), timeout=20)
+        for left in session_of(process.pid):
+            left.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def check_answer(url: str, engine: LocalEngine) -> None:
+    ask = Ask(settings={"max_new_tokens": 32})
+    with httpx.Client(base_url=url, timeout=60) as client:
+        assert ask.of_server(client) == ask.of_engine(engine)
+
+
+def applications(cluster: Cluster) -> Any:
+    return yaml.safe_load(cluster.run("serve", "status", "--address", cluster.dashboard))["applications"]
+
+
+def test_lopa_serve_on_a_cluster(cluster: Cluster, engines: dict[str, LocalEngine], tmp_path: Path) -> None:
+    """Twice, since the first one has to leave room for the second."""
+    for _ in range(2):
+        url = serve_once(cluster, engines["demo"], tmp_path / "out")
+        assert not applications(cluster)
+        assert not answers(f"{url}/health")
+
+
+def serve_once(cluster: Cluster, engine: LocalEngine, out: Path) -> str:
+    """Start it, ask it, stop it; where it was."""
+    port = free_port()
+    with out.open("w") as file:
+        server = subprocess.Popen(
+            [str(BIN / "lopa"), "serve", "--port", str(port), "--set", "group.num_cpus=0.25"],
+            env=cluster.environment,
+            stdout=file,
+            stderr=file,
+        )
+    url = f"http://127.0.0.1:{port}"
+
+    def ready() -> bool:
+        assert server.poll() is None, out.read_text()
+        return f"Serving demo on {url}" in out.read_text()
+
+    try:
+        wait_until(ready, START_S, "the server")
+        check_answer(url, engine)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(STOP_S) == 0, out.read_text()
+    finally:
+        server.kill()
+    return url
+
+
+def test_serve_deploy(cluster: Cluster, engines: dict[str, LocalEngine], tmp_path: Path) -> None:
+    """The config that ships, but for its port and what Ray counts as a worker's CPUs."""
+    values = yaml.safe_load(serve_config().read_text())
+    values["http_options"]["port"] = free_port()
+    values["applications"][0]["args"]["models"][0]["group"] = {"num_cpus": 0.25}
+    (tmp_path / "serve.yaml").write_text(yaml.safe_dump(values))
+    url = f"http://127.0.0.1:{values['http_options']['port']}"
+    cluster.run("serve", "deploy", str(tmp_path / "serve.yaml"), "--address", cluster.dashboard)
+    try:
+        wait_until(lambda: answers(f"{url}/health"), START_S, "the deployment")
+        check_answer(url, engines["demo"])
+    finally:
+        cluster.run("serve", "shutdown", "--yes", "--address", cluster.dashboard)
+
+
+def test_serve_run(cluster: Cluster, engines: dict[str, LocalEngine]) -> None:
+    """On a Serve that is there already, since `serve run` takes no port."""
+    port = free_port()
+    where = ["--address", cluster.address]
+    cluster.run("serve", "start", *where, "--http-port", str(port), "--proxy-location", "HeadOnly")
+    cluster.run("serve", "run", "cluster.app:build", *where, "--non-blocking")
+    url = f"http://127.0.0.1:{port}"
+    wait_until(lambda: answers(f"{url}/health"), START_S, "the application")
+    check_answer(url, engines["demo"])
+    cluster.run("serve", "shutdown", "--yes", "--address", cluster.dashboard)
