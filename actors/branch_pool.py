@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -55,12 +55,12 @@ def check_room(config: Config, room: dict[str, float]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """A step under way."""
+    """Something that several workers are asked to do."""
 
-    steps: list[Any]
-    """One call per rank."""
-    exports: list[tuple[int, Any]]
-    """(rank, call) of what steps wait for: K/V that travels by object store."""
+    answers: dict[Any, Any]
+    """Worker → call, in order of rank."""
+    exports: dict[Any, Any] = field(default_factory=dict)
+    """Worker → call that the others wait for: K/V that travels by object store."""
 
 
 class BranchPool:
@@ -97,10 +97,10 @@ class BranchPool:
         Raises what loading raised, or WorkerLostError if a worker died or took too long.
         """
         self._workers = [self.hire() for _ in range(self._config.group.num_workers)]
-        loads = [worker.load.remote() for worker in self._workers]
+        loads = Calls({worker: worker.load.remote() for worker in self._workers})
         try:
             infos: list[WorkerInfo] = await self._gather(
-                Calls(loads, []), self._config.group.start_timeout_s, "load the model"
+                loads, "load the model", self._config.group.start_timeout_s
             )
         except WorkerLostError as error:
             raise WorkerLostError(f"{error}; free in the cluster: {ray.available_resources()}") from None
@@ -146,19 +146,12 @@ class BranchPool:
         self.epoch += 1
         timeout = self._config.group.step_timeout_s
         collective, size = DEVICES[self._config.model.device].collective, len(self._workers)
-        joins = [
-            worker.join.remote(
-                Membership(self.epoch, rank, size, self._store_address, collective, timeout / 2),
-                owners,
-                pending,
-            )
-            for rank, worker in enumerate(self._workers)
-        ]
+        joins = {}
+        for rank, worker in enumerate(self._workers):
+            place = Membership(self.epoch, rank, size, self._store_address, collective, timeout / 2)
+            joins[worker] = worker.join.remote(place, owners, pending)
         held: list[tuple[bool, ...]] = await self._gather(
-            Calls(joins, []),
-            timeout,
-            "join its group",
-            on_error=lambda: abandon(self._store, self.epoch),
+            Calls(joins), "join its group", on_error=lambda: abandon(self._store, self.epoch)
         )
         self.stands = True
         return held
@@ -167,105 +160,102 @@ class BranchPool:
 
     def scatter(self, plans: Sequence[StepPlan]) -> Calls:
         """Send each worker its plan; `gather` waits for the answers."""
-        exports = self._exports(plans[0]) if self._by_store else []
-        payloads = [call for _, call in exports]
-        steps = [w.step.remote(plan, *payloads) for w, plan in zip(self._workers, plans, strict=True)]
+        exports: dict[Any, Any] = {}
+        payloads = []
+        if self._by_store:
+            # Ray resolves these before a step runs; nobody waits for them here.
+            for work in plans[0].work:
+                if work.source is not None:
+                    source = self._workers[work.source]
+                    exports[source] = source.export.remote(work)
+                    payloads.append(exports[source])
+        steps = {w: w.step.remote(plan, *payloads) for w, plan in zip(self._workers, plans, strict=True)}
         return Calls(steps, exports)
 
     async def gather(self, calls: Calls) -> list[StepReport]:
         """All workers' reports. Raises WorkerLostError, or what a worker raised."""
-        return await self._gather(calls, self._config.group.step_timeout_s, "answer a step")
-
-    def _exports(self, plan: StepPlan) -> list[tuple[int, Any]]:
-        """References that Ray resolves before the step call runs; nobody waits for them here."""
-        return [
-            (work.source, self._workers[work.source].export.remote(work))
-            for work in plan.work
-            if work.source is not None
-        ]
+        return await self._gather(calls, "answer a step")
 
     async def restage(self, again: Mapping[int, tuple[Work, ...]]) -> None:
         """Have ranks stage K/V again. Raises as `gather`."""
-        if not again:
-            return
-        calls = [
-            self._workers[rank].restage.remote(StepPlan(self.epoch, 0, work)) for rank, work in again.items()
-        ]
-        timeout = self._config.group.step_timeout_s
-        await self._gather(Calls(calls, []), timeout, "answer a step", ranks=list(again))
+        calls = {
+            self._workers[rank]: self._workers[rank].restage.remote(StepPlan(self.epoch, 0, work))
+            for rank, work in again.items()
+        }
+        await self._gather(Calls(calls), "answer a step")
 
     async def check(self) -> None:
         """Raises WorkerLostError if a worker is lost. For times when there is no other call."""
-        calls = [worker.ping.remote() for worker in self._workers]
-        await self._gather(Calls(calls, []), self._config.group.step_timeout_s, "answer")
+        await self._gather(Calls({worker: worker.ping.remote() for worker in self._workers}), "answer")
 
     async def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot."""
-        calls = [worker.checksums.remote() for worker in self._workers]
-        return await self._gather(Calls(calls, []), self._config.group.step_timeout_s, "answer")
+        return await self._gather(Calls({w: w.checksums.remote() for w in self._workers}), "answer")
 
     async def _gather(
         self,
         calls: Calls,
-        timeout: float,
         what: str,
-        *,
-        ranks: Sequence[int] | None = None,
-        on_error: Callable[[], None] | None = None,
+        timeout: float | None = None,
+        on_error: Callable[[], None] = lambda: None,
     ) -> list[Any]:
-        """All results. Waits for every call to settle before an error is raised, so that no worker is
-        still busy with the step when the caller goes on. `on_error` is called at the first one."""
-        tasks = {
-            rank: asyncio.wrap_future(call.future())
-            for rank, call in zip(
-                range(len(calls.steps)) if ranks is None else ranks, calls.steps, strict=True
-            )
-        }
-        began = time.monotonic()
-        done, pending = await asyncio.wait(
-            tasks.values(), timeout=timeout, return_when=asyncio.FIRST_EXCEPTION
-        )
-        if pending:
-            if on_error is not None and any(task.exception() for task in done):
-                on_error()
-            await asyncio.wait(pending, timeout=timeout - (time.monotonic() - began))
-        lost: dict[int, str] = {}
-        if late := [rank for rank, task in tasks.items() if not task.done()]:
+        """All results, in order of rank. Waits for every call to settle before an error is raised, so that
+        no worker is still busy with the step when the caller goes on; whoever does not settle is ended.
+        `on_error` is called at the first error, to release those who wait for the one that failed."""
+        timeout = timeout or self._config.group.step_timeout_s
+        tasks = {worker: asyncio.wrap_future(call.future()) for worker, call in calls.answers.items()}
+        await _settle(tasks.values(), timeout, on_error)
+        late = [worker for worker, task in tasks.items() if not task.done()]
+        if late:
             # Whoever only waits for another's K/V is not to blame.
-            for rank in [rank for rank, call in calls.exports if not _settled(call)] or late:
-                lost[rank] = f"worker {rank} did not {what} within {timeout:g} s"
-                ray.kill(self._workers[rank])
-            await asyncio.wait(tasks.values(), timeout=timeout / 2)
+            blocking = [worker for worker, call in calls.exports.items() if not _is_done(call)] or late
+            for worker in blocking:
+                ray.kill(worker)
+            await _settle([tasks[worker] for worker in late if worker not in blocking], timeout / 2)
+        lost: dict[Any, str] = {}
         errors: list[LopaError] = []
-        for rank, task in tasks.items():
+        for worker, task in tasks.items():
+            name = f"worker {self._workers.index(worker)}"
             error = task.exception() if task.done() else None
             if not task.done():
-                lost.setdefault(rank, f"worker {rank} did not {what} within {timeout:g} s")
+                lost[worker] = f"{name} did not {what} within {timeout:g} s"
             elif isinstance(error, RayActorError) and not isinstance(error, RayTaskError):
-                lost.setdefault(rank, f"worker {rank} died: {error}")
+                lost[worker] = f"{name} died: {error}"
             elif error is not None:
-                errors.append(_cause(f"worker {rank}", error))
+                errors.append(_cause(name, error))
+        self.stands = self.stands and not lost and not errors
         if lost:
-            self._strike(list(lost))
-            raise WorkerLostError("; ".join(lost[rank] for rank in sorted(lost)))
+            self._strike(lost)
+            raise WorkerLostError("; ".join(lost.values()))
         if errors:
-            self.stands = False
             # Where one worker failed by itself, the others only lost touch with it.
             raise next((error for error in errors if not isinstance(error, TransferError)), errors[0])
         return [task.result() for task in tasks.values()]
 
-    def _strike(self, ranks: list[int]) -> None:
-        self.stands = False
-        for rank in sorted(ranks, reverse=True):
-            ray.kill(self._workers.pop(rank))
+    def _strike(self, workers: Collection[Any]) -> None:
+        for worker in workers:
+            ray.kill(worker)
+        self._workers = [worker for worker in self._workers if worker not in workers]
 
     def close(self) -> None:
         """End all workers, and free what they took."""
-        self._strike(list(range(len(self._workers))))
+        self._strike(self._workers)
 
 
-def _settled(call: Any) -> bool:
-    return not ray.wait([call], timeout=0, fetch_local=False)[1]
+async def _settle(
+    tasks: Collection[asyncio.Future[Any]], timeout: float, on_error: Callable[[], None] = lambda: None
+) -> None:
+    """Wait until all are done, or the time is over."""
+    if tasks:
+        began = time.monotonic()
+        done, pending = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_EXCEPTION)
+        if pending and any(task.exception() for task in done):
+            on_error()
+            await asyncio.wait(pending, timeout=timeout - (time.monotonic() - began))
+
+
+def _is_done(call: Any) -> bool:
+    return bool(ray.wait([call], timeout=0, fetch_local=False)[0])
 
 
 def _cause(who: str, error: BaseException) -> LopaError:

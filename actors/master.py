@@ -69,6 +69,8 @@ class Master:
         self._scheduler = Scheduler(config.model.slots, BranchBudget(config.group.shared_branches))
         self._awake = asyncio.Event()
         """There may be something to do."""
+        self._turn = asyncio.Lock()
+        """Held by whoever calls the workers."""
         self._clients = Clients(self._scheduler, self._awake.set)
         self._loop: asyncio.Task[None] | None = None
         self._steps = 0
@@ -131,7 +133,8 @@ class Master:
         """Per worker, per slot. Raises ProtocolError while requests are in flight."""
         if self._scheduler.busy:
             raise ProtocolError("checksums are compared while the group is idle; requests are in flight")
-        return await self._crew.pool.checksums()
+        async with self._turn:
+            return await self._crew.pool.checksums()
 
     async def status(self) -> MasterStatus:
         """How the group is doing, right now."""
@@ -156,7 +159,8 @@ class Master:
             try:
                 await self._until_there_is_work()
                 self._step_began = time.monotonic()
-                await self._step()
+                async with self._turn:
+                    await self._step()
                 self._repeats = 0
             except WorkerLostError as error:
                 if not len(self._crew.pool):
@@ -176,7 +180,8 @@ class Master:
             try:
                 await asyncio.wait_for(self._awake.wait(), IDLE_CHECK_S)
             except TimeoutError:
-                await self._crew.pool.check()
+                async with self._turn:
+                    await self._crew.pool.check()
 
     async def _step(self) -> None:
         """One step of all requests in flight: change the membership where that is due, plan, scatter,

@@ -1,0 +1,112 @@
+"""Workers that die or hang, really, at any point of a step: every token as if nothing had happened."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from fates import Fates
+from groups import config
+from trials import Oracle, Trial
+
+from actors.engine import RayEngine
+
+WORKERS = 3
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Oracle:
+    return Oracle(config())
+
+
+@contextlib.contextmanager
+def fated(folder: Path, oracle: Oracle, **group: object) -> Iterator[tuple[Trial, Fates]]:
+    """A group whose workers come by the fates in that folder."""
+    fates = Fates(folder)
+    sections = config(group={"num_workers": WORKERS, **group})
+    try:
+        with RayEngine.from_config(sections, runner_factory=fates) as engine:
+            yield Trial(engine, oracle), fates
+    finally:
+        for pid in fates.taken():  # whoever hangs does not end by itself
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory, oracle: Oracle) -> Iterator[tuple[Trial, Fates]]:
+    with fated(tmp_path_factory.mktemp("fates"), oracle) as made:
+        yield made
+
+
+@pytest.mark.parametrize("number", [1, WORKERS - 1])
+@pytest.mark.parametrize("point", ["step", "source", "receiver", "forward", "answer"])
+def test_killed_in_a_step(group: tuple[Trial, Fates], point: str, number: int) -> None:
+    if point == "source" and number > 1:
+        pytest.skip("one worker sends at a time")
+    trial, fates = group
+    before = len(fates.taken())
+    trial.batch(6, lambda: fates.lay(point, number))
+    trial.until(lambda: not fates.waiting)
+    assert len(fates.taken()) == before + number
+    trial.until_there_are(WORKERS)
+
+
+@pytest.mark.parametrize("point", ["load", "adopt", "export", "join"])
+def test_killed_while_another_joins(group: tuple[Trial, Fates], point: str) -> None:
+    trial, fates = group
+    before = len(fates.taken())
+
+    def happens() -> None:
+        fates.lay(point)
+        fates.lay("forward")
+
+    trial.batch(6, happens)
+    trial.until(lambda: not fates.waiting)
+    assert len(fates.taken()) == before + 2
+    trial.until_there_are(WORKERS)
+
+
+def test_killed_while_idle(group: tuple[Trial, Fates]) -> None:
+    trial, _ = group
+    os.kill(workers()[0], signal.SIGKILL)
+    trial.until_there_are(WORKERS)
+
+
+def test_killed_where_kv_travel_by_object_store(tmp_path: Path, oracle: Oracle) -> None:
+    with fated(tmp_path, oracle, transfer="object_store") as (trial, fates):
+        for point in ("source", "receiver"):
+            trial.batch(6, lambda point=point: fates.lay(point))
+            trial.until(lambda: not fates.waiting)
+        trial.until_there_are(WORKERS)
+
+
+@pytest.mark.parametrize("point", ["forward", "source", "join"])
+def test_hung(tmp_path: Path, oracle: Oracle, point: str) -> None:
+    with fated(tmp_path, oracle, step_timeout_s=4.0) as (trial, fates):
+
+        def happens() -> None:
+            fates.lay(point, kind=signal.SIGSTOP)
+            if point == "join":
+                fates.lay("forward")
+
+        trial.batch(6, happens)
+        trial.until(lambda: not fates.waiting)
+        trial.until_there_are(WORKERS)
+        (moment, *_) = fates.taken().values()
+        assert trial.pause_after(moment) < 4.0 + 4.0
+
+
+def workers() -> list[int]:
+    """Processes of this Ray that run a branch worker."""
+    pids = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::BranchWorker"):
+                pids.append(process.pid)
+    return pids

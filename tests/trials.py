@@ -1,0 +1,94 @@
+"""A group that decodes while things happen to it, against the same requests in one process."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from groups import PROMPTS, SETTINGS
+
+from actors.engine import RayEngine
+from lopa_ray.answer import GenerationResult, TraceStep
+from lopa_ray.config import Config
+from lopa_ray.local import LocalEngine
+
+PATIENCE_S = 120.0
+"""For what must come about, on machines that are busy with something else."""
+
+Essence = tuple[list[int], int, int]
+
+
+class Oracle:
+    """What each request must yield. Every one is decoded once, on demand."""
+
+    def __init__(self, config: Config) -> None:
+        self._local = LocalEngine.from_config(config)
+        self._known: dict[tuple[int, str], Essence] = {}
+
+    def __getitem__(self, request: tuple[int, str]) -> Essence:
+        if request not in self._known:
+            prompt, name = request
+            self._known[request] = essence(self._local.generate(PROMPTS[prompt], SETTINGS[name]))
+        return self._known[request]
+
+
+@dataclass
+class Trial:
+    """Runs batches of random requests and compares every token."""
+
+    engine: RayEngine
+    oracle: Oracle
+    draw: random.Random = field(default_factory=lambda: random.Random(1))
+    requests: int = 0
+    steps: list[float] = field(default_factory=list)
+    """When each step of a request arrived, as `time.time`."""
+
+    def batch(self, number: int, during: Callable[[], object] | None = None, after: int = 5) -> None:
+        """Decode that many random requests; `during` is called when `after` of their steps are done."""
+        asked = [(self.draw.randrange(len(PROMPTS)), self.draw.choice(list(SETTINGS))) for _ in range(number)]
+        seen = 0
+
+        def on_step(index: int, step: TraceStep) -> None:
+            nonlocal seen
+            seen += 1
+            self.steps.append(time.time())
+            if seen == after and during is not None:
+                during()
+
+        sessions = [self.engine.session(PROMPTS[prompt], SETTINGS[name]) for prompt, name in asked]
+        results = dict(self.engine.run(sessions, on_step=on_step))
+        for index, request in enumerate(asked):
+            result = results[index]
+            assert isinstance(result, GenerationResult), result
+            assert essence(result) == self.oracle[request]
+        self.requests += number
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        """Decode until that is so; then all workers must have the same in their caches."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not reached():
+            assert time.monotonic() < deadline, self.engine.status()
+            self.batch(3)
+        first, *others = self.engine.checksums()
+        assert all(other == first for other in others)
+
+    def until_there_are(self, workers: int) -> None:
+        """Decode until the group has that many workers, and no more are to come."""
+
+        def reached() -> bool:
+            status = self.engine.status()
+            return status.workers == workers and status.coming == 0
+
+        self.until(reached)
+
+    def pause_after(self, moment: float) -> float:
+        """The longest time without a step that ended after `moment`."""
+        gaps = [later - earlier for earlier, later in zip(self.steps, self.steps[1:], strict=False)]
+        return max(gap for gap, end in zip(gaps, self.steps[1:], strict=True) if end > moment)
+
+
+def essence(result: GenerationResult) -> Essence:
+    """What must not depend on what happened."""
+    return result.token_ids, result.steps, result.forwards
