@@ -79,10 +79,11 @@ class BranchPool:
         self._runner_factory = runner_factory
         self._store, self._store_address = open_store()
         self._by_store = uses_store(config)
-        self._workers: list[Any] = []
+        self.workers: list[Any] = []
+        """By rank."""
 
     def __len__(self) -> int:
-        return len(self._workers)
+        return len(self.workers)
 
     # Who is in
 
@@ -96,8 +97,8 @@ class BranchPool:
 
         Raises what loading raised, or WorkerLostError if a worker died or took too long.
         """
-        self._workers = [self.hire() for _ in range(self._config.group.num_workers)]
-        loads = Calls({worker: worker.load.remote() for worker in self._workers})
+        self.workers = [self.hire() for _ in range(self._config.group.num_workers)]
+        loads = Calls({worker: worker.load.remote() for worker in self.workers})
         try:
             infos: list[WorkerInfo] = await self._gather(
                 loads, "load the model", self._config.group.start_timeout_s
@@ -116,7 +117,7 @@ class BranchPool:
         if not newcomers:
             return []
         self.stands = False
-        states = self._workers[0].export_slots.remote(owners)
+        states = self.workers[0].export_slots.remote(owners)
         tasks = [asyncio.wrap_future(worker.adopt.remote(states).future()) for worker in newcomers]
         await asyncio.wait(tasks, timeout=self._config.group.step_timeout_s / 2)
         failures: list[LopaError] = []
@@ -125,17 +126,19 @@ class BranchPool:
                 task.exception() if task.done() else TimeoutError("it did not take over the slots in time")
             )
             if error is None:
-                self._workers.append(worker)
+                self.workers.append(worker)
             else:
                 ray.kill(worker)
                 failures.append(_cause("a new worker", error))
         return failures
 
-    def dismiss(self, number: int) -> None:
-        """End the workers of the highest ranks."""
-        for _ in range(number):
-            ray.kill(self._workers.pop())
-            self.stands = False
+    def dismiss(self, workers: Collection[Any]) -> None:
+        """End some of the workers; those who are no longer in are passed over."""
+        leaving = [worker for worker in self.workers if worker in workers]
+        self.stands = self.stands and not leaving
+        self.workers = [worker for worker in self.workers if worker not in leaving]
+        for worker in leaving:
+            ray.kill(worker)
 
     async def join(self, owners: Mapping[int, int], pending: Sequence[Work]) -> list[tuple[bool, ...]]:
         """Enter the next epoch: a new collective group, whatever became of the one before.
@@ -145,9 +148,9 @@ class BranchPool:
         """
         self.epoch += 1
         timeout = self._config.group.step_timeout_s
-        collective, size = DEVICES[self._config.model.device].collective, len(self._workers)
+        collective, size = DEVICES[self._config.model.device].collective, len(self.workers)
         joins = {}
-        for rank, worker in enumerate(self._workers):
+        for rank, worker in enumerate(self.workers):
             place = Membership(self.epoch, rank, size, self._store_address, collective, timeout / 2)
             joins[worker] = worker.join.remote(place, owners, pending)
         held: list[tuple[bool, ...]] = await self._gather(
@@ -166,10 +169,10 @@ class BranchPool:
             # Ray resolves these before a step runs; nobody waits for them here.
             for work in plans[0].work:
                 if work.source is not None:
-                    source = self._workers[work.source]
+                    source = self.workers[work.source]
                     exports[source] = source.export.remote(work)
                     payloads.append(exports[source])
-        steps = {w: w.step.remote(plan, *payloads) for w, plan in zip(self._workers, plans, strict=True)}
+        steps = {w: w.step.remote(plan, *payloads) for w, plan in zip(self.workers, plans, strict=True)}
         return Calls(steps, exports)
 
     async def gather(self, calls: Calls) -> list[StepReport]:
@@ -179,18 +182,18 @@ class BranchPool:
     async def restage(self, again: Mapping[int, tuple[Work, ...]]) -> None:
         """Have ranks stage K/V again. Raises as `gather`."""
         calls = {
-            self._workers[rank]: self._workers[rank].restage.remote(StepPlan(self.epoch, 0, work))
+            self.workers[rank]: self.workers[rank].restage.remote(StepPlan(self.epoch, 0, work))
             for rank, work in again.items()
         }
         await self._gather(Calls(calls), "answer a step")
 
     async def check(self) -> None:
         """Raises WorkerLostError if a worker is lost. For times when there is no other call."""
-        await self._gather(Calls({worker: worker.ping.remote() for worker in self._workers}), "answer")
+        await self._gather(Calls({worker: worker.ping.remote() for worker in self.workers}), "answer")
 
     async def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot."""
-        return await self._gather(Calls({w: w.checksums.remote() for w in self._workers}), "answer")
+        return await self._gather(Calls({w: w.checksums.remote() for w in self.workers}), "answer")
 
     async def _gather(
         self,
@@ -215,7 +218,7 @@ class BranchPool:
         lost: dict[Any, str] = {}
         errors: list[LopaError] = []
         for worker, task in tasks.items():
-            name = f"worker {self._workers.index(worker)}"
+            name = f"worker {self.workers.index(worker)}"
             error = task.exception() if task.done() else None
             if not task.done():
                 lost[worker] = f"{name} did not {what} within {timeout:g} s"
@@ -223,23 +226,18 @@ class BranchPool:
                 lost[worker] = f"{name} died: {error}"
             elif error is not None:
                 errors.append(_cause(name, error))
-        self.stands = self.stands and not lost and not errors
+        self.stands = self.stands and not errors
         if lost:
-            self._strike(lost)
+            self.dismiss(lost)
             raise WorkerLostError("; ".join(lost.values()))
         if errors:
             # Where one worker failed by itself, the others only lost touch with it.
             raise next((error for error in errors if not isinstance(error, TransferError)), errors[0])
         return [task.result() for task in tasks.values()]
 
-    def _strike(self, workers: Collection[Any]) -> None:
-        for worker in workers:
-            ray.kill(worker)
-        self._workers = [worker for worker in self._workers if worker not in workers]
-
     def close(self) -> None:
         """End all workers, and free what they took."""
-        self._strike(self._workers)
+        self.dismiss(self.workers)
 
 
 async def _settle(

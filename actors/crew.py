@@ -56,30 +56,25 @@ class Crew:
         reach each other, and what staging anew raises. Unless nobody is left it may be called again.
         """
         pool, recruits = self.pool, self._recruits
-        newcomers = 0
+        pool.dismiss(pool.workers[self._target :])
+        newcomers = recruits.take()
+        owners, pending = scheduler.owners, scheduler.pending()
         try:
-            pool.dismiss(len(pool) - self._target)
-            owners, pending = scheduler.owners, scheduler.pending()
-            recruited = recruits.take()
-            for error in await pool.admit(recruited, owners):
-                newcomers -= 1
-                recruits.failed(error)
-            newcomers += len(recruited)
+            for failure in await pool.admit(newcomers, owners):
+                recruits.failed(failure)
             held = await pool.join(owners, pending)
             recovery = recover(pending, held)
             await pool.restage(recovery.again)
+        except (WorkerLostError, TransferError) as error:
+            if newcomers:
+                recruits.failed(error)
+            if isinstance(error, TransferError):
+                pool.dismiss(newcomers)  # it may be them whom the others do not reach
+            raise
+        else:
             scheduler.regroup(pool.epoch, recovery.sources)
-            if newcomers:
+            if any(worker in pool.workers for worker in newcomers):
                 recruits.came_in()
-        except WorkerLostError as error:
-            if newcomers:
-                recruits.failed(error)
-            raise
-        except TransferError as error:
-            if newcomers:
-                pool.dismiss(newcomers)
-                recruits.failed(error)
-            raise
         finally:
             recruits.want(self._target - len(pool))
 

@@ -66,27 +66,28 @@ class Trial:
         self.requests += number
 
     def until(self, reached: Callable[[], bool]) -> None:
-        """Decode until that is so; then all workers must have the same in their caches."""
+        """Decode until that is so."""
         deadline = time.monotonic() + PATIENCE_S
         while not reached():
             assert time.monotonic() < deadline, self.engine.status()
             self.batch(3)
-        first, *others = self.engine.checksums()
-        assert all(other == first for other in others)
 
     def until_there_are(self, workers: int) -> None:
-        """Decode until the group has that many workers, and no more are to come."""
+        """Wait until the group has that many workers, and no more are to come; decode with them, and see
+        that all have the same in their caches."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (status := self.engine.status()).workers != workers or status.coming:
+            assert time.monotonic() < deadline, status
+            time.sleep(0.1)
+        self.batch(3)
+        first, *others = self.engine.checksums()
+        assert len(others) == workers - 1
+        assert all(other == first for other in others)
 
-        def reached() -> bool:
-            status = self.engine.status()
-            return status.workers == workers and status.coming == 0
-
-        self.until(reached)
-
-    def pause_after(self, moment: float) -> float:
-        """The longest time without a step that ended after `moment`."""
-        gaps = [later - earlier for earlier, later in zip(self.steps, self.steps[1:], strict=False)]
-        return max(gap for gap, end in zip(gaps, self.steps[1:], strict=True) if end > moment)
+    def longest_pause(self, after: float) -> float:
+        """The longest time without a step that ended after that moment."""
+        pairs = zip(self.steps, self.steps[1:], strict=False)
+        return max(later - earlier for earlier, later in pairs if later > after)
 
 
 def essence(result: GenerationResult) -> Essence:
