@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
 
-from groups import PROMPTS, SETTINGS
+import psutil
+from fates import Fates
+from groups import PROMPTS, SETTINGS, config
 
 from actors.engine import RayEngine
 from lopa_ray.answer import GenerationResult, TraceStep
 from lopa_ray.config import Config
 from lopa_ray.local import LocalEngine
+
+WORKERS = 3
 
 PATIENCE_S = 120.0
 """For what must come about, on machines that are busy with something else."""
@@ -42,19 +51,17 @@ class Trial:
     oracle: Oracle
     draw: random.Random = field(default_factory=lambda: random.Random(1))
     requests: int = 0
-    steps: list[float] = field(default_factory=list)
-    """When each step of a request arrived, as `time.time`."""
+    pauses: list[tuple[float, float]] = field(default_factory=list)
+    """From one step's arrival to the next, while requests were in flight, as `time.time`."""
 
     def batch(self, number: int, during: Callable[[], object] | None = None, after: int = 5) -> None:
         """Decode that many random requests; `during` is called when `after` of their steps are done."""
         asked = [(self.draw.randrange(len(PROMPTS)), self.draw.choice(list(SETTINGS))) for _ in range(number)]
-        seen = 0
+        arrivals: list[float] = []
 
         def on_step(index: int, step: TraceStep) -> None:
-            nonlocal seen
-            seen += 1
-            self.steps.append(time.time())
-            if seen == after and during is not None:
+            arrivals.append(time.time())
+            if len(arrivals) == after and during is not None:
                 during()
 
         sessions = [self.engine.session(PROMPTS[prompt], SETTINGS[name]) for prompt, name in asked]
@@ -63,6 +70,7 @@ class Trial:
             result = results[index]
             assert isinstance(result, GenerationResult), result
             assert essence(result) == self.oracle[request]
+        self.pauses += pairwise(arrivals)
         self.requests += number
 
     def until(self, reached: Callable[[], bool]) -> None:
@@ -84,10 +92,38 @@ class Trial:
         assert len(others) == workers - 1
         assert all(other == first for other in others)
 
-    def longest_pause(self, after: float) -> float:
-        """The longest time without a step that ended after that moment."""
-        pairs = zip(self.steps, self.steps[1:], strict=False)
-        return max(later - earlier for earlier, later in pairs if later > after)
+    def held_up(self, moment: float) -> float:
+        """Seconds without a step around that moment, in which something happened; 0 if nothing was decoded."""
+        return max((end - start for start, end in self.pauses if end > moment > start - 0.2), default=0.0)
+
+
+@contextlib.contextmanager
+def fated(folder: Path, oracle: Oracle, **group: object) -> Iterator[tuple[Trial, Fates]]:
+    """A group whose workers come by the fates in that folder."""
+    fates = Fates(folder)
+    settings = config(group={"num_workers": WORKERS, **group})
+    try:
+        with RayEngine.from_config(settings, runner_factory=fates) as engine:
+            yield Trial(engine, oracle), fates
+    finally:
+        for pid in fates.taken():
+            end(pid, signal.SIGKILL)  # whoever hangs does not end by itself
+
+
+def end(pid: int, kind: signal.Signals) -> None:
+    """Send the signal, if the process is still there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, kind)
+
+
+def actor_pids(kind: str) -> list[int]:
+    """Processes of this Ray that run one of this project's actors."""
+    pids = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{kind}"):
+                pids.append(process.pid)
+    return pids
 
 
 def essence(result: GenerationResult) -> Essence:

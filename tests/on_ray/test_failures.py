@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import ray
 from groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config
+from trials import actor_pids
 
 from actors.engine import RayEngine
 from lopa_ray.answer import TraceStep
@@ -19,16 +18,6 @@ from lopa_ray.config import Config
 from lopa_ray.engine import OnStep
 from lopa_ray.errors import CapacityError, CheckpointError, ClusterError, WorkerError, WorkerLostError
 from lopa_ray.local import LocalEngine
-
-
-def actor_pids(kind: str) -> list[int]:
-    """Processes of this Ray that run one of this project's actors."""
-    pids = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{kind}"):
-                pids.append(process.pid)
-    return pids
 
 
 def wait_until_gone() -> None:

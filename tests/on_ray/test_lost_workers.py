@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from fates import Fates
-from groups import config
-from trials import Oracle, Trial
-
-from actors.engine import RayEngine
-
-WORKERS = 3
-
-
-@pytest.fixture(scope="module")
-def oracle() -> Oracle:
-    return Oracle(config())
-
-
-@contextlib.contextmanager
-def fated(folder: Path, oracle: Oracle, **group: object) -> Iterator[tuple[Trial, Fates]]:
-    """A group whose workers come by the fates in that folder."""
-    fates = Fates(folder)
-    sections = config(group={"num_workers": WORKERS, **group})
-    try:
-        with RayEngine.from_config(sections, runner_factory=fates) as engine:
-            yield Trial(engine, oracle), fates
-    finally:
-        for pid in fates.taken():  # whoever hangs does not end by itself
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+from trials import WORKERS, Oracle, Trial, actor_pids, end, fated
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +46,7 @@ def test_killed_while_another_joins(group: tuple[Trial, Fates], point: str) -> N
 def test_killed_while_idle(group: tuple[Trial, Fates]) -> None:
     trial, _ = group
     trial.until_there_are(WORKERS)
-    os.kill(workers()[0], signal.SIGKILL)
+    end(actor_pids("BranchWorker")[0], signal.SIGKILL)
     while trial.engine.status().workers == WORKERS:
         time.sleep(0.1)
     trial.until_there_are(WORKERS)
@@ -94,14 +67,4 @@ def test_hung(tmp_path: Path, oracle: Oracle) -> None:
             trial.batch(6, lambda point=point: fates.lay(point, kind=signal.SIGSTOP))
             trial.until(lambda: not fates.waiting)
         trial.until_there_are(WORKERS)
-        assert trial.longest_pause(min(fates.taken().values())) < 4.0 + 3.0
-
-
-def workers() -> list[int]:
-    """Processes of this Ray that run a branch worker."""
-    pids = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::BranchWorker"):
-                pids.append(process.pid)
-    return pids
+        assert all(3.0 < trial.held_up(moment) < 4.0 + 3.0 for moment in fates.taken().values())
