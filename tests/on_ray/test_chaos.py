@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from trials import WORKERS, Oracle, Trial, actor_pids, end, fated
 
-REQUESTS = 60
+ROUNDS = 6
+"""Each loses workers at a random step of at least nine requests."""
 
 KILL, STOP = signal.SIGKILL, signal.SIGSTOP
 
@@ -41,7 +42,7 @@ def test_at_random_steps(name: str, tmp_path: Path, oracle: Oracle, capsys: pyte
             if point in ("load", "adopt", "export", "join"):
                 fates.lay("forward")
 
-        while trial.requests < REQUESTS:
+        for _ in range(ROUNDS):
             trial.until_there_are(WORKERS)
             trial.batch(6, happens, after=draw.randrange(1, 60))
             trial.until(lambda: not fates.waiting)
@@ -78,7 +79,8 @@ def test_at_random_times(
         striking = threading.Thread(target=strike)
         striking.start()
         try:
-            while len(moments) < 12 or trial.requests < REQUESTS:
+            while len(moments) < 2 * ROUNDS:
+                assert striking.is_alive()
                 trial.batch(draw.randint(1, 8))
                 if draw.random() < 0.2:
                     time.sleep(draw.uniform(0.0, 3.0))
@@ -94,6 +96,7 @@ def test_at_random_times(
 
 def report(capsys: pytest.CaptureFixture, name: str, trial: Trial, moments: list[float]) -> None:
     """One line of the record: what the events cost the requests in flight."""
+    assert trial.requests >= 50 and len(moments) >= ROUNDS
     held = [pause for moment in moments if (pause := trial.held_up(moment))]
     with capsys.disabled():
         print(
