@@ -15,7 +15,8 @@ import ray
 
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
-from actors.master import MasterStatus, StepEvents, start_master, unwrapped
+from actors.clients import StepEvents
+from actors.master import MasterStatus, start_master, unwrapped
 from lopa_ray.config import Config
 from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.plan import Plan, StepOutcome, StepTiming
@@ -95,6 +96,11 @@ class AsyncRayEngine:
         with unwrapped():
             status: MasterStatus = await self._master.status.remote()
         return status
+
+    async def resize(self, num_workers: int) -> None:
+        """Have that many workers, while requests decode; see `Master.resize`. Raises SettingsError."""
+        with unwrapped():
+            await self._master.resize.remote(num_workers)
 
     def close(self) -> None:
         """End the group; requests in flight end with WorkerLostError."""

@@ -1,21 +1,23 @@
-"""BranchPool: the branch workers of a group as Ray actors: placed, started, joined, ended."""
+"""BranchPool: the branch workers of a group as Ray actors: placed, started, joined, called, ended."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 
 from actors.branch_worker import BranchWorker, RunnerFactory, WorkerInfo, default_runner
-from actors.elastic_group import Membership, open_store
+from actors.elastic_group import Membership, abandon, open_store
 from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
 from lopa_ray.device import DEVICES
 from lopa_ray.errors import CapacityError, LopaError, TransferError, WorkerError, WorkerLostError
-from lopa_ray.plan import StepPlan, StepReport
+from lopa_ray.plan import StepPlan, StepReport, Work
 
 
 def actor_options(config: Config) -> dict[str, Any]:
@@ -51,106 +53,215 @@ def check_room(config: Config, room: dict[str, float]) -> None:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Something that several workers are asked to do."""
+
+    answers: dict[Any, Any]
+    """Worker → call, in order of rank."""
+    exports: dict[Any, Any] = field(default_factory=dict)
+    """Worker → call that the others wait for: K/V that travels by object store."""
+
+
 class BranchPool:
-    """Handles of the workers of one epoch. Methods that wait run inside the master's event loop."""
+    """The workers of one epoch, by rank. Methods that wait run inside the master's event loop.
+
+    A worker that dies, or does not answer in time, is no longer in the pool when the call that
+    showed it raises WorkerLostError.
+    """
 
     def __init__(self, config: Config, runner_factory: RunnerFactory = default_runner) -> None:
-        """Create the actors; `start` has them load the model."""
+        """Without workers; see `hire` and `admit`."""
         self.epoch = -1
+        self.stands = False
+        """The collective group is as the last `join` made it, and nothing has failed since."""
         self._config = config
+        self._runner_factory = runner_factory
         self._store, self._store_address = open_store()
         self._by_store = uses_store(config)
-        remote: Any = ray.remote(BranchWorker).options(**actor_options(config))
-        self._workers: list[Any] = [
-            remote.remote(config, runner_factory, uses_store=self._by_store)
-            for _ in range(config.group.num_workers)
-        ]
+        self.workers: list[Any] = []
+        """By rank."""
 
     def __len__(self) -> int:
-        return len(self._workers)
+        return len(self.workers)
+
+    # Who is in
+
+    def hire(self) -> Any:
+        """A new actor, not yet in the pool and without a model. Ray places it when there is room."""
+        remote: Any = ray.remote(BranchWorker).options(**actor_options(self._config))
+        return remote.remote(self._config, self._runner_factory, uses_store=self._by_store)
 
     async def start(self) -> WorkerInfo:
-        """Wait until all workers have loaded the model, and join them.
+        """Hire as many workers as the configuration says, wait until they have loaded the model, join them.
 
         Raises what loading raised, or WorkerLostError if a worker died or took too long.
         """
-        loads = [w.load.remote() for w in self._workers]
+        self.workers = [self.hire() for _ in range(self._config.group.num_workers)]
+        loads = Calls({worker: worker.load.remote() for worker in self.workers})
         try:
             infos: list[WorkerInfo] = await self._gather(
-                loads, self._config.group.start_timeout_s, "load the model"
+                loads, "load the model", self._config.group.start_timeout_s
             )
         except WorkerLostError as error:
             raise WorkerLostError(f"{error}; free in the cluster: {ray.available_resources()}") from None
-        await self.join()
+        await self.join({}, [])
         return infos[0]
 
-    async def join(self) -> None:
+    async def admit(self, newcomers: Sequence[Any], owners: Mapping[int, int]) -> list[LopaError]:
+        """Add workers that have loaded the model, as the highest ranks; `join` lets them take part.
+
+        Before that they take over the slots of requests in flight (slot → request), within half the
+        deadline of a step, since the group waits. Those who fail are ended; returns why.
+        """
+        if not newcomers:
+            return []
+        self.stands = False
+        states = self.workers[0].export_slots.remote(owners)
+        tasks = [asyncio.wrap_future(worker.adopt.remote(states).future()) for worker in newcomers]
+        await asyncio.wait(tasks, timeout=self._config.group.step_timeout_s / 2)
+        failures: list[LopaError] = []
+        for worker, task in zip(newcomers, tasks, strict=True):
+            error = (
+                task.exception() if task.done() else TimeoutError("it did not take over the slots in time")
+            )
+            if error is None:
+                self.workers.append(worker)
+            else:
+                ray.kill(worker)
+                failures.append(_cause("a new worker", error))
+        return failures
+
+    def dismiss(self, workers: Collection[Any]) -> None:
+        """End some of the workers; those who are no longer in are passed over."""
+        leaving = [worker for worker in self.workers if worker in workers]
+        self.stands = self.stands and not leaving
+        self.workers = [worker for worker in self.workers if worker not in leaving]
+        for worker in leaving:
+            ray.kill(worker)
+
+    async def join(self, owners: Mapping[int, int], pending: Sequence[Work]) -> list[tuple[bool, ...]]:
         """Enter the next epoch: a new collective group, whatever became of the one before.
 
-        Raises WorkerLostError if a worker does not join.
+        Returns per rank which pending commits' K/V it has; see `BranchRunner.settle`. Raises
+        WorkerLostError if a worker is lost, TransferError if they cannot reach each other.
         """
         self.epoch += 1
         timeout = self._config.group.step_timeout_s
-        collective = DEVICES[self._config.model.device].collective
-        size = len(self._workers)
-        joins = [
-            worker.join.remote(Membership(self.epoch, rank, size, self._store_address, collective, timeout))
-            for rank, worker in enumerate(self._workers)
-        ]
-        await self._gather(joins, self._config.group.start_timeout_s, "join its group")
+        collective, size = DEVICES[self._config.model.device].collective, len(self.workers)
+        joins = {}
+        for rank, worker in enumerate(self.workers):
+            place = Membership(self.epoch, rank, size, self._store_address, collective, timeout / 2)
+            joins[worker] = worker.join.remote(place, owners, pending)
+        held: list[tuple[bool, ...]] = await self._gather(
+            Calls(joins), "join its group", on_error=lambda: abandon(self._store, self.epoch)
+        )
+        self.stands = True
+        return held
 
-    def scatter(self, plans: Sequence[StepPlan]) -> list[Any]:
+    # Calls
+
+    def scatter(self, plans: Sequence[StepPlan]) -> Calls:
         """Send each worker its plan; `gather` waits for the answers."""
-        payloads = self._exports(plans[0]) if self._by_store else []
-        return [w.step.remote(plan, *payloads) for w, plan in zip(self._workers, plans, strict=True)]
+        exports: dict[Any, Any] = {}
+        payloads = []
+        if self._by_store:
+            # Ray resolves these before a step runs; nobody waits for them here.
+            for work in plans[0].work:
+                if work.source is not None:
+                    source = self.workers[work.source]
+                    exports[source] = source.export.remote(work)
+                    payloads.append(exports[source])
+        steps = {w: w.step.remote(plan, *payloads) for w, plan in zip(self.workers, plans, strict=True)}
+        return Calls(steps, exports)
 
-    async def gather(self, calls: list[Any]) -> list[StepReport]:
+    async def gather(self, calls: Calls) -> list[StepReport]:
         """All workers' reports. Raises WorkerLostError, or what a worker raised."""
-        return await self._gather(calls, self._config.group.step_timeout_s, "answer a step")
+        return await self._gather(calls, "answer a step")
 
-    def _exports(self, plan: StepPlan) -> list[Any]:
-        """References that Ray resolves before the step call runs; nobody waits for them here."""
-        return [
-            self._workers[work.source].export.remote(work) for work in plan.work if work.source is not None
-        ]
+    async def restage(self, again: Mapping[int, tuple[Work, ...]]) -> None:
+        """Have ranks stage K/V again. Raises as `gather`."""
+        calls = {
+            self.workers[rank]: self.workers[rank].restage.remote(StepPlan(self.epoch, 0, work))
+            for rank, work in again.items()
+        }
+        await self._gather(Calls(calls), "answer a step")
+
+    async def check(self) -> None:
+        """Raises WorkerLostError if a worker is lost. For times when there is no other call."""
+        await self._gather(Calls({worker: worker.ping.remote() for worker in self.workers}), "answer")
 
     async def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot."""
-        calls = [w.checksums.remote() for w in self._workers]
-        return await self._gather(calls, self._config.group.step_timeout_s, "answer")
+        return await self._gather(Calls({w: w.checksums.remote() for w in self.workers}), "answer")
 
-    @staticmethod
-    async def _gather(refs: list[Any], timeout: float, what: str) -> list[Any]:
-        """All results. Waits for every call to settle before an error is raised, so that no worker is
-        still busy with the step when the caller goes on."""
-        tasks = [asyncio.wrap_future(ref.future()) for ref in refs]
-        _, pending = await asyncio.wait(tasks, timeout=timeout)
-        errors = {rank: task.exception() for rank, task in enumerate(tasks) if task not in pending}
-        for rank, error in errors.items():
-            # First of all: a peer that still waits may wait for the one that died.
-            if isinstance(error, RayActorError):
-                raise WorkerLostError(f"worker {rank} died: {error}")
-        for rank, task in enumerate(tasks):
-            if task in pending:
-                raise WorkerLostError(f"worker {rank} did not {what} within {timeout:g} s")
-        causes = [_cause(rank, error) for rank, error in errors.items() if error is not None]
-        if causes:
+    async def _gather(
+        self,
+        calls: Calls,
+        what: str,
+        timeout: float | None = None,
+        on_error: Callable[[], None] = lambda: None,
+    ) -> list[Any]:
+        """All results, in order of rank. Waits for every call to settle before an error is raised, so that
+        no worker is still busy with the step when the caller goes on; whoever does not settle is ended.
+        `on_error` is called at the first error, to release those who wait for the one that failed."""
+        timeout = timeout or self._config.group.step_timeout_s
+        tasks = {worker: asyncio.wrap_future(call.future()) for worker, call in calls.answers.items()}
+        await _settle(tasks.values(), timeout, on_error)
+        late = [worker for worker, task in tasks.items() if not task.done()]
+        if late:
+            # Whoever only waits for another's K/V is not to blame.
+            blocking = [worker for worker, call in calls.exports.items() if not _is_done(call)] or late
+            for worker in blocking:
+                ray.kill(worker)
+            await _settle([tasks[worker] for worker in late if worker not in blocking], timeout / 2)
+        lost: dict[Any, str] = {}
+        errors: list[LopaError] = []
+        for worker, task in tasks.items():
+            name = f"worker {self.workers.index(worker)}"
+            error = task.exception() if task.done() else None
+            if not task.done():
+                lost[worker] = f"{name} did not {what} within {timeout:g} s"
+            elif isinstance(error, RayActorError) and not isinstance(error, RayTaskError):
+                lost[worker] = f"{name} died: {error}"
+            elif error is not None:
+                errors.append(_cause(name, error))
+        self.stands = self.stands and not errors
+        if lost:
+            self.dismiss(lost)
+            raise WorkerLostError("; ".join(lost.values()))
+        if errors:
             # Where one worker failed by itself, the others only lost touch with it.
-            raise next((cause for cause in causes if not isinstance(cause, TransferError)), causes[0])
-        return [task.result() for task in tasks]
+            raise next((error for error in errors if not isinstance(error, TransferError)), errors[0])
+        return [task.result() for task in tasks.values()]
 
     def close(self) -> None:
         """End all workers, and free what they took."""
-        for worker in self._workers:
-            ray.kill(worker)
-        self._workers = []
+        self.dismiss(self.workers)
 
 
-def _cause(rank: int, error: BaseException) -> LopaError:
+async def _settle(
+    tasks: Collection[asyncio.Future[Any]], timeout: float, on_error: Callable[[], None] = lambda: None
+) -> None:
+    """Wait until all are done, or the time is over."""
+    if tasks:
+        began = time.monotonic()
+        done, pending = await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_EXCEPTION)
+        if pending and any(task.exception() for task in done):
+            on_error()
+            await asyncio.wait(pending, timeout=timeout - (time.monotonic() - began))
+
+
+def _is_done(call: Any) -> bool:
+    return bool(ray.wait([call], timeout=0, fetch_local=False)[0])
+
+
+def _cause(who: str, error: BaseException) -> LopaError:
     """What a worker raised, without Ray's wrapping; whatever is not one of our errors becomes one."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, LopaError):
         return cause
-    wrapped = WorkerError(f"worker {rank} failed: {type(cause).__name__}: {cause}")
+    kind = TransferError if isinstance(cause, RayActorError | ObjectLostError) else WorkerError
+    wrapped = kind(f"{who} failed: {type(cause).__name__}: {cause}")
     wrapped.__cause__ = error
     return wrapped

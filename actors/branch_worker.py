@@ -5,7 +5,7 @@ A plain class; `BranchPool` wraps it in an actor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 
 from actors.elastic_group import Membership
-from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer, to_bytes
-from lopa_ray.cache import SlotChecksum
+from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer
+from lopa_ray.cache import SlotChecksum, SlotState, to_bytes
 from lopa_ray.config import Config
 from lopa_ray.errors import ProtocolError
 from lopa_ray.local import load_runner
@@ -54,6 +54,9 @@ class BranchWorker:
         self._transfer: KVTransfer = ObjectStoreTransfer() if uses_store else CollectiveTransfer()
         self._epoch = 0
 
+    def ping(self) -> None:
+        """Answers once the worker is placed, and while it is alive."""
+
     def load(self) -> WorkerInfo:
         """Load the model. Raises CheckpointError or SettingsError."""
         torch.set_num_threads(self._config.group.threads_per_worker)
@@ -61,10 +64,25 @@ class BranchWorker:
         parameters = sum(parameter.numel() for parameter in self._runner.model.parameters())
         return WorkerInfo(self._runner.vocabulary, parameters, self._runner.position_bytes)
 
-    def join(self, membership: Membership) -> None:
-        """Enter an epoch of the group."""
+    def join(
+        self, membership: Membership, owners: Mapping[int, int], pending: Sequence[Work]
+    ) -> tuple[bool, ...]:
+        """Enter an epoch of the group; see `BranchRunner.settle`. Raises TransferError if a peer does not."""
         self._epoch = membership.epoch
         self._transfer.join(membership)
+        return self._runner.settle(owners, pending)
+
+    def export_slots(self, owners: Mapping[int, int]) -> list[SlotState]:
+        """See `BranchRunner.export`."""
+        return self._runner.export(owners)
+
+    def adopt(self, states: Sequence[SlotState]) -> None:
+        """See `BranchRunner.adopt`."""
+        self._runner.adopt(states)
+
+    def restage(self, plan: StepPlan) -> None:
+        """Stage again what was lost with another worker, by the same forward. Raises as `step`."""
+        self.step(plan)
 
     def step(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> StepReport:
         """Commit, forward, score; see `BranchRunner.step`. `payloads`: what `export` gave, in order.

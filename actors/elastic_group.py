@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -24,6 +26,9 @@ BACKEND = "LOPA_ELASTIC"
 
 JOIN_TIMEOUT = timedelta(seconds=30)
 
+POLL_S = 0.05
+"""How often a worker that waits for its peers looks whether its master has given the epoch up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Membership:
@@ -37,7 +42,8 @@ class Membership:
     collective: str
     """torch.distributed backend: gloo, nccl or hccl."""
     timeout_s: float
-    """A peer that hangs shows after this long; a dead one at once."""
+    """A peer that hangs shows after this long; a dead one at once. Well below the master's deadline, so
+    that workers which only wait for one that hangs are not taken for lost as well."""
 
     @property
     def group_name(self) -> str:
@@ -53,6 +59,15 @@ def open_store() -> tuple[Any, tuple[str, int]]:
     host = ray.util.get_node_ip_address()
     store = c10d.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=JOIN_TIMEOUT)
     return store, (host, store.port)
+
+
+def abandon(store: Any, epoch: int) -> None:
+    """Release the workers that wait for peers of an epoch which cannot come about any more."""
+    store.set(_abandoned(epoch), b"1")
+
+
+def _abandoned(epoch: int | str) -> str:
+    return f"abandoned{epoch}"
 
 
 def _process_group(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
@@ -81,10 +96,29 @@ class ElasticGroup(BaseGroup):
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         _, backend, host, port, epoch, timeout = group_name.split("/")
-        store = c10d.TCPStore(host, int(port), is_master=False, timeout=JOIN_TIMEOUT)
         self._timeout = timedelta(seconds=float(timeout))
-        prefixed = c10d.PrefixStore(f"epoch{epoch}", store)
-        self._group: Any = _process_group(backend, prefixed, rank, world_size, self._timeout)
+        made: Future[Any] = Future()
+
+        def connect() -> None:
+            try:
+                store = c10d.TCPStore(host, int(port), is_master=False, timeout=JOIN_TIMEOUT)
+                prefixed = c10d.PrefixStore(f"epoch{epoch}", store)
+                made.set_result(_process_group(backend, prefixed, rank, world_size, self._timeout))
+            except Exception as error:
+                made.set_exception(error)
+
+        # Connecting blocks until all peers are there, and one that died never will be.
+        thread = threading.Thread(target=connect, daemon=True)
+        thread.start()
+        thread.join(POLL_S)
+        if thread.is_alive():
+            # A connection of its own: the other one's is taken while it waits.
+            watch = c10d.TCPStore(host, int(port), is_master=False, timeout=JOIN_TIMEOUT)
+            while thread.is_alive():
+                if watch.check([_abandoned(epoch)]):
+                    raise RuntimeError(f"epoch {epoch} was given up: a peer was lost while it was formed")
+                thread.join(POLL_S)
+        self._group: Any = made.result()
 
     @classmethod
     def backend(cls) -> str:

@@ -11,7 +11,7 @@ import ray
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
 from actors.connection import Connection
-from actors.master import start_master, unwrapped
+from actors.master import MasterStatus, start_master, unwrapped
 from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
 from lopa_ray.engine import Engine, EngineEvent
@@ -79,6 +79,17 @@ class RayEngine(Engine):
         finally:
             if not finished and ray.is_initialized():
                 ray.cancel(stream)
+
+    def resize(self, num_workers: int) -> None:
+        """Have that many workers, while requests decode; see `Master.resize`. Raises SettingsError."""
+        with unwrapped():
+            ray.get(self._master.resize.remote(num_workers))
+
+    def status(self) -> MasterStatus:
+        """How the group is doing. Raises WorkerLostError if the master is lost."""
+        with unwrapped():
+            status: MasterStatus = ray.get(self._master.status.remote())
+        return status
 
     def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot; what must agree while the group is idle."""

@@ -42,12 +42,18 @@ class CollectiveTransfer(KVTransfer):
         self._membership: Membership | None = None
 
     def join(self, membership: Membership) -> None:
-        """Build the epoch's group; all its workers must do so at about the same time."""
+        """Build the epoch's group; all its workers must do so at about the same time.
+
+        Raises TransferError if a peer does not.
+        """
         self.leave()
         if membership.world_size > 1:
-            collective.init_collective_group(
-                membership.world_size, membership.rank, Backend(BACKEND), membership.group_name
-            )
+            try:
+                collective.init_collective_group(
+                    membership.world_size, membership.rank, Backend(BACKEND), membership.group_name
+                )
+            except RuntimeError as error:
+                raise TransferError(f"epoch {membership.epoch} was not formed: {error}") from None
             self._membership = membership
 
     def leave(self) -> None:
@@ -90,9 +96,3 @@ class ObjectStoreTransfer(KVTransfer):
         raw = self._payloads.pop(0)
         if source != self._rank:
             payload.view(torch.uint8).copy_(torch.from_numpy(raw.copy()))
-
-
-def to_bytes(payload: Tensor) -> npt.NDArray[np.uint8]:
-    """A payload as raw bytes for the object store, uint8 [bytes]."""
-    raw: npt.NDArray[np.uint8] = payload.view(torch.uint8).cpu().numpy()
-    return raw

@@ -2,42 +2,42 @@
 
 A plain class with async methods; `RayEngine` and the serving group wrap it in an actor. Clients
 open a stream of events; their requests join the loop at the next step. Each step is one scatter
-and one gather over the branch workers, and one message per client.
+and one gather over the branch workers, and one message per client. A step that fails because
+workers were lost is run again on those that are left.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from actors.branch_pool import BranchPool
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
+from actors.clients import Clients, StepEvents
+from actors.crew import Crew
 from lopa_ray.budget import BranchBudget
 from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
-from lopa_ray.engine import EngineEvent
-from lopa_ray.errors import LopaError, ProtocolError, WorkerLostError
-from lopa_ray.plan import StepTiming
-from lopa_ray.scheduler import Event, Failure, Scheduler
+from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
+from lopa_ray.plan import StepReport, StepTiming
+from lopa_ray.scheduler import Scheduler
 from lopa_ray.session import DecodeSession
 
 MAX_STREAMS = 1000
 """Calls that a master serves at once."""
 
+MAX_REPEATS = 3
+"""How often in a row a step is run again because workers lost touch though none is lost."""
 
-@dataclass(frozen=True, slots=True)
-class StepEvents:
-    """What one step meant for a client's requests. `timing` is None for events between steps."""
-
-    events: tuple[EngineEvent, ...]
-    timing: StepTiming | None
+IDLE_CHECK_S = 1.0
+"""How often workers are asked whether they are alive while there is nothing to decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,9 @@ class MasterStatus:
     """How a group is doing."""
 
     workers: int
+    """Those who take part in steps."""
+    coming: int
+    """Those who wait for a place in the cluster, load the model, or wait for the next step."""
     slots: int
     in_flight: int
     waiting: int
@@ -52,14 +55,8 @@ class MasterStatus:
     stalled_s: float
     """Seconds since the step under way began; 0 while idle."""
     broken: LopaError | None
-
-
-@dataclass(slots=True)
-class _Client:
-    """An open stream, and the requests whose events go there, by the client's own numbers."""
-
-    queue: asyncio.Queue[StepEvents] = field(default_factory=asyncio.Queue)
-    requests: dict[int, int] = field(default_factory=dict)
+    problem: LopaError | None
+    """Why the last attempt to get another worker failed; None once one came in after it."""
 
 
 class Master:
@@ -70,22 +67,25 @@ class Master:
         self._config = config
         self._runner_factory = runner_factory
         self._scheduler = Scheduler(config.model.slots, BranchBudget(config.group.shared_branches))
-        self._clients: dict[str, _Client] = {}
-        self._owners: dict[int, tuple[_Client, int]] = {}
-        """Scheduler's id of each unfinished request → its client, and the client's number for it."""
-        self._arrived = asyncio.Event()
-        self._broken: LopaError | None = None
+        self._awake = asyncio.Event()
+        """There may be something to do."""
+        self._turn = asyncio.Lock()
+        """Held by whoever calls the workers."""
+        self._clients = Clients(self._scheduler, self._awake.set)
         self._loop: asyncio.Task[None] | None = None
         self._steps = 0
         self._step_began: float | None = None
+        self._repeats = 0
+        self._suspects: deque[int] = deque()
+        """Requests of a step that failed on a worker: each one's next step is run alone, to find the cause."""
 
     async def start(self) -> WorkerInfo:
         """Create the workers and wait until they are ready.
 
         Raises CapacityError, CheckpointError, SettingsError, WorkerLostError.
         """
-        self._pool = BranchPool(self._config, self._runner_factory)
-        info = await self._pool.start()
+        self._crew = Crew(self._config, self._runner_factory, self._awake.set)
+        info = await self._crew.start()
         self._loop = asyncio.create_task(self._run())
         return info
 
@@ -100,150 +100,141 @@ class Master:
         ends when all requests have. Cancelling the call frees their slots at the next step. Raises
         ProtocolError if the client has a stream already.
         """
-        if client in self._clients:
-            raise ProtocolError(f"client {client!r} has an open stream; give each one a name of its own")
-        opened = self._clients[client] = _Client()
-        if stay:
-            opened.queue.put_nowait(StepEvents((), None))
-        try:
-            await self.submit(client, sessions)
-            while stay or opened.requests or not opened.queue.empty():
-                yield await opened.queue.get()
-        finally:
-            del self._clients[client]
-            for request in opened.requests.values():
-                del self._owners[request]
-                self._scheduler.cancel(request)
+        async with aclosing(self._clients.stream(client, sessions, stay)) as events:
+            async for event in events:
+                yield event
 
     async def submit(self, client: str, sessions: Mapping[int, DecodeSession]) -> None:
         """Queue requests under the client's own numbers; events go to its stream.
 
         Raises ProtocolError without an open stream, or for a session that is finished already.
         """
-        opened = self._clients.get(client)
-        if opened is None:
-            raise ProtocolError(f"client {client!r} has no open stream; open one first")
-        if self._broken is not None:
-            failures = tuple((number, self._broken) for number in sessions)
-            opened.queue.put_nowait(StepEvents(failures, None))
-            return
-        for number, session in sessions.items():
-            request = self._scheduler.submit(session)
-            opened.requests[number] = request
-            self._owners[request] = opened, number
-        self._arrived.set()
+        self._clients.submit(client, sessions)
 
     async def cancel(self, client: str, numbers: list[int]) -> None:
         """Free the requests' slots at the next step. Those that have ended are passed over."""
-        opened = self._clients.get(client)
-        for number in numbers:
-            request = opened.requests.pop(number, None) if opened is not None else None
-            if request is not None:
-                del self._owners[request]
-                self._scheduler.cancel(request)
-        if opened is not None:
-            opened.queue.put_nowait(StepEvents((), None))  # a stream that waits for nothing more may end
+        self._clients.cancel(client, numbers)
+
+    # Operators
+
+    async def resize(self, num_workers: int) -> None:
+        """Have that many workers, while requests decode. Returns at once; `status` says how far it is.
+
+        Fewer: the others leave at the next step. More: they come as Ray places them and their model
+        is loaded; no step waits. Raises SettingsError for less than 1, and what broke the group.
+        """
+        if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:
+            raise SettingsError(f"got {num_workers!r} workers; allowed: a whole number from 1 on")
+        if self._clients.broken is not None:
+            raise self._clients.broken
+        self._crew.resize(num_workers)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot. Raises ProtocolError while requests are in flight."""
         if self._scheduler.busy:
             raise ProtocolError("checksums are compared while the group is idle; requests are in flight")
-        return await self._pool.checksums()
+        async with self._turn:
+            return await self._crew.pool.checksums()
 
     async def status(self) -> MasterStatus:
         """How the group is doing, right now."""
         began = self._step_began
         return MasterStatus(
-            workers=len(self._pool),
+            workers=len(self._crew.pool),
+            coming=self._crew.coming,
             slots=self._config.model.slots,
             in_flight=self._scheduler.in_flight,
             waiting=self._scheduler.waiting,
             steps=self._steps,
             stalled_s=0.0 if began is None else time.monotonic() - began,
-            broken=self._broken,
+            broken=self._clients.broken,
+            problem=self._crew.problem,
         )
 
     # The step loop
 
     async def _run(self) -> None:
-        while True:
-            if not self._scheduler.busy:
-                self._arrived.clear()
-                await self._arrived.wait()
-            self._step_began = time.monotonic()
+        """Step after step. Whatever fails, the loop goes on with those that are left, if there are any."""
+        while self._clients.broken is None:
             try:
-                await self._step()
+                await self._until_there_is_work()
+                self._step_began = time.monotonic()
+                async with self._turn:
+                    await self._step()
+                self._repeats = 0
             except WorkerLostError as error:
-                self._fail(error)
-                return
+                if not len(self._crew.pool):
+                    self._end(error)
+            except TransferError as error:
+                self._repeats += 1
+                if self._repeats > MAX_REPEATS:
+                    self._end(WorkerLostError(f"the workers do not reach each other: {error}"))
             except Exception as error:
-                self._scheduler.fail_all(error)
-                self._publish(self._scheduler.drain(), None)
-                if not await self._rejoin():
-                    return
+                self._suspect(error)
             finally:
                 self._step_began = None
 
-    async def _rejoin(self) -> bool:
-        """A step that failed may have left the collective group broken: enter a new epoch."""
-        try:
-            await self._pool.join()
-        except Exception as error:
-            self._fail(WorkerLostError(f"the group could not be rebuilt after a failed step: {error}"))
-            return False
-        self._scheduler.epoch = self._pool.epoch
-        return True
+    async def _until_there_is_work(self) -> None:
+        while not self._scheduler.busy and not self._crew.due:
+            self._awake.clear()
+            try:
+                await asyncio.wait_for(self._awake.wait(), IDLE_CHECK_S)
+            except TimeoutError:
+                async with self._turn:
+                    await self._crew.pool.check()
 
     async def _step(self) -> None:
+        """One step of all requests in flight: change the membership where that is due, plan, scatter,
+        gather, take the reports in, tell the clients. If it fails, the next call runs it again."""
         clock = time.perf_counter
+        if self._crew.due:
+            await self._crew.regroup(self._scheduler)
         began = clock()
-        plans = self._scheduler.plan(len(self._pool))
+        plans = self._scheduler.plan(len(self._crew.pool), self._suspects[0] if self._suspects else None)
         if not plans:
-            self._publish(self._scheduler.drain(), None)
-            return
-        planned = clock()
-        calls = self._pool.scatter(plans)
-        sent = clock()
-        reports = await self._pool.gather(calls)
-        gathered = clock()
-        events = self._scheduler.advance(reports)
-        self._steps += 1
-        commit = max(report.commit_s for report in reports)
-        forward = max(report.forward_s for report in reports)
-        slowest = max(report.commit_s + report.forward_s for report in reports)
-        timing = StepTiming(
-            plan=planned - began,
-            scatter=sent - planned,
-            commit=commit,
-            forward=forward,
-            gather=max(0.0, gathered - sent - slowest),
-            select=clock() - gathered,
-        )
-        self._publish(events, timing)
+            self._clients.publish(self._scheduler.drain(), None)
+        else:
+            planned = clock()
+            calls = self._crew.pool.scatter(plans)
+            sent = clock()
+            reports = await self._crew.pool.gather(calls)
+            gathered = clock()
+            events = self._scheduler.advance(reports)
+            self._steps += 1
+            self._clients.publish(events, _timing(began, planned, sent, gathered, clock(), reports))
+        if self._suspects:
+            self._suspects.popleft()
 
-    def _publish(self, events: list[Event], timing: StepTiming | None) -> None:
-        batches: dict[int, tuple[_Client, list[EngineEvent]]] = {}
-        for event in events:
-            owner = self._owners.get(event.request)
-            if owner is None:
-                continue  # its client went away
-            client, number = owner
-            batch = batches.setdefault(id(client), (client, []))[1]
-            if isinstance(event, Failure):
-                batch.append((number, event.error))
-            else:
-                batch.append((number, event.plan, event.outcome))
-            if isinstance(event, Failure) or event.outcome.finish_reason is not None:
-                del self._owners[event.request], client.requests[number]
-        for client, batch in batches.values():
-            client.queue.put_nowait(StepEvents(tuple(batch), timing))
+    def _suspect(self, error: Exception) -> None:
+        """A worker failed by itself, but which request made it? Alone, it is the one to end."""
+        if self._suspects:
+            self._scheduler.fail(self._suspects.popleft(), error)
+        elif self._scheduler.running:
+            self._suspects.extend(self._scheduler.running)
+        else:
+            self._end(WorkerLostError(f"the group failed while nothing was in flight: {error}"))
+        self._crew.pool.stands = False
 
-    def _fail(self, error: LopaError) -> None:
+    def _end(self, error: LopaError) -> None:
         """The group cannot go on: every request, present and future, gets the reason."""
-        self._broken = error
-        self._pool.close()
+        self._clients.broken = error
+        self._crew.close()
         self._scheduler.fail_all(error)
-        self._publish(self._scheduler.drain(), None)
+        self._clients.publish(self._scheduler.drain(), None)
+
+
+def _timing(
+    began: float, planned: float, sent: float, gathered: float, ended: float, reports: list[StepReport]
+) -> StepTiming:
+    slowest = max(report.commit_s + report.forward_s for report in reports)
+    return StepTiming(
+        plan=planned - began,
+        scatter=sent - planned,
+        commit=max(report.commit_s for report in reports),
+        forward=max(report.forward_s for report in reports),
+        gather=max(0.0, gathered - sent - slowest),
+        select=ended - gathered,
+    )
 
 
 def start_master(config: Config, runner_factory: RunnerFactory = default_runner) -> Any:

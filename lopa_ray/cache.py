@@ -20,6 +20,8 @@ import hashlib
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -53,6 +55,18 @@ class SlotChecksum:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """All that another worker needs to go on with a slot."""
+
+    slot: int
+    request: int
+    spans: Spans
+    last_commit: int
+    raw: npt.NDArray[np.uint8]
+    """K/V at `spans` and the boundary row: a payload as bytes."""
+
+
 class KVCache:
     """K and V of all layers for `slots` sequences of up to `capacity` positions."""
 
@@ -77,8 +91,8 @@ class KVCache:
         self.last_commit = [0] * slots
         """Step of the last commit carried out in each slot."""
 
-    def reset(self, slot: int, request: int) -> None:
-        """Hand the slot to a request, empty."""
+    def reset(self, slot: int, request: int | None) -> None:
+        """Hand the slot to a request, or to nobody, empty."""
         self.owner[slot] = request
         self.committed[slot] = ()
         self.last_commit[slot] = 0
@@ -107,7 +121,8 @@ class KVCache:
         """Views into a payload: K/V [L, 2, K, P, E] and boundary row [D]."""
         _, layers, two, heads, _, dim = self.data.shape
         width = self.boundary.shape[1]
-        return payload[:-width].view(layers, two, heads, -1, dim), payload[-width:]
+        positions = (payload.numel() - width) // (layers * two * heads * dim)
+        return payload[:-width].view(layers, two, heads, positions, dim), payload[-width:]
 
     def write(self, slot: int, spans: Spans, payload: Tensor) -> None:
         """Commit a payload: its K/V become the slot's at `spans`, in order, and are readable from now on."""
@@ -130,14 +145,34 @@ class KVCache:
         boundary.copy_(self.boundary[slot])
         return payload
 
+    def export(self, slot: int) -> SlotState:
+        """The slot as another worker's `adopt` takes it. Raises ProtocolError for one that nobody owns."""
+        request, spans = self.owner[slot], self.committed[slot]
+        if request is None:
+            raise ProtocolError(f"slot {slot} has no owner; only slots of requests in flight are exported")
+        return SlotState(slot, request, spans, self.last_commit[slot], to_bytes(self.read(slot, spans)))
+
+    def adopt(self, state: SlotState) -> None:
+        """Take over a slot as another worker has it."""
+        self.reset(state.slot, state.request)
+        payload = torch.from_numpy(state.raw.copy()).to(self.data.device).view(self.data.dtype)
+        self.write(state.slot, state.spans, payload)
+        self.last_commit[state.slot] = state.last_commit
+
     def checksum(self, slot: int) -> SlotChecksum:
         """Owner, committed spans, and a hash of their K/V and boundary row."""
         spans = self.committed[slot]
         if not spans:
             return SlotChecksum(self.owner[slot], spans, "", 0.0)
         payload = self.read(slot, spans)
-        digest = hashlib.sha256(payload.view(torch.uint8).cpu().numpy().tobytes()).hexdigest()
+        digest = hashlib.sha256(to_bytes(payload).tobytes()).hexdigest()
         return SlotChecksum(self.owner[slot], spans, digest, payload.double().abs().sum().item())
+
+
+def to_bytes(payload: Tensor) -> npt.NDArray[np.uint8]:
+    """A payload as raw bytes for the object store, uint8 [bytes]."""
+    raw: npt.NDArray[np.uint8] = payload.view(torch.uint8).cpu().numpy()
+    return raw
 
 
 def merge(spans: Spans) -> Spans:

@@ -8,7 +8,7 @@ It knows no decoder: everything comes from the plans.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lopa_ray.attention import Lane, SlotAttention
-from lopa_ray.cache import KVCache, SlotChecksum
+from lopa_ray.cache import KVCache, SlotChecksum, SlotState
 from lopa_ray.errors import CapacityError, ProtocolError
 from lopa_ray.head import MAX_HEAD_ROWS, Head, Row, padded_rows
 from lopa_ray.model.transformer import Transformer
@@ -134,6 +134,41 @@ class BranchRunner:
         if staged is None or staged.step != step:
             staged = self._staged[slot] = Staged(step)
         staged.payloads[evaluation.branch] = payload
+
+    # Changes of membership
+
+    def settle(self, owners: Mapping[int, int], pending: Sequence[Work]) -> tuple[bool, ...]:
+        """Forget all but the requests in flight (slot → request) and what is staged for their next commits.
+
+        `pending`: per such commit, the work that staged its K/V. Says of each whether they are
+        here, staged or committed.
+        """
+        steps = {work.slot: work.plan.step for work in pending}
+        for slot, had in enumerate(self.cache.owner):
+            owner, staged = owners.get(slot), self._staged.get(slot)
+            if owner != had:
+                self.cache.reset(slot, owner)
+            if staged is not None and (owner != had or staged.step != steps.get(slot)):
+                del self._staged[slot]
+        return tuple(self._holds(work) for work in pending)
+
+    def _holds(self, work: Work) -> bool:
+        slot, plan = work.slot, work.plan
+        if self.cache.last_commit[slot] == plan.step:
+            return True
+        staged = self._staged.get(slot)
+        if staged is None or staged.step != plan.step:
+            return False
+        return plan.shared_keep or work.branches[0] in staged.payloads
+
+    def export(self, owners: Mapping[int, int]) -> list[SlotState]:
+        """The slots of requests in flight (slot → request), for a worker that joins."""
+        return [self.cache.export(slot) for slot, owner in owners.items() if self.cache.owner[slot] == owner]
+
+    def adopt(self, states: Sequence[SlotState]) -> None:
+        """Take over slots as another worker has them."""
+        for state in states:
+            self.cache.adopt(state)
 
     # The packed forward
 

@@ -13,7 +13,7 @@ How many workers there are, and which of them evaluates a branch, never reaches 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -51,7 +51,9 @@ class _InFlight:
     ranks: dict[int, int] = field(default_factory=dict)
     """Worker that evaluates each branch of the current plan."""
     source: int | None = None
-    """Worker that staged what the next plan commits."""
+    """Worker that has what the next plan commits."""
+    pending: Work | None = None
+    """What staged that: the last plan and its winner, kept until a step that committed it has succeeded."""
 
 
 class Scheduler:
@@ -61,7 +63,7 @@ class Scheduler:
         """Without a budget every request gets the branches that it asks for."""
         self._budget = budget or BranchBudget()
         self.epoch = 0
-        """Raised by whoever runs the workers when their membership changes; older reports are rejected."""
+        """Raised when the workers' membership changes (see `regroup`); older reports are rejected."""
         self._step = 0
         self._num_workers = 0
         self._free = list(range(slots))
@@ -113,22 +115,47 @@ class Scheduler:
         for request in [*self._running, *self._waiting]:
             self.fail(request, error)
 
-    def plan(self, num_workers: int) -> list[StepPlan]:
+    @property
+    def running(self) -> tuple[int, ...]:
+        """Ids of the requests that have a slot, in the order in which they got it."""
+        return tuple(self._running)
+
+    @property
+    def owners(self) -> dict[int, int]:
+        """Slot → request, of those that have one."""
+        return {entry.slot: request for request, entry in self._running.items()}
+
+    def pending(self) -> list[Work]:
+        """Per commit that the next step orders: the work that staged its K/V, with the winner alone."""
+        return [entry.pending for entry in self._running.values() if entry.pending is not None]
+
+    def regroup(self, epoch: int, sources: Mapping[int, int]) -> None:
+        """Enter an epoch, with other ranks. `sources`: per request, who has the K/V of its pending commit,
+        unless every worker does."""
+        self.epoch = epoch
+        for request, entry in self._running.items():
+            entry.source = sources.get(request)
+
+    def plan(self, num_workers: int, only: int | None = None) -> list[StepPlan]:
         """One plan per worker for the next step; empty when nothing is in flight.
 
-        Calling it again before `advance` plans the same step anew, under the current epoch.
+        Calling it again before `advance` plans the same step anew, under the current epoch. With
+        `only` the step is that request's alone; the others wait.
         """
         while self._free and self._waiting:
             request = next(iter(self._waiting))
             self._running[request] = _InFlight(self._waiting.pop(request), self._free.pop(0))
         for request, entry in list(self._running.items()):
+            entry.plan = None
+            if only not in (None, request):
+                continue
             try:
                 branches = self._budget.branches(entry.session.settings, len(self._running))
                 entry.plan = entry.session.plan(self.epoch, branches)
             except Exception as error:  # whatever is wrong with one request must not end the others
                 self.fail(request, error)
         self._assign(num_workers)
-        if not self._running:
+        if all(entry.plan is None for entry in self._running.values()):
             return []
         return [StepPlan(self.epoch, self._step + 1, self._work(rank)) for rank in range(num_workers)]
 
@@ -138,7 +165,8 @@ class Scheduler:
         load = [0] * num_workers
         for entry in self._running.values():
             plan = entry.plan
-            assert plan is not None
+            if plan is None:
+                continue
             entry.ranks = {}
             for index, branch in enumerate(plan.branches):
                 rank = load.index(min(load))
@@ -185,15 +213,16 @@ class Scheduler:
             except Exception as error:
                 self.fail(request, error)
                 continue
-            self._remember_source(entry, plan, outcome)
+            self._remember_source(request, entry, plan, outcome)
             events.append(Progress(request, plan, outcome))
             if outcome.finish_reason is not None:
                 del self._running[request]
                 self._free.append(entry.slot)
         return events + self.drain()
 
-    def _remember_source(self, entry: _InFlight, plan: Plan, outcome: StepOutcome) -> None:
+    def _remember_source(self, request: int, entry: _InFlight, plan: Plan, outcome: StepOutcome) -> None:
         """Whom the others receive from; nobody, where everyone staged the same or there are no others."""
+        entry.pending = Work(request, entry.slot, plan, (outcome.winner,)) if plan.keep else None
         sent = plan.keep and not plan.shared_keep and self._num_workers > 1
         entry.source = entry.ranks[outcome.winner] if sent else None
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
-from actors.master import MasterStatus, StepEvents
+from actors.clients import StepEvents
+from actors.master import MasterStatus
 from cluster.serving.messages import Finished
 
 SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 import ray
+from groups import config
+from trials import Oracle
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,3 +27,9 @@ def local_ray() -> Iterator[None]:
     )
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def oracle() -> Oracle:
+    """What the requests of `trials` must yield."""
+    return Oracle(config())

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import ray
 from groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config
+from trials import actor_pids, end
 
 from actors.engine import RayEngine
-from lopa_ray.answer import TraceStep
+from lopa_ray.answer import GenerationResult, TraceStep
 from lopa_ray.config import Config
 from lopa_ray.engine import OnStep
 from lopa_ray.errors import CapacityError, CheckpointError, ClusterError, WorkerError, WorkerLostError
 from lopa_ray.local import LocalEngine
-
-
-def actor_pids(kind: str) -> list[int]:
-    """Processes of this Ray that run one of this project's actors."""
-    pids = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{kind}"):
-                pids.append(process.pid)
-    return pids
 
 
 def wait_until_gone() -> None:
@@ -38,25 +27,21 @@ def wait_until_gone() -> None:
         time.sleep(0.1)
 
 
-def test_fault_in_a_forward_fails_its_step_and_the_group_goes_on() -> None:
-    expected = LocalEngine.from_config(config()).generate(PROMPTS[1], SETTINGS["two_phase"]).token_ids
-    with RayEngine.from_config(config(), runner_factory=FaultyFactory()) as engine:
-        with pytest.raises(WorkerError, match="injected fault"):
-            engine.generate([5, POISON], SETTINGS["two_phase"])
-        assert engine.generate(PROMPTS[1], SETTINGS["two_phase"]).token_ids == expected
-    wait_until_gone()
-
-
-def test_fault_while_the_others_wait_for_its_kv_fails_its_step_and_the_group_is_rebuilt() -> None:
-    settings = SETTINGS["two_phase"]
-    local = LocalEngine.from_config(config())
-    with RayEngine.from_config(config(), runner_factory=FaultyFactory(before_exchange=True)) as engine:
-        began = time.monotonic()
-        with pytest.raises(WorkerError, match="injected fault"):
-            engine.generate([5, POISON], settings)
-        assert time.monotonic() - began < 10
-        for prompt in PROMPTS:
-            assert engine.generate(prompt, settings).token_ids == local.generate(prompt, settings).token_ids
+@pytest.mark.parametrize(
+    "before_exchange", [False, True], ids=["in a forward", "while others wait for its K/V"]
+)
+def test_a_fault_ends_the_request_that_caused_it_and_no_other(before_exchange: bool) -> None:
+    settings, local = SETTINGS["two_phase"], LocalEngine.from_config(config())
+    factory = FaultyFactory(before_exchange=before_exchange)
+    with RayEngine.from_config(config(), runner_factory=factory) as engine:
+        prompts = [*PROMPTS[:2], [5, POISON], *PROMPTS[2:]]
+        results = dict(engine.run([engine.session(prompt, settings) for prompt in prompts]))
+        error = results.pop(2)
+        assert isinstance(error, WorkerError) and "injected fault" in str(error)
+        for index, result in results.items():
+            assert isinstance(result, GenerationResult)
+            assert result.token_ids == local.generate(prompts[index], settings).token_ids
+        assert len(results) == len(PROMPTS)
         first, second = engine.checksums()
         assert first == second
     wait_until_gone()
@@ -73,29 +58,32 @@ def test_engines_share_ray_and_a_closed_one_says_so() -> None:
     wait_until_gone()
 
 
-def test_killed_worker_is_an_error_for_every_request() -> None:
+def test_without_any_worker_left_every_request_ends_with_an_error() -> None:
     with RayEngine.from_config(config()) as engine:
         sessions = [engine.session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS]
-        results = dict(engine.run(sessions, on_step=kill_a_worker_once()))
+        results = dict(engine.run(sessions, on_step=kill_all_workers_once()))
         assert len(results) == len(PROMPTS)
         assert any(isinstance(result, WorkerLostError) for result in results.values())
         with pytest.raises(WorkerLostError, match="died"):
             engine.generate(PROMPTS[0], SETTINGS["two_phase"])
+        with pytest.raises(WorkerLostError, match="died"):
+            engine.resize(3)
     wait_until_gone()
 
 
-def kill_a_worker_once() -> OnStep:
+def kill_all_workers_once() -> OnStep:
     done: list[bool] = []
 
     def on_step(index: int, step: TraceStep) -> None:
         if not done:
             done.append(True)
-            os.kill(actor_pids("BranchWorker")[0], signal.SIGKILL)
+            for pid in actor_pids("BranchWorker"):
+                end(pid, signal.SIGKILL)
 
     return on_step
 
 
-def test_hung_worker_is_lost_after_the_deadline() -> None:
+def test_a_request_that_hangs_every_worker_ends_after_the_deadline() -> None:
     slow = config(group={"step_timeout_s": 1.0})
     with RayEngine.from_config(slow, runner_factory=FaultyFactory(hang_s=60)) as engine:
         began = time.monotonic()

@@ -21,7 +21,8 @@ RECOVERY_S = 90.0
 WORKER, MASTER, REPLICA = "ray::BranchWorker", "ray::Master", "ray::ServeReplica"
 
 HELD = {name: Ask(settings=SLOW, model=name) for name in ("first", "second")}
-MODELS = [{"id": name, "group": {"num_workers": 1, "num_cpus": 0.25}} for name in HELD]
+WORKERS = {"first": 1, "second": 2}
+MODELS = [{"id": name, "group": {"num_workers": WORKERS[name], "num_cpus": 0.25}} for name in HELD]
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +99,25 @@ def test_a_lost_process_costs_the_requests_of_its_group_only(
     print(f"{title}: another group answered after {time.monotonic() - began:.1f} s")
     wait_until(lambda: not any(process.is_running() for process in group.values()), 20, "the old group to go")
     assert client.get("/health").json()["status"] == "ok"
+
+
+def test_a_lost_worker_costs_no_request_where_another_is_left(
+    server: Served, client: httpx.Client, held: dict[str, Told]
+) -> None:
+    before = {process.pid for process in server.processes(WORKER)}
+    lost = family(server, client, "second")[WORKER]
+    with ThreadPoolExecutor(4) as pool:
+        asked = ask_all(client, pool)
+        lost.kill()
+        for name, responses in asked.items():
+            check_answers(responses, held[name])
+
+    def replaced() -> bool:
+        now = {process.pid for process in server.processes(WORKER)}
+        return len(now) == len(before) and lost.pid not in now
+
+    wait_until(replaced, RECOVERY_S, "another worker")
+    assert HELD["second"].of_server(client) == held["second"]
 
 
 def test_a_stop_lets_what_is_in_flight_finish(

@@ -1,0 +1,106 @@
+"""Clients: who asked for which request, and the streams that their events go to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field
+
+from lopa_ray.engine import EngineEvent
+from lopa_ray.errors import LopaError, ProtocolError
+from lopa_ray.plan import StepTiming
+from lopa_ray.scheduler import Event, Failure, Scheduler
+from lopa_ray.session import DecodeSession
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvents:
+    """What one step meant for a client's requests. `timing` is None for events between steps."""
+
+    events: tuple[EngineEvent, ...]
+    timing: StepTiming | None
+
+
+@dataclass(slots=True)
+class _Client:
+    """An open stream, and the requests whose events go there, by the client's own numbers."""
+
+    queue: asyncio.Queue[StepEvents] = field(default_factory=asyncio.Queue)
+    requests: dict[int, int] = field(default_factory=dict)
+
+
+class Clients:
+    """Submits requests to a scheduler, and hands out their events."""
+
+    def __init__(self, scheduler: Scheduler, on_arrival: Callable[[], None]) -> None:
+        """`on_arrival` is called when requests were submitted."""
+        self._scheduler = scheduler
+        self._on_arrival = on_arrival
+        self._clients: dict[str, _Client] = {}
+        self._owners: dict[int, tuple[_Client, int]] = {}
+        """Scheduler's id of each unfinished request → its client, and the client's number for it."""
+        self.broken: LopaError | None = None
+        """Why no request is taken any more."""
+
+    async def stream(
+        self, client: str, sessions: Mapping[int, DecodeSession], stay: bool
+    ) -> AsyncGenerator[StepEvents, None]:
+        """See `Master.stream`."""
+        if client in self._clients:
+            raise ProtocolError(f"client {client!r} has an open stream; give each one a name of its own")
+        opened = self._clients[client] = _Client()
+        if stay:
+            opened.queue.put_nowait(StepEvents((), None))
+        try:
+            self.submit(client, sessions)
+            while stay or opened.requests or not opened.queue.empty():
+                yield await opened.queue.get()
+        finally:
+            del self._clients[client]
+            for request in opened.requests.values():
+                del self._owners[request]
+                self._scheduler.cancel(request)
+
+    def submit(self, client: str, sessions: Mapping[int, DecodeSession]) -> None:
+        """See `Master.submit`."""
+        opened = self._clients.get(client)
+        if opened is None:
+            raise ProtocolError(f"client {client!r} has no open stream; open one first")
+        if self.broken is not None:
+            failures = tuple((number, self.broken) for number in sessions)
+            opened.queue.put_nowait(StepEvents(failures, None))
+            return
+        for number, session in sessions.items():
+            request = self._scheduler.submit(session)
+            opened.requests[number] = request
+            self._owners[request] = opened, number
+        self._on_arrival()
+
+    def cancel(self, client: str, numbers: list[int]) -> None:
+        """See `Master.cancel`."""
+        opened = self._clients.get(client)
+        for number in numbers:
+            request = opened.requests.pop(number, None) if opened is not None else None
+            if request is not None:
+                del self._owners[request]
+                self._scheduler.cancel(request)
+        if opened is not None:
+            opened.queue.put_nowait(StepEvents((), None))  # a stream that waits for nothing more may end
+
+    def publish(self, events: list[Event], timing: StepTiming | None) -> None:
+        """Hand each client its events, in one message."""
+        batches: dict[int, tuple[_Client, list[EngineEvent]]] = {}
+        for event in events:
+            owner = self._owners.get(event.request)
+            if owner is None:
+                continue  # its client went away
+            client, number = owner
+            batch = batches.setdefault(id(client), (client, []))[1]
+            if isinstance(event, Failure):
+                batch.append((number, event.error))
+            else:
+                batch.append((number, event.plan, event.outcome))
+            if isinstance(event, Failure) or event.outcome.finish_reason is not None:
+                del self._owners[event.request], client.requests[number]
+        for client, batch in batches.values():
+            client.queue.put_nowait(StepEvents(tuple(batch), timing))

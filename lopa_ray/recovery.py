@@ -1,0 +1,46 @@
+"""What a group does after a change of membership so that its next step finds all K/V. No I/O.
+
+A commit rides on the step after the one that staged its K/V, and names the worker that has them. When
+workers are lost or come in, somebody else may have them, or nobody: then they are staged again, by the
+same forward on the same cache, so they are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lopa_ray.plan import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What `BranchRunner.step` is to carry out again, and whom the next step's commits receive from."""
+
+    again: dict[int, tuple[Work, ...]]
+    """By rank."""
+    sources: dict[int, int]
+    """Request → rank, for `Scheduler.regroup`."""
+
+
+def recover(pending: Sequence[Work], held: Sequence[Sequence[bool]]) -> Recovery:
+    """`pending`: per commit, the work that staged it (see `Scheduler.pending`). `held`: per rank, which of
+    them it has (see `BranchRunner.settle`).
+
+    Where every worker stages its own (single phase), those who lack it do so, and nothing is sent.
+    """
+    size = len(held)
+    again: dict[int, tuple[Work, ...]] = {}
+    sources: dict[int, int] = {}
+    for index, work in enumerate(pending):
+        holders = [rank for rank in range(size) if held[rank][index]]
+        if work.plan.shared_keep:
+            for rank in sorted(set(range(size)).difference(holders)):
+                again[rank] = (*again.get(rank, ()), replace(work, branches=()))
+            continue
+        source = holders[0] if holders else index % size
+        if not holders:
+            again[source] = (*again.get(source, ()), work)
+        if size > 1:
+            sources[work.request] = source
+    return Recovery(again, sources)

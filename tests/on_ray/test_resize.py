@@ -1,0 +1,111 @@
+"""Groups that change their size while they decode: every token as if they had not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import ray
+from groups import config
+from trials import PATIENCE_S, Oracle, Trial
+
+import actors.recruits
+from actors.async_engine import AsyncRayEngine
+from actors.engine import RayEngine
+from actors.recruits import Recruits
+from lopa_ray.errors import SettingsError, WorkerLostError
+
+
+def test_one_to_four_to_two_to_one_while_decoding(oracle: Oracle) -> None:
+    with RayEngine.from_config(config(group={"num_workers": 1})) as engine:
+        trial = Trial(engine, oracle)
+        for workers in (4, 2, 1):
+            trial.batch(6, lambda workers=workers: engine.resize(workers))
+            trial.until(lambda workers=workers: engine.status().workers == workers)
+            trial.until_there_are(workers)
+        with pytest.raises(SettingsError, match="got 0 workers"):
+            engine.resize(0)
+
+
+def test_more_than_there_is_room_for_wait_for_it_and_can_be_withdrawn(oracle: Oracle) -> None:
+    with RayEngine.from_config(config(group={"num_workers": 1, "num_cpus": 3.0})) as engine:
+        trial = Trial(engine, oracle)
+        engine.resize(4)
+        trial.until(lambda: engine.status().workers == 2)
+        trial.batch(3)
+        assert engine.status().coming == 2
+        engine.resize(1)
+        trial.until_there_are(1)
+        free = ray.cluster_resources()["CPU"] - 3
+        wait(lambda: ray.available_resources()["CPU"] == free)
+
+
+def test_resize_of_the_asynchronous_engine(oracle: Oracle) -> None:
+    async def main() -> None:
+        engine = await AsyncRayEngine.start(config(group={"num_workers": 1}))
+        try:
+            await engine.resize(2)
+            while (await engine.status()).workers < 2:
+                await asyncio.sleep(0.1)
+        finally:
+            engine.close()
+
+    asyncio.run(main())
+
+
+class Stubborn:
+    """An actor that dies when it loads its model, unless a file says otherwise."""
+
+    def __init__(self, cured: Path) -> None:
+        self._cured = cured
+
+    def ping(self) -> None:
+        """Is there."""
+
+    def load(self) -> None:
+        if not self._cured.exists():
+            ray.actor.exit_actor()
+
+
+def test_recruits_who_fail_are_tried_again_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actors.recruits, "ATTEMPTS", 3)
+    monkeypatch.setattr(actors.recruits, "FIRST_PAUSE_S", 0.01)
+    cured = tmp_path / "cured"
+    hired = []
+
+    def hire() -> object:
+        hired.append(ray.remote(Stubborn).options(num_cpus=0).remote(cured))
+        return hired[-1]
+
+    async def main() -> None:
+        awake = asyncio.Event()
+        recruits = Recruits(hire, PATIENCE_S, awake.set)
+        recruits.want(1)
+        await awake.wait()
+        assert recruits.ready and recruits.take() == []
+        assert len(hired) == 3 and isinstance(recruits.problem, WorkerLostError)
+        recruits.want(1)
+        assert len(recruits) == 0
+        cured.touch()
+        awake.clear()
+        recruits.start_over()
+        recruits.want(1)
+        await awake.wait()
+        assert recruits.take() == [hired[-1]]
+        recruits.came_in()
+        assert recruits.problem is None
+
+    asyncio.run(main())
+    ray.kill(hired[-1])
+
+
+def wait(until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -1,0 +1,168 @@
+"""Workers that come and go in the middle of steps, without Ray: the bits of every report stay the same."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from workers import Bits, WorkerGroup, bits, decode_alone, tiny
+
+from lopa_ray.errors import TransferError
+from lopa_ray.plan import StepPlan, StepReport, Work
+from lopa_ray.recovery import recover
+from lopa_ray.runner import BranchRunner
+from lopa_ray.scheduler import Progress
+from lopa_ray.settings import D2FSettings, FastDllmSettings, GenerationSettings, LopaSettings
+
+MODEL = tiny()
+
+FULL = {"max_new_tokens": 24, "block_size": 4, "confidence_threshold": 0.6, "stop_at_eos": False}
+
+KINDS: dict[str, GenerationSettings] = {
+    "two_phase": LopaSettings(**FULL, num_branches=4),
+    "single_phase": LopaSettings(**FULL, num_branches=3, window_attention="block_causal"),
+    "two_phase_causal": D2FSettings(
+        **FULL, window_attention="block_causal", commit_protocol="two_phase", temperature=0.8, seed=4
+    ),
+    "dual_cache": FastDllmSettings(max_new_tokens=20, block_size=8, confidence_threshold=0.6),
+    "dual_cache_of_one": FastDllmSettings(max_new_tokens=9, block_size=1),
+}
+
+
+class Chaos(WorkerGroup):
+    """Loses workers at random in the middle of steps, and takes new ones in at random."""
+
+    def __init__(self, draw: random.Random, workers: int) -> None:
+        super().__init__(MODEL, workers, slots=3, max_model_len=48)
+        self.draw = draw
+        self.counts: Counter[str] = Counter()
+
+    def attempt(self, plans: list[StepPlan], dying: set[int]) -> list[StepReport] | None:
+        """The reports of a step; None if somebody died in it. Then some survivors have carried out all of
+        it, some only its first commits, and none is told which."""
+        payloads = {
+            work.request: self.runners[work.source].payload(work).clone()
+            for work in plans[0].work
+            if work.source is not None
+        }
+        reports = []
+        for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True)):
+            if rank not in dying:
+                try:
+                    reports.append(runner.step(plan, self._unreliable(rank, plan, payloads, dying)))
+                except TransferError:
+                    self.counts["broken off"] += 1
+        return None if dying else reports
+
+    def _unreliable(self, rank: int, plan: StepPlan, payloads: dict[int, Tensor], dying: set[int]):
+        exchange = self._exchange(rank, plan, payloads)
+
+        def fails_at_times(source: int, payload: Tensor) -> None:
+            if dying and rank != source and self.draw.random() < 0.5:
+                payload[: len(payload) // 2] = 0
+                raise TransferError("a peer died")
+            exchange(source, payload)
+
+        return fails_at_times
+
+    def regroup(self, lost: set[int], joining: int) -> None:
+        """As `Crew.regroup`."""
+        survivors = [runner for rank, runner in enumerate(self.runners) if rank not in lost]
+        self.draw.shuffle(survivors)
+        owners, pending = self.scheduler.owners, self.scheduler.pending()
+        for _ in range(joining):
+            newcomer = BranchRunner(MODEL, slots=3, max_model_len=48)
+            newcomer.adopt(survivors[0].export(owners))
+            survivors.append(newcomer)
+        self.runners = survivors
+        recovery = recover(pending, [runner.settle(owners, pending) for runner in survivors])
+        epoch = self.scheduler.epoch + 1
+        for rank, work in recovery.again.items():
+            self.counts["staged again, two phases" if work[0].branches else "staged again, one phase"] += 1
+            survivors[rank].step(StepPlan(epoch, 0, work))
+        self.scheduler.regroup(epoch, recovery.sources)
+        self.counts["moved"] += any(recovery.sources.values())
+
+
+def run(seed: int, kinds: list[str], requests: int) -> Counter[str]:
+    """Decode with losses and newcomers at random; compare each report with the same request alone."""
+    torch.set_num_threads(1)
+    draw = random.Random(seed)
+    group = Chaos(draw, draw.randint(1, 4))
+    expected: dict[int, list[list[Bits]]] = {}
+    canvases: dict[int, list[int]] = {}
+    for number in range(requests):
+        prompt, settings = [5, 6, number % 50], KINDS[draw.choice(kinds)]
+        alone = group.session(prompt, settings)
+        steps = decode_alone(MODEL, alone)
+        request = group.scheduler.submit(group.session(prompt, settings))
+        expected[request], canvases[request] = steps, alone.generated
+    while group.scheduler.busy:
+        size = len(group.runners)
+        if draw.random() < 0.15:
+            group.regroup(set(draw.sample(range(size), draw.randint(0, size - 1))), draw.randint(0, 2))
+        only = (
+            draw.choice(group.scheduler.running) if group.scheduler.running and draw.random() < 0.1 else None
+        )
+        plans = group.scheduler.plan(len(group.runners), only)
+        size = len(group.runners)
+        dying = (
+            set(draw.sample(range(size), draw.randint(1, size - 1)))
+            if size > 1 and draw.random() < 0.3
+            else set()
+        )
+        reports = group.attempt(plans, dying)
+        if reports is None:
+            group.counts["lost"] += len(dying)
+            group.regroup(dying, draw.randint(0, 2) if size < 4 else 0)
+            continue
+        for step_report in reports:
+            for request, report in step_report.reports:
+                assert bits(report) == expected[request][report.step - 1][report.branch]
+        for event in group.scheduler.advance(reports):
+            assert isinstance(event, Progress)
+            if event.outcome.finish_reason:
+                assert list(event.outcome.canvas) == canvases.pop(event.request)
+        first, *others = group.checksums()
+        assert all(other == first for other in others)
+    assert not canvases
+    return group.counts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
+    counts = run(1, [kind], 40)
+    assert counts["lost"] > 10 and (counts["moved"] > 3 or kind == "single_phase")
+
+
+def test_every_way_to_recover_is_taken() -> None:
+    counts = sum((run(seed, [*KINDS], 20) for seed in range(3)), Counter())
+    assert (
+        min(counts[key] for key in ("broken off", "staged again, two phases", "staged again, one phase")) > 2
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20, 60))
+def test_lost_and_new_workers_change_no_bit_in_many_mixtures(seed: int) -> None:
+    assert run(seed, [*KINDS], 30)["lost"] > 10
+
+
+def work(request: int, shared: bool) -> Work:
+    group = WorkerGroup(MODEL, 1)
+    kind = "single_phase" if shared else "two_phase"
+    plan = group.session([1, 2], KINDS[kind]).plan()
+    return Work(request, 0, replace(plan, shared_keep=shared), (0,))
+
+
+def test_a_holder_becomes_the_source_and_nobody_is_named_where_there_is_one_worker() -> None:
+    pending = [work(1, shared=False), work(2, shared=False), work(3, shared=True)]
+    recovery = recover(pending, [(False, False, True), (True, False, False)])
+    assert recovery.sources == {1: 1, 2: 1}
+    assert [(w.request, w.branches) for w in recovery.again[1]] == [(2, (0,)), (3, ())]
+    assert list(recovery.again) == [1]
+    assert recover(pending, [(True, True, True)]).sources == {}
