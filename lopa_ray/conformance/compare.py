@@ -32,7 +32,7 @@ class Run:
 def differences(case: Case, run: Run) -> list[Difference]:
     """All that is not as recorded. Raises MalformedCaseError for a row that cannot be compared."""
     try:
-        found = _block_decode(case, run) if case.kind in ("lopa", "d2f") else _dual_cache(case, run)
+        found = _block_decode(case, run) if case.kind in ("lopa", "d2f") else _windows(case, run)
         return list(found)
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise MalformedCaseError(f"cannot compare: {type(error).__name__}: {error}") from None
@@ -113,9 +113,12 @@ def _close(expected: Sequence[float], got: Sequence[float]) -> bool:
     )
 
 
-def _dual_cache(case: Case, run: Run) -> Iterator[Difference]:
+def _windows(case: Case, run: Run) -> Iterator[Difference]:
+    """What was fed call by call, and which call filled each position; columns beyond start and length are
+    how many of the positions entered the cache."""
     row = case.row
-    windows = [[plan.start, len(plan.canvas)] for plan, _ in run.rounds]
+    columns = len(row["windows"][0]) if row["windows"] else 0
+    windows = [[plan.start, len(plan.canvas), sum(map(len, plan.keep))][:columns] for plan, _ in run.rounds]
     for number, (expected, got) in enumerate(zip(row["windows"], windows, strict=False), 1):
         if expected != got:
             yield Difference("windows", number, expected, got)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.families import Family, family_of, find_family, fused_rows
+from lopa_ray.model.families import family_of, find_family
+from lopa_ray.model.family import Family, fused_rows
 from lopa_ray.model.files import TensorFiles, read_json
 from lopa_ray.model.lora import LoraAdapter
 from lopa_ray.model.transformer import Transformer

@@ -16,11 +16,18 @@ import pytest
 import torch
 
 from lopa_ray.conformance import Case, Verdict, read_cases, replay
-from lopa_ray.conformance.cases import decode_settings_of
+from lopa_ray.conformance.recorded import decode_settings_of
 from lopa_ray.local import LocalEngine
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-IMPLEMENTED = {"lopa", "d2f", "forward", "fast_dream_dual_cache", "fast_dream_dual_cache_entropy"}
+IMPLEMENTED = {
+    "lopa",
+    "d2f",
+    "d2f_llada",
+    "forward",
+    "fast_dream_dual_cache",
+    "fast_dream_dual_cache_entropy",
+}
 
 
 def cases(name: str) -> list[Case]:
@@ -39,8 +46,10 @@ def verdicts(wanted: list[Case]) -> list[Verdict]:
     [
         ("lopa_cases", 85, {}),
         ("lora_cases", 6, {}),
+        ("d2f_llada_cases", 12, {}),
         ("dream_generate_cases", None, {"not supported": None}),
-        ("forward_cases", None, {"not supported": None}),
+        ("forward_cases", 18, {}),
+        ("sdar/sdar_forward_cases", 10, {}),
     ],
 )
 def test_recorded_cases(name, passed, others):
@@ -55,8 +64,6 @@ def test_recorded_cases(name, passed, others):
 
 
 def _implemented(case: Case) -> bool:
-    if case.kind == "forward":
-        return case.model.startswith("dream")
     return case.kind in IMPLEMENTED
 
 
