@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from lopa_ray.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError, short
-from lopa_ray.decoders.fast_dllm import FINAL_NOISE
+from lopa_ray.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError, short, token_ids
 from lopa_ray.errors import SettingsError
 from lopa_ray.plan import Ranking
-from lopa_ray.settings import D2FSettings, FastDllmSettings, GenerationSettings, LopaSettings
+from lopa_ray.settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    GenerationSettings,
+    LopaSettings,
+    VanillaSettings,
+)
 
 
 class _Recorded:
@@ -86,6 +92,8 @@ def _block_settings(row: dict[str, Any]) -> GenerationSettings:
     )
 
 
+Cache: TypeAlias = Literal["none", "prefix", "dual"]
+
 _DREAM_RANKING: dict[str, Ranking] = {
     "entropy": "neg_entropy",
     "maskgit_plus": "probability",
@@ -93,41 +101,126 @@ _DREAM_RANKING: dict[str, Ranking] = {
 }
 
 
-def _dual_cache_settings(row: dict[str, Any]) -> GenerationSettings:
-    """Rows of Fast-dLLM's dual cache for Dream, by threshold or by its fixed schedule."""
+def _dream_settings(row: dict[str, Any]) -> GenerationSettings:
+    """Rows of Dream's sampler, and of Fast-dLLM's for Dream: by schedule or by threshold, with a cache or without."""
     recorded = _Recorded(row)
     take = recorded.take
-    if not take("dual_cache", bool, default=True):
-        raise UnsupportedCaseError("Fast-dLLM's prefix cache (dual_cache false) is not implemented")
     algorithm, steps = take("alg", str), take("steps", int, default=None)
     threshold = take("threshold", int, float, default=None)
+    dual = take("dual_cache", bool, default=None)
     values: dict[str, Any] = {
-        "block_size": take("block_length", int),
+        "sampler": "dream",
+        "block_size": take("block_length", int, default=None),
         "max_new_tokens": take("max_new_tokens", int),
+        "eps": take("eps", float, default=1e-3),
         "stop_at_eos": False,
     }
-    noise = take("eps", int, float, default=None)
-    if noise not in (None, FINAL_NOISE):
-        raise UnsupportedCaseError(f"eps {noise}: the schedule ends at {FINAL_NOISE} here")
     _greedy(recorded)
     recorded.done()
+    cache: Cache = "none" if dual is None else "dual" if dual else "prefix"
     if algorithm == "confidence_threshold":
         if threshold is None:
             raise MalformedCaseError("settings.threshold: missing; alg confidence_threshold needs it")
-        return FastDllmSettings(confidence_threshold=threshold, **values)
+        # With a cache the published code takes steps for a limit that is never reached.
+        pace = steps if dual is None else None
+        return FastDllmSettings(cache=cache, confidence_threshold=threshold, steps=pace, **values)
     if algorithm not in _DREAM_RANKING:
         raise UnsupportedCaseError(
-            f"alg {algorithm!r} is not implemented; known: {', '.join(_DREAM_RANKING)}"
+            f"alg {algorithm!r} cannot be compared or is unknown; known: {', '.join(_DREAM_RANKING)}"
         )
-    return FastDllmSettings(fill="schedule", steps=steps, ranking=_DREAM_RANKING[algorithm], **values)
+    values |= {"steps": steps, "ranking": _DREAM_RANKING[algorithm]}
+    return (
+        VanillaSettings(**values)
+        if dual is None
+        else FastDllmSettings(cache=cache, fill="schedule", **values)
+    )
+
+
+_LLADA_CACHES: dict[str, Cache] = {
+    "generate": "none",
+    "generate_with_prefix_cache": "prefix",
+    "generate_with_dual_cache": "dual",
+}
+
+
+def _llada_settings(row: dict[str, Any]) -> GenerationSettings:
+    """Rows of LLaDA's sampler and of Fast-dLLM's for LLaDA; the kind says which cache."""
+    recorded = _Recorded(row)
+    take = recorded.take
+    steps, threshold = take("steps", int), take("threshold", int, float, default=None)
+    factor = take("factor", int, float, default=None)
+    values: dict[str, Any] = {
+        "sampler": "llada",
+        "block_size": take("block_length", int),
+        "max_new_tokens": take("gen_length", int),
+        "stop_at_eos": False,
+    }
+    if take("remasking", str, default="low_confidence") != "low_confidence":
+        raise UnsupportedCaseError("random remasking cannot be compared: the draws differ")
+    _greedy(recorded)
+    recorded.done()
+    cache = _LLADA_CACHES[row["kind"]]
+    if factor is not None:
+        return FastDllmSettings(cache=cache, fill="factor", factor=float(factor), **values)
+    if threshold is not None:
+        return FastDllmSettings(cache=cache, confidence_threshold=threshold, **values)
+    if cache == "none":
+        return VanillaSettings(steps=steps, **values)
+    return FastDllmSettings(cache=cache, fill="schedule", steps=steps, **values)
+
+
+def _sdar_settings(row: dict[str, Any]) -> GenerationSettings:
+    """Rows of SDAR's decoders, which draw; recorded with the most likely token in place of each draw."""
+    recorded = _Recorded(row)
+    take = recorded.take
+    length = take("gen_length", int)
+    values: dict[str, Any] = {
+        "remasking": take("remasking_strategy", str),
+        "block_size": take("block_length", int),
+        "denoising_steps": take("denoising_steps", int),
+        # Rounded up to whole blocks there.
+        "max_new_tokens": len(token_ids(row, "tokens")),
+        "sdar_confidence": take("temperature", int, float, default=1.0),
+        "top_k": take("top_k", int, default=None) or None,
+        "top_p": take("top_p", int, float, default=None),
+        "stop_at_eos": False,
+    }
+    for name, key in (("confidence_threshold", "confidence_threshold"), ("eb_threshold", "eb_threshold")):
+        threshold = take(key, int, float, default=None)
+        if threshold is not None:
+            values[name] = threshold
+    ends = take("stopping_criteria_idx", list, default=None)
+    values |= {"ignore_eos": True} if ends is None else {"stop_token_ids": tuple(ends)}
+    recorded.done()
+    if length > values["max_new_tokens"]:
+        raise MalformedCaseError(f"tokens: got {values['max_new_tokens']}, fewer than gen_length {length}")
+    if row["kind"] == "sdar_eval":
+        values["top_k"] = None  # There confidences are those before top_k, and tokens the same.
+    return BlockDiffusionSettings(**values)
 
 
 DECODES: dict[str, Callable[[dict[str, Any]], GenerationSettings]] = {
     "lopa": _block_settings,
     "d2f": _block_settings,
     "d2f_llada": _block_settings,
-    "fast_dream_dual_cache": _dual_cache_settings,
-    "fast_dream_dual_cache_entropy": _dual_cache_settings,
+    "vanilla_dream": _dream_settings,
+    "fast_dream_nocache_threshold": _dream_settings,
+    "fast_dream_prefix_cache": _dream_settings,
+    "fast_dream_prefix_cache_entropy": _dream_settings,
+    "fast_dream_dual_cache": _dream_settings,
+    "fast_dream_dual_cache_entropy": _dream_settings,
+    "generate": _llada_settings,
+    "generate_with_prefix_cache": _llada_settings,
+    "generate_with_dual_cache": _llada_settings,
+    "sdar_dynamic": _sdar_settings,
+    "sdar_static": _sdar_settings,
+    "sdar_sequential": _sdar_settings,
+    "sdar_stop": _sdar_settings,
+    "sdar_confidence": _sdar_settings,
+    "sdar_edge": _sdar_settings,
+    "sdar_topk1": _sdar_settings,
+    "sdar_eval": _sdar_settings,
+    "sdar_entropy_jetengine": _sdar_settings,
 }
 """How the settings of each kind of recorded decode are said here."""
 

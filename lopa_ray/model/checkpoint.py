@@ -126,6 +126,8 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
     os.replace(unfinished, folder / WEIGHTS)
     raw = family.write(model.config) | {"torch_dtype": _DTYPES[dtype]}
     generation = {key: value for key, value in raw.items() if key.endswith("_token_id")}
+    if model.config.stop_token_ids:
+        generation["eos_token_id"] = [model.config.eos_token_id, *model.config.stop_token_ids]
     for file, content in ((CONFIG, raw), (GENERATION, generation)):
         (folder / file).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 

@@ -98,6 +98,7 @@ class Family:
             rms_norm_eps=reader.positive("rms_norm_eps"),
             qkv_bias=self.qkv_bias,
             qk_norm=self.qk_norm,
+            stop_token_ids=_stop_token_ids(generation, ids["eos_token_id"], vocab, where),
             tie_word_embeddings=reader.flag("tie_word_embeddings"),
             shifted=self.shifted,
             mask_token_id=ids["mask_token_id"] or 0,
@@ -163,6 +164,15 @@ def _token_id(key: str, raw: Json, generation: Json, vocab: int, where: str) -> 
             "the file"
         )
     return value
+
+
+def _stop_token_ids(generation: Json, eos: int | None, vocab: int, where: str) -> tuple[int, ...]:
+    """The further ids of an `eos_token_id` that is a list, as chat models have one for the end of a turn."""
+    listed = generation.get("eos_token_id")
+    if not isinstance(listed, list):
+        return ()
+    ids = (_token_id("eos_token_id", {"eos_token_id": token}, {}, vocab, where) for token in listed)
+    return tuple(token for token in ids if token not in (None, eos))
 
 
 def fused_rows(config: ModelConfig, parameter: str) -> tuple[int, ...] | None:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from lopa_ray.draws import keyed_uniform
 from lopa_ray.plan import Sampling
-from lopa_ray.scoring import Scores, keyed_uniform, score_rows
+from lopa_ray.scoring import Scores, score_rows
 
 VOCAB, MASK, EOS = 40, 39, 38
 BANNED = torch.zeros(VOCAB, dtype=torch.bool)
