@@ -7,9 +7,14 @@ from collections.abc import Iterable, Sequence
 from lopa_ray.branching import Fork, Score, lookahead_forks
 from lopa_ray.budget import AutoBudget
 from lopa_ray.constraint import Fit
-from lopa_ray.plan import BranchReport
+from lopa_ray.plan import BranchReport, Decision
 from lopa_ray.selection import DONE, mix, parse_metric, winner
 from lopa_ray.settings import GenerationSettings, LookaheadSettings
+
+
+def adopted(fork: Fork | None) -> tuple[Decision, ...]:
+    """What a branch adds to the anchor."""
+    return () if fork is None else (fork.decision,)
 
 
 class Lookahead:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lopa_ray.branching import Fork, Score, admit, forced, scores_by_position
 from lopa_ray.constraint import ChoiceSets, Constraint, Fit
-from lopa_ray.lookahead import Lookahead
+from lopa_ray.lookahead import Lookahead, adopted
 from lopa_ray.plan import BlockView, Branch, BranchReport, Commit, Decision, Plan, Segment, Spans, StepOutcome
 from lopa_ray.session import DecodeSession, Vocabulary
 from lopa_ray.settings import GenerationSettings
@@ -87,9 +87,6 @@ class BlockwiseSession(DecodeSession):
     def _still_masked(self, scores: dict[int, Score]) -> list[int]:
         return [p for p in scores if self._ids[p] == self.vocabulary.mask_token_id]
 
-    def _adopted(self, fork: Fork | None) -> tuple[Decision, ...]:
-        return () if fork is None else (fork.decision,)
-
     def _fit_of(self, fork: Fork | None) -> Fit | None:
         fit = self._fit(self.generated)
         if fit is not None and fork is not None:
@@ -108,7 +105,7 @@ class BlockwiseSession(DecodeSession):
             branches=tuple(
                 Branch(
                     segments=window.segments,
-                    fills=tuple(decision.fill for decision in self._adopted(fork)),
+                    fills=tuple(decision.fill for decision in adopted(fork)),
                     choices=choices.add(self._fit_of(fork), window.scored),
                 )
                 for fork in self._field
@@ -127,8 +124,8 @@ class BlockwiseSession(DecodeSession):
         won = self._lookahead.winner(confidences)
         scores = scores_by_position(reports[won])
         fit = self._fit_of(self._field[won])
-        adopted = self._adopted(self._field[won])
-        self._put(adopted)
+        taken = adopted(self._field[won])
+        self._put(taken)
         filled = self._fill(scores, fit)
         self._calls += bool(plan.scored)
         self._lookahead.look(self._still_masked(scores), scores, fit)
@@ -138,7 +135,7 @@ class BlockwiseSession(DecodeSession):
             step=plan.step,
             winner=won,
             confidences=confidences,
-            adopted=adopted,
+            adopted=taken,
             filled=filled,
             canvas=tuple(self.generated),
             blocks=self._views(),

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from lopa_ray.blocks import BlockState, Canvas
 from lopa_ray.branching import Fork, anchor_fills, scores_by_position
 from lopa_ray.constraint import ChoiceSets, Constraint, Fit
-from lopa_ray.lookahead import Lookahead
-from lopa_ray.plan import Branch, BranchReport, Commit, Decision, Plan, Segment, StepOutcome
+from lopa_ray.lookahead import Lookahead, adopted
+from lopa_ray.plan import Branch, BranchReport, Commit, Plan, Segment, StepOutcome
 from lopa_ray.session import DecodeSession, Vocabulary
 from lopa_ray.settings import BlockSettings, GenerationSettings
 
@@ -28,11 +28,6 @@ class Candidate:
     fork: Fork | None
     canvas: Canvas
     fit: Fit | None
-
-    @property
-    def adopted(self) -> tuple[Decision, ...]:
-        """What the branch adds to the anchor."""
-        return () if self.fork is None else (self.fork.decision,)
 
 
 class LopaSession(DecodeSession):
@@ -73,7 +68,7 @@ class LopaSession(DecodeSession):
     def _candidate(self, fork: Fork | None) -> Candidate:
         """A branch grows on its own: a fork may earn its next block a step before the anchor."""
         settings = self.settings
-        canvas = self._anchor.fork(() if fork is None else (fork.decision.fill,))
+        canvas = self._anchor.fork(tuple(decision.fill for decision in adopted(fork)))
         if self._may_grow(canvas):
             canvas.grow(settings.block_add_threshold, settings.block_size, self.max_len)
         canvas.activate(settings.decoded_token_threshold)
@@ -99,7 +94,7 @@ class LopaSession(DecodeSession):
             branches=tuple(
                 Branch(
                     segments=self._segments(c.canvas, start),
-                    fills=tuple(d.fill for d in c.adopted),
+                    fills=tuple(decision.fill for decision in adopted(c.fork)),
                     choices=choices.add(c.fit, range(settled, len(c.canvas))),
                 )
                 for c in candidates
@@ -139,7 +134,7 @@ class LopaSession(DecodeSession):
             step=plan.step,
             winner=won,
             confidences=confidences,
-            adopted=self._candidates[won].adopted,
+            adopted=adopted(self._candidates[won].fork),
             filled=tuple(filled),
             canvas=tuple(anchor.generated),
             blocks=anchor.views(),
