@@ -15,6 +15,7 @@ import yaml
 
 from lopa_ray.config import Config, parse_yaml
 from lopa_ray.errors import CheckpointError, LopaError, PromptError, SettingsError
+from lopa_ray.settings import DECODER_SETTINGS
 
 if TYPE_CHECKING:
     from lopa_ray.engine import Engine
@@ -40,7 +41,7 @@ DtypeOption = Annotated[
 ]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or npu. [model.device]")]
 DecoderOption = Annotated[
-    str | None, typer.Option("--decoder", help="lopa, d2f or fast_dllm. [decode.decoder]")
+    str | None, typer.Option("--decoder", help=f"{', '.join(DECODER_SETTINGS)}. [decode.decoder]")
 ]
 BranchesOption = Annotated[
     int | None, typer.Option("--num-branches", "-b", help="Branches per step, the anchor included. [decode]")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lopa_ray.plan import BlockView, Decision, Fill, FinishReason, Plan, StepOutcome
 from lopa_ray.settings import GenerationSettings
 
 
-def length_to_eos(ids: Sequence[int], eos_token_id: int) -> int | None:
-    """Tokens up to and including the first EOS; None without one."""
-    return ids.index(eos_token_id) + 1 if eos_token_id in ids else None
+def length_to_end(ids: Sequence[int], ends: Collection[int]) -> int | None:
+    """Tokens up to and including the first of `ends` (`DecodeSession.ends`: EOS and its like); None without one."""
+    return next((at for at, token in enumerate(ids, 1) if token in ends), None)
 
 
-def answer_ids(canvas: Sequence[int], settings: GenerationSettings, eos_token_id: int) -> list[int]:
-    """What a request returns: up to and including the first EOS with `stop_at_eos`, else the whole canvas."""
-    ends = settings.stop_at_eos and not settings.ignore_eos
-    return list(canvas[: length_to_eos(canvas, eos_token_id)] if ends else canvas)
+def answer_ids(canvas: Sequence[int], settings: GenerationSettings, ends: Collection[int]) -> list[int]:
+    """What a request returns: up to and including the first end with `stop_at_eos`, else the whole canvas."""
+    return list(canvas[: length_to_end(canvas, ends)] if settings.stop_at_eos else canvas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +83,11 @@ class Answer:
     """Collects one request's steps, on whichever side of a process border."""
 
     def __init__(
-        self, prompt_len: int, settings: GenerationSettings, eos_token_id: int, keep_trace: bool
+        self, prompt_len: int, settings: GenerationSettings, ends: Collection[int], keep_trace: bool
     ) -> None:
         self._prompt_len = prompt_len
         self._settings = settings
-        self._eos = eos_token_id
+        self._ends = ends
         self._keep_trace = keep_trace
         self._trace: list[TraceStep] = []
         self.steps = 0
@@ -109,19 +108,17 @@ class Answer:
 
     @property
     def text_ids(self) -> list[int]:
-        """The ids that make up the text: all before the first EOS."""
-        ids = answer_ids(self.canvas, self._settings, self._eos)
-        if not self._settings.ignore_eos and self._eos in ids:
-            return ids[: ids.index(self._eos)]
-        return ids
+        """The ids that make up the text: all before the first end."""
+        length = length_to_end(self.canvas, self._ends)
+        return list(self.canvas if length is None else self.canvas[: length - 1])
 
     def result(self, text: str | None, seconds: float) -> GenerationResult:
         """The finished request. Raises ValueError before the last step."""
         if self.finish_reason is None:
             raise ValueError("the request is not finished")
-        counted = None if self._settings.ignore_eos else length_to_eos(self.canvas, self._eos)
+        counted = length_to_end(self.canvas, self._ends)
         return GenerationResult(
-            token_ids=answer_ids(self.canvas, self._settings, self._eos),
+            token_ids=answer_ids(self.canvas, self._settings, self._ends),
             text=text,
             finish_reason=self.finish_reason,
             tokens=len(self.canvas) if counted is None else counted,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -83,14 +83,13 @@ def forced(fit: Fit | None, position: int) -> bool:
 
 
 def lookahead_forks(
-    canvas: Canvas, scores: dict[int, Score], count: int, fit: Fit | None = None
+    masked: Iterable[int], scores: dict[int, Score], count: int, fit: Fit | None = None
 ) -> list[Fork]:
     """The `count` best-ranked positions still masked after the anchor's fill, best first.
 
     Each is one fork, if it fits a constraint. Equal scores keep their order.
     """
-    open_positions = [p for block in canvas.active for p in canvas.masked(block)]
-    ranked = sorted(open_positions, key=lambda p: -scores[p].score)
+    ranked = sorted(masked, key=lambda p: -scores[p].score)
     fitting = (p for p in ranked if fit is None or fit.fits(*scores[p].decision.fill))
     return [Fork(scores[p].decision, scores[p].score) for p in islice(fitting, count)]
 

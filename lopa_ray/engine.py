@@ -50,7 +50,7 @@ class Engine(SessionFactory, ABC):
         `on_step` is called with (index, step) after every step of every request.
         """
         began = time.perf_counter()
-        answers = [Answer(len(s.prompt), s.settings, s.vocabulary.eos_token_id, trace) for s in sessions]
+        answers = [Answer(len(s.prompt), s.settings, s.ends, trace) for s in sessions]
         waiting = [index for index, session in enumerate(sessions) if not session.finished]
         for index in set(range(len(sessions))) - set(waiting):
             yield index, self._result(answers[index], began)

@@ -45,9 +45,9 @@ class HostScores:
 
     positions: npt.NDArray[np.int32]
     tokens: npt.NDArray[np.int32]
-    probabilities: npt.NDArray[np.float32]
+    probabilities: npt.NDArray[np.float64]
     logprobs: npt.NDArray[np.float32]
-    scores: npt.NDArray[np.float32]
+    scores: npt.NDArray[np.float64]
     tops: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]]
     """Per row its top tokens and their log-probabilities: requests may ask for different numbers."""
 
@@ -97,9 +97,9 @@ class Head:
         """Score rows from hidden [R, D] and boundary [S, D]; rows that sample alike go together."""
         count = len(rows)
         tokens = np.zeros(count, np.int32)
-        probabilities = np.zeros(count, np.float32)
+        probabilities = np.zeros(count, np.float64)
         logprobs = np.zeros(count, np.float32)
-        scores = np.zeros(count, np.float32)
+        scores = np.zeros(count, np.float64)
         tops: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]] = [
             (np.zeros(0, np.int32), np.zeros(0, np.float32))
         ] * count
@@ -126,7 +126,7 @@ class Head:
                 scores[chunk] = found.scores[:n].cpu().numpy()
                 if row.sampling.top_logprobs:
                     top_tokens = found.top_tokens[:n].to(torch.int32).cpu().numpy()
-                    top_logprobs = found.top_logprobs[:n].cpu().numpy()
+                    top_logprobs = found.top_logprobs[:n].float().cpu().numpy()
                     for at, i in enumerate(chunk):
                         tops[i] = (top_tokens[at], top_logprobs[at])
         return HostScores(

@@ -42,9 +42,17 @@ class Sampling:
     top_p: float | None = None
     top_k: int | None = None
     seed: int = 0
+    top_k_first: bool = False
+    """Apply top_k before top_p, not after it."""
+    confidence_temperature: float | None = None
+    """Probabilities and scores are those of softmax(logits ÷ this); None: of what tokens are drawn from."""
+    precision: Literal["float16", "float32", "float64"] = "float32"
+    """In which probabilities and scores are computed; float16: from logits rounded to it, in fp32."""
     ranking: Ranking = "probability"
     no_eos_before: int = 0
-    """Positions below this one never get the EOS token (`min_tokens`)."""
+    """Positions below this one never get a token that ends the answer (`min_tokens`)."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end it, beside EOS; here only if `no_eos_before` has a use for them."""
     top_logprobs: int = 0
     """How many of the most likely tokens each report lists per position."""
 
@@ -122,8 +130,8 @@ class BranchReport:
     """Scores of one branch's masked positions, ascending by position.
 
     `positions` and `tokens` are int32 [n], `probabilities` (of the chosen token, after
-    temperature, top-p and top-k), `logprobs` (of the chosen token, plain softmax) and
-    `scores` (by the plan's ranking) float32 [n]. `top_tokens` int32 [n, m] and
+    temperature, top-p and top-k) and `scores` (by the plan's ranking) float64 [n], `logprobs`
+    (of the chosen token, plain softmax) float32 [n]. `top_tokens` int32 [n, m] and
     `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most
     likely first (m = 0 unless asked for).
     """
@@ -133,9 +141,9 @@ class BranchReport:
     branch: int
     positions: npt.NDArray[np.int32]
     tokens: npt.NDArray[np.int32]
-    probabilities: npt.NDArray[np.float32]
+    probabilities: npt.NDArray[np.float64]
     logprobs: npt.NDArray[np.float32]
-    scores: npt.NDArray[np.float32]
+    scores: npt.NDArray[np.float64]
     top_tokens: npt.NDArray[np.int32]
     top_logprobs: npt.NDArray[np.float32]
 

@@ -55,7 +55,13 @@ class BranchRunner:
         self.model = model
         self.device = model.embed.weight.device
         self.cache = KVCache(config, slots, max_model_len, model.embed.weight.dtype, self.device)
-        self.vocabulary = Vocabulary(config.vocab_size, config.mask_token_id, config.eos_token_id)
+        self.vocabulary = Vocabulary(
+            config.vocab_size,
+            config.mask_token_id,
+            config.eos_token_id,
+            config.stop_token_ids,
+            config.family,
+        )
         self._head = Head(model, choosable)
         self._shift = int(config.shifted)
         self._staged: dict[int, Staged] = {}

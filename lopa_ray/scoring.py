@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lopa_ray.draws import keyed_uniform
 from lopa_ray.plan import Sampling
 
 EPSILON = 1e-10
@@ -26,8 +27,8 @@ MIN_TEMPERATURE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Per row: token int64 [N], its probability, plain log-probability and score fp32 [N]; top tokens int64
-    and their log-probabilities fp32 [N, M]."""
+    """Per row: token int64 [N], its probability, plain log-probability and score [N]; top tokens int64 and
+    their log-probabilities [N, M]. Numbers are fp32, or fp64 where `Sampling.precision` says so."""
 
     tokens: Tensor
     probabilities: Tensor
@@ -37,26 +38,16 @@ class Scores:
     top_logprobs: Tensor
 
 
-def keyed_uniform(seed: int, step: int, position: int) -> float:
-    """A number in [0, 1) that depends on (seed, step, position) alone.
-
-    Counter-based (splitmix64 finaliser), so workers need no generator state.
-    """
-    mask = (1 << 64) - 1
-    state = seed & mask
-    for word in (step, position):
-        state = (state + 0x9E3779B97F4A7C15 * (word + 1)) & mask
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & mask
-        state ^= state >> 31
-    return (state >> 11) * 2.0**-53
-
-
-def filter_logits(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
+def filter_logits(
+    logits: Tensor, top_p: float | None, top_k: int | None, *, top_k_first: bool = False
+) -> Tensor:
     """Logits [N, V] with everything outside the nucleus, then outside the top k, at the lowest finite value.
 
-    The nucleus keeps the token that crosses `top_p`. Order and renormalisation are LoPA's.
+    The nucleus keeps the token that crosses `top_p`. Order and renormalisation are LoPA's, or, with
+    `top_k_first`, SDAR's.
     """
+    if top_k_first:
+        return filter_logits(filter_logits(logits, None, top_k), top_p, None)
     lowest = torch.finfo(logits.dtype).min
     if top_p is not None and top_p < 1.0:
         ordered, index = logits.sort(dim=-1, descending=True)
@@ -79,39 +70,47 @@ def score_rows(
     eos_token_id: int,
     choices: Tensor | None = None,
 ) -> Scores:
-    """Score rows of logits [N, V] (any float type; computed in fp32).
+    """Score rows of logits [N, V] (any float type; computed in fp32, unless `sampling` says otherwise).
 
     `positions` are the absolute positions that the rows decide; `banned` bool [V] marks ids
     that are never chosen, and `choices` bool [N, V], if given, what each row may choose.
     """
-    logits = logits.float()
-    scaled = logits / max(sampling.temperature, MIN_TEMPERATURE) if sampling.temperature > 0 else logits
-    kept = filter_logits(scaled, sampling.top_p, sampling.top_k)
-    probabilities = kept.softmax(-1)
+    plain = logits.to(torch.float64 if sampling.precision == "float64" else torch.float32)
+    logits = plain.half().float() if sampling.precision == "float16" else plain
+    drawn = sampling.temperature > 0
+    scaled = logits / max(sampling.temperature, MIN_TEMPERATURE) if drawn else logits
+    # The most likely token is the same at any temperature, so one that only shapes confidences will do.
+    shape = sampling.confidence_temperature
+    shaped = scaled if shape is None else logits / max(shape, MIN_TEMPERATURE)
+    if not drawn:
+        scaled = shaped
+    probabilities = _filtered(shaped, sampling).softmax(-1)
 
     forbidden = banned.expand_as(probabilities)
     early = torch.tensor([p < sampling.no_eos_before for p in positions], dtype=torch.bool)
     if bool(early.any()):
         forbidden = forbidden.clone()
-        forbidden[:, eos_token_id] |= early.to(forbidden.device)
+        for token in (eos_token_id, *sampling.stop_token_ids):
+            forbidden[:, token] |= early.to(forbidden.device)
     if choices is not None:
         forbidden = forbidden | ~choices
-    allowed = probabilities.masked_fill(forbidden, 0.0)
+    chances = probabilities if scaled is shaped else _filtered(scaled, sampling).softmax(-1)
+    allowed = chances.masked_fill(forbidden, 0.0)
     # A nucleus may hold nothing but forbidden tokens: then the choice is among all allowed
     # ones, with the probability 0 that the nucleus gives them. Softmax without the forbidden
     # logits, since theirs can be so high that every other probability vanishes.
     empty = allowed.amax(-1, keepdim=True) <= 0.0
     weights = torch.where(empty, scaled.masked_fill(forbidden, -torch.inf).softmax(-1), allowed)
 
-    if sampling.temperature > 0:
+    if drawn:
         draws = [keyed_uniform(sampling.seed, step, p) for p in positions]
-        tokens = _draw(weights, torch.tensor(draws, dtype=torch.float32, device=logits.device))
+        tokens = _draw(weights, torch.tensor(draws, dtype=logits.dtype, device=logits.device))
     else:
         tokens = weights.argmax(-1)
     chosen = probabilities.gather(1, tokens[:, None])[:, 0]
 
     if sampling.ranking == "margin":
-        best = allowed.topk(2, dim=-1).values
+        best = probabilities.masked_fill(forbidden, 0.0).topk(2, dim=-1).values
         scores = best[:, 0] - best[:, 1]
     elif sampling.ranking == "neg_entropy":
         scores = (probabilities * torch.log(probabilities + EPSILON)).sum(-1)
@@ -122,10 +121,14 @@ def score_rows(
             scores = torch.where(choices.all(-1), scores, torch.minimum(scores, left))
     else:
         scores = chosen
-    normaliser = logits.logsumexp(-1, keepdim=True)
-    logprobs = logits.gather(1, tokens[:, None]) - normaliser
-    top_logits, top_tokens = logits.topk(sampling.top_logprobs, dim=-1)
+    normaliser = plain.logsumexp(-1, keepdim=True)
+    logprobs = plain.gather(1, tokens[:, None]) - normaliser
+    top_logits, top_tokens = plain.topk(sampling.top_logprobs, dim=-1)
     return Scores(tokens, chosen, logprobs[:, 0], scores, top_tokens, top_logits - normaliser)
+
+
+def _filtered(logits: Tensor, sampling: Sampling) -> Tensor:
+    return filter_logits(logits, sampling.top_p, sampling.top_k, top_k_first=sampling.top_k_first)
 
 
 def _draw(weights: Tensor, uniform: Tensor) -> Tensor:

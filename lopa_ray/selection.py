@@ -1,7 +1,7 @@
 """Branch confidence: how a branch is scored by its still empty positions, and who wins.
 
-A metric is a function of the ranking scores of a branch's masked positions; registering
-it in `METRICS` makes it a legal value of the `branch_confidence` setting.
+A metric is a function of the ranking scores c_1 .. c_n of a branch's masked positions, in the order of
+their positions; registering it in `METRICS` makes it a legal value of the `branch_confidence` setting.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 BranchConfidence: TypeAlias = Callable[[Sequence[float]], float]
 """Scores (at least one) of a branch's masked positions → the branch's confidence."""
+
+TINY = 1e-30
+"""Stands for a score of 0 where logarithms are taken."""
 
 DONE = 1.0
 """Confidence of a branch without masks: above every probability and every neg-entropy."""
@@ -36,7 +40,75 @@ def bottom(ratio: float) -> BranchConfidence:
     return confidence
 
 
-METRICS: dict[str, Callable[..., BranchConfidence]] = {"mean": mean, "bottom": bottom}
+def window(size: float, ratio: float = 0.1) -> BranchConfidence:
+    """Mean of the max(1, ⌊m · ratio⌋) lowest of the m = n - size + 1 means of `size` successive scores.
+
+    (DeepConf's bottom share of group confidences; with ratio 0 its lowest group confidence.) Fewer than
+    `size` scores are one window.
+    """
+    length = _count("size", size)
+    lowest = bottom(ratio)
+
+    def confidence(scores: Sequence[float]) -> float:
+        width = min(length, len(scores))
+        starts = range(len(scores) - width + 1)
+        return lowest([math.fsum(scores[at : at + width]) / width for at in starts])
+
+    return confidence
+
+
+def segment(count: float) -> BranchConfidence:
+    """min_j mean(S_j), where S_1 .. S_count cut the scores into runs of equal length (±1); at most n runs."""
+    parts = _count("count", count)
+
+    def confidence(scores: Sequence[float]) -> float:
+        n, runs = len(scores), min(parts, len(scores))
+        cuts = [n * at // runs for at in range(runs + 1)]
+        return min(math.fsum(scores[a:b]) / (b - a) for a, b in pairwise(cuts))
+
+    return confidence
+
+
+def product() -> BranchConfidence:
+    """Π c_i: how likely all masked positions are right at once, were they independent."""
+    return lambda scores: math.prod(scores)
+
+
+def geometric() -> BranchConfidence:
+    """(Π c_i)^(1/n)."""
+    return lambda scores: math.exp(length_corrected(1.0)(scores))
+
+
+def length_corrected(alpha: float) -> BranchConfidence:
+    """(Σ ln c_i) ÷ n^α; between the logarithm of the product (α = 0) and that of the geometric mean (α = 1)."""
+    if not 0.0 <= alpha <= 1.0:
+        raise ValueError(f"alpha must be in [0, 1], got {alpha}")
+    return lambda scores: math.fsum(math.log(max(c, TINY)) for c in scores) / len(scores) ** alpha
+
+
+def _count(name: str, value: float) -> int:
+    if value < 1 or value != int(value):
+        raise ValueError(f"{name} must be a whole number, 1 or more; got {value}")
+    return int(value)
+
+
+METRICS: dict[str, Callable[..., BranchConfidence]] = {
+    metric.__name__: metric
+    for metric in (mean, bottom, window, segment, product, geometric, length_corrected)
+}
+
+PROBABILITIES_ONLY = ("product", "geometric", "length_corrected")
+"""Metrics that multiply scores, which makes no sense of negative ones."""
+
+
+def check_metric(text: str, ranking: str) -> None:
+    """Raise ValueError for a metric that can do nothing with the ranking's scores."""
+    name = text.partition("(")[0].strip()
+    if name in PROBABILITIES_ONLY and ranking == "neg_entropy":
+        raise ValueError(
+            f"branch_confidence {text} multiplies scores, but ranking neg_entropy has negative ones; use ranking "
+            "probability or margin, or branch_confidence mean"
+        )
 
 
 def parse_metric(text: str) -> BranchConfidence:

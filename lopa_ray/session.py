@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lopa_ray.answer import length_to_eos
+from lopa_ray.answer import length_to_end
 from lopa_ray.budget import requested_branches
 from lopa_ray.constraint import Constraint, Fit
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
@@ -30,11 +30,14 @@ from lopa_ray.settings import GenerationSettings
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The ids a session must know: how many there are and which are special."""
+    """What a session must know of its model: how many ids there are, which are special, and its family."""
 
     size: int
     mask_token_id: int
     eos_token_id: int
+    stop_token_ids: tuple[int, ...] = ()
+    """Ids that end an answer like EOS, as the checkpoint says."""
+    family: str = ""
 
 
 class DecodeSession(ABC):
@@ -157,6 +160,17 @@ class DecodeSession(ABC):
         return len(self.prompt) + self.settings.max_new_tokens
 
     @property
+    def ends(self) -> tuple[int, ...]:
+        """Ids that end the answer."""
+        if self.settings.ignore_eos:
+            return ()
+        return (self.vocabulary.eos_token_id, *self.vocabulary.stop_token_ids, *self.settings.stop_token_ids)
+
+    def ended(self, ids: Sequence[int]) -> bool:
+        """Whether one of them is among `ids`."""
+        return not set(self.ends).isdisjoint(ids)
+
+    @property
     def sampling(self) -> Sampling:
         """How workers turn logits into tokens for this request."""
         s = self.settings
@@ -167,6 +181,7 @@ class DecodeSession(ABC):
             seed=s.seed if s.temperature > 0 else 0,  # requests that sample alike are scored in one call
             ranking=s.ranking,
             no_eos_before=len(self.prompt) + s.min_tokens if s.min_tokens else 0,
+            stop_token_ids=self.ends[1:] if s.min_tokens else (),
             top_logprobs=s.top_logprobs,
         )
 
@@ -230,7 +245,7 @@ class DecodeSession(ABC):
 
     def _finish_reason(self) -> FinishReason | None:
         settings = self.settings
-        length = None if settings.ignore_eos else length_to_eos(self.generated, self.vocabulary.eos_token_id)
+        length = length_to_end(self.generated, self.ends)
         decided = length is not None and self.vocabulary.mask_token_id not in self.generated[:length]
         if settings.stop_at_eos and decided:
             return "stop"

@@ -1,117 +1,66 @@
-"""What a request may ask of a decoder. Each decoder has one settings class.
+"""The settings of each decoder.
 
 Settings are frozen and validated when made; see `Strict` for how errors read.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.errors import SettingsError
-from lopa_ray.json_schema import schema_regex
-from lopa_ray.plan import Ranking
-from lopa_ray.regex import alternatives, literal
-from lopa_ray.selection import parse_metric
-from lopa_ray.strict import Strict
+from lopa_ray.generation_settings import GenerationSettings
+from lopa_ray.selection import check_metric, parse_metric
 
-GUIDED = ("guided_regex", "guided_choice", "guided_json")
-"""Settings that say what the answer's text has to match."""
+__all__ = [
+    "DECODER_SETTINGS",
+    "BlockDiffusionSettings",
+    "BlockSettings",
+    "D2FSettings",
+    "FastDllmSettings",
+    "GenerationSettings",
+    "LookaheadSettings",
+    "LopaSettings",
+    "MaskedAnswerSettings",
+    "VanillaSettings",
+    "decode_settings",
+    "override",
+]
 
 
-class GenerationSettings(Strict):
-    """What every decoder understands."""
+class LookaheadSettings(GenerationSettings):
+    """LoPA's lookahead (arXiv 2512.16229), on top of whichever decoder has these settings."""
 
-    decoder: str
-    """Which decoder fills the canvas."""
+    num_branches: int = Field(default=1, ge=1, le=1024)
+    """Branches per step, the anchor included; 1 is plain decoding."""
 
-    max_new_tokens: int = Field(default=256, ge=0)
-    """Exact number of positions after the prompt; the answer may end earlier with EOS."""
+    branch_budget: Literal["fixed", "auto", "load"] = "fixed"
+    """fixed: always num_branches. auto: at most num_branches, as many as have paid off in this request's
+    own steps. load: at most num_branches, fewer while many requests are in flight; the tokens then depend
+    on the load."""
 
-    min_tokens: int = Field(default=0, ge=0)
-    """The first `min_tokens` positions of the answer never get EOS."""
+    branch_confidence: str = "mean"
+    """How a branch is scored by its empty positions: mean, or another of `METRICS`, as in bottom(0.3)."""
 
-    ignore_eos: bool = False
-    """Decode all of `max_new_tokens`; EOS neither ends the request nor stops new blocks."""
+    creation_confidence_alpha: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the creation confidence (1.0 for the anchor) in the branch's score."""
 
-    stop_at_eos: bool = True
-    """End once every position before the first EOS is decided. The published decoders do not:
-    they fill the rest of the canvas too, and count those steps; false reproduces that."""
+    anchor: Literal["compete", "win", "omit"] = "compete"
+    """Ablations: let the anchor compete (LoPA), always win, or leave it out while there are forks."""
 
-    temperature: float = Field(default=0.0, ge=0.0)
-    """0 chooses the most likely token; above 0 tokens are drawn."""
+    lookahead_below: float = Field(default=1.0, ge=0.0, le=1.0)
+    """Early exit: a step has the anchor alone when the probability of every candidate exceeds this."""
 
-    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
-    """Keep the smallest set of tokens whose probability reaches this, renormalised (also at temperature 0)."""
-
-    top_k: int | None = Field(default=None, ge=1)
-    """Keep this many most likely tokens, renormalised, after top_p (also at temperature 0)."""
-
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    """Same prompt, settings and seed: same tokens, on any number of workers."""
-
-    ranking: Ranking = "probability"
-    """Score that ranks positions."""
-
-    top_logprobs: int = Field(default=0, ge=0, le=20)
-    """How many of the most likely tokens the trace lists per position."""
-
-    guided_regex: str | None = None
-    """The answer's text is what this regular expression (Rust's syntax) matches as a whole."""
-
-    guided_choice: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """The answer's text is one of these."""
-
-    guided_json: str | None = None
-    """The answer's text is JSON that is valid under this JSON schema, given as JSON text or as a mapping."""
-
-    @property
-    def constrained(self) -> bool:
-        """Whether the answer's text has to match something."""
-        return any(getattr(self, name) is not None for name in GUIDED)
-
-    @property
-    def pattern(self) -> str | None:
-        """The regular expression that the answer's text has to match; None: any text will do.
-
-        Raises SettingsError for a JSON schema that cannot be kept.
-        """
-        if self.guided_json is not None:
-            return schema_regex(self.guided_json)
-        if self.guided_choice is not None:
-            return alternatives(map(literal, self.guided_choice))
-        return self.guided_regex
-
-    @field_validator("guided_choice", mode="before")
+    @field_validator("branch_confidence")
     @classmethod
-    def _choices_as_tuple(cls, value: Any) -> Any:
-        return tuple(value) if isinstance(value, list) else value
-
-    @field_validator("guided_json", mode="before")
-    @classmethod
-    def _schema_as_text(cls, value: Any) -> Any:
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+    def _known_metric(cls, value: str) -> str:
+        parse_metric(value)
+        return value
 
     @model_validator(mode="after")
-    def _one_pattern_that_can_end(self) -> Self:
-        given = [name for name in GUIDED if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"got {' and '.join(given)}; allowed: one of them; leave the others out")
-        if given and self.ignore_eos:
-            raise ValueError(
-                f"ignore_eos: got true with a pattern or schema ({given[0]}), whose answers end where the match "
-                "does; leave ignore_eos out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _min_fits_max(self) -> Self:
-        if self.min_tokens > self.max_new_tokens:
-            raise ValueError(
-                f"min_tokens ({self.min_tokens}) exceeds max_new_tokens ({self.max_new_tokens}); lower it"
-            )
+    def _metric_fits_ranking(self) -> Self:
+        check_metric(self.branch_confidence, self.ranking)
         return self
 
 
@@ -166,7 +115,7 @@ class D2FSettings(BlockSettings):
     decoder: Literal["d2f"] = "d2f"
 
 
-class LopaSettings(BlockSettings):
+class LopaSettings(BlockSettings, LookaheadSettings):
     """Lookahead parallel decoding (LoPA, arXiv 2512.16229) on top of D2F."""
 
     decoder: Literal["lopa"] = "lopa"
@@ -174,74 +123,161 @@ class LopaSettings(BlockSettings):
     num_branches: int = Field(default=4, ge=1, le=1024)
     """Branches per step, the anchor included; 1 is plain decoding."""
 
-    branch_budget: Literal["fixed", "load"] = "fixed"
-    """fixed: always num_branches. load: at most num_branches, fewer while many requests are in
-    flight; the tokens then depend on the load."""
 
-    branch_confidence: str = "mean"
-    """How a branch is scored by its empty positions: mean, or bottom(ratio)."""
+class MaskedAnswerSettings(LookaheadSettings):
+    """The whole answer is masked from the start, and decided block by block."""
 
-    creation_confidence_alpha: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the creation confidence (1.0 for the anchor) in the branch's score."""
+    sampler: Literal["auto", "dream", "llada"] = "auto"
+    """Whose published sampler: how a schedule is rounded, what a block's first call fills, and in which
+    precision confidences are computed. auto: that of the model's family."""
 
-    anchor: Literal["compete", "win", "omit"] = "compete"
-    """Ablations: let the anchor compete (LoPA), always win, or leave it out while there are forks."""
+    block_size: int | None = Field(default=None, ge=1)
+    """Positions per block (semi-autoregressive decoding); the last block is cut to fit `max_new_tokens`.
+    None: the whole answer is one block."""
 
-    @field_validator("branch_confidence")
-    @classmethod
-    def _known_metric(cls, value: str) -> str:
-        parse_metric(value)
-        return value
+    steps: int | None = Field(default=None, ge=1)
+    """Forward passes for the whole answer, spread evenly over its blocks. None: one per position."""
+
+    eps: float = Field(default=1e-3, gt=0.0, lt=1.0)
+    """Noise level at which Dream's schedule ends."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in the answer."""
+        return max(1, -(-self.max_new_tokens // (self.block_size or max(1, self.max_new_tokens))))
+
+    @model_validator(mode="after")
+    def _steps_fit_blocks(self) -> Self:
+        if self.steps is not None and self.steps % self.num_blocks:
+            raise ValueError(
+                f"steps: got {self.steps}; allowed: a multiple of the number of blocks ({self.num_blocks})"
+            )
+        return self
 
 
-class FastDllmSettings(GenerationSettings):
-    """Fast-dLLM (arXiv 2505.22618): semi-autoregressive blocks with a dual cache, for Dream."""
+class VanillaSettings(MaskedAnswerSettings):
+    """The samplers that Dream and LLaDA were published with: a schedule, and no cache."""
+
+    decoder: Literal["vanilla"] = "vanilla"
+
+    remasking: Literal["low_confidence", "random", "origin"] = "low_confidence"
+    """Which positions a call fills: the best ranked; any, as many; or each with the schedule's chance.
+    Dream's maskgit_plus, topk_margin and entropy are low_confidence with ranking probability, margin and
+    neg_entropy."""
+
+    alg_temp: float = Field(default=0.0, ge=0.0)
+    """Above 0 the best ranked are drawn, from the softmax of score ÷ alg_temp."""
+
+    @model_validator(mode="after")
+    def _alg_temp_ranks(self) -> Self:
+        if self.alg_temp > 0 and self.remasking != "low_confidence":
+            raise ValueError(
+                f"alg_temp {self.alg_temp} with remasking {self.remasking}: nothing is ranked there; leave "
+                "alg_temp out or use remasking low_confidence"
+            )
+        return self
+
+
+class FastDllmSettings(MaskedAnswerSettings):
+    """Fast-dLLM (arXiv 2505.22618): parallel decoding by confidence, and approximate K/V caches."""
 
     decoder: Literal["fast_dllm"] = "fast_dllm"
 
-    cache: Literal["dual"] = "dual"
-    """dual: K/V of everything around the current block is cached."""
+    block_size: int | None = Field(default=32, ge=1)
+    """Positions per block; the last block is cut to fit `max_new_tokens`. None: the answer is one block."""
 
-    block_size: int = Field(default=32, ge=1)
-    """Positions per block; the last block is cut to fit `max_new_tokens`."""
+    cache: Literal["none", "prefix", "dual"] = "dual"
+    """K/V that a block's first call leaves for its other calls: none, of everything before the block,
+    or of everything around it."""
 
-    fill: Literal["threshold", "schedule"] = "threshold"
-    """Fill by confidence, or a fixed number of positions per step."""
+    fill: Literal["threshold", "factor", "schedule"] = "threshold"
+    """Fill by confidence, by confidence and number, or a fixed number of positions per call."""
 
     confidence_threshold: float = Field(default=0.9, ge=0.0, le=1.0)
     """Positions with at least this probability are filled, and always the best one (fill: threshold)."""
 
+    factor: float = Field(default=1.0, gt=0.0)
+    """Fills the n best as long as the n-th has at least probability 1 - factor ÷ (n + 1) (fill: factor)."""
+
     steps: int | None = Field(default=None, ge=1)
-    """Forward passes for the whole answer, spread evenly over its blocks (fill: schedule)."""
+    """fill schedule: forward passes for the whole answer, spread evenly over its blocks. fill threshold:
+    fill no faster than an even pace of that many passes would; None: no such limit."""
 
     @model_validator(mode="after")
-    def _schedule_has_steps(self) -> Self:
-        if (self.fill == "schedule") != (self.steps is not None):
+    def _steps_fit_fill(self) -> Self:
+        if (self.fill == "schedule" and self.steps is None) or (
+            self.fill == "factor" and self.steps is not None
+        ):
             raise ValueError(
-                f"fill {self.fill!r} with steps {self.steps}; give steps with fill: schedule, and only then"
+                f"fill {self.fill!r} with steps {self.steps}; give steps with fill: schedule, and never with "
+                "fill: factor"
             )
-        if self.steps is not None and (self.steps % self.num_blocks or self.steps_per_block < 2):
+        if self.fill == "schedule" and self.cache != "none" and (self.steps or 0) < 2 * self.num_blocks:
             raise ValueError(
                 f"steps: got {self.steps}; allowed: a multiple of the number of blocks ({self.num_blocks}), "
                 "at least twice as many"
             )
         return self
 
-    @property
-    def num_blocks(self) -> int:
-        """Blocks in the answer."""
-        return max(1, -(-self.max_new_tokens // self.block_size))
 
-    @property
-    def steps_per_block(self) -> int:
-        """Forwards per block under `fill: schedule`."""
-        return (self.steps or 0) // self.num_blocks
+class BlockDiffusionSettings(LookaheadSettings):
+    """Block diffusion (SDAR, arXiv 2510.06303): small blocks one after the other, earlier ones cached exactly."""
+
+    decoder: Literal["block_diffusion"] = "block_diffusion"
+
+    block_size: int = Field(default=4, ge=1)
+    """Positions per block, counted from the start of the prompt; what the model was trained with."""
+
+    denoising_steps: int | None = Field(default=None, ge=1)
+    """Forward passes per block over which its positions are spread evenly. None: one per position."""
+
+    remasking: Literal["low_confidence_dynamic", "low_confidence_static", "sequential", "entropy_bounded"] = (
+        "low_confidence_dynamic"
+    )
+    """Which positions a pass fills. static: its share, best ranked first. dynamic: all above the threshold
+    if they are more than that. sequential: its share from the left. entropy_bounded: the surest, as long as
+    their entropies sum up to less than `eb_threshold`."""
+
+    confidence_threshold: float = Field(default=0.85, ge=0.0, le=1.0)
+    """Positions whose probability is strictly above this are filled (low_confidence_dynamic)."""
+
+    eb_threshold: float = Field(default=0.35, ge=0.0)
+    """Bound on the summed entropy of what a pass fills, in nats (entropy_bounded)."""
+
+    sdar_confidence: float = Field(default=1.0, gt=0.0)
+    """Temperature that shapes confidences where tokens are not drawn: probabilities are those of
+    softmax(logits ÷ this), tokens the most likely ones all the same."""
+
+    fuse_store: bool = False
+    """The pass that caches a finished block is also the next block's first one: the same tokens from one
+    pass fewer per block. The published decoder has a pass of its own for it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _entropy_ranks(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("remasking") == "entropy_bounded":
+            return {"ranking": "neg_entropy", **values}
+        return values
+
+    @model_validator(mode="after")
+    def _entropy_needs_its_ranking(self) -> Self:
+        if self.remasking == "entropy_bounded" and self.ranking != "neg_entropy":
+            raise ValueError(
+                f"ranking {self.ranking} with remasking entropy_bounded, which ranks by neg_entropy; leave "
+                "ranking out"
+            )
+        if self.remasking == "entropy_bounded":
+            # What the rule implies counts as not set, so a copy with another rule ranks as usual.
+            self.model_fields_set.discard("ranking")
+        return self
 
 
 DECODER_SETTINGS: dict[str, type[GenerationSettings]] = {
     "lopa": LopaSettings,
     "d2f": D2FSettings,
+    "vanilla": VanillaSettings,
     "fast_dllm": FastDllmSettings,
+    "block_diffusion": BlockDiffusionSettings,
 }
 
 

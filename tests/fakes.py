@@ -75,5 +75,5 @@ class FakeModel:
         return StepReport(plan.epoch, plan.step, reports)
 
 
-def _rounded(values: npt.NDArray[np.float64], levels: int) -> npt.NDArray[np.float32]:
-    return (np.round(values * levels) / levels).astype(np.float32)
+def _rounded(values: npt.NDArray[np.float64], levels: int) -> npt.NDArray[np.float64]:
+    return (np.round(values * levels) / levels).astype(np.float32).astype(np.float64)

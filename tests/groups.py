@@ -10,7 +10,14 @@ from actors.branch_worker import default_runner
 from lopa_ray.config import Config
 from lopa_ray.plan import StepPlan, StepReport, Work
 from lopa_ray.runner import BranchRunner, Exchange
-from lopa_ray.settings import D2FSettings, FastDllmSettings, GenerationSettings, LopaSettings
+from lopa_ray.settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    GenerationSettings,
+    LopaSettings,
+    VanillaSettings,
+)
 
 MODEL = Path(__file__).parent / "golden" / "models" / "dream-tiny-4l"
 
@@ -30,6 +37,12 @@ SETTINGS: dict[str, GenerationSettings] = {
     ),
     "sampled": LopaSettings(max_new_tokens=64, num_branches=4, temperature=0.8, top_p=0.95, seed=3),
     "d2f": D2FSettings(max_new_tokens=64, block_size=16, stop_at_eos=False),
+    "auto_budget": LopaSettings(max_new_tokens=48, num_branches=8, branch_budget="auto", block_size=16),
+    "prefix_cache": FastDllmSettings(
+        max_new_tokens=40, block_size=16, cache="prefix", num_branches=4, stop_at_eos=False
+    ),
+    "random_order": VanillaSettings(max_new_tokens=24, remasking="random", temperature=0.7, num_branches=3),
+    "block_diffusion": BlockDiffusionSettings(max_new_tokens=40, num_branches=3, stop_at_eos=False),
     "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
 }
 

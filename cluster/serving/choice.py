@@ -46,9 +46,8 @@ class Choice:
         self._job = job
         self._tokenizer = require_tokenizer(tokenizer, f"choice {index}")
         settings, vocabulary = session.settings, session.vocabulary
-        self._answer = Answer(len(session.prompt), settings, vocabulary.eos_token_id, keep_trace=False)
-        ends = () if settings.ignore_eos else (vocabulary.eos_token_id,)
-        self._stream = TextStream(self._tokenizer.decode, vocabulary.mask_token_id, ends, job.stop)
+        self._answer = Answer(len(session.prompt), settings, session.ends, keep_trace=False)
+        self._stream = TextStream(self._tokenizer.decode, vocabulary.mask_token_id, session.ends, job.stop)
         self._echo = ""
         self._decisions: dict[int, Decision] = {}
         self._decided_in: dict[int, int] = {}
@@ -147,12 +146,11 @@ class Choice:
         now = time.monotonic()
         answer, settings = self._answer, self.session.settings
         decided = self._stream.decided(answer.canvas)
-        eos = self.session.vocabulary.eos_token_id
-        ended = not self._stream.stopped and not settings.ignore_eos
+        ended = not self._stream.stopped and self.session.ended(answer.canvas[decided : decided + 1])
         return Figures(
             steps=answer.steps,
             forwards=answer.forwards,
-            tokens=decided + (ended and answer.canvas[decided : decided + 1] == (eos,)),
+            tokens=decided + ended,
             seconds=now - self.arrived,
             queued_s=(self._first_step or now) - self.arrived,
             seed=settings.seed,

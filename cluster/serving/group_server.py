@@ -21,8 +21,9 @@ from cluster.serving.messages import Accepted, Finished, Job, Message
 from cluster.serving.metrics import GroupMetrics
 from lopa_ray.config import Config
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, PromptTooLongError, WorkerLostError
+from lopa_ray.generation_settings import GUIDED
 from lopa_ray.session_factory import SessionFactory
-from lopa_ray.settings import GUIDED, GenerationSettings, decode_settings, override
+from lopa_ray.settings import GenerationSettings, decode_settings, override
 from lopa_ray.tokenizer import Tokenizer
 
 LARGEST_SEED = 2**63

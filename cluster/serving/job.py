@@ -56,6 +56,7 @@ def _sampling(request: GenerationRequest, listed: int | None) -> dict[str, Any]:
         "seed": None if request.seed is None else request.seed % 2**63,
         "min_tokens": request.min_tokens,
         "ignore_eos": request.ignore_eos,
+        "stop_token_ids": request.stop_token_ids or None,
         "top_logprobs": listed,
     }
     top_k = {} if request.top_k is None else {"top_k": request.top_k if request.top_k > 0 else None}

@@ -19,6 +19,7 @@ OPENAI_NAMES = {
     "seed": "seed",
     "min_tokens": "min_tokens",
     "ignore_eos": "ignore_eos",
+    "stop_token_ids": "stop_token_ids",
     "top_logprobs": "logprobs and top_logprobs",
     "guided_json": "response_format or guided_json",
     "guided_regex": "guided_regex",

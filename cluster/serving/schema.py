@@ -67,7 +67,6 @@ class GenerationRequest(StructuredRequest, ABC):
         "return_tokens_as_token_ids": (False,),
         "skip_special_tokens": (True,),
         "spaces_between_special_tokens": (True,),
-        "stop_token_ids": ([],),
         "truncate_prompt_tokens": (),
         "use_beam_search": (False,),
     }
@@ -95,6 +94,11 @@ class GenerationRequest(StructuredRequest, ABC):
 
     stop: Stop | None = None
     """The answer ends in front of the first of these texts."""
+
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0, le=LARGEST)]], Field(max_length=64)] | None = (
+        None
+    )
+    """The answer ends in front of the first of these tokens, as it does at EOS."""
 
     min_tokens: int | None = Field(default=None, ge=0, le=LARGEST)
     """The answer does not end by itself before it has this many tokens."""

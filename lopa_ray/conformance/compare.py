@@ -32,7 +32,7 @@ class Run:
 def differences(case: Case, run: Run) -> list[Difference]:
     """All that is not as recorded. Raises MalformedCaseError for a row that cannot be compared."""
     try:
-        found = _block_decode(case, run) if case.kind in ("lopa", "d2f") else _dual_cache(case, run)
+        found = _block_decode(case, run) if case.kind in ("lopa", "d2f") else _windows(case, run)
         return list(found)
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise MalformedCaseError(f"cannot compare: {type(error).__name__}: {error}") from None
@@ -113,17 +113,52 @@ def _close(expected: Sequence[float], got: Sequence[float]) -> bool:
     )
 
 
-def _dual_cache(case: Case, run: Run) -> Iterator[Difference]:
+def _windows(case: Case, run: Run) -> Iterator[Difference]:
+    """What was fed call by call, what of it entered the cache (where recorded), and the call that filled each
+    position. Calls that nothing comes of are recorded, and not made here."""
     row = case.row
-    windows = [[plan.start, len(plan.canvas)] for plan, _ in run.rounds]
-    for number, (expected, got) in enumerate(zip(row["windows"], windows, strict=False), 1):
-        if expected != got:
+    windows, fill_step, idle = row["windows"], row["fill_step"], _idle_calls(case)
+    expected_windows = [window for call, window in enumerate(windows, 1) if call not in idle]
+    made = [plan for plan, _ in run.rounds]
+    got_windows = [[plan.start, len(plan.canvas), _stored(case, plan)] for plan in made]
+    for number, (expected, got) in enumerate(zip(expected_windows, got_windows, strict=False), 1):
+        if expected != got[: len(expected)]:
             yield Difference("windows", number, expected, got)
             break
-    filled = {position: outcome.step for _, outcome in run.rounds for position, _ in outcome.fills}
-    fill_step = [filled.get(run.prompt_len + at) for at in range(len(run.tokens))]
-    if fill_step != row["fill_step"]:
-        yield Difference("fill_step", 0, row["fill_step"], fill_step)
-    if not len(run.rounds) == row["nfe"] == len(row["windows"]):
-        yield Difference("nfe", 0, row["nfe"], len(run.rounds))
-    yield from _tokens(case, run)
+    decisions = {d.position - run.prompt_len: (o.step, d) for _, o in run.rounds for d in o.filled}
+    calls = [call for call in range(1, len(windows) + 1) if call not in idle]
+    expected_fill = [calls.index(call) + 1 if call else 0 for call in fill_step]
+    got_fill = [decisions[at][0] if at in decisions else 0 for at in range(len(fill_step))]
+    if expected_fill != got_fill:
+        yield Difference("fill_step", 0, expected_fill, got_fill)
+    if not len(made) + len(idle) == row["nfe"] == len(windows):
+        yield Difference("nfe", 0, row["nfe"], len(made) + len(idle))
+    # What is recorded as never filled is not part of the canvas here.
+    expected_tokens = [token for token, call in zip(token_ids(row, "tokens"), fill_step, strict=True) if call]
+    if run.tokens != expected_tokens:
+        yield Difference("tokens", 0, expected_tokens, run.tokens)
+    if "fill_conf" in row:
+        expected_conf = [conf for conf, call in zip(row["fill_conf"], fill_step, strict=True) if call]
+        got_conf = [decisions[at][1].probability for at in sorted(decisions)]
+        if not _close(expected_conf, got_conf):
+            yield Difference("fill_conf", 0, expected_conf, got_conf)
+
+
+def _stored(case: Case, plan: Plan) -> int:
+    """Positions that entered the cache; for SDAR whether any did."""
+    kept = sum(map(len, plan.keep))
+    return min(1, kept) if case.kind.startswith("sdar") else kept
+
+
+def _idle_calls(case: Case) -> set[int]:
+    """Recorded calls (1-based) on tokens that are all decided, whose K/V nothing reads.
+
+    Fast-dLLM's for LLaDA makes one more call where a block's first one has filled it all, and SDAR stores the
+    last block.
+    """
+    calls, fillers = range(1, len(case.row["windows"]) + 1), set(case.row["fill_step"])
+    if case.kind.startswith("generate_with"):
+        return set(calls) - fillers
+    if case.kind.startswith("sdar"):
+        return {len(calls)} - fillers
+    return set()

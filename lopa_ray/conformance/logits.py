@@ -20,8 +20,6 @@ def spans(case: Case) -> list[tuple[int, list[int]]]:
     for step in case.row["steps"]:
         if not isinstance(step, dict):
             raise MalformedCaseError(f"steps: got {step!r}; allowed: objects")
-        if "mode" in step:
-            raise UnsupportedCaseError(f"LLaDA forwards (mode {step['mode']!r}) are not implemented")
         found.append((_whole(step, "start"), token_ids(step, "input")))
         if not found[-1][1]:
             raise MalformedCaseError("input: got no ids; allowed: at least one")
@@ -39,10 +37,14 @@ def compare_logits(case: Case, runner: BranchRunner) -> list[Difference]:
             raise MalformedCaseError(
                 f"step {number} starts at {start}, but only {cached} positions are cached"
             )
-        kept = range(start, start + _whole(step, "update"))
+        kept = range(start, start + _kept(step, len(ids)))
         if len(kept) > len(ids):
             raise MalformedCaseError(f"step {number} updates {len(kept)} positions, but has {len(ids)}")
         expected = _recorded(case, step)
+        if step.get("mode") in ("prefix", "dual"):
+            # Both read the K/V of the full call, over whose rows the other one writes its window.
+            whole = spans(case)[0][1]
+            runner.logits(whole, keep=(range(len(whole)),))
         got = runner.logits(
             ids, start=start, segments=_segments(step, start, len(ids)), keep=(kept,) if kept else ()
         )
@@ -61,6 +63,15 @@ def compare_logits(case: Case, runner: BranchRunner) -> list[Difference]:
     return differences
 
 
+def _kept(step: dict[str, Any], length: int) -> int:
+    """Leading input positions whose K/V enter the cache: said as a number, as all or none, or all by the mode."""
+    if "mode" in step:
+        return length if step["mode"] == "full" else 0
+    if "store" in step:
+        return length * _whole(step, "store")
+    return _whole(step, "update")
+
+
 def _whole(step: dict[str, Any], key: str) -> int:
     value = step.get(key, 0)
     if type(value) is not int or value < 0:
@@ -71,7 +82,10 @@ def _whole(step: dict[str, Any], key: str) -> int:
 def _segments(step: dict[str, Any], start: int, length: int) -> tuple[Segment, ...]:
     """What the rows see: everything, or block by block what came before and their own block."""
     stop = start + length
-    attention = step.get("attn")
+    if "mode" in step:
+        total = _whole(step, "total")
+        return ((stop, total),)
+    attention = step.get("attn", "block" if "block" in step else None)
     if attention == "full" or (attention == "none" and start == 0):
         return ((stop, stop),)
     if attention != "block":

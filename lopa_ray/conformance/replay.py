@@ -14,11 +14,11 @@ from lopa_ray.conformance.cases import (
     Status,
     UnsupportedCaseError,
     Verdict,
-    decode_settings_of,
     token_ids,
 )
 from lopa_ray.conformance.compare import Run, differences
 from lopa_ray.conformance.logits import compare_logits, spans
+from lopa_ray.conformance.recorded import decode_settings_of
 from lopa_ray.engine import Engine
 from lopa_ray.errors import LopaError, PromptError
 from lopa_ray.local import LocalEngine

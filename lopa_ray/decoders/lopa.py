@@ -12,22 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lopa_ray.blocks import BlockState, Canvas
-from lopa_ray.branching import Fork, anchor_fills, lookahead_forks, scores_by_position
+from lopa_ray.branching import Fork, anchor_fills, scores_by_position
 from lopa_ray.constraint import ChoiceSets, Constraint, Fit
-from lopa_ray.plan import Branch, BranchReport, Commit, Decision, Plan, Segment, StepOutcome
-from lopa_ray.selection import DONE, mix, parse_metric, winner
+from lopa_ray.lookahead import Lookahead, adopted
+from lopa_ray.plan import Branch, BranchReport, Commit, Plan, Segment, StepOutcome
 from lopa_ray.session import DecodeSession, Vocabulary
-from lopa_ray.settings import BlockSettings, GenerationSettings, LopaSettings
+from lopa_ray.settings import BlockSettings, GenerationSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A branch of the coming step: its canvas, what it adds to the anchor, its creation confidence, and how
-    the canvas stands under the request's constraint."""
+    """A branch of the coming step: which fork it is (None: the anchor), its canvas, and how that stands under
+    the request's constraint."""
 
+    fork: Fork | None
     canvas: Canvas
-    adopted: tuple[Decision, ...]
-    creation: float
     fit: Fit | None
 
 
@@ -45,13 +44,8 @@ class LopaSession(DecodeSession):
     ) -> None:
         """As `DecodeSession`; `settings` must be a `BlockSettings`."""
         super().__init__(prompt, settings, vocabulary, constraint)
-        lopa = settings if isinstance(settings, LopaSettings) else LopaSettings(num_branches=1)
-        self._anchor_role = lopa.anchor
-        self._alpha = lopa.creation_confidence_alpha
-        self._metric = parse_metric(lopa.branch_confidence)
+        self._lookahead = Lookahead(settings)
         self._anchor = Canvas(self.prompt, vocabulary.mask_token_id)
-        self._most_forks = 0 if lopa.num_branches == 1 else lopa.num_branches - (lopa.anchor != "omit")
-        self._forks: list[Fork] = []
         self._candidates: list[Candidate] = []
         self._commit: Commit | None = None
 
@@ -67,27 +61,23 @@ class LopaSession(DecodeSession):
         return not anchor.masks and not anchor.active and not self._may_grow(anchor)
 
     def _may_grow(self, canvas: Canvas) -> bool:
-        eos_stops = not self.settings.ignore_eos and self.vocabulary.eos_token_id in canvas.generated
-        return len(canvas) < self.max_len and not eos_stops
+        return len(canvas) < self.max_len and not self.ended(canvas.generated)
 
     # Planning
 
-    def _candidate(self, adopted: tuple[Decision, ...], creation: float) -> Candidate:
+    def _candidate(self, fork: Fork | None) -> Candidate:
         """A branch grows on its own: a fork may earn its next block a step before the anchor."""
         settings = self.settings
-        canvas = self._anchor.fork(tuple(decision.fill for decision in adopted))
+        canvas = self._anchor.fork(tuple(decision.fill for decision in adopted(fork)))
         if self._may_grow(canvas):
             canvas.grow(settings.block_add_threshold, settings.block_size, self.max_len)
         canvas.activate(settings.decoded_token_threshold)
-        return Candidate(canvas, adopted, creation, self._fit(canvas.generated))
+        return Candidate(fork, canvas, self._fit(canvas.generated))
 
     def _plan(self, num_branches: int) -> Plan:
-        # Forks first, the anchor last: equal confidences go to the first.
-        forks = 0 if num_branches == 1 else num_branches - (self._anchor_role != "omit")
-        candidates = [self._candidate((fork.decision,), fork.creation) for fork in self._forks[:forks]]
-        if self._anchor_role != "omit" or not candidates:
-            candidates.append(self._candidate((), 1.0))
-        self._candidates = candidates
+        candidates = self._candidates = [
+            self._candidate(fork) for fork in self._lookahead.field(num_branches)
+        ]
 
         # Blocks settle by the anchor alone, so they stand alike on every branch.
         to_cache = [block for block in self._anchor.blocks if block.state is BlockState.TO_CACHE]
@@ -104,7 +94,7 @@ class LopaSession(DecodeSession):
             branches=tuple(
                 Branch(
                     segments=self._segments(c.canvas, start),
-                    fills=tuple(d.fill for d in c.adopted),
+                    fills=tuple(decision.fill for decision in adopted(c.fork)),
                     choices=choices.add(c.fit, range(settled, len(c.canvas))),
                 )
                 for c in candidates
@@ -126,10 +116,8 @@ class LopaSession(DecodeSession):
     # Deciding
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
-        confidences = tuple(map(self._confidence, self._candidates, reports))
-        won = winner(confidences)
-        if self._anchor_role == "win":
-            won = len(confidences) - 1
+        confidences = self._lookahead.confidences([c.fork for c in self._candidates], reports)
+        won = self._lookahead.winner(confidences)
         anchor, fit = self._candidates[won].canvas, self._candidates[won].fit
         scores = scores_by_position(reports[won])
 
@@ -137,7 +125,7 @@ class LopaSession(DecodeSession):
         for decision in filled:
             anchor.fill(decision.position, decision.token)
         self._anchor = anchor
-        self._forks = lookahead_forks(anchor, scores, self._most_forks, fit)
+        self._lookahead.look((p for block in anchor.active for p in anchor.masked(block)), scores, fit)
 
         self._commit = Commit(plan.step, won, plan.keep, plan.shared_keep) if plan.keep else None
         anchor.mark_cached()
@@ -146,13 +134,8 @@ class LopaSession(DecodeSession):
             step=plan.step,
             winner=won,
             confidences=confidences,
-            adopted=self._candidates[won].adopted,
+            adopted=adopted(self._candidates[won].fork),
             filled=tuple(filled),
             canvas=tuple(anchor.generated),
             blocks=anchor.views(),
         )
-
-    def _confidence(self, candidate: Candidate, report: BranchReport) -> float:
-        """Mask confidence mixed with creation confidence; DONE for a branch without masks."""
-        scores = report.scores.tolist()
-        return mix(candidate.creation, self._metric(scores) if scores else DONE, self._alpha)

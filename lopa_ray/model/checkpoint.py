@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.families import Family, family_of, find_family, fused_rows
+from lopa_ray.model.families import family_of, find_family
+from lopa_ray.model.family import Family, fused_rows
 from lopa_ray.model.files import TensorFiles, read_json
 from lopa_ray.model.lora import LoraAdapter
 from lopa_ray.model.transformer import Transformer
@@ -125,6 +126,8 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
     os.replace(unfinished, folder / WEIGHTS)
     raw = family.write(model.config) | {"torch_dtype": _DTYPES[dtype]}
     generation = {key: value for key, value in raw.items() if key.endswith("_token_id")}
+    if model.config.stop_token_ids:
+        generation["eos_token_id"] = [model.config.eos_token_id, *model.config.stop_token_ids]
     for file, content in ((CONFIG, raw), (GENERATION, generation)):
         (folder / file).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 

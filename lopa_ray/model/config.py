@@ -11,6 +11,8 @@ class ModelConfig:
 
     `shifted` says that row p - 1 of the logits decides position p (Dream keeps the
     autoregressive shift of the model it was trained from); without it row p decides p.
+    `stop_token_ids` end an answer like EOS.
+    `qk_norm`: an RMS norm per head on queries and keys, before they are rotated.
     """
 
     family: str
@@ -31,6 +33,8 @@ class ModelConfig:
     pad_token_id: int | None
     bos_token_id: int | None
     max_position_embeddings: int
+    qk_norm: bool = False
+    stop_token_ids: tuple[int, ...] = ()
 
     @property
     def kv_shape(self) -> tuple[int, int, int, int]:

@@ -1,227 +1,163 @@
-"""Model families: how a published `config.json` and its tensor names map to this project's own.
+"""The model families, one `Family` value each: keys, tensors, and the values that are supported.
 
-A family is data, not code: one `Family` value that names the keys, the tensors and the values
-it supports. Another family of the same transformer shape is one more value in `FAMILIES`.
+A family is data, not code. Another one of the same transformer shape is one more value in `FAMILIES`.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.family import Family, Json
 
-Json = Mapping[str, Any]
+_QWEN_KEYS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "intermediate_size": "intermediate_size",
+    "rope_theta": "rope_theta",
+    "rms_norm_eps": "rms_norm_eps",
+    "tie_word_embeddings": "tie_word_embeddings",
+    "max_position_embeddings": "max_position_embeddings",
+}
 
-_LAYER = re.compile(r"^layers\.(\d+)\.")
-_IDS = ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
-_PLAIN_ROPE = (None, {"rope_type": "default"}, {"type": "default"})
+_QWEN_SUPPORTED: dict[str, tuple[object, ...]] = {
+    "hidden_act": ("silu",),
+    "rope_scaling": (None, {"rope_type": "default"}, {"type": "default"}),
+    "use_sliding_window": (False, None),
+    "use_mrope": (False, None),
+    "partial_rotary_factor": (1.0, None),
+    "quantization_config": (None,),
+    # Newer files may carry these in place of the keys above; their meaning differs by version.
+    "rope_parameters": (None,),
+}
 
+_QWEN_MODULES = {
+    "embed": ("model.embed_tokens",),
+    "layers.{i}.attn_norm": ("model.layers.{i}.input_layernorm",),
+    "layers.{i}.qkv": tuple(f"model.layers.{{i}}.self_attn.{part}_proj" for part in "qkv"),
+    "layers.{i}.o": ("model.layers.{i}.self_attn.o_proj",),
+    "layers.{i}.mlp_norm": ("model.layers.{i}.post_attention_layernorm",),
+    "layers.{i}.gate_up": ("model.layers.{i}.mlp.gate_proj", "model.layers.{i}.mlp.up_proj"),
+    "layers.{i}.down": ("model.layers.{i}.mlp.down_proj",),
+    "norm": ("model.norm",),
+    "lm_head": ("lm_head",),
+}
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One family of published checkpoints.
-
-    `keys` maps a `ModelConfig` field to its published key. `defaults` holds what the published
-    code assumes where the published key is absent. `supported` lists, for keys that change the
-    result, the only values this project computes: any other value is refused, absence is not.
-    `written` is what a saved `config.json` carries besides. `modules` maps an own module
-    (`{i}` is the layer) to the published modules whose rows it stacks, in that order.
-    `ignored` matches published tensors that carry nothing to load.
-    """
-
-    name: str
-    model_type: str
-    architecture: str
-    keys: Mapping[str, str]
-    supported: Mapping[str, tuple[object, ...]]
-    modules: Mapping[str, tuple[str, ...]]
-    shifted: bool
-    qkv_bias: bool
-    defaults: Mapping[str, object] = field(default_factory=dict)
-    written: Mapping[str, object] = field(default_factory=dict)
-    ignored: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
-
-    def parts(self, parameter: str) -> tuple[str, ...]:
-        """Published tensors that an own parameter (`layers.3.qkv.bias`) stacks along its rows, in order."""
-        module, _, kind = parameter.rpartition(".")
-        layer = _LAYER.match(module)
-        index = layer.group(1) if layer else ""
-        template = _LAYER.sub("layers.{i}.", module)
-        return tuple(f"{name.replace('{i}', index)}.{kind}" for name in self.modules[template])
-
-    def ignores(self, tensor: str) -> bool:
-        """Whether a published tensor is a leftover buffer that the model recomputes."""
-        return any(re.fullmatch(pattern, tensor) for pattern in self.ignored)
-
-    def read(self, raw: Json, generation: Json, where: str) -> ModelConfig:
-        """Build a `ModelConfig` from config.json `raw`, special ids also from `generation`.
-
-        Raises `CheckpointError`, naming `where` and the key, for a missing key, a bad value or a
-        feature that this project does not compute.
-        """
-        for key, allowed in self.supported.items():
-            if key in raw and raw[key] not in allowed:
-                shown = " or ".join(repr(value) for value in allowed)
-                raise CheckpointError(
-                    f"{where}: got {key} = {raw[key]!r}, but family {self.name} is supported with {shown} "
-                    "only; use a checkpoint without that feature"
-                )
-        reader = _Reader({**self.defaults, **raw}, self.keys, where)
-        heads, hidden = reader.size("num_heads"), reader.size("hidden_size")
-        kv_heads = reader.size("num_kv_heads", heads)
-        head_dim = reader.size("head_dim", hidden // heads)
-        if heads % kv_heads or head_dim % 2 or ("head_dim" not in reader and hidden % heads):
-            raise CheckpointError(
-                f"{where}: got hidden size {hidden}, {heads} heads, {kv_heads} KV heads, head dim "
-                f"{head_dim}; heads must divide the hidden size, KV heads the heads, and the head dim must "
-                "be even; correct the file"
-            )
-        vocab = reader.size("vocab_size")
-        ids = {key: _token_id(key, raw, generation, vocab, where) for key in _IDS}
-        for key in ("mask_token_id", "eos_token_id"):
-            if ids[key] is None:
-                raise CheckpointError(
-                    f"{where}: got no {key}, neither there nor in generation_config.json; decoding needs "
-                    "it: add it"
-                )
-        return ModelConfig(
-            family=self.name,
-            vocab_size=vocab,
-            hidden_size=hidden,
-            num_layers=reader.size("num_layers"),
-            num_heads=heads,
-            num_kv_heads=kv_heads,
-            head_dim=head_dim,
-            intermediate_size=reader.size("intermediate_size"),
-            rope_theta=reader.positive("rope_theta"),
-            rms_norm_eps=reader.positive("rms_norm_eps"),
-            qkv_bias=self.qkv_bias,
-            tie_word_embeddings=reader.flag("tie_word_embeddings"),
-            shifted=self.shifted,
-            mask_token_id=ids["mask_token_id"] or 0,
-            eos_token_id=ids["eos_token_id"] or 0,
-            pad_token_id=ids["pad_token_id"],
-            bos_token_id=ids["bos_token_id"],
-            max_position_embeddings=reader.size("max_position_embeddings"),
-        )
-
-    def write(self, config: ModelConfig) -> dict[str, Any]:
-        """The published `config.json` of `config`, special ids included: what `read` accepts."""
-        raw: dict[str, Any] = {"architectures": [self.architecture], "model_type": self.model_type}
-        raw |= self.written
-        raw |= {key: getattr(config, name) for name, key in self.keys.items() if name != "head_dim"}
-        if config.head_dim * config.num_heads != config.hidden_size:
-            raw[self.keys["head_dim"]] = config.head_dim
-        return raw | {key: getattr(config, key) for key in _IDS}
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Typed look-ups of `ModelConfig` fields in a published config."""
-
-    raw: Json
-    keys: Mapping[str, str]
-    where: str
-
-    def __contains__(self, name: str) -> bool:
-        return self.raw.get(self.keys[name]) is not None
-
-    def _get(self, name: str, kind: tuple[type, ...], wanted: str, default: object = None) -> Any:
-        key = self.keys[name]
-        value: Any = default if self.raw.get(key) is None else self.raw[key]
-        # bool is an int to Python, but `"num_hidden_layers": true` is a mistake.
-        fits = isinstance(value, kind) and (isinstance(value, bool) == (kind == (bool,)))
-        if not fits or (kind != (bool,) and not 0 < value < math.inf):
-            got = f"{key} = {value!r}" if key in self.raw else f"no {key}"
-            raise CheckpointError(f"{self.where}: got {got}; it must be {wanted}; correct the file")
-        return value
-
-    def size(self, name: str, default: int | None = None) -> int:
-        return int(self._get(name, (int,), "an integer above 0", default))
-
-    def positive(self, name: str) -> float:
-        return float(self._get(name, (int, float), "a number above 0"))
-
-    def flag(self, name: str) -> bool:
-        return bool(self._get(name, (bool,), "true or false"))
-
-
-def _token_id(key: str, raw: Json, generation: Json, vocab: int, where: str) -> int | None:
-    value = raw.get(key)
-    if value is None:
-        value, where = generation.get(key), f"{where} (generation_config.json)"
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab:
-        raise CheckpointError(
-            f"{where}: got {key} = {value!r}; it must be one id in 0..{vocab - 1} (the vocabulary); correct "
-            "the file"
-        )
-    return value
-
+_QWEN_WRITTEN = {
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "rope_scaling": None,
+    "sliding_window": None,
+    "use_cache": True,
+    "use_sliding_window": False,
+}
 
 DREAM = Family(
     name="dream",
     model_type="Dream",
     architecture="DreamModel",
-    keys={
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "num_kv_heads": "num_key_value_heads",
-        "head_dim": "head_dim",
-        "intermediate_size": "intermediate_size",
-        "rope_theta": "rope_theta",
-        "rms_norm_eps": "rms_norm_eps",
-        "tie_word_embeddings": "tie_word_embeddings",
-        "max_position_embeddings": "max_position_embeddings",
-    },
+    keys=_QWEN_KEYS,
     # The published configuration class fills in these two; everything else it would
     # guess decides shapes, so it has to be in the file.
     defaults={"tie_word_embeddings": False, "rope_theta": 10000.0},
-    supported={
-        "hidden_act": ("silu",),
-        "rope_scaling": _PLAIN_ROPE,
-        "use_sliding_window": (False, None),
-        "use_mrope": (False, None),
-        "partial_rotary_factor": (1.0, None),
-        "quantization_config": (None,),
-        # Newer files may carry these in place of the keys above; their meaning differs by version.
-        "rope_parameters": (None,),
-    },
-    modules={
-        "embed": ("model.embed_tokens",),
-        "layers.{i}.attn_norm": ("model.layers.{i}.input_layernorm",),
-        "layers.{i}.qkv": tuple(f"model.layers.{{i}}.self_attn.{part}_proj" for part in "qkv"),
-        "layers.{i}.o": ("model.layers.{i}.self_attn.o_proj",),
-        "layers.{i}.mlp_norm": ("model.layers.{i}.post_attention_layernorm",),
-        "layers.{i}.gate_up": ("model.layers.{i}.mlp.gate_proj", "model.layers.{i}.mlp.up_proj"),
-        "layers.{i}.down": ("model.layers.{i}.mlp.down_proj",),
-        "norm": ("model.norm",),
-        "lm_head": ("lm_head",),
-    },
+    supported=_QWEN_SUPPORTED,
+    modules=_QWEN_MODULES,
     shifted=True,
     qkv_bias=True,
+    written=_QWEN_WRITTEN,
+)
+
+SDAR = Family(
+    name="sdar",
+    model_type="sdar",
+    architecture="SDARForCausalLM",
+    keys=_QWEN_KEYS,
+    # As above; the published class also takes 128 for a head dim that is not in the file.
+    defaults={"tie_word_embeddings": False, "rope_theta": 10000.0, "head_dim": 128},
+    supported=_QWEN_SUPPORTED | {"attention_bias": (False, None)},
+    modules=_QWEN_MODULES
+    | {f"layers.{{i}}.{part}_norm": (f"model.layers.{{i}}.self_attn.{part}_norm",) for part in "qk"},
+    shifted=False,
+    qk_norm=True,
+    written=_QWEN_WRITTEN | {"attention_bias": False, "use_cache": False},
+)
+
+LLADA = Family(
+    name="llada",
+    model_type="llada",
+    architecture="LLaDAModelLM",
+    keys={
+        # The rows of the embedding: vocab_size counts the tokens, padding left out.
+        "vocab_size": "embedding_size",
+        "hidden_size": "d_model",
+        "num_layers": "n_layers",
+        "num_heads": "n_heads",
+        "num_kv_heads": "n_kv_heads",
+        # No published file has this key: the head dim is always hidden size ÷ heads.
+        "head_dim": "head_dim",
+        "intermediate_size": "mlp_hidden_size",
+        "rope_theta": "rope_theta",
+        "rms_norm_eps": "rms_norm_eps",
+        "tie_word_embeddings": "weight_tying",
+        "max_position_embeddings": "max_sequence_length",
+    },
+    supported={
+        "block_type": ("llama",),
+        "block_group_size": (1, None),
+        "layer_norm_type": ("rms",),
+        "layer_norm_with_affine": (True,),
+        "activation_type": ("silu",),
+        "rope": (True,),
+        "rope_full_precision": (True,),
+        "alibi": (False,),
+        "include_bias": (False,),
+        "include_qkv_bias": (False, None),
+        "bias_for_layer_norm": (False, None),
+        "attention_layer_norm": (False,),
+        "input_emb_norm": (False,),
+        "scale_logits": (False,),
+        "multi_query_attention": (None, False),
+        "quantization_config": (None,),
+    },
+    modules={
+        "embed": ("model.transformer.wte",),
+        "layers.{i}.attn_norm": ("model.transformer.blocks.{i}.attn_norm",),
+        "layers.{i}.qkv": tuple(f"model.transformer.blocks.{{i}}.{part}_proj" for part in "qkv"),
+        "layers.{i}.o": ("model.transformer.blocks.{i}.attn_out",),
+        "layers.{i}.mlp_norm": ("model.transformer.blocks.{i}.ff_norm",),
+        "layers.{i}.gate_up": (
+            "model.transformer.blocks.{i}.ff_proj",
+            "model.transformer.blocks.{i}.up_proj",
+        ),
+        "layers.{i}.down": ("model.transformer.blocks.{i}.ff_out",),
+        "norm": ("model.transformer.ln_f",),
+        "lm_head": ("model.transformer.ff_out",),
+    },
+    shifted=False,
     written={
-        "attention_dropout": 0.0,
-        "hidden_act": "silu",
-        "initializer_range": 0.02,
-        "rope_scaling": None,
-        "sliding_window": None,
-        "use_cache": True,
-        "use_sliding_window": False,
+        "activation_type": "silu",
+        "alibi": False,
+        "attention_layer_norm": False,
+        "bias_for_layer_norm": False,
+        "block_group_size": 1,
+        "block_type": "llama",
+        "include_bias": False,
+        "include_qkv_bias": False,
+        "input_emb_norm": False,
+        "layer_norm_type": "rms",
+        "layer_norm_with_affine": True,
+        "multi_query_attention": None,
+        "rope": True,
+        "rope_full_precision": True,
+        "scale_logits": False,
     },
 )
 
-FAMILIES: tuple[Family, ...] = (DREAM,)
+FAMILIES: tuple[Family, ...] = (DREAM, LLADA, SDAR)
 
 
 def find_family(raw: Json, where: str) -> Family:
@@ -252,14 +188,3 @@ def family_of(config: ModelConfig) -> Family:
         f"got family {config.family!r}; known are {', '.join(family.name for family in FAMILIES)}; "
         f"correct the configuration"
     )
-
-
-def fused_rows(config: ModelConfig, parameter: str) -> tuple[int, ...] | None:
-    """Rows of each published part of a fused own parameter, in order; None for one that is not fused."""
-    module = parameter.rsplit(".", 2)[-2]
-    if module == "qkv":
-        q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        return (q, kv, kv)
-    if module == "gate_up":
-        return (config.intermediate_size, config.intermediate_size)
-    return None

@@ -64,6 +64,8 @@ class Layer(nn.Module):
         d, e = config.hidden_size, config.head_dim
         self.attn_norm = RMSNorm(d, config.rms_norm_eps)
         self.qkv = nn.Linear(d, sum(self.heads) * e, bias=config.qkv_bias)
+        self.q_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.o = nn.Linear(config.num_heads * e, d, bias=False)
         self.mlp_norm = RMSNorm(d, config.rms_norm_eps)
         self.gate_up = nn.Linear(d, 2 * config.intermediate_size, bias=False)
@@ -72,6 +74,8 @@ class Layer(nn.Module):
     def forward(self, index: int, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.head_dim))
         q, k, v = qkv.split(self.heads, dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         mixed = attend(index, rotate(q, cos, sin), rotate(k, cos, sin), v)
         x = x + self.o(mixed.flatten(1))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
-from lopa_ray.budget import BranchBudget
+from lopa_ray.budget import AutoBudget, BranchBudget
 from lopa_ray.scheduler import Progress, Scheduler
 from lopa_ray.session import DecodeSession
 from lopa_ray.settings import D2FSettings, FastDllmSettings, LopaSettings
@@ -63,3 +63,47 @@ def test_the_scheduler_asks_the_budget_at_every_step():
 def test_a_fixed_request_decodes_alike_beside_any_others():
     alone = branches_per_step([FIXED], shared=6)[1]
     assert branches_per_step([FIXED, SHARING, SHARING], shared=6)[1] == alone
+
+
+# auto
+
+
+def test_auto_widens_the_field_when_its_second_half_wins_and_narrows_it_otherwise():
+    budget = AutoBudget(16)
+    assert budget.branches == 4
+    budget.observe([0.3, 0.4, 0.9, 0.2])  # the last fork
+    assert budget.branches == 6
+    budget.observe([0.9, 0.3, 0.4, 0.3, 0.3, 0.2])  # the first
+    assert budget.branches == 5
+    budget.observe([0.3, 0.3, 0.304, 0.3, 0.3])  # a later one, by too little
+    assert budget.branches == 4
+    budget.observe([0.5])  # no race
+    assert budget.branches == 4
+    for _ in range(9):
+        budget.observe([0.3, 0.3, 0.3, 0.9])
+    assert budget.branches == 2
+    budget.observe([0.9, 0.1])  # the only fork wins
+    assert budget.branches == 3
+
+
+@given(st.integers(1, 9), st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=9), max_size=20))
+def test_auto_stays_within_bounds(most, races):
+    budget = AutoBudget(most)
+    for confidences in races:
+        budget.observe(confidences)
+        assert min(2, most) <= budget.branches <= most
+
+
+def test_an_auto_request_decodes_alike_beside_any_others():
+    auto = FIXED.but(branch_budget="auto", num_branches=12)
+    alone = branches_per_step([auto], shared=6)[1]
+    assert branches_per_step([auto, SHARING, FIXED], shared=6)[1] == alone
+    assert len(set(alone)) > 1
+    assert max(alone) <= 12
+
+
+def test_sure_candidates_need_no_lookahead():
+    """Early exit: with `lookahead_below` 0 every candidate is sure enough, so the anchor runs alone."""
+    assert set(branches_per_step([FIXED.but(lookahead_below=0.0)], shared=6)[1]) == {1}
+    some = branches_per_step([FIXED.but(lookahead_below=0.4)], shared=6)[1]
+    assert 1 in some[1:] and max(some) > 1

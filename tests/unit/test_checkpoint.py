@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint import load_config, load_model, random_model, save_model
+from lopa_ray.model.families import family_of
 from lopa_ray.model.transformer import Transformer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -118,22 +119,88 @@ def test_what_is_saved_loads_back(tmp_path: Path, tied: bool) -> None:
     assert torch.equal(logits(model, [1, 2, 127]), logits(again, [1, 2, 127]))
 
 
-def test_saving_reproduces_the_published_layout(tmp_path: Path) -> None:
-    source = MODELS / "dream-tiny-4l"
+@pytest.mark.parametrize("name", ["dream-tiny-4l", "llada-tiny-3l", "sdar-tiny-3l"])
+def test_saving_reproduces_the_published_layout(name: str, tmp_path: Path) -> None:
+    source = MODELS / name
     save_model(load(source), tmp_path, dtype=torch.float32)
     before, after = load_file(source / "model.safetensors"), load_file(tmp_path / "model.safetensors")
     assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(torch.equal(before[tensor], after[tensor]) for tensor in before)
     published, written = (json.loads((folder / "config.json").read_text()) for folder in (source, tmp_path))
-    assert published.keys() - written.keys() == {"auto_map", "max_window_layers"}
-    assert {key: published[key] for key in written} == written
-    ids = json.loads((tmp_path / "generation_config.json").read_text())
-    assert ids == {
-        "mask_token_id": 127,
-        "eos_token_id": 126,
-        "bos_token_id": 125,
-        "pad_token_id": 124,
+    assert {key: written[key] for key in published.keys() & written.keys()}.items() <= published.items()
+    # Ids may be in the one published file or in the other.
+    assert {key for key in written.keys() - published.keys() if not key.endswith("_token_id")} <= {
+        "torch_dtype"
     }
+    assert load_config(tmp_path) == load_config(source)
+    ids = json.loads((tmp_path / "generation_config.json").read_text())
+    assert (ids["mask_token_id"], ids["eos_token_id"]) == (127, 126)
+
+
+def test_what_is_published_of_sdar_4b_is_what_the_model_asks_for() -> None:
+    """Its config.json and the tensor names of its shards; the weights themselves are not here."""
+    folder = GOLDEN / "published" / "sdar-4b-chat"
+    config = load_config(folder)
+    assert (config.num_heads * config.head_dim, config.hidden_size) == (4096, 2560)
+    assert config.qk_norm and not config.qkv_bias and not config.shifted
+    assert (config.mask_token_id, config.eos_token_id) == (151669, 151643)
+    family = family_of(config)
+    with torch.device("meta"):
+        model = Transformer(config)
+    asked = [part for name, _ in model.named_parameters() for part in family.parts(name)]
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    assert sorted(asked) == sorted(index["weight_map"])
+    assert sum(p.numel() for p in model.parameters()) * 2 == index["metadata"]["total_size"]
+
+
+LLADA_8B = {
+    "architectures": ["LLaDAModelLM"],
+    "model_type": "llada",
+    "activation_type": "silu",
+    "block_type": "llama",
+    "d_model": 4096,
+    "embedding_size": 126464,
+    "eos_token_id": 126081,
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "layer_norm_type": "rms",
+    "mask_token_id": 126336,
+    "max_sequence_length": 4096,
+    "mlp_hidden_size": 12288,
+    "n_heads": 32,
+    "n_kv_heads": 32,
+    "n_layers": 32,
+    "pad_token_id": 126081,
+    "rms_norm_eps": 1e-05,
+    "rope": True,
+    "rope_theta": 500000.0,
+    "vocab_size": 126464,
+    "weight_tying": False,
+}
+
+
+def test_llada_8b_is_read_in_its_own_words(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLADA_8B))
+    config = load_config(tmp_path)
+    assert (config.vocab_size, config.hidden_size, config.head_dim) == (126464, 4096, 128)
+    assert (config.num_layers, config.num_kv_heads, config.intermediate_size) == (32, 32, 12288)
+    assert (config.mask_token_id, config.eos_token_id) == (126336, 126081)
+    assert not (config.shifted or config.qkv_bias or config.qk_norm or config.tie_word_embeddings)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("block_type", "sequential"),
+        ("layer_norm_type", "low_precision"),
+        ("alibi", True),
+        ("include_bias", True),
+    ],
+)
+def test_a_llada_of_another_shape_is_refused(key: str, value: object, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLADA_8B | {key: value}))
+    with pytest.raises(CheckpointError, match=key):
+        load_config(tmp_path)
 
 
 def test_saving_in_half_precision(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lopa_ray.conformance import Case, Verdict, read_cases, replay
-from lopa_ray.conformance.cases import decode_settings_of
+from lopa_ray.conformance.recorded import decode_settings_of
 from lopa_ray.local import LocalEngine
 from lopa_ray.settings import D2FSettings, LopaSettings
 
@@ -44,24 +44,6 @@ def verdict_of(tmp_path: Path) -> Callable[[Row], Verdict]:
         return verdict
 
     return run
-
-
-@pytest.mark.parametrize("name", ["lopa_cases", "lora_cases", "forward_cases"])
-def test_recorded_cases_replay_as_recorded(name: str) -> None:
-    found = verdicts(GOLDEN / f"{name}.jsonl")
-    assert len(found) == len(rows(name))
-    for verdict in found:
-        if verdict.id.startswith("llada"):
-            assert verdict.status == "not supported"
-        else:
-            assert verdict.status == "passed", verdict.as_dict()
-
-
-def test_dual_cache_cases_replay_and_other_samplers_are_not_supported() -> None:
-    for verdict in verdicts(GOLDEN / "dream_generate_cases.jsonl"):
-        known = verdict.kind.startswith("fast_dream_dual_cache")
-        assert verdict.status == ("passed" if known else "not supported"), verdict.as_dict()
-        assert known or verdict.kind in verdict.reason
 
 
 # What differs is found, at the round where it differs first.

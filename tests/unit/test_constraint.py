@@ -18,13 +18,20 @@ from hypothesis import strategies as st
 
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from lopa_ray import byte_automaton
-from lopa_ray.answer import length_to_eos
+from lopa_ray.answer import length_to_end
 from lopa_ray.byte_automaton import ByteAutomaton
 from lopa_ray.constraint import Constraint, Fit, unpack_choices
 from lopa_ray.errors import SettingsError
 from lopa_ray.guide import tie, token_functions
 from lopa_ray.session import DecodeSession
-from lopa_ray.settings import D2FSettings, FastDllmSettings, GenerationSettings, LopaSettings
+from lopa_ray.settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    GenerationSettings,
+    LopaSettings,
+    VanillaSettings,
+)
 
 pytest.importorskip("outlines_core")
 jsonschema = pytest.importorskip("jsonschema")
@@ -175,7 +182,27 @@ def any_wanted(draw: st.DrawFn, patterns: list[dict[str, Any]]) -> GenerationSet
         "block_size": draw(st.integers(1, 17)),
         **draw(st.sampled_from(patterns)),
     }
-    kind = draw(st.sampled_from(["lopa", "lopa", "d2f", "fast_dllm"]))
+    kind = draw(
+        st.sampled_from(["lopa", "lopa", "d2f", "fast_dllm", "schedule", "vanilla", "block_diffusion"])
+    )
+    if kind == "vanilla":
+        del common["confidence_threshold"], common["block_size"]
+        return VanillaSettings(
+            sampler=draw(st.sampled_from(["dream", "llada"])),
+            num_branches=draw(st.sampled_from([1, 4])),
+            **common,
+        )
+    if kind == "schedule":
+        steps = 2 * FastDllmSettings(**common).num_blocks
+        return FastDllmSettings(
+            fill="schedule",
+            steps=steps,
+            sampler="llada",
+            num_branches=draw(st.sampled_from([1, 4])),
+            **common,
+        )
+    if kind == "block_diffusion":
+        return BlockDiffusionSettings(num_branches=draw(st.sampled_from([1, 4])), **common)
     if kind == "fast_dllm":
         return FastDllmSettings(**common)
     common |= {
@@ -202,20 +229,26 @@ MODELS = st.builds(
 
 
 def decoded(wanted: GenerationSettings, model: FakeModel) -> str:
-    """The answer's text. Every step decides something, and what is decided after EOS is EOS."""
+    """The answer's text. Steps decide something, and what is decided after EOS is EOS."""
     decode = session(wanted)
     while not decode.finished:
         plan = decode.plan()
         masks = decode.generated.count(MASK) + wanted.max_new_tokens - len(decode.generated)
         outcome = decode.advance(model.reports(plan))
         now = list(outcome.canvas)
-        assert now.count(MASK) + wanted.max_new_tokens - len(now) < masks
+        # Calls that a schedule or a cache plans for nothing aside.
+        planned = (
+            plan.scored
+            and not isinstance(wanted, VanillaSettings)
+            and getattr(wanted, "fill", "") != "schedule"
+        )
+        assert now.count(MASK) + wanted.max_new_tokens - len(now) < masks + (not planned)
         assert decode.constraint is not None
         assert Fit(
             decode.constraint, now, MASK, range(3, 3 + wanted.max_new_tokens), wanted.min_tokens
         ).possible
     ids = decode.generated
-    length = length_to_eos(ids, EOS)
+    length = length_to_end(ids, (EOS,))
     end = len(ids) if length is None else ids.index(EOS)
     assert end >= wanted.min_tokens
     assert MASK not in ids[:end]
@@ -302,7 +335,5 @@ def test_settings_that_contradict_a_pattern() -> None:
         LopaSettings(guided_regex="a", guided_json="{}")
     with pytest.raises(SettingsError, match="leave ignore_eos out"):
         LopaSettings(guided_choice=["a"], ignore_eos=True)
-    with pytest.raises(SettingsError, match="use fill: threshold"):
-        session(FastDllmSettings(guided_regex="a", max_new_tokens=32, fill="schedule", steps=8))
     with pytest.raises(SettingsError, match=r"Engine\.session"):
         DecodeSession.create([1], LopaSettings(guided_regex="a"), VOCABULARY)

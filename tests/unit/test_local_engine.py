@@ -16,7 +16,14 @@ from lopa_ray.engine import Prompt
 from lopa_ray.errors import CapacityError, LopaError, PromptError, RequestCancelledError
 from lopa_ray.local import LocalEngine
 from lopa_ray.session import DecodeSession
-from lopa_ray.settings import D2FSettings, FastDllmSettings, GenerationSettings, LopaSettings
+from lopa_ray.settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    GenerationSettings,
+    LopaSettings,
+    VanillaSettings,
+)
 
 EOS, MASK = 126, 127
 FAST = LopaSettings(max_new_tokens=16, block_size=8, num_branches=3, confidence_threshold=0.5)
@@ -58,15 +65,22 @@ def any_settings(draw: random.Random) -> GenerationSettings:
         "seed": draw.randrange(9),
         "ranking": draw.choice(["probability", "margin", "neg_entropy"]),
     }
-    kind = draw.choice(["lopa", "lopa", "d2f", "fast_dllm"])
+    kind = draw.choice(["lopa", "lopa", "d2f", "fast_dllm", "vanilla", "block_diffusion"])
+    branches = draw.choice([1, 2, 5])
     if kind == "fast_dllm":
-        return FastDllmSettings(**common)
+        caches = ["none", "prefix", "dual"]
+        return FastDllmSettings(cache=draw.choice(caches), num_branches=branches, **common)
+    if kind == "block_diffusion":
+        return BlockDiffusionSettings(fuse_store=draw.random() < 0.5, num_branches=branches, **common)
+    if kind == "vanilla":
+        del common["confidence_threshold"]
+        return VanillaSettings(sampler=draw.choice(["dream", "llada"]), num_branches=branches, **common)
     common["window_attention"] = draw.choice(["full", "block_causal"])
     if kind == "d2f":
         return D2FSettings(**common)
     return LopaSettings(
-        num_branches=draw.choice([1, 2, 5]),
-        branch_confidence=draw.choice(["mean", "bottom(0.4)"]),
+        num_branches=branches,
+        branch_confidence=draw.choice(["mean", "bottom(0.4)", "window(3)", "segment(2)"]),
         creation_confidence_alpha=draw.choice([0.0, 0.3]),
         **common,
     )

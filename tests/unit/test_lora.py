@@ -173,3 +173,30 @@ def test_broken_or_missing_files_are_named(adapter: Path, tmp_path: Path) -> Non
     refused(adapter, "adapter_config.json", "cannot be read as JSON")
     (adapter / "adapter_config.json").write_text("{}")
     refused(adapter, "adapter_config.json", "no peft_type")
+
+
+def test_an_adapter_for_llada_merges_under_its_names(tmp_path: Path) -> None:
+    """As D2F publishes one for LLaDA-Instruct: other module names, attn_out in place of o_proj."""
+    base = GOLDEN / "models" / "llada-tiny-3l"
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    targets = ["q_proj", "k_proj", "v_proj", "attn_out"]
+    generator = torch.Generator().manual_seed(0)
+    modules = [f"model.transformer.blocks.{i}.{name}" for i in range(3) for name in targets]
+    pairs = {
+        half(module, which): torch.randn((4, 64) if which == "A" else (64, 4), generator=generator)
+        for module in modules
+        for which in "AB"
+    }
+    save_file(pairs, adapter / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": targets, "bias": "none"}
+    (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    model = load_model(base, dtype=torch.float32, device="cpu", lora=adapter)
+    save_model(model, tmp_path / "merged", dtype=torch.float32)
+    before = load_file(base / "model.safetensors")
+    after = load_file(tmp_path / "merged" / "model.safetensors")
+    for name, weight in before.items():
+        module = name.removesuffix(".weight")
+        if module in modules:
+            weight = weight + 2.0 * pairs[half(module, "B")] @ pairs[half(module, "A")]
+        torch.testing.assert_close(after[name], weight)

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from lopa_ray.draws import keyed_uniform
 from lopa_ray.plan import Sampling
-from lopa_ray.scoring import Scores, keyed_uniform, score_rows
+from lopa_ray.scoring import Scores, score_rows
 
 VOCAB, MASK, EOS = 40, 39, 38
 BANNED = torch.zeros(VOCAB, dtype=torch.bool)
@@ -72,6 +73,61 @@ def test_scores_follow_their_formulas(top_p, top_k, ranking, temperature):
         }[ranking]
         assert value == pytest.approx(expected, abs=2e-5)
     assert nucleus_held_one >= 20
+
+
+def test_confidences_may_have_a_temperature_of_their_own():
+    logits = rows(20)
+    plain = score(logits, Sampling())
+    shaped = score(logits, Sampling(confidence_temperature=0.5))
+    assert torch.equal(shaped.tokens, plain.tokens)
+    expected = [
+        reference(row, None, None, 0.5)[t] for row, t in zip(logits, plain.tokens.tolist(), strict=True)
+    ]
+    assert shaped.probabilities.tolist() == pytest.approx(expected, abs=1e-6)
+
+    drawn = score(logits, Sampling(2.0, seed=5))
+    model = score(logits, Sampling(2.0, seed=5, confidence_temperature=1.0))
+    assert torch.equal(model.tokens, drawn.tokens)
+    assert (drawn.tokens != plain.tokens).any()
+    expected = [
+        reference(row, None, None, 1.0)[t] for row, t in zip(logits, drawn.tokens.tolist(), strict=True)
+    ]
+    assert model.probabilities.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_top_k_may_come_before_top_p():
+    logits = torch.log(torch.tensor([[0.4, 0.3, 0.2, 0.1] + [1e-9] * (VOCAB - 4)]))
+    for k_first, expected in (
+        (False, 0.4 / 0.9),
+        (True, 0.4 / 0.7),
+    ):  # 0.4 + 0.3 of the best three is above 0.75
+        found = score(logits, Sampling(top_p=0.75, top_k=3, top_k_first=k_first))
+        assert found.probabilities.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_precision_decides_between_what_is_nearly_equal():
+    logits = torch.zeros(2, VOCAB)
+    logits[:, 0] = torch.tensor([30.0, 31.0])
+    found = {p: score(logits, Sampling(precision=p)) for p in ("float16", "float32", "float64")}
+    first, second = found["float32"].scores.tolist()
+    assert first == second == 1.0
+    first, second = found["float64"].scores.tolist()
+    assert first < second < 1.0
+    near = torch.zeros(2, VOCAB)
+    near[:, 0] = torch.tensor([5.0, 5.0005])
+    assert len(set(score(near, Sampling()).scores.tolist())) == 2
+    assert len(set(score(near, Sampling(precision="float16")).scores.tolist())) == 1
+    plain, half = score(near, Sampling()), score(near, Sampling(precision="float16"))
+    assert torch.equal(plain.logprobs, half.logprobs)
+
+
+def test_no_token_that_ends_the_answer_comes_early():
+    logits = rows(8)
+    logits[:, EOS] = 50.0
+    logits[:, 7] = 49.0
+    found = score(logits, Sampling(no_eos_before=4, stop_token_ids=(7,)))
+    assert not {7, EOS} & set(found.tokens[:4].tolist())
+    assert found.tokens[4:].tolist() == [EOS] * 4
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.01), Sampling(1.0), Sampling(5.0, top_k=2)])

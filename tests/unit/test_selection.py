@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa_ray.selection import METRICS, bottom, mean, mix, parse_metric, winner
+from lopa_ray.selection import (
+    DONE,
+    METRICS,
+    bottom,
+    geometric,
+    length_corrected,
+    mean,
+    mix,
+    parse_metric,
+    product,
+    segment,
+    window,
+    winner,
+)
 from lopa_ray.settings import LopaSettings
 
 SCORES = st.lists(st.floats(-5, 1), min_size=1, max_size=20)
@@ -22,6 +37,35 @@ def test_metrics_by_hand():
     assert bottom(1.0)(scores) == mean()(scores)
 
 
+def test_metrics_that_see_order_by_hand():
+    scores = [0.5, 0.1, 0.9, 0.3]
+    assert window(2, 0)(scores) == pytest.approx(0.3)  # 0.3, 0.5, 0.6
+    assert window(2, 0.67)(scores) == pytest.approx(0.4)  # the lowest two
+    assert window(9)(scores) == pytest.approx(0.45)  # fewer scores than the window
+    assert segment(2)(scores) == pytest.approx(0.3)  # 0.3 and 0.6
+    assert segment(3)(scores) == pytest.approx(0.1)  # 0.5, 0.1 and 0.6
+    assert segment(9)(scores) == 0.1
+
+
+def test_metrics_that_multiply_by_hand():
+    scores = [0.5, 0.1, 0.9, 0.3]
+    assert product()(scores) == pytest.approx(0.0135)
+    assert geometric()(scores) == pytest.approx(0.0135**0.25)
+    assert length_corrected(0)(scores) == pytest.approx(math.log(0.0135))
+    assert length_corrected(1)(scores) == pytest.approx(math.log(0.0135) / 4)
+    assert length_corrected(0.5)(scores) == pytest.approx(math.log(0.0135) / 2)
+    for metric in (product(), geometric(), length_corrected(0.5)):
+        assert metric([1.0, 0.0]) < metric([1.0, 1e-9]) < metric([1.0, 1.0]) <= DONE
+
+
+@given(SCORES, st.integers(1, 30), st.floats(0, 1))
+def test_every_metric_rises_with_every_score(scores, size, ratio):
+    better = [score + 0.01 for score in scores]
+    for metric in (mean(), bottom(ratio), window(size, ratio), segment(size)):
+        assert metric(better) > metric(scores)
+        assert min(scores) - 1e-9 <= metric(scores) <= max(scores) + 1e-9
+
+
 @given(SCORES, st.floats(0, 1), st.randoms(use_true_random=False))
 def test_metrics_do_not_depend_on_the_order(scores, ratio, random):
     mixed = random.sample(scores, len(scores))
@@ -30,7 +74,19 @@ def test_metrics_do_not_depend_on_the_order(scores, ratio, random):
     assert min(scores) - 1e-9 <= bottom(ratio)(scores) <= mean()(scores) + 1e-9
 
 
-@pytest.mark.parametrize("text", ["mean", "mean()", "bottom(0.3)", " bottom( 1 ) ", "bottom(1e-1)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mean",
+        "mean()",
+        "bottom(0.3)",
+        " bottom( 1 ) ",
+        "bottom(1e-1)",
+        "window(2)",
+        "window(3, 0.5)",
+        "segment(2)",
+    ],
+)
 def test_written_metrics(text):
     assert parse_metric(text)([0.5, 0.5]) == 0.5
 
@@ -49,6 +105,14 @@ def test_written_metrics(text):
         "mean(0.5)",
         "bottom(0.5",
         "mean mean",
+        "window",
+        "window(0)",
+        "window(2.5)",
+        "window(2, 2)",
+        "segment(0)",
+        "product(1)",
+        "length_corrected",
+        "length_corrected(2)",
     ],
 )
 def test_wrong_metrics(text):

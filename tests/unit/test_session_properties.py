@@ -18,7 +18,18 @@ from lopa_ray.cache import merge
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
 from lopa_ray.plan import BranchReport, Commit, Plan, StepOutcome
 from lopa_ray.session import DecodeSession
-from lopa_ray.settings import BlockSettings, D2FSettings, FastDllmSettings, GenerationSettings, LopaSettings
+from lopa_ray.settings import (
+    DECODER_SETTINGS,
+    BlockDiffusionSettings,
+    BlockSettings,
+    D2FSettings,
+    FastDllmSettings,
+    GenerationSettings,
+    LookaheadSettings,
+    LopaSettings,
+    MaskedAnswerSettings,
+    VanillaSettings,
+)
 
 MASK, EOS = VOCABULARY.mask_token_id, VOCABULARY.eos_token_id
 UNIT = st.floats(0, 1).map(lambda x: round(x, 2))
@@ -49,6 +60,17 @@ def any_common(draw: st.DrawFn) -> dict[str, object]:
 
 
 @st.composite
+def any_lookahead(draw: st.DrawFn) -> dict[str, object]:
+    """Settings of the race, plain decoding among them."""
+    return {
+        "num_branches": draw(st.integers(1, 6)),
+        "branch_confidence": draw(st.sampled_from(["mean", "bottom(0.3)", "bottom(0)", "bottom(1)"])),
+        "creation_confidence_alpha": draw(st.sampled_from([0.0, 0.0, 0.4, 1.0])),
+        "anchor": draw(st.sampled_from(["compete", "compete", "win", "omit"])),
+    }
+
+
+@st.composite
 def any_blocks(draw: st.DrawFn) -> BlockSettings:
     """lopa and d2f."""
     common = draw(any_common()) | {
@@ -58,26 +80,71 @@ def any_blocks(draw: st.DrawFn) -> BlockSettings:
     }
     if draw(st.integers(0, 4)) == 0:
         return D2FSettings(**common)
-    return LopaSettings(
-        num_branches=draw(st.integers(1, 6)),
-        branch_confidence=draw(st.sampled_from(["mean", "bottom(0.3)", "bottom(0)", "bottom(1)"])),
-        creation_confidence_alpha=draw(st.sampled_from([0.0, 0.0, 0.4, 1.0])),
-        anchor=draw(st.sampled_from(["compete", "compete", "win", "omit"])),
+    return LopaSettings(**draw(any_lookahead()), **common)
+
+
+@st.composite
+def any_vanilla(draw: st.DrawFn) -> VanillaSettings:
+    """Every sampler and rule, by blocks or not."""
+    common = (
+        draw(any_common()) | draw(any_lookahead()) | {"sampler": draw(st.sampled_from(["dream", "llada"]))}
+    )
+    del common["confidence_threshold"]
+    if draw(st.booleans()):
+        del common["block_size"]
+    remasking = draw(st.sampled_from(["low_confidence", "low_confidence", "random", "origin"]))
+    if remasking == "low_confidence":
+        common["alg_temp"] = draw(st.sampled_from([0.0, 0.5]))
+    blocks = VanillaSettings(**common).num_blocks
+    steps = draw(st.sampled_from([None, 1, 2, 5]))
+    return VanillaSettings(
+        remasking=remasking,
+        steps=None if steps is None else blocks * steps,
+        seed=draw(st.integers(0, 9)),
         **common,
     )
 
 
 @st.composite
 def any_fast_dllm(draw: st.DrawFn) -> FastDllmSettings:
-    """Both ways to fill."""
-    common = draw(any_common())
-    if draw(st.booleans()):
-        return FastDllmSettings(**common)
+    """Every cache and every way to fill."""
+    common = draw(any_common()) | draw(any_lookahead())
+    common["sampler"] = draw(st.sampled_from(["dream", "llada"]))
+    common["cache"] = draw(st.sampled_from(["none", "prefix", "dual"]))
+    fill = draw(st.sampled_from(["threshold", "threshold", "factor", "schedule"]))
     blocks = FastDllmSettings(**common).num_blocks
-    return FastDllmSettings(fill="schedule", steps=blocks * draw(st.integers(2, 6)), **common)
+    if fill == "factor":
+        return FastDllmSettings(fill=fill, factor=draw(st.sampled_from([0.5, 1.0, 3.0])), **common)
+    paced = fill == "schedule" or draw(st.booleans())
+    return FastDllmSettings(fill=fill, steps=blocks * draw(st.integers(2, 6)) if paced else None, **common)
 
 
-ANY = st.one_of(any_blocks(), any_blocks(), any_fast_dllm())
+@st.composite
+def any_block_diffusion(draw: st.DrawFn) -> BlockDiffusionSettings:
+    """Every rule, with more and fewer passes than positions."""
+    common = draw(any_common()) | draw(any_lookahead())
+    rules = ["low_confidence_dynamic", "low_confidence_static", "sequential", "entropy_bounded"]
+    remasking = draw(st.sampled_from(rules))
+    if remasking == "entropy_bounded":
+        del common["ranking"]
+    return BlockDiffusionSettings(
+        remasking=remasking,
+        denoising_steps=draw(st.sampled_from([None, 1, 3, 20])),
+        eb_threshold=draw(st.sampled_from([0.0, 0.5, 4.0])),
+        fuse_store=draw(st.booleans()),
+        **common,
+    )
+
+
+BLOCKWISE = st.one_of(any_vanilla(), any_fast_dllm(), any_block_diffusion())
+ANY = st.one_of(any_blocks(), BLOCKWISE)
+
+
+def may_decide_nothing(wanted: GenerationSettings, plan: Plan) -> bool:
+    """A schedule may plan such a call, and a chance may bring it about; and a block may only be cached."""
+    return (
+        isinstance(wanted, VanillaSettings) or getattr(wanted, "fill", None) == "schedule" or not plan.scored
+    )
 
 
 @dataclass(frozen=True)
@@ -121,7 +188,7 @@ def test_decided_tokens_stay_and_each_step_decides(prompt, wanted, model):
         decided = sum(token != MASK for token in step.outcome.canvas) - sum(t != MASK for t in step.before)
         added = len(step.plan.branches[step.outcome.winner].fills)
         assert decided == added + len(step.outcome.fills)
-        assert decided > 0 or getattr(wanted, "fill", None) == "schedule"
+        assert decided > 0 or may_decide_nothing(wanted, step.plan)
         for decision in step.outcome.adopted + step.outcome.filled:
             assert step.outcome.canvas[decision.position - len(prompt)] == decision.token
             assert len(decision.top_logprobs) == wanted.top_logprobs
@@ -171,12 +238,12 @@ def test_the_end_is_what_the_settings_say(prompt, wanted, model):
         before = steps[-1].before
         assert EOS not in before or MASK in before[: before.index(EOS)]
 
-    answer = Answer(len(prompt), wanted, EOS, keep_trace=True)
+    answer = Answer(len(prompt), wanted, session.ends, keep_trace=True)
     for step in steps:
         answer.add(step.plan, step.outcome)
     result = answer.result(None, 1.0)
     assert result.token_ids == (generated[:first] if wanted.stop_at_eos else generated)
-    assert result.token_ids == answer_ids(generated, wanted, EOS)
+    assert result.token_ids == answer_ids(generated, wanted, session.ends)
     assert result.tokens == first
     assert (result.steps, result.forwards) == (session.steps, session.forwards)
     assert result.tpf == first / len(steps)
@@ -213,7 +280,7 @@ def test_a_plan_reads_only_what_was_kept(prompt, wanted, model):
             assert set(report.positions.tolist()) <= set(plan.scored)
         # All input lies behind or between what is cached, never on it.
         assert not any(set(span) & set(range(plan.start, plan.branches[0].stop)) for span in plan.cached) or (
-            isinstance(wanted, FastDllmSettings)
+            isinstance(wanted, MaskedAnswerSettings)
         )
 
 
@@ -319,10 +386,10 @@ def test_blocks_are_cached_in_order_and_only_when_decided(prompt, wanted, model)
 
 
 @settings(max_examples=150)
-@given(PROMPTS, any_blocks(), MODELS)
+@given(PROMPTS, ANY, MODELS)
 def test_the_anchor_and_the_best_ranked_forks_race(prompt, wanted, model):
     _, steps = run(prompt, wanted, model)
-    lopa = wanted if isinstance(wanted, LopaSettings) else LopaSettings(num_branches=1)
+    lopa = wanted if isinstance(wanted, LookaheadSettings) else LopaSettings(num_branches=1)
     previous = None
     for step in steps:
         plan, outcome = step.plan, step.outcome
@@ -401,27 +468,72 @@ def test_num_branches_1_is_d2f():
         assert [step.outcome for step in lopa] == [step.outcome for step in d2f]
 
 
-# Fast-dLLM
+# Block by block
 
 
 @settings(max_examples=80)
 @given(PROMPTS, any_fast_dllm(), MODELS)
-def test_a_dual_cache_rebuilds_once_per_block(prompt, wanted, model):
+def test_a_cache_is_rebuilt_once_per_block(prompt, wanted, model):
     session, steps = run(prompt, wanted, model)
     total = len(prompt) + wanted.max_new_tokens
-    rebuilds = [step.plan for step in steps if len(step.plan.canvas) == total]
-    starts = list(range(len(prompt), total, wanted.block_size))
-    assert [plan.scored.start for plan in rebuilds] == starts[: len(rebuilds)]
-    for plan in rebuilds:
-        assert (plan.start, plan.cached, len(plan.scored)) == (0, (), 1)
-        assert sum(map(len, plan.keep)) == total - min(wanted.block_size, total - plan.scored.start)
+    begun: list[int] = []
     for step in steps:
-        if step.plan not in rebuilds:
-            covered = sum(map(len, step.plan.cached)) + len(step.plan.canvas)
-            assert covered == total
-            assert not step.plan.keep
-    if wanted.steps and session.finish_reason == "length":
+        plan = step.plan
+        first = plan.scored.start not in begun
+        if first:
+            begun.append(plan.scored.start)
+        if first or wanted.cache == "none":
+            assert (plan.start, len(plan.canvas), plan.cached) == (0, total, ())
+            around = {"none": 0, "prefix": plan.scored.start, "dual": total - len(plan.scored)}
+            assert sum(map(len, plan.keep)) == around[wanted.cache]
+        else:
+            assert sum(map(len, plan.cached)) + len(plan.canvas) == total
+            assert plan.start == plan.scored.start
+            assert not plan.keep
+        if first and wanted.sampler == "dream" and wanted.cache != "none":
+            alone = 1 + (wanted.num_branches > 1 and wanted.anchor != "win" and len(plan.scored) == 2)
+            assert [position for position, _ in step.outcome.fills] == list(plan.scored[:alone])
+    assert begun == list(range(len(prompt), total, wanted.block_size))[: len(begun)]
+    if wanted.fill == "schedule" and session.finish_reason == "length":
         assert session.steps <= wanted.steps
+
+
+@settings(max_examples=80)
+@given(PROMPTS, any_block_diffusion(), MODELS)
+def test_block_diffusion_caches_decided_blocks_alone(prompt, wanted, model):
+    _, steps = run(prompt, wanted, model)
+    size, total = wanted.block_size, len(prompt) + wanted.max_new_tokens
+    for step in steps:
+        plan = step.plan
+        assert plan.cached in ((), (range(plan.start),))
+        assert plan.start % size == 0
+        ends = [min(end, total) for end in range(plan.start + size, total + size, size)]
+        for branch in plan.branches:
+            assert branch.segments == tuple((end, end) for end in ends[: len(branch.segments)])
+        kept = [
+            token
+            for token, p in zip(plan.canvas, range(plan.start, total), strict=False)
+            for span in plan.keep
+            if p in span
+        ]
+        assert MASK not in kept
+        assert bool(plan.keep) == plan.shared_keep
+        if not wanted.fuse_store:
+            assert not (plan.keep and plan.scored)
+            assert len(plan.canvas) <= size or not plan.scored
+        assert len({p // size for p in plan.scored}) <= 1
+
+
+@settings(max_examples=60)
+@given(PROMPTS, BLOCKWISE, MODELS)
+def test_a_blocks_last_mask_is_not_raced_for(prompt, wanted, model):
+    """The branch that fills it has none left and would win, so with lookahead no anchor is left with one."""
+    _, steps = run(prompt, wanted, model)
+    if wanted.num_branches == 1 or wanted.anchor == "win":
+        return
+    for step in steps:
+        seen = step.reports[step.outcome.winner].positions.tolist()
+        assert sum(step.outcome.canvas[p - len(prompt)] == MASK for p in seen) != 1
 
 
 # Edges
@@ -439,7 +551,7 @@ def test_prompts_that_cannot_be_decoded_are_refused():
             new(prompt, wanted)
 
 
-@pytest.mark.parametrize("kind", [LopaSettings, D2FSettings, FastDllmSettings])
+@pytest.mark.parametrize("kind", DECODER_SETTINGS.values())
 def test_nothing_to_generate_is_finished_at_once(kind):
     session = new([1], kind(max_new_tokens=0))
     assert (session.finished, session.finish_reason, session.generated) == (True, "length", [])

@@ -12,9 +12,11 @@ from lopa_ray.config import Config, GroupSettings, ModelSettings
 from lopa_ray.errors import LopaError, SettingsError
 from lopa_ray.settings import (
     DECODER_SETTINGS,
+    BlockDiffusionSettings,
     D2FSettings,
     FastDllmSettings,
     LopaSettings,
+    VanillaSettings,
     decode_settings,
     override,
 )
@@ -55,9 +57,28 @@ BAD: list[tuple[type, dict[str, Any], list[str]]] = [
     (LopaSettings, {"num_branch": 2}, ["unknown setting num_branch = 2", "did you mean num_branches?"]),
     (LopaSettings, {"xyz": 2}, ["unknown setting xyz = 2", "known:", "block_size"]),
     (D2FSettings, {"num_branches": 2}, ["unknown setting num_branches = 2", "D2FSettings"]),
-    (FastDllmSettings, {"cache": "prefix"}, ["cache", "'prefix'", "dual"]),
+    (FastDllmSettings, {"cache": "suffix"}, ["cache", "'suffix'", "dual"]),
     (FastDllmSettings, {"fill": "schedule"}, ["schedule", "steps None"]),
-    (FastDllmSettings, {"steps": 16}, ["threshold", "steps 16"]),
+    (FastDllmSettings, {"fill": "factor", "steps": 16}, ["factor", "steps 16"]),
+    (FastDllmSettings, {"steps": 9, "max_new_tokens": 64}, ["steps", "got 9", "multiple", "(2)"]),
+    (VanillaSettings, {"steps": 9, "max_new_tokens": 64, "block_size": 32}, ["steps", "got 9", "(2)"]),
+    (VanillaSettings, {"alg_temp": 0.5, "remasking": "random"}, ["alg_temp", "random", "low_confidence"]),
+    (VanillaSettings, {"remasking": "entropy"}, ["remasking", "'entropy'", "origin"]),
+    (VanillaSettings, {"eps": 0.0}, ["eps", "got 0.0"]),
+    (BlockDiffusionSettings, {"remasking": "dynamic"}, ["remasking", "'dynamic'", "low_confidence_dynamic"]),
+    (
+        BlockDiffusionSettings,
+        {"remasking": "entropy_bounded", "ranking": "margin"},
+        ["ranking margin", "leave ranking out"],
+    ),
+    (BlockDiffusionSettings, {"sdar_confidence": 0.0}, ["sdar_confidence", "got 0.0"]),
+    (
+        LopaSettings,
+        {"branch_confidence": "geometric", "ranking": "neg_entropy"},
+        ["branch_confidence geometric", "neg_entropy"],
+    ),
+    (LopaSettings, {"stop_token_ids": ["a"]}, ["stop_token_ids", "got 'a'"]),
+    (LopaSettings, {"lookahead_below": 1.5}, ["lookahead_below", "got 1.5"]),
     (
         FastDllmSettings,
         {"fill": "schedule", "steps": 9, "max_new_tokens": 64, "block_size": 32},
@@ -139,13 +160,22 @@ def test_decode_settings_choose_the_class(name):
 
 @pytest.mark.parametrize("name", ["llada", "", None, 3, ["lopa"], {"a": 1}])
 def test_unknown_decoders(name):
-    with pytest.raises(SettingsError, match=r"decoder: got .*allowed: lopa, d2f, fast_dllm"):
+    with pytest.raises(
+        SettingsError, match=r"decoder: got .*allowed: lopa, d2f, vanilla, fast_dllm, block_diffusion"
+    ):
         decode_settings({"decoder": name})
 
 
 def test_lopa_is_the_default_decoder():
     assert decode_settings({}) == LopaSettings()
     assert Config().decode == LopaSettings()
+
+
+def test_entropy_bounded_ranks_by_entropy_and_only_it():
+    bounded = BlockDiffusionSettings(remasking="entropy_bounded")
+    assert bounded.ranking == "neg_entropy"
+    assert bounded.but(remasking="sequential").ranking == "probability"
+    assert bounded.but(eb_threshold=1.0).ranking == "neg_entropy"
 
 
 def test_override_keeps_drops_and_replaces():

@@ -13,7 +13,14 @@ from groups import MODEL
 from lopa_ray.answer import GenerationResult
 from lopa_ray.errors import SettingsError
 from lopa_ray.local import LocalEngine
-from lopa_ray.settings import D2FSettings, FastDllmSettings, GenerationSettings, LopaSettings
+from lopa_ray.settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    GenerationSettings,
+    LopaSettings,
+    VanillaSettings,
+)
 
 pytest.importorskip("outlines_core")
 
@@ -42,6 +49,8 @@ DECODERS: dict[str, GenerationSettings] = {
     "lopa, drawn": LopaSettings(max_new_tokens=48, temperature=1.0, top_p=0.9, top_k=3, min_tokens=2),
     "d2f": D2FSettings(max_new_tokens=48, block_size=16, ranking="margin"),
     "fast_dllm": FastDllmSettings(max_new_tokens=48, block_size=16),
+    "vanilla": VanillaSettings(max_new_tokens=48, steps=24, num_branches=3),
+    "block_diffusion": BlockDiffusionSettings(max_new_tokens=48, num_branches=3),
 }
 
 

@@ -1,0 +1,237 @@
+"""What a recorded decode asks for, in this project's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+from lopa_ray.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError, short, token_ids
+from lopa_ray.errors import SettingsError
+from lopa_ray.plan import Ranking
+from lopa_ray.settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    GenerationSettings,
+    LopaSettings,
+    VanillaSettings,
+)
+
+
+class _Recorded:
+    """The settings of a row, each taken once and checked; whatever is left over is unknown."""
+
+    def __init__(self, row: dict[str, Any]) -> None:
+        values = row.get("settings")
+        if not isinstance(values, dict):
+            raise MalformedCaseError(f"settings: got {short(values)}; allowed: an object")
+        self._values = dict(values)
+
+    def take(self, key: str, *types: type, default: Any = ...) -> Any:
+        value = self._values.pop(key, None)
+        if value is None and default is not ...:
+            return default
+        if type(value) not in types:
+            allowed = " or ".join(kind.__name__ for kind in types)
+            raise MalformedCaseError(f"settings.{key}: got {short(value)}; allowed: {allowed}")
+        return value
+
+    def done(self) -> None:
+        if self._values:
+            raise UnsupportedCaseError(f"unknown settings {', '.join(sorted(self._values))}")
+
+
+def _greedy(recorded: _Recorded) -> None:
+    if recorded.take("temperature", int, float, default=0):
+        raise UnsupportedCaseError("drawn tokens (temperature above 0) cannot be compared: the draws differ")
+
+
+def _block_settings(row: dict[str, Any]) -> GenerationSettings:
+    """Rows of LoPA's published decoder (`algorithm` lopa or d2f), and of D2F's for LLaDA."""
+    recorded = _Recorded(row)
+    take = recorded.take
+    algorithm = take("algorithm", str, default="d2f")
+    block_size = take("block_size", int)
+    if block_size < 1:
+        raise MalformedCaseError(f"settings.block_size: got {block_size}; allowed: 1 and more")
+    top_p = take("top_p", int, float, default=None)
+    strategy = take("sampling_strategy", str, default="default")
+    _greedy(recorded)
+    common: dict[str, Any] = {
+        "block_size": block_size,
+        "max_new_tokens": take("max_new_tokens", int) // block_size * block_size,
+        "block_add_threshold": take("block_add_threshold", int, float),
+        "decoded_token_threshold": take("decoded_token_threshold", int, float),
+        "confidence_threshold": take("skip_threshold", int, float),
+        # An unknown strategy means the default there, "margin_confidence" too.
+        "ranking": strategy if strategy in ("margin", "neg_entropy") else "probability",
+        "window_attention": "full" if take("use_full_attention", bool, default=False) else "block_causal",
+        "stop_at_eos": False,
+        "top_p": None if top_p is None or top_p >= 1 else top_p,
+        "top_k": take("top_k", int, default=None),
+    }
+    take("max_length", int, default=None)
+    single = algorithm == "d2f"
+    lookaheads = take("branching_factor", int, **({"default": 1} if single else {}))
+    ratio = min(1.0, max(0.0, take("branch_topp", int, float, default=1.0)))
+    alpha = min(1.0, max(0.0, take("selection_conf_alpha", int, float, default=0.0)))
+    keeps_base = take("branch_verification_mode", bool, default=True)
+    competes = take("base_branch_competition", bool, default=True)
+    base_wins = take("verification_force_base_winner", bool, default=False)
+    recorded.done()
+    if single:
+        return D2FSettings(**common)
+    if lookaheads <= 1 or (keeps_base and not competes):
+        lookaheads = 0
+    return LopaSettings(
+        num_branches=max(1, lookaheads + keeps_base),
+        anchor="omit" if not keeps_base else "win" if base_wins else "compete",
+        branch_confidence=f"bottom({ratio})",
+        creation_confidence_alpha=alpha,
+        **common,
+    )
+
+
+Cache: TypeAlias = Literal["none", "prefix", "dual"]
+
+_DREAM_RANKING: dict[str, Ranking] = {
+    "entropy": "neg_entropy",
+    "maskgit_plus": "probability",
+    "topk_margin": "margin",
+}
+
+
+def _dream_settings(row: dict[str, Any]) -> GenerationSettings:
+    """Rows of Dream's sampler, and of Fast-dLLM's for Dream: by schedule or by threshold, with a cache or without."""
+    recorded = _Recorded(row)
+    take = recorded.take
+    algorithm, steps = take("alg", str), take("steps", int, default=None)
+    threshold = take("threshold", int, float, default=None)
+    dual = take("dual_cache", bool, default=None)
+    values: dict[str, Any] = {
+        "sampler": "dream",
+        "block_size": take("block_length", int, default=None),
+        "max_new_tokens": take("max_new_tokens", int),
+        "eps": take("eps", float, default=1e-3),
+        "stop_at_eos": False,
+    }
+    _greedy(recorded)
+    recorded.done()
+    cache: Cache = "none" if dual is None else "dual" if dual else "prefix"
+    if algorithm == "confidence_threshold":
+        if threshold is None:
+            raise MalformedCaseError("settings.threshold: missing; alg confidence_threshold needs it")
+        # With a cache the published code takes steps for a limit that is never reached.
+        pace = steps if dual is None else None
+        return FastDllmSettings(cache=cache, confidence_threshold=threshold, steps=pace, **values)
+    if algorithm not in _DREAM_RANKING:
+        raise UnsupportedCaseError(
+            f"alg {algorithm!r} cannot be compared or is unknown; known: {', '.join(_DREAM_RANKING)}"
+        )
+    values |= {"steps": steps, "ranking": _DREAM_RANKING[algorithm]}
+    return (
+        VanillaSettings(**values)
+        if dual is None
+        else FastDllmSettings(cache=cache, fill="schedule", **values)
+    )
+
+
+_LLADA_CACHES: dict[str, Cache] = {
+    "generate": "none",
+    "generate_with_prefix_cache": "prefix",
+    "generate_with_dual_cache": "dual",
+}
+
+
+def _llada_settings(row: dict[str, Any]) -> GenerationSettings:
+    """Rows of LLaDA's sampler and of Fast-dLLM's for LLaDA; the kind says which cache."""
+    recorded = _Recorded(row)
+    take = recorded.take
+    steps, threshold = take("steps", int), take("threshold", int, float, default=None)
+    factor = take("factor", int, float, default=None)
+    values: dict[str, Any] = {
+        "sampler": "llada",
+        "block_size": take("block_length", int),
+        "max_new_tokens": take("gen_length", int),
+        "stop_at_eos": False,
+    }
+    if take("remasking", str, default="low_confidence") != "low_confidence":
+        raise UnsupportedCaseError("random remasking cannot be compared: the draws differ")
+    _greedy(recorded)
+    recorded.done()
+    cache = _LLADA_CACHES[row["kind"]]
+    if factor is not None:
+        return FastDllmSettings(cache=cache, fill="factor", factor=float(factor), **values)
+    if threshold is not None:
+        return FastDllmSettings(cache=cache, confidence_threshold=threshold, **values)
+    if cache == "none":
+        return VanillaSettings(steps=steps, **values)
+    return FastDllmSettings(cache=cache, fill="schedule", steps=steps, **values)
+
+
+def _sdar_settings(row: dict[str, Any]) -> GenerationSettings:
+    """Rows of SDAR's decoders, which draw; recorded with the most likely token in place of each draw."""
+    recorded = _Recorded(row)
+    take = recorded.take
+    length = take("gen_length", int)
+    values: dict[str, Any] = {
+        "remasking": take("remasking_strategy", str),
+        "block_size": take("block_length", int),
+        "denoising_steps": take("denoising_steps", int),
+        # Rounded up to whole blocks there.
+        "max_new_tokens": len(token_ids(row, "tokens")),
+        "sdar_confidence": take("temperature", int, float, default=1.0),
+        "top_k": take("top_k", int, default=None) or None,
+        "top_p": take("top_p", int, float, default=None),
+        "stop_at_eos": False,
+    }
+    for name, key in (("confidence_threshold", "confidence_threshold"), ("eb_threshold", "eb_threshold")):
+        threshold = take(key, int, float, default=None)
+        if threshold is not None:
+            values[name] = threshold
+    ends = take("stopping_criteria_idx", list, default=None)
+    values |= {"ignore_eos": True} if ends is None else {"stop_token_ids": tuple(ends)}
+    recorded.done()
+    if length > values["max_new_tokens"]:
+        raise MalformedCaseError(f"tokens: got {values['max_new_tokens']}, fewer than gen_length {length}")
+    if row["kind"] == "sdar_eval":
+        values["top_k"] = None  # There confidences are those before top_k, and tokens the same.
+    return BlockDiffusionSettings(**values)
+
+
+DECODES: dict[str, Callable[[dict[str, Any]], GenerationSettings]] = {
+    "lopa": _block_settings,
+    "d2f": _block_settings,
+    "d2f_llada": _block_settings,
+    "vanilla_dream": _dream_settings,
+    "fast_dream_nocache_threshold": _dream_settings,
+    "fast_dream_prefix_cache": _dream_settings,
+    "fast_dream_prefix_cache_entropy": _dream_settings,
+    "fast_dream_dual_cache": _dream_settings,
+    "fast_dream_dual_cache_entropy": _dream_settings,
+    "generate": _llada_settings,
+    "generate_with_prefix_cache": _llada_settings,
+    "generate_with_dual_cache": _llada_settings,
+    "sdar_dynamic": _sdar_settings,
+    "sdar_static": _sdar_settings,
+    "sdar_sequential": _sdar_settings,
+    "sdar_stop": _sdar_settings,
+    "sdar_confidence": _sdar_settings,
+    "sdar_edge": _sdar_settings,
+    "sdar_topk1": _sdar_settings,
+    "sdar_eval": _sdar_settings,
+    "sdar_entropy_jetengine": _sdar_settings,
+}
+"""How the settings of each kind of recorded decode are said here."""
+
+
+def decode_settings_of(case: Case) -> GenerationSettings:
+    """The settings that reproduce a case. Raises MalformedCaseError and UnsupportedCaseError."""
+    if case.kind not in DECODES:
+        raise UnsupportedCaseError(
+            f"{case.kind!r} is not implemented; known: {', '.join([*DECODES, 'forward'])}"
+        )
+    try:
+        return DECODES[case.kind](case.row)
+    except SettingsError as error:
+        raise UnsupportedCaseError(f"settings refused: {error}") from None

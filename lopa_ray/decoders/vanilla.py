@@ -1,0 +1,93 @@
+"""The samplers that Dream and LLaDA were published with: every call feeds everything, a schedule says how
+many positions it fills.
+
+Dream's `diffusion_generate` (arXiv 2508.15487) and LLaDA's `generate` (arXiv 2502.09992), by `sampler`.
+Random choices are reproducible here, and so are others than torch's generator would make. Dream's ranks by
+logits in half precision: its recorded decodes agree with that, and some of them not with fp32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lopa_ray.branching import Score
+from lopa_ray.decoders.blockwise import BlockwiseSession, Window
+from lopa_ray.filling import drawn, dream_schedule, dream_shares, each, even_schedule, ranked
+from lopa_ray.plan import Sampling
+from lopa_ray.settings import MaskedAnswerSettings, VanillaSettings
+
+
+class MaskedAnswerSession(BlockwiseSession):
+    """One request whose whole answer is masked from the start, and the schedule of its blocks."""
+
+    settings: MaskedAnswerSettings
+
+    @property
+    def _dream(self) -> bool:
+        """Whether it follows Dream's sampler, and not LLaDA's."""
+        sampler = self.settings.sampler
+        return (self.vocabulary.family == "dream") if sampler == "auto" else sampler == "dream"
+
+    @property
+    def sampling(self) -> Sampling:
+        """LLaDA computes confidences in fp64, and at temperature 1, whatever tokens are drawn at."""
+        sampling = super().sampling
+        return sampling if self._dream else replace(sampling, precision="float64", confidence_temperature=1.0)
+
+    @property
+    def step_limit(self) -> int:
+        """A schedule may plan calls that decide nothing; each of the others decides a position."""
+        return self.settings.max_new_tokens + (self.settings.steps or 0)
+
+    def _block_after(self, position: int) -> range:
+        size = self.settings.block_size or max(1, self.settings.max_new_tokens)
+        start = position - (position - len(self.prompt)) % size
+        return range(start, min(start + size, self.max_len))
+
+    def _window(self) -> Window:
+        total = self.max_len
+        return Window(range(total), ((total, total),), self._block)
+
+    @property
+    def _block_steps(self) -> int:
+        """Calls that the schedule has for a block."""
+        steps = self.settings.steps
+        return len(self._block) if steps is None else steps // self.settings.num_blocks
+
+    def _share(self, first: int | None = None) -> int:
+        """How many positions the schedule lets this call fill; `first`: how many the block's first call fills.
+
+        Counted from a whole block: what lookahead adds brings the end nearer, and changes no call's share.
+        Where a constraint held fills back, the calls beyond the schedule fill one each.
+        """
+        masks, steps = len(self._block), self._block_steps
+        schedule = (
+            dream_schedule(masks, steps, self.settings.eps, first)
+            if self._dream
+            else even_schedule(masks, steps)
+        )
+        return schedule[self._calls] if self._calls < len(schedule) else 1
+
+
+class VanillaSession(MaskedAnswerSession):
+    """One request under a published sampler."""
+
+    settings: VanillaSettings
+
+    @property
+    def sampling(self) -> Sampling:
+        """Dream's ranks by logits in half precision."""
+        sampling = super().sampling
+        return replace(sampling, precision="float16") if self._dream else sampling
+
+    def _chosen(self, scores: dict[int, Score]) -> list[int]:
+        settings, step = self.settings, self.steps
+        if settings.remasking == "origin":
+            shares = dream_shares(self._block_steps, settings.eps)
+            chance = float(shares[self._calls]) if self._calls < len(shares) else 1.0
+            return each(scores, chance, settings.seed, step)
+        if settings.remasking == "random":
+            return drawn(scores, self._share(), float("inf"), settings.seed, step)
+        if settings.alg_temp > 0:
+            return drawn(scores, self._share(), settings.alg_temp, settings.seed, step)
+        return ranked(scores)[: self._share()]

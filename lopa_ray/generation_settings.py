@@ -1,0 +1,113 @@
+"""What a request may ask of every decoder: lengths, sampling, ends and structure of the answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from lopa_ray.json_schema import schema_regex
+from lopa_ray.plan import Ranking
+from lopa_ray.regex import alternatives, literal
+from lopa_ray.strict import Strict
+
+GUIDED = ("guided_regex", "guided_choice", "guided_json")
+"""Settings that say what the answer's text has to match."""
+
+
+class GenerationSettings(Strict):
+    """What every decoder understands."""
+
+    decoder: str
+    """Which decoder fills the canvas."""
+
+    max_new_tokens: int = Field(default=256, ge=0)
+    """Exact number of positions after the prompt; the answer may end earlier with EOS."""
+
+    min_tokens: int = Field(default=0, ge=0)
+    """The first `min_tokens` positions of the answer never get EOS."""
+
+    ignore_eos: bool = False
+    """Decode all of `max_new_tokens`; EOS neither ends the request nor stops new blocks."""
+
+    stop_at_eos: bool = True
+    """End once every position before the first EOS is decided. The published decoders do not:
+    they fill the rest of the canvas too, and count those steps; false reproduces that."""
+
+    stop_token_ids: tuple[int, ...] = ()
+    """Ids that end the answer like EOS, beside those that the checkpoint names."""
+
+    temperature: float = Field(default=0.0, ge=0.0)
+    """0 chooses the most likely token; above 0 tokens are drawn."""
+
+    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Keep the smallest set of tokens whose probability reaches this, renormalised (also at temperature 0)."""
+
+    top_k: int | None = Field(default=None, ge=1)
+    """Keep this many most likely tokens, renormalised, after top_p (also at temperature 0)."""
+
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Same prompt, settings and seed: same tokens, on any number of workers."""
+
+    ranking: Ranking = "probability"
+    """Score that ranks positions."""
+
+    top_logprobs: int = Field(default=0, ge=0, le=20)
+    """How many of the most likely tokens the trace lists per position."""
+
+    guided_regex: str | None = None
+    """The answer's text is what this regular expression (Rust's syntax) matches as a whole."""
+
+    guided_choice: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """The answer's text is one of these."""
+
+    guided_json: str | None = None
+    """The answer's text is JSON that is valid under this JSON schema, given as JSON text or as a mapping."""
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the answer's text has to match something."""
+        return any(getattr(self, name) is not None for name in GUIDED)
+
+    @property
+    def pattern(self) -> str | None:
+        """The regular expression that the answer's text has to match; None: any text will do.
+
+        Raises SettingsError for a JSON schema that cannot be kept.
+        """
+        if self.guided_json is not None:
+            return schema_regex(self.guided_json)
+        if self.guided_choice is not None:
+            return alternatives(map(literal, self.guided_choice))
+        return self.guided_regex
+
+    @field_validator("guided_choice", "stop_token_ids", mode="before")
+    @classmethod
+    def _list_as_tuple(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("guided_json", mode="before")
+    @classmethod
+    def _schema_as_text(cls, value: Any) -> Any:
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _one_pattern_that_can_end(self) -> Self:
+        given = [name for name in GUIDED if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"got {' and '.join(given)}; allowed: one of them; leave the others out")
+        if given and self.ignore_eos:
+            raise ValueError(
+                f"ignore_eos: got true with a pattern or schema ({given[0]}), whose answers end where the match "
+                "does; leave ignore_eos out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _min_fits_max(self) -> Self:
+        if self.min_tokens > self.max_new_tokens:
+            raise ValueError(
+                f"min_tokens ({self.min_tokens}) exceeds max_new_tokens ({self.max_new_tokens}); lower it"
+            )
+        return self

@@ -1,0 +1,76 @@
+"""Lookahead: the race of an anchor and its forks, for any decoder (LoPA, arXiv 2512.16229, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from lopa_ray.branching import Fork, Score, lookahead_forks
+from lopa_ray.budget import AutoBudget
+from lopa_ray.constraint import Fit
+from lopa_ray.plan import BranchReport, Decision
+from lopa_ray.selection import DONE, mix, parse_metric, winner
+from lopa_ray.settings import GenerationSettings, LookaheadSettings
+
+
+def adopted(fork: Fork | None) -> tuple[Decision, ...]:
+    """What a branch adds to the anchor."""
+    return () if fork is None else (fork.decision,)
+
+
+class Lookahead:
+    """The forks of the last winner, and how they are compared with the anchor. None stands for the anchor."""
+
+    def __init__(self, settings: GenerationSettings) -> None:
+        """Where settings know no lookahead there is the anchor alone, ever."""
+        if not isinstance(settings, LookaheadSettings):
+            settings = LookaheadSettings(decoder=settings.decoder)
+        self._settings = settings
+        self._metric = parse_metric(self._settings.branch_confidence)
+        self._auto = (
+            AutoBudget(self._settings.num_branches) if self._settings.branch_budget == "auto" else None
+        )
+        self._forks: list[Fork] = []
+
+    @property
+    def on(self) -> bool:
+        """Whether there may ever be forks."""
+        return self._settings.num_branches > 1
+
+    @property
+    def adopts_last(self) -> bool:
+        """A fork that fills a block's last mask has none left and wins, so it need not run: it can be adopted."""
+        return self.on and self._settings.anchor != "win"
+
+    def field(self, num_branches: int) -> list[Fork | None]:
+        """Who runs in a step of at most `num_branches`: forks first, so that ties go to them, then the anchor."""
+        if self._auto is not None:
+            num_branches = min(num_branches, self._auto.branches)
+        omitted = self._settings.anchor == "omit"
+        forks = 0 if num_branches == 1 else num_branches - (not omitted)
+        field: list[Fork | None] = list(self._forks[:forks])
+        return field if omitted and field else [*field, None]
+
+    def confidences(self, field: Sequence[Fork | None], reports: Sequence[BranchReport]) -> tuple[float, ...]:
+        """Branch confidence, mixed with creation confidence (1.0 for the anchor); DONE for a branch without masks."""
+        alpha = self._settings.creation_confidence_alpha
+        return tuple(
+            mix(1.0 if fork is None else fork.creation, self._confidence(report), alpha)
+            for fork, report in zip(field, reports, strict=True)
+        )
+
+    def _confidence(self, report: BranchReport) -> float:
+        scores = report.scores.tolist()
+        return self._metric(scores) if scores else DONE
+
+    def winner(self, confidences: Sequence[float]) -> int:
+        """Index of the highest confidence; the anchor's, where it is set to win."""
+        if self._auto is not None:
+            self._auto.observe(confidences)
+        return len(confidences) - 1 if self._settings.anchor == "win" else winner(confidences)
+
+    def look(self, masked: Iterable[int], scores: dict[int, Score], fit: Fit | None) -> None:
+        """Make the next step's forks from what the winner's scores say of the positions that are still masked."""
+        most = 0 if not self.on else self._settings.num_branches - (self._settings.anchor != "omit")
+        self._forks = lookahead_forks(masked, scores, most, fit)
+        if all(fork.decision.probability > self._settings.lookahead_below for fork in self._forks):
+            self._forks = []
