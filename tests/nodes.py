@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,17 +39,20 @@ def environment() -> dict[str, str]:
 def head(folder: Path, *options: str) -> Iterator[Head]:
     """A head with its dashboard, on ports of its own."""
     port, dashboard = free_port(), free_port()
+    # Not in `folder`: the names of Ray's sockets must not be long.
+    temporary = Path(tempfile.mkdtemp(prefix="lopa-", dir="/tmp"))
     process = start_node(
         folder / "head.log",
         f"--head --node-ip-address=127.0.0.1 --port={port}",
         f"--dashboard-host=127.0.0.1 --dashboard-port={dashboard} --ray-client-server-port={free_port()}",
-        f"--dashboard-agent-listen-port={free_port()} --temp-dir={short(folder)}",
+        f"--dashboard-agent-listen-port={free_port()} --temp-dir={temporary}",
         *options,
     )
     try:
         yield Head(process, f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", environment())
     finally:
         end(process)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def start_node(log: Path, *options: str, prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
@@ -79,10 +84,3 @@ def end(process: subprocess.Popen[bytes]) -> None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
     process.wait()
-
-
-def short(folder: Path) -> Path:
-    """A folder for Ray's sockets, whose names must not be long: pytest's own are."""
-    link = Path("/tmp") / f"lopa-{os.getpid()}-{folder.name[-8:]}"
-    link.mkdir(exist_ok=True)
-    return link
