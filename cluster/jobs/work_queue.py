@@ -10,6 +10,7 @@ from typing import Any
 import ray
 
 from actors.master import unwrapped
+from actors.placement import Reservation, inside
 from cluster.jobs.group import Decoded, JobGroup
 from cluster.jobs.source import Chunk
 from lopa_ray.config import Config
@@ -31,6 +32,7 @@ WAKE_S = 2.0
 @dataclass(slots=True, eq=False)
 class _Group:
     actor: Any
+    reservation: Reservation
     starting: Any
     """Call of `start`; None once it has returned."""
     hands: dict[Any, Chunk] = field(default_factory=dict)
@@ -77,10 +79,13 @@ class WorkQueue:
         self.given_up: list[Chunk] = []
 
     def _add_group(self) -> None:
-        # It waits more than it computes; its workers ask for what they need themselves.
-        remote: Any = ray.remote(JobGroup).options(num_cpus=0, max_restarts=0, max_concurrency=self._fill + 2)
+        reservation = Reservation(self._config)
+        # It waits more than it computes: the places are for its workers.
+        remote: Any = ray.remote(JobGroup).options(
+            num_cpus=0, max_restarts=0, max_concurrency=self._fill + 2, **inside(reservation.places)
+        )
         actor = remote.remote(self._config.as_dict(), self._raw)
-        self._groups.append(_Group(actor, actor.start.remote()))
+        self._groups.append(_Group(actor, reservation, actor.start.remote()))
 
     def run(self, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, Decoded]]:
         """Chunks with their results, as they come; those that are missing at the end are in `given_up`.
@@ -146,7 +151,7 @@ class WorkQueue:
         self._dissolve(group)
 
     def _dissolve(self, group: _Group) -> None:
-        ray.kill(group.actor)
+        _end(group)
         self._groups.remove(group)
         for chunk in reversed(group.hands.values()):
             self._attempts[chunk.index] += 1
@@ -158,5 +163,10 @@ class WorkQueue:
     def close(self) -> None:
         """End all groups."""
         for group in self._groups:
-            ray.kill(group.actor)
+            _end(group)
         self._groups = []
+
+
+def _end(group: _Group) -> None:
+    ray.kill(group.actor)
+    group.reservation.release()

@@ -84,7 +84,7 @@ def test_recruits_who_fail_are_tried_again_but_not_for_ever(
 
     async def main() -> None:
         awake = asyncio.Event()
-        recruits = Recruits(hire, PATIENCE_S, awake.set)
+        recruits = Recruits(hire, ray.kill, PATIENCE_S, awake.set)
         recruits.want(1)
         await awake.wait()
         assert recruits.ready and recruits.take() == []
