@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from groups import MODEL
-from nodes import Head, head
+from ray_nodes import Head, head
 from served import wait_until
 
 from lopa_ray.config import Config

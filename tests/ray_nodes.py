@@ -30,26 +30,27 @@ class Head:
 
 
 def environment() -> dict[str, str]:
-    """What nodes and their clients are started with; a Ray that tests use otherwise is none of theirs."""
-    own = {"RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"}
-    return {name: value for name, value in os.environ.items() if name not in own}
+    """What nodes and their clients are started with: workers find the project and the tests' own modules."""
+    inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @contextlib.contextmanager
-def head(folder: Path, *options: str) -> Iterator[Head]:
-    """A head with its dashboard, on ports of its own."""
+def head(folder: Path, *options: str, prefix: Sequence[str] = (), host: str = "127.0.0.1") -> Iterator[Head]:
+    """A head on ports of its own; `prefix` is put in front of its command."""
     port, dashboard = free_port(), free_port()
     # Not in `folder`: the names of Ray's sockets must not be long.
     temporary = Path(tempfile.mkdtemp(prefix="lopa-", dir="/tmp"))
     process = start_node(
         folder / "head.log",
-        f"--head --node-ip-address=127.0.0.1 --port={port}",
+        f"--head --node-ip-address={host} --port={port}",
         f"--dashboard-host=127.0.0.1 --dashboard-port={dashboard} --ray-client-server-port={free_port()}",
         f"--dashboard-agent-listen-port={free_port()} --temp-dir={temporary}",
         *options,
+        prefix=prefix,
     )
     try:
-        yield Head(process, f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", environment())
+        yield Head(process, f"{host}:{port}", f"http://127.0.0.1:{dashboard}", environment())
     finally:
         end(process)
         shutil.rmtree(temporary, ignore_errors=True)
