@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A job on nodes that Slurm gives: a Ray cluster over all of them, which ends with the job.
 #   sbatch cluster/deploy/slurm.sh --input /data/prompts.jsonl --output /data/results.jsonl \
-#       --config d2f-dream-7b --groups 4 --workers 4
+#       --config d2f-dream-7b --groups 16 --workers 1
 # Arguments go to `python -m cluster.jobs`; input, output and checkpoints lie where all nodes see them. With the
 # same arguments a job that ran out of time goes on where it was.
 #SBATCH --job-name=lopa-ray

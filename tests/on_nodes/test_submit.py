@@ -132,3 +132,19 @@ def check(output: Path) -> None:
         else:
             assert row["id"] == f"no {number}"
             assert row["token_ids"] == local.generate([1 + number % 90, 5]).token_ids
+
+
+def test_the_example_submits_a_job(cluster: Head, tmp_path: Path) -> None:
+    options = ["--address", cluster.dashboard, "--folder", str(tmp_path), "--python", sys.executable]
+    job = ["--workers=1", "--set=group.num_cpus=0.5"]
+    done = subprocess.run(
+        [sys.executable, "examples/submit_a_job.py", *options, "--prompts=4", "--", *job],
+        cwd=ROOT,
+        env=cluster.environment,
+        capture_output=True,
+        text=True,
+        timeout=DONE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 of 4 lines (100.0 %)" in done.stdout and "4 results, " in done.stdout

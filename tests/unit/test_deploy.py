@@ -205,7 +205,7 @@ def test_what_they_run_exists_and_takes_these_arguments() -> None:
                 assert path in [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]]
 
 
-@pytest.mark.parametrize(("name", "groups"), [("rayjob.yaml", 2), ("rayservice.yaml", 2)])
+@pytest.mark.parametrize(("name", "groups"), [("rayjob.yaml", 8), ("rayservice.yaml", 1)])
 def test_groups_have_the_gpus_that_they_need(name: str, groups: int) -> None:
     manifest = read(name)
     if name == "rayjob.yaml":
