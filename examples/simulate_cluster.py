@@ -1,7 +1,7 @@
 """What to expect of a cluster that one does not have yet: up to 1,024 branch actors in 64 groups.
 
     python examples/simulate_cluster.py                       # the tables of docs/cluster.md
-    python examples/simulate_cluster.py --measure             # measure the costs of messages on this machine
+    python examples/simulate_cluster.py --measure MACHINE     # measure the costs of messages first; MACHINE names it
 
 The model. A group's master is one process, so what it does for its workers and branches adds up; the
 workers compute at the same time, so the slowest decides:
@@ -10,7 +10,7 @@ workers compute at the same time, so the slowest decides:
     plan     = per_branch * branches in flight                  planning, selection, events
     messages = per_step + per_worker * workers + round trip     one call and one answer per worker
     commit   = bytes of the blocks that ended / bandwidth + round trip, if there is more than one worker
-    forward  = the slowest worker's max(weights / memory bandwidth, operations / compute), with a jitter
+    forward  = the slowest worker's overhead + max(weights / memory bandwidth, operations / compute), with a jitter
 
 Branches are spread evenly: a worker has ceil(requests * branches / workers). A request takes
 tokens / TPF steps, and commits tokens / block size blocks of K/V in them. Groups share nothing but the
@@ -25,8 +25,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import platform
 import random
 import statistics
 from dataclasses import dataclass
@@ -51,7 +49,8 @@ class Scenario:
 
 
 LATENCY = [
-    Scenario(1, workers, 1, network) for workers, network in [(1, "nvlink"), (5, "nvlink"), (5, "10 GbE")]
+    *[Scenario(1, workers, 1, "nvlink") for workers in (1, 3, 5, 8)],
+    Scenario(1, 5, 1, "10 GbE"),
 ]
 
 THROUGHPUT = [
@@ -83,7 +82,8 @@ def simulate(scenario: Scenario, costs: dict[str, Any]) -> dict[str, Any]:
     compute = 1000 * operations / (device["teraflops"] * 1e12)
     memory = 1000 * 2 * model["parameters"] / (device["gigabytes_per_s"] * 1e9)
     forward = statistics.fmean(
-        max(compute, memory) * max(draw.lognormvariate(0, device["jitter"]) for _ in range(scenario.workers))
+        (device["overhead_ms"] + max(compute, memory))
+        * max(draw.lognormvariate(0, device["jitter"]) for _ in range(scenario.workers))
         for _ in range(max(1, STEPS // scenario.workers))
     )
     commit = ended * block_ms if scenario.workers > 1 else 0.0
@@ -132,7 +132,7 @@ def _number(value: Any) -> str:
 # Measuring
 
 
-def measure(workers: list[int], num_branches: int) -> dict[str, Any]:
+def measure(machine: str, workers: list[int], num_branches: int) -> dict[str, Any]:
     """Decode with groups of several sizes, and fit the master's costs to what their steps took."""
     import numpy as np
 
@@ -144,8 +144,8 @@ def measure(workers: list[int], num_branches: int) -> dict[str, Any]:
     waits = np.array([row["scatter"] + row["gather"] for row in rows])
     slope, start = np.polyfit(sizes, waits, 1)
     return {
-        "command": "OMP_NUM_THREADS=1 python examples/simulate_cluster.py --measure",
-        "machine": f"{os.cpu_count()} CPU cores, {platform.machine()}, Python {platform.python_version()}",
+        "command": "OMP_NUM_THREADS=1 python examples/simulate_cluster.py --measure MACHINE",
+        "machine": machine,
         "medians_ms": rows,
         "ms_per_branch": round(
             statistics.median(row["plan"] + row["select"] for row in rows) / num_branches, 4
@@ -172,8 +172,8 @@ def _medians(workers: int, settings: Any) -> dict[str, float]:
         engine = await AsyncRayEngine.start(config)
         try:
             sessions = SessionFactory(config, engine.info.vocabulary, None)
-            for first in range(1, 11):
-                session = sessions.session([first, 2, 3, 4], settings)
+            for first in range(20, 30):
+                session = sessions.session([first, 30, 31, 32], settings)
                 steps.extend([asdict(timing) async for _, _, timing in engine.decode(session)])
         finally:
             engine.close()
@@ -192,11 +192,11 @@ def _medians(workers: int, settings: Any) -> dict[str, float]:
 def main() -> None:
     """Parse the command line; measure, or print the tables."""
     parser = argparse.ArgumentParser(description="Simulate a cluster of decode groups.")
-    parser.add_argument("--measure", action="store_true", help="measure the costs of messages first")
+    parser.add_argument("--measure", metavar="MACHINE", help="measure the costs of messages on this machine")
     arguments = parser.parse_args()
     costs = json.loads(COSTS.read_text(encoding="utf-8"))
-    if arguments.measure:
-        costs["measured"] = measure([1, 2, 4, 8], num_branches=8)
+    if arguments.measure is not None:
+        costs["measured"] = measure(arguments.measure, [1, 2, 4, 8], num_branches=8)
         COSTS.write_text(json.dumps(costs, indent=2) + "\n", encoding="utf-8")
     for title, scenarios in (("One request at a time", LATENCY), ("Busy groups", THROUGHPUT)):
         print(f"{title}\n\n{table([simulate(scenario, costs) for scenario in scenarios])}\n")

@@ -79,10 +79,10 @@ def test_what_a_slow_link_costs(link: SlowLink, tmp_path: Path) -> None:
             link.delay_s = delay / 1000
             found = decode(first.address, here)
             assert (found["nodes"], found["tokens"]) == (2, "equal")
-            for name, phases in found["median_ms"].items():
-                steps.setdefault(name, {})[delay] = phases["step"]
-                print(f"{name}, {delay:g} ms each way: {phases}")
+            for name, phases in found["ms"].items():
+                fastest, median, slowest = phases["step"]
+                steps.setdefault(name, {})[delay] = fastest
+                print(f"{name}, {delay:g} ms each way: {fastest} / {median} / {slowest} ms per step")
     for name, by_delay in steps.items():
-        # A step is a call and its answer: the delay counts twice, and twice more at most for K/V.
-        assert by_delay[20.0] - by_delay[0.0] > 2 * 20 * 0.8, name
-        assert by_delay[20.0] - by_delay[0.0] < 8 * 20, name
+        # A step is a call and its answer, so the delay counts twice; K/V that crosses as well adds a few more.
+        assert 2 * 20 < by_delay[20.0] < by_delay[0.0] + 8 * 20, name
