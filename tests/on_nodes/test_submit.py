@@ -72,6 +72,7 @@ def driver(cluster: Head) -> psutil.Process:
     return found
 
 
+@pytest.mark.timeout(4 * DONE_S)
 def test_a_job_killed_half_way_and_submitted_again_ends_with_each_prompt_once(
     cluster: Head, prompts: Path, tmp_path: Path
 ) -> None:
