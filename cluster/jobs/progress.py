@@ -36,24 +36,23 @@ class Progress:
         self._steps += decoded.steps
         for failure in decoded.failures:
             self.say(f"line {failure.line}: {failure.error}")
-        if self._before + self._lines == self._total:
-            self._reported = 0.0
-            self.report()
 
-    def report(self) -> None:
-        """One line, if the last one is some time ago."""
+    def report(self, groups: int) -> None:
+        """One line, if the last one is some time ago; `groups` are at work."""
         now = time.monotonic()
-        if now - self._reported < REPORT_S:
+        done = self._before + self._lines
+        if now - self._reported < REPORT_S and done < self._total:
             return
         self._reported = now
         seconds = now - self.began
-        done, rate = self._before + self._lines, self._lines / seconds
+        rate = self._lines / seconds
         parts = [f"{done} of {self._total} lines ({100 * done / self._total:.1f} %)"]
         if self._lines:
             parts += [f"{rate:.2f} lines/s", f"{self._tokens / seconds:.1f} tokens/s"]
             parts += [f"TPF {self._tokens / max(self._steps, 1):.2f}"]
             parts += [f"{(self._total - done) / rate:.0f} s left"] if done < self._total else []
         parts += [f"{self._failed} failed"] if self._failed else []
+        parts += [f"{groups} groups at work"]
         self.say(", ".join(parts))
 
     @staticmethod

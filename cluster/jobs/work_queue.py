@@ -60,9 +60,10 @@ class WorkQueue:
         *,
         raw: bool,
         on_loss: Callable[[str], None],
-        on_wake: Callable[[], None],
+        on_wake: Callable[[int], None],
     ) -> None:
-        """Starts the groups. `on_loss` is told what was lost; `on_wake` is called now and then."""
+        """Starts the groups. `on_loss` is told what was lost; `on_wake`, now and then, how many groups
+        are at work: others wait for a place or load the model."""
         self._config = config
         self._raw = raw
         self._on_loss = on_loss
@@ -113,7 +114,7 @@ class WorkQueue:
                     else:
                         self._losses = 0
                         yield group.hands.pop(call), result
-            self._on_wake()
+            self._on_wake(sum(group.starting is None for group in self._groups))
 
     def _another(self, chunks: Iterator[Chunk]) -> bool:
         """Whether a chunk waits, at the head of the queue."""

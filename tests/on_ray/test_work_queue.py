@@ -48,7 +48,7 @@ def queue(
     kind: Any = getattr(request, "param", FragileGroup)
     monkeypatch.setattr(cluster.jobs.work_queue, "JobGroup", kind)
     config = Config.parse({"model": {"path": str(tmp_path), "slots": 2}, "group": {"num_cpus": 0.5}})
-    queue = WorkQueue(config, 2, raw=True, on_loss=losses.append, on_wake=lambda: None)
+    queue = WorkQueue(config, 2, raw=True, on_loss=losses.append, on_wake=lambda groups: None)
     yield queue
     queue.close()
 

@@ -211,11 +211,17 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
 def test_progress_counts_what_was_done_before(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(5, 2, {0, 2})
     failure = Failed(4, "too long")
+    progress.report(1)  # too soon
     progress.add(Decoded(("{}", "{}"), (failure,), 10, 2))
+    progress.report(1)
     said = capsys.readouterr().out
     assert "3 of 5 lines are done already" in said
     assert "line 4: too long" in said
-    assert "5 of 5 lines (100.0 %)" in said and "TPF 5.00, 1 failed" in said
+    assert (
+        "5 of 5 lines (100.0 %)" in said
+        and "TPF 5.00, 1 failed, 1 groups at work" in said
+        and said.count("of 5 lines (") == 1
+    )
 
 
 @pytest.mark.parametrize(
