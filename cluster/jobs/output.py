@@ -77,11 +77,16 @@ class Output:
                 return Result(**note["result"])
             self._file_system.makedirs(self._parts, exist_ok=True)
             self.done = {
-                int(match[1]): name
-                for name in self._file_system.ls(self._parts, detail=False)
-                if (match := PART.search(name))
+                int(match[1]): name for name in self._names_of_parts() if (match := PART.search(name))
             }
         return None
+
+    def _names_of_parts(self) -> list[str]:
+        try:
+            names: list[str] = self._file_system.ls(self._parts, detail=False)
+        except FileNotFoundError:  # an object store has no empty folders
+            return []
+        return names
 
     def _read_note(self) -> dict[str, Any] | None:
         if not self._file_system.exists(self._note):
