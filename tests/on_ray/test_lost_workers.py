@@ -8,12 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import ray
 from fates import Fates
-from groups import config
 from trials import WORKERS, Oracle, Trial, actor_pids, end, fated
-
-from actors.engine import RayEngine
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +51,6 @@ def test_killed_while_idle(group: tuple[Trial, Fates]) -> None:
         time.sleep(0.1)
     trial.until_there_are(WORKERS)
     assert trial.engine.status().problem is None
-
-
-def test_a_replacement_takes_the_place_of_the_killed_in_a_full_cluster(oracle: Oracle) -> None:
-    everything = ray.cluster_resources()["CPU"]
-    half = config(group={"num_workers": 2, "num_cpus": everything / 2})
-    with RayEngine.from_config(half) as engine:
-        trial = Trial(engine, oracle)
-        # Beyond the places of the group there is no room, and nobody who waits for some may take its place.
-        engine.resize(3)
-        trial.until(lambda: engine.status().coming == 1)
-        end(actor_pids("BranchWorker")[0], signal.SIGKILL)
-        trial.batch(3)
-        trial.until(lambda: engine.status().workers == 2)
 
 
 def test_killed_where_kv_travel_by_object_store(tmp_path: Path, oracle: Oracle) -> None:
