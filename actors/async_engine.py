@@ -17,6 +17,7 @@ import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
 from actors.clients import StepEvents
 from actors.master import MasterStatus, start_master, unwrapped
+from actors.placement import Reservation
 from lopa_ray.config import Config
 from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.plan import Plan, StepOutcome, StepTiming
@@ -31,11 +32,18 @@ class AsyncRayEngine:
     """Master and branch workers of one group, on the Ray that this process is connected to."""
 
     def __init__(
-        self, master: Any, info: WorkerInfo, client: str, stream: Any, on_step: OnStep | None
+        self,
+        master: Any,
+        reservation: Reservation,
+        info: WorkerInfo,
+        client: str,
+        stream: Any,
+        on_step: OnStep | None,
     ) -> None:
         """Over a master actor that is started already; see `start`. Needs a running event loop."""
         self.info = info
         self._master = master
+        self._reservation = reservation
         self._on_step = on_step
         self._client = client
         self._numbers = itertools.count()
@@ -54,7 +62,8 @@ class AsyncRayEngine:
         on_step: OnStep | None = None,
     ) -> Self:
         """Start a group; `on_step` sees every step's events. Raises what `Master.start` raises."""
-        master, client = start_master(config, runner_factory), uuid.uuid4().hex
+        reservation, client = Reservation(config), uuid.uuid4().hex
+        master = start_master(config, runner_factory, reservation.places)
         try:
             with unwrapped():
                 info = await master.start.remote()
@@ -62,8 +71,9 @@ class AsyncRayEngine:
                 await (await anext(stream))
         except BaseException:
             ray.kill(master)
+            reservation.release()
             raise
-        return cls(master, info, client, stream, on_step)
+        return cls(master, reservation, info, client, stream, on_step)
 
     async def decode(self, session: DecodeSession) -> AsyncGenerator[Step, None]:
         """The steps of a request. Closing the iterator frees its slot at the next step.
@@ -108,6 +118,7 @@ class AsyncRayEngine:
             task.cancel()
         self._lose(WorkerLostError("the group was closed"))
         ray.kill(self._master)
+        self._reservation.release()
 
     async def _read(self, stream: Any) -> None:
         try:

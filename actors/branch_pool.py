@@ -10,47 +10,22 @@ from typing import Any
 
 import ray
 from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+from ray.util.placement_group import PlacementGroup
 
 from actors.branch_worker import BranchWorker, RunnerFactory, WorkerInfo, default_runner
 from actors.elastic_group import Membership, abandon, open_store
+from actors.placement import Seats, actor_options
 from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
 from lopa_ray.device import DEVICES
-from lopa_ray.errors import CapacityError, LopaError, TransferError, WorkerError, WorkerLostError
+from lopa_ray.errors import LopaError, TransferError, WorkerError, WorkerLostError
 from lopa_ray.plan import StepPlan, StepReport, Work
-
-
-def actor_options(config: Config) -> dict[str, Any]:
-    """What one worker asks of Ray. The master owns replacement, so Ray restarts nothing."""
-    group, resource = config.group, DEVICES[config.model.device].ray_resource
-    options: dict[str, Any] = {"num_cpus": group.num_cpus, "max_restarts": 0, "max_task_retries": 0}
-    resources = dict(group.resources)
-    if resource == "GPU":
-        options["num_gpus"] = group.num_accelerators
-    elif resource != "CPU":
-        resources[resource] = group.num_accelerators
-    if resources:
-        options["resources"] = resources
-    return options
 
 
 def uses_store(config: Config) -> bool:
     """Whether K/V travels by object store rather than by collective."""
     shared = config.model.device != "cpu" and config.group.num_accelerators < 1
     return config.group.transfer == "object_store" or (config.group.transfer == "auto" and shared)
-
-
-def check_room(config: Config, room: dict[str, float]) -> None:
-    """Raises CapacityError if the workers need more than `room` (resource → amount)."""
-    options = actor_options(config)
-    wanted = {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0.0), **options.get("resources", {})}
-    for name, each in wanted.items():
-        needed = each * config.group.num_workers
-        if needed > room.get(name, 0.0):
-            raise CapacityError(
-                f"{config.group.num_workers} workers need {needed:g} {name}, but Ray has "
-                f"{room.get(name, 0.0):g}; lower num_workers or what each worker takes, or add nodes"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +45,13 @@ class BranchPool:
     showed it raises WorkerLostError.
     """
 
-    def __init__(self, config: Config, runner_factory: RunnerFactory = default_runner) -> None:
-        """Without workers; see `hire` and `admit`."""
+    def __init__(
+        self,
+        config: Config,
+        runner_factory: RunnerFactory = default_runner,
+        places: PlacementGroup | None = None,
+    ) -> None:
+        """Without workers; see `hire` and `admit`. `places`: reserved for as many as the configuration says."""
         self.epoch = -1
         self.stands = False
         """The collective group is as the last `join` made it, and nothing has failed since."""
@@ -81,6 +61,7 @@ class BranchPool:
         self._by_store = uses_store(config)
         self.workers: list[Any] = []
         """By rank."""
+        self._seats = Seats(places, config.group)
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -89,8 +70,16 @@ class BranchPool:
 
     def hire(self) -> Any:
         """A new actor, not yet in the pool and without a model. Ray places it when there is room."""
-        remote: Any = ray.remote(BranchWorker).options(**actor_options(self._config))
-        return remote.remote(self._config, self._runner_factory, uses_store=self._by_store)
+        seat = self._seats.next()
+        remote: Any = ray.remote(BranchWorker).options(**actor_options(self._config), **seat)
+        worker = remote.remote(self._config, self._runner_factory, uses_store=self._by_store)
+        self._seats.taken(worker)
+        return worker
+
+    def fire(self, worker: Any) -> None:
+        """End a worker, wherever it is on its way, and free its place."""
+        ray.kill(worker)
+        self._seats.left(worker)
 
     async def start(self) -> WorkerInfo:
         """Hire as many workers as the configuration says, wait until they have loaded the model, join them.
@@ -128,7 +117,7 @@ class BranchPool:
             if error is None:
                 self.workers.append(worker)
             else:
-                ray.kill(worker)
+                self.fire(worker)
                 failures.append(_cause("a new worker", error))
         return failures
 
@@ -138,7 +127,7 @@ class BranchPool:
         self.stands = self.stands and not leaving
         self.workers = [worker for worker in self.workers if worker not in leaving]
         for worker in leaving:
-            ray.kill(worker)
+            self.fire(worker)
 
     async def join(self, owners: Mapping[int, int], pending: Sequence[Work]) -> list[tuple[bool, ...]]:
         """Enter the next epoch: a new collective group, whatever became of the one before.

@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from actors.branch_pool import check_room
+from actors.placement import check_nodes, check_room
 from lopa_ray.config import Config
 from lopa_ray.errors import ClusterError
 
@@ -38,8 +38,11 @@ class Connection:
             self._owned = Connection._users > 0
         Connection._users += self._owned
         try:
-            # Nothing will make room on a Ray of our own; a cluster may grow or free what it has.
-            check_room(config, ray.available_resources() if self._owned else ray.cluster_resources())
+            # Nothing will make room on a Ray of our own; a cluster may free what it has.
+            if self._owned:
+                check_room(config, ray.available_resources())
+            else:
+                check_nodes(config, ray.nodes())
         except BaseException:
             self.close()
             raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ray.util.placement_group import PlacementGroup
+
 from actors.branch_pool import BranchPool
 from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.recruits import Recruits
@@ -16,12 +18,18 @@ from lopa_ray.scheduler import Scheduler
 class Crew:
     """The workers of a group (`pool`), those to come, and how many there should be."""
 
-    def __init__(self, config: Config, runner_factory: RunnerFactory, on_change: Callable[[], None]) -> None:
-        """`on_change` is called when `due` may have become true."""
-        self.pool = BranchPool(config, runner_factory)
+    def __init__(
+        self,
+        config: Config,
+        runner_factory: RunnerFactory,
+        places: PlacementGroup | None,
+        on_change: Callable[[], None],
+    ) -> None:
+        """`places`: see `BranchPool`. `on_change` is called when `due` may have become true."""
+        self.pool = BranchPool(config, runner_factory, places)
         self._target = config.group.num_workers
         self._on_change = on_change
-        self._recruits = Recruits(self.pool.hire, config.group.start_timeout_s, on_change)
+        self._recruits = Recruits(self.pool.hire, self.pool.fire, config.group.start_timeout_s, on_change)
 
     async def start(self) -> WorkerInfo:
         """Raises what `BranchPool.start` raises."""

@@ -12,6 +12,7 @@ import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
 from actors.connection import Connection
 from actors.master import MasterStatus, start_master, unwrapped
+from actors.placement import Reservation
 from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
 from lopa_ray.engine import Engine, EngineEvent
@@ -30,11 +31,13 @@ class RayEngine(Engine):
         tokenizer: Tokenizer | None,
         master: Any,
         connection: Connection,
+        reservation: Reservation,
     ) -> None:
         """Over a master actor that is started already; see `from_config`."""
         super().__init__(config, vocabulary, tokenizer)
         self._actor = master
         self._connection = connection
+        self._reservation = reservation
 
     @classmethod
     def from_config(
@@ -47,15 +50,16 @@ class RayEngine(Engine):
         """
         tokenizer = Tokenizer.from_pretrained(config.model.folder)
         connection = Connection(config, address)
-        master = None
+        master = reservation = None
         try:
-            master = start_master(config, runner_factory)
+            reservation = Reservation(config)
+            master = start_master(config, runner_factory, reservation.places)
             with unwrapped():
                 info: WorkerInfo = ray.get(master.start.remote())
         except BaseException:
-            _end(master, connection)
+            _end(master, reservation, connection)
             raise
-        return cls(config, info.vocabulary, tokenizer, master, connection)
+        return cls(config, info.vocabulary, tokenizer, master, connection, reservation)
 
     @property
     def _master(self) -> Any:
@@ -100,13 +104,15 @@ class RayEngine(Engine):
     def close(self) -> None:
         """End the group, and Ray if it was started for engines and this is the last. Then do nothing."""
         master, self._actor = self._actor, None
-        _end(master, self._connection)
+        _end(master, self._reservation, self._connection)
 
 
-def _end(master: Any, connection: Connection) -> None:
+def _end(master: Any, reservation: Reservation | None, connection: Connection) -> None:
     """Killing the master takes its workers along: they are its children."""
     try:
         if master is not None and ray.is_initialized():
             ray.kill(master)
+        if reservation is not None:
+            reservation.release()
     finally:
         connection.close()

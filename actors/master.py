@@ -18,6 +18,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
+from ray.util.placement_group import PlacementGroup
 
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
 from actors.clients import Clients, StepEvents
@@ -62,10 +63,16 @@ class MasterStatus:
 class Master:
     """Owns the scheduler and the workers. All state changes happen on its event loop."""
 
-    def __init__(self, config: Config, runner_factory: RunnerFactory = default_runner) -> None:
+    def __init__(
+        self,
+        config: Config,
+        runner_factory: RunnerFactory = default_runner,
+        places: PlacementGroup | None = None,
+    ) -> None:
         """Nothing that can fail: an actor's constructor cannot say why it did. See `start`."""
         self._config = config
         self._runner_factory = runner_factory
+        self._places = places
         self._scheduler = Scheduler(config.model.slots, BranchBudget(config.group.shared_branches))
         self._awake = asyncio.Event()
         """There may be something to do."""
@@ -84,7 +91,7 @@ class Master:
 
         Raises CapacityError, CheckpointError, SettingsError, WorkerLostError.
         """
-        self._crew = Crew(self._config, self._runner_factory, self._awake.set)
+        self._crew = Crew(self._config, self._runner_factory, self._places, self._awake.set)
         info = await self._crew.start()
         self._loop = asyncio.create_task(self._run())
         return info
@@ -237,11 +244,15 @@ def _timing(
     )
 
 
-def start_master(config: Config, runner_factory: RunnerFactory = default_runner) -> Any:
+def start_master(
+    config: Config,
+    runner_factory: RunnerFactory = default_runner,
+    places: PlacementGroup | None = None,
+) -> Any:
     """A master as an actor; its `start` is still to be called. Its workers are its children and end with it."""
     # The master computes next to nothing; it must not take a CPU from its workers.
     remote: Any = ray.remote(Master).options(num_cpus=0, max_restarts=0, max_concurrency=MAX_STREAMS)
-    return remote.remote(config, runner_factory)
+    return remote.remote(config, runner_factory, places)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import ray
 from ray.exceptions import RayError, RayTaskError
 
 from lopa_ray.errors import LopaError, WorkerLostError
@@ -23,10 +22,17 @@ LONGEST_PAUSE_S = 20.0
 class Recruits:
     """Hires workers until as many are on their way as are wanted. Failures are tried again, a few times."""
 
-    def __init__(self, hire: Callable[[], Any], load_timeout_s: float, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        hire: Callable[[], Any],
+        fire: Callable[[Any], None],
+        load_timeout_s: float,
+        on_ready: Callable[[], None],
+    ) -> None:
         """`on_ready` is called when a worker may be taken. A worker may wait for its place for ever: that is
         the demand which Ray's autoscaler sees. `load_timeout_s` counts from then on."""
         self._hire = hire
+        self._fire = fire
         self._load_timeout_s = load_timeout_s
         self._on_ready = on_ready
         self._coming: list[asyncio.Task[Any]] = []
@@ -84,10 +90,10 @@ class Recruits:
                 await worker.ping.remote()
                 await self._load(worker)
             except asyncio.CancelledError:
-                ray.kill(worker)
+                self._fire(worker)
                 raise
             except (RayError, LopaError) as error:
-                ray.kill(worker)
+                self._fire(worker)
                 cause = error.cause if isinstance(error, RayTaskError) else error
                 named = WorkerLostError(f"a new worker failed: {type(cause).__name__}: {cause}")
                 self.failed(cause if isinstance(cause, LopaError) else named)
@@ -104,9 +110,8 @@ class Recruits:
             raise WorkerLostError(f"a new worker did not load the model within {self._load_timeout_s:g} s")
         loading.result()
 
-    @staticmethod
-    def _withdraw(task: asyncio.Task[Any]) -> None:
+    def _withdraw(self, task: asyncio.Task[Any]) -> None:
         if not task.done():
             task.cancel()
         elif (worker := task.result()) is not None:
-            ray.kill(worker)
+            self._fire(worker)

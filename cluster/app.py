@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from actors.branch_pool import actor_options
+from actors.placement import worker_bundle
 from cluster.serving.group_server import GroupServer
 from cluster.serving.ingress import Ingress
 from cluster.serving.messages import Backend
@@ -88,15 +88,13 @@ def assemble(args: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]
 
 def group_options(name: str, config: Config) -> dict[str, Any]:
     """Serve's options for a group: the replica and each of its workers get a bundle of one placement group."""
-    options = actor_options(config)
-    worker = {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0), **options.get("resources", {})}
-    bundle = {resource: amount for resource, amount in worker.items() if amount} or {"CPU": FRONT_CPUS}
+    bundle = worker_bundle(config) or {"CPU": FRONT_CPUS}
     slots = config.model.slots
     return {
         "name": name,
         "ray_actor_options": {"num_cpus": FRONT_CPUS},
         "placement_group_bundles": [{"CPU": FRONT_CPUS}, *[bundle] * config.group.num_workers],
-        "placement_group_strategy": "PACK",
+        "placement_group_strategy": config.group.placement,
         "max_ongoing_requests": 2 * slots,
         "max_queued_requests": 4 * slots,
         # Serve replaces a replica after three failures.

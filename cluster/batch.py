@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cluster.report import Recorder, as_json
 from lopa_ray.answer import GenerationResult
-from lopa_ray.errors import LopaError, PromptError
+from lopa_ray.errors import LopaError, PromptError, WorkerLostError
 from lopa_ray.settings import GenerationSettings, decode_settings, override
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Failed:
     line: int
     error: str
     id: object = None
+    lost: bool = False
+    """Its group was lost: nothing is wrong with the line itself."""
 
     def as_dict(self) -> dict[str, Any]:
         """Its place in the output."""
@@ -68,6 +70,11 @@ def parse_line(number: int, line: bytes) -> Request | Failed:
         return Failed(number, f"not UTF-8: {error.reason} at byte {error.start}")
     except (ValueError, RecursionError) as error:
         return Failed(number, f"not JSON: {error}")
+    return parse_value(number, value)
+
+
+def parse_value(number: int, value: object) -> Request | Failed:
+    """The same for a line that is read already."""
     if not isinstance(value, dict):
         value = {"prompt": value}
     name = value.get("id")
@@ -127,12 +134,23 @@ def _settings(value: dict[str, Any]) -> dict[str, Any] | None:
 
 # Running
 
+Outcome: TypeAlias = "Failed | tuple[Request, GenerationResult, GenerationSettings]"
+
+
+def as_row(outcome: Outcome) -> dict[str, Any]:
+    """An outcome's place in the output."""
+    if isinstance(outcome, Failed):
+        return outcome.as_dict()
+    request, result, settings = outcome
+    named = {} if request.id is None else {"id": request.id}
+    return {"line": request.line, **named, **as_json(result, settings)}
+
 
 def run_requests(
     engine: Engine, lines: Sequence[Request | Failed], *, raw: bool, recorder: Recorder
-) -> Iterator[Failed | tuple[Request, GenerationResult, GenerationSettings]]:
+) -> Iterator[Outcome]:
     """One outcome per line, in input order, each as soon as all before it are there."""
-    done: dict[int, Failed | tuple[Request, GenerationResult, GenerationSettings]] = {}
+    done: dict[int, Outcome] = {}
     sessions: list[DecodeSession] = []
     places: list[tuple[int, Request]] = []
     for at, line in enumerate(lines):
@@ -152,7 +170,7 @@ def run_requests(
     for index, result in engine.run(sessions, on_step=steps) if sessions else ():
         at, request = places[index]
         if isinstance(result, Exception):
-            done[at] = Failed(request.line, str(result), request.id)
+            done[at] = Failed(request.line, str(result), request.id, isinstance(result, WorkerLostError))
         else:
             done[at] = (request, result, sessions[index].settings)
         while following in done:
@@ -178,12 +196,7 @@ def write_results(
             if isinstance(outcome, Failed):
                 failures += 1
                 progress.console.print(f"line {outcome.line}: {outcome.error}", markup=False, soft_wrap=True)
-                values = outcome.as_dict()
-            else:
-                request, result, settings = outcome
-                named = {} if request.id is None else {"id": request.id}
-                values = {"line": request.line, **named, **as_json(result, settings)}
-            file.write(json.dumps(values) + "\n")
+            file.write(json.dumps(as_row(outcome)) + "\n")
             file.flush()
             progress.advance(progress.task_ids[0])
     return failures

@@ -76,6 +76,12 @@ class GroupSettings(Strict):
     resources: dict[str, float] = Field(default_factory=dict)
     """Further Ray resources per worker."""
 
+    placement: Literal["PACK", "SPREAD"] = "PACK"
+    """Workers on few nodes, so that K/V stays within one where it can; or on as many as possible."""
+
+    wait_for_nodes: bool = False
+    """An autoscaler may bring nodes: wait for a place up to start_timeout_s where today's nodes have none."""
+
     shared_branches: int = Field(default=16, ge=1)
     """Branches per step that all requests with branch_budget load have together."""
 

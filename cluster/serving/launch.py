@@ -16,6 +16,7 @@ from typing import Any
 import ray
 
 from actors.connection import LOCAL_STORE_BYTES
+from actors.placement import check_nodes
 from cluster.app import FRONT_CPUS, INGRESS, assemble
 from cluster.serving.auth import VARIABLE, load_api_keys
 from cluster.serving.serve_file import read_serve_file
@@ -127,7 +128,7 @@ class Launch:
         return max(most, given if isinstance(given, int) else 1)
 
     def run(self, announce: Any = print) -> None:
-        """Serve until SIGINT or SIGTERM, then finish what is in flight. Raises ClusterError."""
+        """Serve until SIGINT or SIGTERM, then finish what is in flight. Raises CapacityError, ClusterError."""
         from ray import serve
 
         local = _address() == LOCAL
@@ -137,6 +138,9 @@ class Launch:
         with ExitStack() as ends:
             # A Ray of our own takes all that runs on it along.
             ends.callback(ray.shutdown)
+            for entry in ServeSettings(**self.args).models:
+                # Serve would wait for ever, and say so only in its log.
+                check_nodes(entry.load(), ray.nodes())
             where = f"http://{self.host}:{self.port}"
             found = serve.status()
             if self.name in found.applications:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import ray
 from groups import config
-from trials import PATIENCE_S, Oracle, Trial
+from trials import PATIENCE_S, Oracle, Trial, actor_pids, end
 
 import actors.recruits
 from actors.async_engine import AsyncRayEngine
@@ -41,6 +42,20 @@ def test_more_than_there_is_room_for_wait_for_it_and_can_be_withdrawn(oracle: Or
         trial.until_there_are(1)
         free = ray.cluster_resources()["CPU"] - 3
         wait(lambda: ray.available_resources()["CPU"] == free)
+
+
+def test_a_replacement_takes_the_place_of_the_killed_in_a_full_cluster(oracle: Oracle) -> None:
+    everything = ray.cluster_resources()["CPU"]
+    wait(lambda: ray.available_resources().get("CPU") == everything)
+    half = config(group={"num_workers": 2, "num_cpus": everything / 2})
+    with RayEngine.from_config(half) as engine:
+        trial = Trial(engine, oracle)
+        # Beyond the places of the group there is no room; whoever waits for some must not keep the places' own out.
+        engine.resize(3)
+        trial.until(lambda: engine.status().coming == 1)
+        end(actor_pids("BranchWorker")[0], signal.SIGKILL)
+        trial.until(lambda: engine.status().coming == 2)
+        trial.until(lambda: engine.status().workers == 2)
 
 
 def test_resize_of_the_asynchronous_engine(oracle: Oracle) -> None:
@@ -84,7 +99,7 @@ def test_recruits_who_fail_are_tried_again_but_not_for_ever(
 
     async def main() -> None:
         awake = asyncio.Event()
-        recruits = Recruits(hire, PATIENCE_S, awake.set)
+        recruits = Recruits(hire, ray.kill, PATIENCE_S, awake.set)
         recruits.want(1)
         await awake.wait()
         assert recruits.ready and recruits.take() == []

@@ -1,0 +1,126 @@
+"""Source: prompts from a JSONL or Parquet file, a chunk at a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import fsspec
+
+from cluster.batch import PROMPT_KEYS, Failed, Request, parse_line, parse_value
+from cluster.jobs.storage import open_url, reaching
+from lopa_ray.errors import SettingsError
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+READ_BYTES = 2**20
+
+READ_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a file holds."""
+
+    digest: str
+    """SHA-256 of its bytes as they lie there."""
+    lines: int
+    """Prompts; blank lines do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Prompts that are decoded, and whose results are kept, together."""
+
+    index: int
+    lines: tuple[Request | Failed, ...]
+
+
+class Source:
+    """A file of prompts: Parquet if its name ends so, else JSONL, compressed if its name says so."""
+
+    def __init__(self, url: str) -> None:
+        """Raises SettingsError if it is not there or cannot be read."""
+        self._url = url
+        with reaching("--input", url):
+            self._file_system, self._path = open_url(url)
+        self._columnar = url.endswith(".parquet")
+
+    def survey(self) -> Survey:
+        """Read it once. Raises SettingsError."""
+        digest = hashlib.sha256()
+        with reaching("--input", self._url):
+            with self._file_system.open(self._path, "rb") as file:
+                while piece := file.read(READ_BYTES):
+                    digest.update(piece)
+            lines = self._rows() if self._columnar else sum(1 for _ in self._numbered_lines())
+        if not lines:
+            raise SettingsError(f"--input: {self._url} holds no prompts")
+        return Survey(digest.hexdigest(), lines)
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        """All prompts in order, so many at a time. A bad line is a `Failed` in its place."""
+        with reaching("--input", self._url):
+            lines = self._parquet() if self._columnar else self._jsonl()
+            index = 0
+            while chunk := tuple(islice(lines, size)):
+                yield Chunk(index, chunk)
+                index += 1
+
+    def _numbered_lines(self) -> Iterator[tuple[int, bytes]]:
+        with fsspec.core.OpenFile(
+            self._file_system,
+            self._path,
+            compression=fsspec.core.get_compression(self._path, "infer"),
+        ) as file:
+            for number, line in enumerate(file, 1):
+                content = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+                if content.strip():
+                    yield number, content
+
+    def _jsonl(self) -> Iterator[Request | Failed]:
+        for number, line in self._numbered_lines():
+            yield parse_line(number, line)
+
+    def _rows(self) -> int:
+        with self._file_system.open(self._path, "rb") as file:
+            found = _parquet_file(file)
+            known = {*PROMPT_KEYS, "id", "settings"}
+            unknown = [name for name in found.schema_arrow.names if name not in known]
+            if unknown:
+                raise SettingsError(
+                    f"--input: {self._url} has a column {unknown[0]!r}; allowed: {', '.join(sorted(known))}; "
+                    "write a file with these alone"
+                )
+            rows: int = found.metadata.num_rows
+        return rows
+
+    def _parquet(self) -> Iterator[Request | Failed]:
+        """Rows are numbered from 1, as lines are."""
+        number = 0
+        with self._file_system.open(self._path, "rb") as file:
+            for batch in _parquet_file(file).iter_batches(READ_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield parse_value(number, _without_nulls(row))
+
+
+def _parquet_file(file: Any) -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise SettingsError(
+            "--input: a Parquet file needs pyarrow, which is not installed: pip install 'lopa-ray[jobs]'"
+        ) from None
+    return pyarrow.parquet.ParquetFile(file)
+
+
+def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:
+    """A column, or a field of one, that a row does not have is null there."""
+    kept = {key: value for key, value in row.items() if value is not None}
+    if isinstance(kept.get("settings"), dict):
+        kept["settings"] = _without_nulls(kept["settings"])
+    return kept

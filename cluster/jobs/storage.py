@@ -1,0 +1,57 @@
+"""Files, local or at any URL that fsspec knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from lopa_ray.errors import SettingsError
+
+
+@contextmanager
+def reaching(what: str, url: str) -> Iterator[None]:
+    """Around use of a file: what fails there is a SettingsError that names it."""
+    try:
+        yield
+    except SettingsError:
+        raise
+    except FileNotFoundError:
+        raise SettingsError(
+            f"{what}: there is no {url}; a local path is one of the node that the job's driver runs on"
+        ) from None
+    except ImportError as error:
+        raise SettingsError(
+            f"{what}: {url} needs a package that is not installed: {error}; name it in the job's "
+            "--runtime-env-json '{\"pip\": [...]}', or install it on all nodes"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{what}: cannot use {url}: {type(error).__name__}: {error}") from None
+
+
+def open_url(url: str) -> tuple[Any, str]:
+    """File system and path there. Local paths are made absolute."""
+    if "://" not in url and "::" not in url:
+        url = str(Path(url).expanduser().absolute())
+    file_system, path = fsspec.core.url_to_fs(url)
+    return file_system, path
+
+
+def write_whole(file_system: Any, path: str, pieces: Iterator[bytes]) -> None:
+    """Write a file that has its name only once it is whole, whatever happens meanwhile.
+
+    Local file systems rename; object stores copy on their side, and show a copy when it is complete.
+    """
+    unfinished = f"{path}.tmp"
+    with file_system.open(unfinished, "wb") as file:
+        for piece in pieces:
+            file.write(piece)
+    file_system.mv(unfinished, path)
+
+
+def is_absolute(url: str) -> bool:
+    """Whether it means the same file in whatever folder a process runs."""
+    return "://" in url or "::" in url or Path(url).expanduser().is_absolute()

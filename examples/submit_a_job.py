@@ -1,0 +1,59 @@
+"""Submit a job that decodes a file of prompts, follow its log, and count its results.
+
+    ray start --head
+    python examples/submit_a_job.py --folder /tmp/lopa-job
+
+With the same folder a job that was stopped goes on where it was. Input and output lie on the head here; on a
+cluster a URL (s3://..., gs://...) or a shared folder is as good. Run it from the root of the checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shlex
+import sys
+from pathlib import Path
+
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from word_problems import held_out_problems
+
+
+async def follow(client: JobSubmissionClient, job: str) -> None:
+    """Print the log of a job until it ends."""
+    async for lines in client.tail_job_logs(job):
+        print(lines, end="")
+
+
+def main() -> None:
+    """Parse the command line, write prompts, submit, follow, count."""
+    parser = argparse.ArgumentParser(description="Decode a file of prompts as a job.")
+    parser.add_argument("--address", default="http://127.0.0.1:8265", help="the head's dashboard")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--python", default="python", help="on the head")
+    parser.add_argument("options", nargs="*", help="further options of the job, after --")
+    arguments = parser.parse_args()
+
+    folder: Path = arguments.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    prompts, results = folder / "prompts.jsonl", folder / "results.jsonl"
+    problems = held_out_problems(4, arguments.prompts)
+    prompts.write_text("".join(json.dumps({"prompt": problem.question}) + "\n" for problem in problems))
+
+    client = JobSubmissionClient(arguments.address)
+    command = [arguments.python, "-m", "cluster.jobs", "--input", str(prompts), "--output", str(results)]
+    job = client.submit_job(
+        entrypoint=shlex.join([*command, *arguments.options]), runtime_env={"working_dir": "."}
+    )
+    asyncio.run(follow(client, job))
+    if client.get_job_status(job) != JobStatus.SUCCEEDED:
+        sys.exit(f"job {job}: {client.get_job_info(job).message}")
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    print(f"{len(rows)} results, {sum(row['tokens'] for row in rows)} tokens, in {results}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""The short programs in examples/ do what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ray_nodes import environment
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("decode_locally.py", ["4 branches: ", "1 branches: ", "#### 27"]),
+        ("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"]),
+        ("simulate_cluster.py", ["| 64 | 16 | 1,024 | 16 | 100 GbE |"]),
+    ],
+)
+def test_an_example(name: str, says: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for text in says:
+        assert text in done.stdout

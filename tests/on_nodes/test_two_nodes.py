@@ -1,0 +1,88 @@
+"""Two nodes as an operator makes them, with `ray start`; and what a slow link between them costs per step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray_nodes import end, environment, head, start_node
+from slow_link import ADDRESSES, SlowLink
+
+TESTS = Path(__file__).parents[1]
+
+NODE = "--num-cpus=1 --object-store-memory=100000000"
+
+DELAYS_MS = [0.0, 1.0, 5.0, 20.0]
+"""One way."""
+
+
+def decode(address: str, prefix: list[str]) -> dict[str, Any]:
+    """Two workers, one on each node."""
+    done = subprocess.run(
+        [*prefix, sys.executable, str(TESTS / "spread_group.py"), address, "2"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.long
+def test_a_group_over_two_nodes(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(head(tmp_path, NODE, "--include-dashboard=false"))
+        second = start_node(
+            tmp_path / "second.log", f"--address={first.address} --node-ip-address=127.0.0.2", NODE
+        )
+        stack.callback(end, second)
+        found = decode(first.address, [])
+    assert (found["nodes"], found["tokens"]) == (2, "equal")
+
+
+@pytest.fixture
+def link() -> Iterator[SlowLink]:
+    """Two network namespaces and the link between them."""
+    if os.geteuid() or not Path("/dev/net/tun").exists():
+        pytest.skip("network namespaces need root and /dev/net/tun")
+    with SlowLink() as link:
+        yield link
+
+
+@pytest.mark.long
+def test_what_a_slow_link_costs(link: SlowLink, tmp_path: Path) -> None:
+    """Tokens are equal whatever the delay; what a step costs more is printed, for LONG_RUN.md."""
+    here, there = (["ip", "netns", "exec", name] for name in link.namespaces)
+    steps: dict[str, dict[float, float]] = {}
+    with ExitStack() as stack:
+        first = stack.enter_context(
+            head(tmp_path, NODE, "--include-dashboard=false", prefix=here, host=ADDRESSES[0])
+        )
+        second = start_node(
+            tmp_path / "second.log",
+            f"--address={first.address} --node-ip-address={ADDRESSES[1]}",
+            NODE,
+            prefix=there,
+        )
+        stack.callback(end, second)
+        for delay in DELAYS_MS:
+            link.delay_s = delay / 1000
+            found = decode(first.address, here)
+            assert (found["nodes"], found["tokens"]) == (2, "equal")
+            for name, phases in found["ms"].items():
+                fastest, median, slowest = phases["step"]
+                steps.setdefault(name, {})[delay] = fastest
+                print(f"{name}, {delay:g} ms each way: {fastest} / {median} / {slowest} ms per step")
+    for name, by_delay in steps.items():
+        # A step is a call and its answer, so the delay counts twice; K/V that crosses as well adds a few more.
+        assert 2 * 20 < by_delay[20.0] < by_delay[0.0] + 8 * 20, name

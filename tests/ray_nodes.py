@@ -1,0 +1,87 @@
+"""Nodes of a Ray cluster as processes of their own, started as an operator starts them: `ray start`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from served import free_port
+
+START_S = 120.0
+
+
+@dataclass
+class Head:
+    """A running head."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    dashboard: str
+    environment: dict[str, str]
+
+
+def environment() -> dict[str, str]:
+    """What nodes and their clients are started with: workers find the project and the tests' own modules."""
+    inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+@contextlib.contextmanager
+def head(folder: Path, *options: str, prefix: Sequence[str] = (), host: str = "127.0.0.1") -> Iterator[Head]:
+    """A head on ports of its own; `prefix` is put in front of its command."""
+    port, dashboard = free_port(), free_port()
+    # Not in `folder`: the names of Ray's sockets must not be long.
+    temporary = Path(tempfile.mkdtemp(prefix="lopa-", dir="/tmp"))
+    process = start_node(
+        folder / "head.log",
+        f"--head --node-ip-address={host} --port={port}",
+        f"--dashboard-host=127.0.0.1 --dashboard-port={dashboard} --ray-client-server-port={free_port()}",
+        f"--dashboard-agent-listen-port={free_port()} --temp-dir={temporary}",
+        *options,
+        prefix=prefix,
+    )
+    try:
+        yield Head(process, f"{host}:{port}", f"http://127.0.0.1:{dashboard}", environment())
+    finally:
+        end(process)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def start_node(log: Path, *options: str, prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """`ray start --block` with the options, ready for work."""
+    words = " ".join(options).split()
+    command = [*prefix, str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats"]
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [*command, *words],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment(),
+            start_new_session=True,
+        )
+    began = time.monotonic()
+    while "--block" not in log.read_text():
+        if process.poll() is not None or time.monotonic() - began > START_S:
+            end(process)
+            raise AssertionError(f"the node did not start: {log.read_text()}")
+        time.sleep(0.2)
+    return process
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a node and all that hangs on it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(process.pid)
+        for each in [root, *root.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+    process.wait()

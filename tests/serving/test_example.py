@@ -1,0 +1,24 @@
+"""The example of a client."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from served import Served
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ask_a_server.py"
+
+
+def test_the_client_of_the_examples(server: Served) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLE, "--url", f"{server.url}/v1"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # The whole answer, its figures, and the same answer as a stream.
+    assert done.stdout.count("#### 35") == 2 and "TPF" in done.stdout

@@ -1,0 +1,253 @@
+"""What a job reads, keeps and says, without Ray."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import pyarrow
+import pyarrow.parquet
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from typer.testing import CliRunner
+
+from cluster.batch import Failed, Request
+from cluster.jobs.__main__ import app
+from cluster.jobs.group import Decoded
+from cluster.jobs.output import Output, Recipe, Result
+from cluster.jobs.progress import Progress
+from cluster.jobs.source import Source
+from lopa_ray.errors import SettingsError
+
+LINES = ['{"prompt": "one", "id": 7}', "", "nonsense", '{"token_ids": [1, 2]}', '"five"']
+
+
+def rows(*indices: int) -> list[str]:
+    return [json.dumps({"line": index}) for index in indices]
+
+
+def recipe(**changes: Any) -> Recipe:
+    values = {"input_sha256": "a", "lines": 5, "raw": False, "model": {"path": "demo"}, "decode": {"seed": 0}}
+    return Recipe(**{**values, **changes})
+
+
+class Bucket(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Like an object store: there are no folders, and so no empty ones either."""
+
+    protocol = "bucket"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
+        """Nothing to do."""
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Nothing to do."""
+
+
+fsspec.register_implementation("bucket", Bucket)
+
+
+@pytest.fixture(params=["local", "bucket"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Somewhere to write: with renames, and, like an object store, without."""
+    return str(tmp_path) if request.param == "local" else f"bucket://{tmp_path.name}"
+
+
+# Reading
+
+
+def write_plain(folder: str) -> str:
+    with fsspec.open(f"{folder}/prompts.jsonl", "wb") as file:
+        file.write(b"\xef\xbb\xbf" + "\n".join(LINES).encode())
+    return f"{folder}/prompts.jsonl"
+
+
+def write_compressed(folder: str) -> str:
+    with fsspec.open(f"{folder}/prompts.jsonl.gz", "wb") as file:
+        file.write(gzip.compress("\n".join(LINES).encode()))
+    return f"{folder}/prompts.jsonl.gz"
+
+
+@pytest.mark.parametrize("write", [write_plain, write_compressed])
+def test_lines_keep_their_numbers_and_bad_ones_their_places(folder: str, write: Callable[[str], str]) -> None:
+    source = Source(write(folder))
+    assert source.survey().lines == 4
+    first, second = source.chunks(3)
+    assert (first.index, second.index) == (0, 1)
+    assert first.lines[0] == Request(1, "one", 7)
+    assert isinstance(first.lines[1], Failed) and first.lines[1].line == 3
+    assert first.lines[2:] + second.lines == (Request(4, [1, 2]), Request(5, "five"))
+
+
+def test_parquet_rows_are_lines(folder: str) -> None:
+    records = [
+        {"id": 1, "prompt": "one", "settings": {"seed": 3, "max_new_tokens": None}},
+        {"id": None, "messages": [{"role": "user", "content": "two"}]},
+        {"id": 3},
+    ]
+    with fsspec.open(f"{folder}/prompts.parquet", "wb") as file:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), file)
+    source = Source(f"{folder}/prompts.parquet")
+    assert source.survey().lines == 3
+    # The first record says which columns there are: messages is none of them.
+    (chunk,) = source.chunks(10)
+    assert chunk.lines[0] == Request(1, "one", 1, {"seed": 3})
+    assert isinstance(chunk.lines[1], Failed) and "no prompt" in chunk.lines[1].error
+    assert isinstance(chunk.lines[2], Failed) and chunk.lines[2].id == 3
+
+
+def test_parquet_with_other_columns_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": ["one"], "answer": ["1"]}), path)
+    with pytest.raises(SettingsError, match=r"a column 'answer'; allowed: id, messages, prompt"):
+        Source(str(path)).survey()
+
+
+def test_a_changed_byte_is_another_input(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(LINES))
+    before = Source(str(path)).survey()
+    assert Source(str(path)).survey() == before
+    path.write_text("\n".join(LINES).replace("five", "Five"))
+    assert Source(str(path)).survey() != before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.jsonl", None, "there is no"),
+        ("empty.jsonl", "\n\n", "holds no prompts"),
+        ("broken.parquet", "text", "cannot use"),
+    ],
+)
+def test_inputs_that_cannot_be_read_are_named(
+    tmp_path: Path, name: str, content: str | None, message: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(SettingsError, match=rf"--input: .*{message}|--input: {path} {message}"):
+        Source(str(path)).survey()
+
+
+def test_unknown_protocols_are_named() -> None:
+    with pytest.raises(SettingsError, match=r"--input: cannot use nowhere://x"):
+        Source("nowhere://x")
+
+
+# Keeping
+
+
+def test_a_job_that_begins_again_keeps_what_is_done_and_ends_in_order(folder: str) -> None:
+    path = f"{folder}/results.jsonl"
+    first = Output(path)
+    assert first.begin(recipe(), 2) is None
+    first.keep(2, rows(4))
+    first.keep(0, rows(0, 1))
+    second = Output(path)
+    # Another run may want chunks of another size; those that are there decide.
+    assert second.begin(recipe(), 3) is None
+    assert (sorted(second.done), second.chunk_size) == ([0, 2], 2)
+    second.keep(1, ['{"line": 2}', '{"line": 3, "error": "no"}'])
+    assert second.finish(5) == Result(5, 1)
+    with fsspec.open(path, "rt") as file:
+        assert [json.loads(line)["line"] for line in file] == [0, 1, 2, 3, 4]
+    file_system, base = fsspec.core.url_to_fs(path)
+    assert not file_system.exists(f"{base}.parts") and not file_system.exists(f"{base}.tmp")
+    assert Output(path).begin(recipe(), 2) == Result(5, 1)
+
+
+def test_what_was_cut_off_while_it_was_written_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    output = Output(str(path))
+    output.begin(recipe(lines=2), 1)
+    output.keep(0, rows(0))
+    (tmp_path / "results.jsonl.parts" / "part-000001.jsonl.tmp").write_text('{"li')
+    (tmp_path / "results.jsonl.tmp").write_text('{"li')
+    again = Output(str(path))
+    again.begin(recipe(lines=2), 1)
+    assert list(again.done) == [0]
+    again.keep(1, rows(1))
+    assert again.finish(2) == Result(2, 0)
+
+
+def test_a_kill_between_the_last_two_steps_of_the_end_is_made_good(tmp_path: Path) -> None:
+    """The result is there, but nothing says so yet: it is joined again, from parts that are still there."""
+    path = tmp_path / "results.jsonl"
+    output = Output(str(path))
+    output.begin(recipe(lines=1), 1)
+    output.keep(0, rows(0))
+    path.write_text("from before")
+    again = Output(str(path))
+    assert again.begin(recipe(lines=1), 1) is None
+    assert again.finish(1) == Result(1, 0)
+    assert path.read_text() == '{"line": 0}\n'
+
+
+@pytest.mark.parametrize("content", ['{"line": 0}\n', '{"line": 0}\n{"line"'])
+def test_a_damaged_part_is_decoded_again(tmp_path: Path, content: str) -> None:
+    output = Output(str(tmp_path / "results.jsonl"))
+    output.begin(recipe(lines=2), 2)
+    output.keep(0, rows(0, 1))
+    part = tmp_path / "results.jsonl.parts" / "part-000000.jsonl"
+    part.write_text(content)
+    with pytest.raises(SettingsError, match=r"part-000000.*submit the job again"):
+        output.finish(2)
+    assert not part.exists() and not (tmp_path / "results.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"input_sha256": "b", "lines": 6}, "another input .input_sha256: a, now b"),
+        ({"decode": {"seed": 1}}, "another decode .seed: 0, now 1"),
+        ({"raw": True}, "another raw"),
+    ],
+)
+def test_another_job_does_not_mix_its_results_in(folder: str, changes: dict[str, Any], message: str) -> None:
+    Output(f"{folder}/results.jsonl").begin(recipe(), 2)
+    with pytest.raises(SettingsError, match=message):
+        Output(f"{folder}/results.jsonl").begin(recipe(**changes), 2)
+
+
+def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text("mine")
+    with pytest.raises(SettingsError, match="exists, and no job"):
+        Output(str(tmp_path / "results.jsonl")).begin(recipe(), 2)
+
+
+# Saying
+
+
+def test_progress_counts_what_was_done_before(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(5, 2, {0, 2})
+    failure = Failed(4, "too long")
+    progress.report(1)  # too soon
+    progress.add(Decoded(("{}", "{}"), (failure,), 10, 2))
+    progress.report(1)
+    said = capsys.readouterr().out
+    assert "3 of 5 lines are done already" in said
+    assert "line 4: too long" in said
+    assert (
+        "5 of 5 lines (100.0 %)" in said
+        and "TPF 5.00, 1 failed, 1 groups at work" in said
+        and said.count("of 5 lines (") == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--output", "results.jsonl"], "an absolute path or a URL"),
+        (["--output", "/x/results.jsonl", "--groups", "0"], "--groups"),
+        (["--output", "/x/results.jsonl", "--set", "decode.num_branches=0"], "num_branches"),
+    ],
+)
+def test_wrong_usage_ends_with_status_2(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["--input", "prompts.jsonl", *arguments])
+    assert result.exit_code == 2 and message in result.output

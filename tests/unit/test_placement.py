@@ -1,0 +1,101 @@
+"""Whether a group fits on the nodes of a cluster, and what is said if it never will."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actors.placement import Seats, actor_options, check_nodes, worker_bundle
+from lopa_ray.config import Config
+from lopa_ray.errors import CapacityError, SettingsError
+
+
+def node(address: str, alive: bool = True, **resources: float) -> dict[str, Any]:
+    return {"NodeManagerAddress": address, "Alive": alive, "Resources": {"memory": 1e9, **resources}}
+
+
+def config(device: str = "cpu", **group: Any) -> Config:
+    return Config.parse({"model": {"device": device}, "group": group})
+
+
+GPUS = [node("10.0.0.1", CPU=16, GPU=8), node("10.0.0.2", CPU=16, GPU=8), node("10.0.0.3", CPU=64)]
+
+
+@pytest.mark.parametrize(
+    ("device", "group", "nodes"),
+    [
+        ("cuda", {"num_workers": 16}, GPUS),
+        ("cuda", {"num_workers": 64, "num_accelerators": 0.25, "num_cpus": 0.1}, GPUS),
+        ("cuda", {"num_workers": 2, "num_accelerators": 8.0}, GPUS),
+        ("cpu", {"num_workers": 96}, GPUS),
+        ("cpu", {"num_workers": 30, "num_cpus": 0.1}, [node("10.0.0.1", CPU=3)]),
+        ("cpu", {"num_workers": 1000, "num_cpus": 0.0}, [node("10.0.0.1")]),
+        ("npu", {"num_workers": 8, "resources": {"fast": 1.0}}, [node("10.0.0.1", CPU=8, NPU=8, fast=8)]),
+        ("cuda", {"num_workers": 99, "wait_for_nodes": True}, GPUS),
+    ],
+)
+def test_what_fits_is_let_through(device: str, group: dict[str, Any], nodes: list[dict[str, Any]]) -> None:
+    check_nodes(config(device, **group), nodes)
+
+
+@pytest.mark.parametrize(
+    ("device", "group", "nodes", "message"),
+    [
+        # Together the nodes have enough, but no worker can be cut in two.
+        (
+            "cuda",
+            {"num_workers": 3, "num_accelerators": 6.0},
+            GPUS,
+            r"3 workers of 1 CPU, 6 GPU each do not fit: 10.0.0.1 with 16 CPU, 8 GPU has place for 1; 10.0.0.2 with "
+            r"16 CPU, 8 GPU has place for 1; 10.0.0.3 with 64 CPU, 0 GPU has place for 0; .*wait_for_nodes",
+        ),
+        ("cuda", {"num_workers": 17}, GPUS, "has place for 8"),
+        ("npu", {"num_workers": 1}, GPUS, "1 CPU, 1 NPU .* 0 NPU has place for 0"),
+        ("cpu", {"num_workers": 1, "resources": {"fast": 1.0}}, GPUS, "64 CPU, 0 fast has place for 0"),
+        (
+            "cpu",
+            {"num_workers": 2},
+            [node("10.0.0.1", CPU=1), node("10.0.0.2", False, CPU=8)],
+            "place for 1; l",
+        ),
+    ],
+)
+def test_what_will_never_fit_is_refused_with_what_there_is(
+    device: str, group: dict[str, Any], nodes: list[dict[str, Any]], message: str
+) -> None:
+    with pytest.raises(CapacityError, match=message):
+        check_nodes(config(device, **group), nodes)
+
+
+def test_actors_ask_for_what_their_places_hold() -> None:
+    group = {"num_cpus": 0.5, "num_accelerators": 2.0, "resources": {"fast": 1.0}}
+    assert worker_bundle(config("cuda", **group)) == {"CPU": 0.5, "GPU": 2.0, "fast": 1.0}
+    gpu, npu = actor_options(config("cuda", **group)), actor_options(config("npu", **group))
+    none = actor_options(config(num_cpus=0.0))
+    assert (gpu["num_cpus"], gpu["num_gpus"], gpu["resources"]) == (0.5, 2.0, {"fast": 1.0})
+    assert (npu["num_cpus"], npu["resources"]) == (0.5, {"NPU": 2.0, "fast": 1.0}) and "num_gpus" not in npu
+    assert none["num_cpus"] == 0.0 and "resources" not in none
+
+
+def test_strategies_are_named() -> None:
+    with pytest.raises(SettingsError, match=r"placement: got 'PACKED'; allowed: 'PACK' or 'SPREAD'"):
+        config(placement="PACKED")
+
+
+@pytest.mark.parametrize("strategy", ["PACK", "SPREAD"])
+def test_a_worker_takes_the_place_of_one_that_left_and_others_go_anywhere(strategy: str) -> None:
+    seats = Seats(None, config(num_workers=2, placement=strategy).group)
+    for worker in ("first", "second"):
+        assert seats.next() == {}
+        seats.taken(worker)
+    anywhere = seats.next()["scheduling_strategy"]
+    assert anywhere == "SPREAD" if strategy == "SPREAD" else anywhere.placement_group is None
+    seats.taken("third")
+    seats.left("third")
+    assert seats.next() != {}
+    seats.left("first")
+    seats.left("first")
+    assert seats.next() == {}
+    seats.taken("fourth")
+    assert seats.next() != {}
