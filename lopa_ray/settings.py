@@ -297,11 +297,12 @@ def decode_settings(values: dict[str, Any]) -> GenerationSettings:
 def override(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """`values` with `changes` on top.
 
-    When the changes switch to another decoder, values that it has no use for are dropped:
-    they belonged to the decoder that was switched away from.
+    When the changes switch to another decoder, values are dropped that it has no use for, or another
+    default: they belonged to the decoder that was switched away from.
     """
-    name = changes.get("decoder", values.get("decoder", "lopa"))
-    if name != values.get("decoder", "lopa") and isinstance(name, str) and name in DECODER_SETTINGS:
-        known = DECODER_SETTINGS[name].model_fields
-        values = {key: value for key, value in values.items() if key in known}
+    old, new = values.get("decoder", "lopa"), changes.get("decoder", values.get("decoder", "lopa"))
+    if old != new and all(isinstance(name, str) and name in DECODER_SETTINGS for name in (old, new)):
+        had, known = (DECODER_SETTINGS[name].model_fields for name in (old, new))
+        alike = {key for key in known if key in had and known[key].default == had[key].default}
+        values = {key: value for key, value in values.items() if key in alike}
     return {**values, **changes}

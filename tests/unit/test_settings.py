@@ -171,6 +171,17 @@ def test_lopa_is_the_default_decoder():
     assert Config().decode == LopaSettings()
 
 
+def test_a_decoder_is_switched_to_as_it_is_published():
+    """Neither lookahead nor the sizes of another decoder's blocks come with the switch, unless asked for."""
+    demo = Config.load("demo").decode.model_dump()
+    common = {"max_new_tokens": demo["max_new_tokens"], "ranking": demo["ranking"]}
+    assert decode_settings(override(demo, {"decoder": "vanilla"})) == VanillaSettings(**common)
+    sdar = decode_settings(override(demo, {"decoder": "block_diffusion", "num_branches": 3}))
+    assert sdar == BlockDiffusionSettings(**common, num_branches=3)
+    fast = decode_settings(override(demo | {"block_size": 8}, {"decoder": "fast_dllm"}))
+    assert fast == FastDllmSettings(**common, block_size=8)
+
+
 def test_entropy_bounded_ranks_by_entropy_and_only_it():
     bounded = BlockDiffusionSettings(remasking="entropy_bounded")
     assert bounded.ranking == "neg_entropy"
