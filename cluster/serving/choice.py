@@ -102,7 +102,8 @@ class Choice:
 
     def _logprob(self, decision: Decision) -> TokenLogprob:
         top = tuple((*self._token(token), logprob) for token, logprob in decision.top_logprobs)
-        return TokenLogprob(*self._token(decision.token), decision.logprob, top)
+        shown = bool(self._tokenizer.decode([decision.token]))
+        return TokenLogprob(*self._token(decision.token), decision.logprob, top, shown)
 
     def _token(self, token: int) -> tuple[str, bytes]:
         return self._tokenizer.token_text(token), self._tokenizer.token_bytes(token)
