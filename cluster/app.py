@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.placement import worker_bundle
 from cluster.serving.group_server import GroupServer
 from cluster.serving.ingress import Ingress
-from cluster.serving.messages import Backend
+from cluster.serving.messages import Backend, Job, Message, Refused
 from cluster.serving.settings import ServeSettings
 from lopa_ray.config import Config
-from lopa_ray.errors import SettingsError
+from lopa_ray.errors import PromptError, SettingsError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -45,6 +46,15 @@ class Group(GroupServer):
         join_logs()
         super().__init__(model, config)
         await self.start()
+
+    async def run(self, job: Job) -> AsyncGenerator[Message | Refused, None]:  # type: ignore[override]
+        """See `GroupServer.run` and `Refused`."""
+        try:
+            async with aclosing(super().run(job)) as messages:
+                async for message in messages:
+                    yield message
+        except (PromptError, SettingsError) as error:
+            yield Refused(error)
 
     def __del__(self) -> None:
         self.close()

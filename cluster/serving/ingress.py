@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from ray.exceptions import RayError, RayTaskError
 
-from cluster.serving.messages import GroupStatus, Job, Message
+from cluster.serving.messages import GroupStatus, Job, Message, Refused
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
 
 DEADLINE_GRACE_S = 1.0
@@ -42,7 +42,7 @@ class Ingress:
         limit = None if job.deadline_s is None else time.monotonic() + job.deadline_s + DEADLINE_GRACE_S
         finished = False
         waiter = asyncio.ensure_future(cancelled.wait())
-        following: asyncio.Future[Message | None] = asyncio.Future()
+        following: asyncio.Future[Message | Refused | None] = asyncio.Future()
         try:
             while True:
                 following = asyncio.ensure_future(anext(stream, None))
@@ -60,6 +60,8 @@ class Ingress:
                 if message is None:
                     finished = True
                     return
+                if isinstance(message, Refused):
+                    raise message.error
                 yield message
         except Exception as error:
             raise _unwrapped(error) from None

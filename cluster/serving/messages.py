@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+from lopa_ray.errors import LopaError
 from lopa_ray.plan import FinishReason
 
 Prompt: TypeAlias = str | tuple[int, ...] | tuple[Mapping[str, str], ...]
@@ -145,6 +146,16 @@ class Finished:
     logprobs: tuple[TokenLogprob, ...] = ()
     trace: tuple[Mapping[str, Any], ...] = field(default=())
     """Events in Chrome's trace format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Instead of everything else, between a replica and the ingress, which raises it.
+
+    Serve writes what a replica raises to its log, and a refusal may repeat what was sent.
+    """
+
+    error: LopaError
 
 
 Message: TypeAlias = Accepted | Piece | Picture | Finished

@@ -48,6 +48,12 @@ def test_neither_keys_nor_texts_are_logged(
     assert client.post(CHAT, json=ask.body(user=mark, max_tokens=10_000)).status_code == 400
     assert client.post(CHAT, json=ask.body(**{mark: 1})).status_code == 400
     assert client.post(CHAT, content=mark).status_code == 400
+    for refused in (
+        {"guided_regex": f"{mark}("},
+        {"lopa": {"decoder": mark}},
+        {"guided_json": {"type": mark}},
+    ):
+        assert client.post(CHAT, json=ask.body(**refused)).status_code == 400
     assert client.post(CHAT, json=ask.body(), headers={"Authorization": f"Bearer {mark}"}).status_code == 401
 
     def logged(text: str) -> list[Path]:
