@@ -101,6 +101,11 @@ class GroupSettings(Strict):
     start_timeout_s: float = Field(default=600.0, gt=0.0)
     """How long workers may take to be placed and to load the model."""
 
+    @property
+    def most_workers(self) -> int:
+        """As many as the group has at any time, unless somebody calls for more."""
+        return self.num_workers if self.scaling is None else self.scaling.max_workers
+
     @field_validator("scaling", mode="before")
     @classmethod
     def _scaling(cls, value: Any) -> Any:
