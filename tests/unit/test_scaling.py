@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ from hypothesis import strategies as st
 from lopa_ray.config import Config
 from lopa_ray.errors import SettingsError
 from lopa_ray.scaling import POLICIES, Autoscaler, Load, LoadMeter, ScalingSettings
+
+RECORDED = Path(__file__).parents[1] / "recorded_loads.jsonl"
 
 IDLE = Load(at=0.0, workers=1, in_flight=0, waiting=0, branches=0.0, step_s=0.0)
 PROMPT = {"grow_after_s": 0.0, "shrink_after_s": 0.0, "cool_down_s": 0.0}
@@ -285,3 +289,25 @@ def test_short_bursts_are_sat_out() -> None:
     run = simulate(scaling, arrivals, 300.0)
     shrunk = [number for (_, old), (_, number) in pairwise(run.wanted) if number < old]
     assert shrunk == []
+
+
+# A recorded load
+
+
+@pytest.fixture(scope="module")
+def recorded() -> list[Load]:
+    """See `record_loads.py`: quiet for 10 seconds, more than it can do for 12, and nothing new from then on."""
+    return [Load(**json.loads(line)) for line in RECORDED.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("policy", "target"), [("branches", 9.0), ("requests", 10.0), ("step_time", 0.02)])
+def test_a_recorded_rush_is_followed(recorded: list[Load], policy: Any, target: float) -> None:
+    scaling = settings(max_workers=4, policy=policy, target=target, shrink_after_s=6.0, cool_down_s=3.0)
+    autoscaler = Autoscaler(scaling, 1)
+    wanted = [(load.at, autoscaler.observe(load)) for load in recorded]
+    run = Run([], wanted, 0.0)
+    check_steadiness(run, scaling)
+    assert {number for at, number in wanted if at <= 10} == {1}
+    assert all(number >= 3 for at, number in wanted if 20 <= at <= 25), wanted
+    assert wanted[-1][1] == 1
+    assert len(run.changes) <= 6
