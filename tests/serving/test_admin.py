@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from asking import SLOW, Ask, engine_of
+from asking import Ask, engine_of
 from served import serving, wait_until
 
 DEMO = {
@@ -38,17 +38,17 @@ def test_workers_of_all_replicas(tmp_path: Path) -> None:
             done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
             assert done.returncode == 0, done.stderr
             assert [group["wanted"] for group in json.loads(done.stdout)["groups"]] == [2, 2]
-            slow = Ask(settings=SLOW)
-            told = [slow.of_server(client)]
+            ask = Ask(settings={"max_new_tokens": 96, "ignore_eos": True})
+            told = [ask.of_server(client)]
             two = {"workers": 2, "coming": 0, "wanted": 2, "problem": None}
             wait_until(lambda: groups() == [two, two], 180, "the second worker of each group")
-            told += [slow.of_server(client) for _ in range(2)]
-            assert told == [slow.of_engine(engine_of(DEMO))] * 3
+            told += [ask.of_server(client) for _ in range(2)]
+            assert told == [ask.of_engine(engine_of(DEMO))] * 3
             beyond = client.post(PATH, json={"num_workers": 3})
             assert beyond.status_code == 400
             assert "allowed: 1 to 2, as group.scaling says" in beyond.json()["error"]["message"]
             client.post(PATH, json={"num_workers": 1}).raise_for_status()
             wait_until(lambda: [group["wanted"] for group in groups()] == [1, 1], 30, "the groups to be told")
             wait_until(lambda: [group["workers"] for group in groups()] == [1, 1], 60, "a worker to leave")
-            assert slow.of_server(client) == told[0]
+            assert ask.of_server(client) == told[0]
         server.interrupt()
