@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 
 os.environ.update(
     OMP_NUM_THREADS="1",
@@ -17,6 +18,9 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+
+# A shell that runs the tests in the background has them ignore Ctrl-C; what they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Examples are the same in every run, and a slow machine is no failure.
 hypothesis.settings.register_profile("lopa", deadline=None, derandomize=True, print_blob=True)

@@ -60,7 +60,9 @@ class Choice:
     def begin(self) -> Iterator[Message]:
         """What there is before the first step."""
         if self._job.echo:
-            self._echo = self._tokenizer.decode(self.session.prompt)
+            prompt = self._job.prompts[self.index // self._job.n]
+            # A text as it was sent: a tokenizer may normalise it.
+            self._echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(self.session.prompt)
             if self._job.pieces:
                 yield Piece(self.index, self._echo)
         if self.session.finished:
@@ -100,7 +102,8 @@ class Choice:
 
     def _logprob(self, decision: Decision) -> TokenLogprob:
         top = tuple((*self._token(token), logprob) for token, logprob in decision.top_logprobs)
-        return TokenLogprob(*self._token(decision.token), decision.logprob, top)
+        shown = bool(self._tokenizer.decode([decision.token]))
+        return TokenLogprob(*self._token(decision.token), decision.logprob, top, shown)
 
     def _token(self, token: int) -> tuple[str, bytes]:
         return self._tokenizer.token_text(token), self._tokenizer.token_bytes(token)

@@ -130,7 +130,7 @@ class CompletionReply(Reply):
             tokens=[token.token for token in tokens],
             token_logprobs=[finite(token.logprob) for token in tokens],
             top_logprobs=[_likely(token) for token in tokens],
-            text_offset=[offsets.pass_by(token.bytes) for token in tokens],
+            text_offset=[offsets.pass_by(token.bytes if token.shown else b"") for token in tokens],
         )
 
 

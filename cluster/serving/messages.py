@@ -65,6 +65,8 @@ class TokenLogprob:
     logprob: float
     top: tuple[tuple[str, builtins.bytes, float], ...]
     """(text, bytes, log-probability) of the most likely tokens, as many as were asked for."""
+    shown: bool = True
+    """Whether the text has it; special tokens are left out there."""
 
 
 @dataclass(frozen=True, slots=True)

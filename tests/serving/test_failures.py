@@ -11,6 +11,7 @@ import httpx
 import psutil
 import pytest
 from asking import SLOW, Ask, Told, told
+from marks import also_long
 from served import Served, serving, wait_until
 
 CHAT = "/v1/chat/completions"
@@ -75,7 +76,7 @@ def check_answers(responses: list[Future[httpx.Response]], expected: Told) -> No
         assert told(response.result().raise_for_status().json()["choices"][0]) == expected
 
 
-@pytest.mark.parametrize("title", [WORKER, REPLICA, pytest.param(MASTER, marks=pytest.mark.long)])
+@pytest.mark.parametrize("title", [WORKER, *also_long(REPLICA, MASTER)])
 def test_a_lost_process_costs_the_requests_of_its_group_only(
     server: Served, client: httpx.Client, held: dict[str, Told], title: str
 ) -> None:

@@ -131,6 +131,14 @@ def test_a_character_in_several_tokens_has_one_place() -> None:
     assert [place for part in logprobs if part for place in part.text_offset] == [0, 1, 1, 2]
 
 
+def test_a_token_that_the_text_leaves_out_has_no_width() -> None:
+    reply = CompletionReply(MODEL, Job("id", ("a",), {}, logprobs=True), include_usage=False)
+    end = TokenLogprob("<end>", b"<end>", -1.0, (), shown=False)
+    a, b = (TokenLogprob(text, text.encode(), -1.0, ()) for text in "ab")
+    logprobs = reply.growth(Piece(0, "ab", (end, a, end, b))).logprobs
+    assert logprobs is not None and logprobs.text_offset == [0, 0, 1, 1]
+
+
 def test_a_chat_stream(client: httpx.Client) -> None:
     request = body(CHAT, stream=True, stream_options={"include_usage": True}, n=2)
     chunks = [ChatChunk.model_validate(event) for event in events(client.post(CHAT, json=request))]
@@ -221,6 +229,12 @@ def test_a_refusal_is_an_http_error(
     else:
         assert "secret" not in response.text
         assert any(record.exc_info for record in caplog.records)
+
+
+def test_an_error_does_not_send_megabytes_back(backend: FakeBackend, client: httpx.Client) -> None:
+    backend.refuse = SettingsError("JSON schema: got " + "x" * 10**6)
+    message = client.post(CHAT, json=body(CHAT)).json()["error"]["message"]
+    assert message.startswith("JSON schema: got xx") and len(message) < 2000
 
 
 @pytest.mark.parametrize(
