@@ -27,7 +27,7 @@ class Connection:
         """Connect unless that is done already.
 
         `address` (or RAY_ADDRESS) names a cluster; without either a local Ray is started, with at
-        least as many logical CPUs as the group needs. Raises ClusterError if there is no such
+        least as many logical CPUs as the group may need. Raises ClusterError if there is no such
         cluster, and CapacityError if it cannot hold the group.
         """
         if not ray.is_initialized():
@@ -61,7 +61,7 @@ def _initialise(config: Config, address: str) -> None:
     if address == "local":
         group = config.group
         options |= {
-            "num_cpus": max(os.cpu_count() or 1, math.ceil(group.num_workers * group.num_cpus)),
+            "num_cpus": max(os.cpu_count() or 1, math.ceil(group.most_workers * group.num_cpus)),
             "object_store_memory": LOCAL_STORE_BYTES,
             "include_dashboard": False,
         }

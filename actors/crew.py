@@ -27,7 +27,8 @@ class Crew:
     ) -> None:
         """`places`: see `BranchPool`. `on_change` is called when `due` may have become true."""
         self.pool = BranchPool(config, runner_factory, places)
-        self._target = config.group.num_workers
+        self.target = config.group.num_workers
+        """How many there should be."""
         self._on_change = on_change
         self._recruits = Recruits(self.pool.hire, self.pool.fire, config.group.start_timeout_s, on_change)
 
@@ -47,15 +48,15 @@ class Crew:
 
     def resize(self, num_workers: int) -> None:
         """Have that many workers: at the next step if they are fewer, and as they come if they are more."""
-        self._target = num_workers
+        self.target = num_workers
         self._recruits.start_over()
-        self._recruits.want(self._target - len(self.pool))
+        self._recruits.want(self.target - len(self.pool))
         self._on_change()
 
     @property
     def due(self) -> bool:
         """The next step needs `regroup` first."""
-        return not self.pool.stands or self._recruits.ready or len(self.pool) > self._target
+        return not self.pool.stands or self._recruits.ready or len(self.pool) > self.target
 
     async def regroup(self, scheduler: Scheduler) -> None:
         """Enter an epoch with whoever is there: survivors and newcomers, without those who leave.
@@ -64,7 +65,7 @@ class Crew:
         reach each other, and what staging anew raises. Unless nobody is left it may be called again.
         """
         pool, recruits = self.pool, self._recruits
-        pool.dismiss(pool.workers[self._target :])
+        pool.dismiss(pool.workers[self.target :])
         newcomers = recruits.take()
         owners, pending = scheduler.owners, scheduler.pending()
         try:
@@ -84,7 +85,7 @@ class Crew:
             if any(worker in pool.workers for worker in newcomers):
                 recruits.came_in()
         finally:
-            recruits.want(self._target - len(pool))
+            recruits.want(self.target - len(pool))
 
     def close(self) -> None:
         """End all workers."""

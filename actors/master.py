@@ -23,6 +23,7 @@ from ray.util.placement_group import PlacementGroup
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
 from actors.clients import Clients, StepEvents
 from actors.crew import Crew
+from actors.load_follower import LoadFollower
 from lopa_ray.budget import BranchBudget
 from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
@@ -49,6 +50,8 @@ class MasterStatus:
     """Those who take part in steps."""
     coming: int
     """Those who wait for a place in the cluster, load the model, or wait for the next step."""
+    wanted: int
+    """How many there should be: as configured, as somebody asked for, or as the load has it."""
     slots: int
     in_flight: int
     waiting: int
@@ -79,6 +82,7 @@ class Master:
         self._turn = asyncio.Lock()
         """Held by whoever calls the workers."""
         self._clients = Clients(self._scheduler, self._awake.set)
+        self._follower: LoadFollower | None = None
         self._loop: asyncio.Task[None] | None = None
         self._steps = 0
         self._step_began: float | None = None
@@ -94,6 +98,8 @@ class Master:
         self._crew = Crew(self._config, self._runner_factory, self._places, self._awake.set)
         info = await self._crew.start()
         self._loop = asyncio.create_task(self._run())
+        if self._config.group.scaling is not None:
+            self._follower = LoadFollower(self._config.group.scaling, self._crew, self._scheduler)
         return info
 
     # Clients
@@ -128,12 +134,15 @@ class Master:
         """Have that many workers, while requests decode. Returns at once; `status` says how far it is.
 
         Fewer: the others leave at the next step. More: they come as Ray places them and their model
-        is loaded; no step waits. Raises SettingsError for less than 1, and what broke the group.
+        is loaded; no step waits. A group that follows its load goes on from there. Raises SettingsError for
+        less than 1, or beyond the bounds of `group.scaling`, and what broke the group.
         """
         if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:
             raise SettingsError(f"got {num_workers!r} workers; allowed: a whole number from 1 on")
         if self._clients.broken is not None:
             raise self._clients.broken
+        if self._follower is not None:
+            self._follower.resize(num_workers)
         self._crew.resize(num_workers)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
@@ -149,6 +158,7 @@ class Master:
         return MasterStatus(
             workers=len(self._crew.pool),
             coming=self._crew.coming,
+            wanted=self._crew.target,
             slots=self._config.model.slots,
             in_flight=self._scheduler.in_flight,
             waiting=self._scheduler.waiting,
@@ -207,8 +217,11 @@ class Master:
             reports = await self._crew.pool.gather(calls)
             gathered = clock()
             events = self._scheduler.advance(reports)
+            ended = clock()
             self._steps += 1
-            self._clients.publish(events, _timing(began, planned, sent, gathered, clock(), reports))
+            if self._follower is not None:
+                self._follower.meter.step(sum(len(report.reports) for report in reports), ended - began)
+            self._clients.publish(events, _timing(began, planned, sent, gathered, ended, reports))
         if self._suspects:
             self._suspects.popleft()
 
@@ -225,6 +238,8 @@ class Master:
     def _end(self, error: LopaError) -> None:
         """The group cannot go on: every request, present and future, gets the reason."""
         self._clients.broken = error
+        if self._follower is not None:
+            self._follower.close()
         self._crew.close()
         self._scheduler.fail_all(error)
         self._clients.publish(self._scheduler.drain(), None)

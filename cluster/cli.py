@@ -249,6 +249,34 @@ def serve(
         launch.run(typer.echo)
 
 
+@app.command()
+def scale(
+    model: Annotated[str, typer.Option("--model", metavar="ID", help="What requests name in `model`.")],
+    num_workers: Annotated[
+        int | None, typer.Argument(metavar="[N]", help="Branch workers per group; without it, only look.")
+    ] = None,
+    url: Annotated[str, typer.Option(help="Address of a running `lopa serve`.")] = "http://127.0.0.1:8000",
+    api_keys: Annotated[
+        str | None,
+        typer.Option("--api-keys", metavar="FILE", help="The server's file of keys; the first one is sent."),
+    ] = None,
+    as_json: o.JsonOption = False,
+) -> None:
+    """See or change how many workers the groups of a served model have, while they decode.
+
+    N goes for each group (replica) that runs now. Answers stay the same; new workers join when they have a
+    place and have loaded the model. A key may also stand in LOPA_API_KEYS.
+    """
+    from cluster.scale import ask_workers, lines
+    from cluster.serving.auth import load_api_keys
+
+    with o.exits():
+        keys = load_api_keys(api_keys, os.environ)
+        found = ask_workers(url, model, num_workers, keys[0] if keys else None)
+        for line in [json.dumps(found)] if as_json else lines(found):
+            typer.echo(line)
+
+
 @app.command("config")
 def show_config(
     config: o.ConfigOption = "demo",

@@ -11,6 +11,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.errors import SettingsError
+from lopa_ray.scaling import ScalingSettings
 from lopa_ray.settings import GenerationSettings, LopaSettings, decode_settings, override
 from lopa_ray.strict import Strict
 
@@ -67,6 +68,9 @@ class GroupSettings(Strict):
     num_workers: int = Field(default=2, ge=1)
     """Branch workers. More make a step faster; they never change how many branches it has."""
 
+    scaling: ScalingSettings | None = None
+    """How the number of workers follows the load, from num_workers on; without it, it stays."""
+
     num_cpus: float = Field(default=1.0, ge=0.0)
     """CPUs per worker (Ray resource `CPU`; fractions allowed)."""
 
@@ -96,6 +100,22 @@ class GroupSettings(Strict):
 
     start_timeout_s: float = Field(default=600.0, gt=0.0)
     """How long workers may take to be placed and to load the model."""
+
+    @property
+    def most_workers(self) -> int:
+        """As many as the group has at any time, unless somebody calls for more."""
+        return self.num_workers if self.scaling is None else self.scaling.max_workers
+
+    @field_validator("scaling", mode="before")
+    @classmethod
+    def _scaling(cls, value: Any) -> Any:
+        return ScalingSettings(**value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _begins_within_its_bounds(self) -> Self:
+        if self.scaling is not None:
+            self.scaling.check(self.num_workers)
+        return self
 
     @field_validator("num_accelerators")
     @classmethod

@@ -21,6 +21,7 @@ from cluster.serving.messages import (
     Figures,
     Finished,
     GroupStatus,
+    GroupWorkers,
     Job,
     Message,
     Picture,
@@ -29,11 +30,12 @@ from cluster.serving.messages import (
     TokenLogprob,
 )
 from cluster.serving.settings import HttpSettings
-from lopa_ray.errors import PromptTooLongError, RequestCancelledError
+from lopa_ray.errors import PromptTooLongError, RequestCancelledError, SettingsError
 
 MODEL, OTHER_MODEL = "fake", "team/fake-2"
 WORDS = ("Once", " upon", " a", " time", " — «", "ünïcode", "»", "\u2028", "🙂", " end.")
 ROOM = 2048
+ROOM_FOR_WORKERS = 8
 
 
 @dataclass
@@ -57,6 +59,7 @@ class FakeBackend:
     running: set[str] = field(default_factory=set)
     closed: list[str] = field(default_factory=list)
     cancelled: set[str] = field(default_factory=set)
+    sizes: dict[str, int] = field(default_factory=dict)
 
     def reset(self) -> None:
         """As it was when it was made."""
@@ -80,6 +83,18 @@ class FakeBackend:
         if self.unwell is not None:
             raise self.unwell
         return [GroupStatus(MODEL, "HEALTHY", 1)]
+
+    async def workers(self, model: str) -> list[GroupWorkers]:
+        if self.unwell is not None:
+            raise self.unwell
+        number = self.sizes.get(model, 2)
+        return [GroupWorkers(2, number - 2, number, None), GroupWorkers(number, 0, number, "no place")]
+
+    async def resize(self, model: str, num_workers: int) -> list[GroupWorkers]:
+        if num_workers > ROOM_FOR_WORKERS:
+            raise SettingsError(f"got {num_workers} workers; allowed: 1 to {ROOM_FOR_WORKERS}")
+        self.sizes[model] = num_workers
+        return await self.workers(model)
 
     async def _messages(self, job: Job) -> AsyncGenerator[Message, None]:
         limit = job.settings.get("max_new_tokens", 64)

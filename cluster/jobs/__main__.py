@@ -85,7 +85,9 @@ def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> 
         return finished
     progress = Progress(survey.lines, results.chunk_size, results.done)
     missing = (chunk for chunk in prompts.chunks(results.chunk_size) if chunk.index not in results.done)
-    everything = config.but(group=config.group.but(num_workers=groups * config.group.num_workers))
+    # All groups together begin with so many; the bounds of `scaling` are those of one.
+    together = {"num_workers": groups * config.group.num_workers, "scaling": None}
+    everything = config.but(group=config.group.but(**together))
     with ExitStack() as stack:
         stack.callback(Connection(everything).close)
         queue = WorkQueue(config, groups, raw=raw, on_loss=progress.say, on_wake=progress.report)

@@ -17,7 +17,7 @@ from typing import Any
 
 from actors.async_engine import AsyncRayEngine
 from cluster.serving.choice import Choice
-from cluster.serving.messages import Accepted, Finished, Job, Message
+from cluster.serving.messages import Accepted, Finished, GroupWorkers, Job, Message
 from cluster.serving.metrics import GroupMetrics
 from lopa_ray.config import Config
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, PromptTooLongError, WorkerLostError
@@ -171,6 +171,20 @@ class GroupServer:
             wanted["max_new_tokens"] = min(self._config.decode.max_new_tokens, room)
             wanted.setdefault("min_tokens", min(self._config.decode.min_tokens, room))
         return decode_settings(override({"decoder": self._config.decode.decoder, **defaults}, wanted))
+
+    # What operators ask
+
+    async def workers(self) -> GroupWorkers:
+        """See `Backend.workers`, for this group."""
+        status = await self._running.status()
+        problem = None if status.problem is None else str(status.problem)
+        return GroupWorkers(status.workers, status.coming, status.wanted, problem)
+
+    async def resize(self, num_workers: int) -> GroupWorkers:
+        """See `Backend.resize`, for this group."""
+        await self._running.resize(num_workers)
+        logger.info(f"model {self._model!r} is to have {num_workers} workers")
+        return await self.workers()
 
     # What Serve asks
 

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from cluster.serving.admin import admin_routes
 from cluster.serving.errors import ApiError
 from cluster.serving.log import log_failure, record_of
 from cluster.serving.messages import Backend
@@ -62,6 +63,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
         raise ApiError(error.status_code, message, code, headers=error.headers)
 
     app.include_router(v1_routes(backend, settings))
+    app.include_router(admin_routes(backend, settings))
 
     @app.get("/health", summary="Whether every decode group answers", responses=problems([503]))
     async def health(request: Request) -> Health:

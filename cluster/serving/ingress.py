@@ -13,11 +13,14 @@ from typing import Any, cast
 
 from ray.exceptions import RayError, RayTaskError
 
-from cluster.serving.messages import GroupStatus, Job, Message, Refused
+from cluster.serving.messages import GroupStatus, GroupWorkers, Job, Message, Refused
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
 
 DEADLINE_GRACE_S = 1.0
 """A group ends its jobs at their deadline; here that is enforced where a job never reached a group."""
+
+ANSWER_S = 60.0
+"""How long groups may take to answer an operator: one that has all the requests it takes answers when one ends."""
 
 
 class Ingress:
@@ -98,6 +101,37 @@ class Ingress:
                 )
             found.append(GroupStatus(model, seen.status.value, running))
         return found
+
+    async def workers(self, model: str) -> list[GroupWorkers]:
+        """See `Backend.workers`."""
+        return await self._ask_all(model, "workers")
+
+    async def resize(self, model: str, num_workers: int) -> list[GroupWorkers]:
+        """See `Backend.resize`."""
+        return await self._ask_all(model, "resize", num_workers)
+
+    async def _ask_all(self, model: str, question: str, *arguments: Any) -> list[GroupWorkers]:
+        """The answer of every replica of the model."""
+        try:
+            answers = await (
+                self._groups[model]
+                .broadcast(question, *arguments)
+                .results_async(timeout_s=ANSWER_S, return_exceptions=True)
+            )
+        except TimeoutError:
+            raise ClusterError(
+                f"not all groups of model {model!r} answered in {ANSWER_S:g} s; ask again"
+            ) from None
+        except Exception as error:
+            raise _unwrapped(error) from None
+        failed = [_unwrapped(answer) for answer in answers if isinstance(answer, Exception)]
+        if len(failed) == len(answers):
+            raise failed[0]
+        if failed:
+            raise ClusterError(
+                f"{len(failed)} of {len(answers)} groups of model {model!r} failed: {failed[0]}"
+            )
+        return list(answers)
 
     async def drain(self) -> None:
         """Refuse new jobs, and return when all running ones have ended."""

@@ -114,11 +114,11 @@ class Launch:
 
     @property
     def cpus(self) -> int:
-        """Logical CPUs that the application asks for."""
+        """Logical CPUs that the application may ask for."""
         total = FRONT_CPUS * self._replicas(INGRESS)
         for entry in ServeSettings(**self.args).models:
             group = entry.load().group
-            total += (FRONT_CPUS + group.num_workers * group.num_cpus) * self._replicas(entry.deployment)
+            total += (FRONT_CPUS + group.most_workers * group.num_cpus) * self._replicas(entry.deployment)
         return math.ceil(total)
 
     def _replicas(self, deployment: str) -> int:

@@ -172,6 +172,20 @@ class GroupStatus:
     """Groups that take requests."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupWorkers:
+    """The branch workers of one group."""
+
+    workers: int
+    """Those who take part in steps."""
+    coming: int
+    """Those who wait for a place in the cluster, load the model, or wait for the next step."""
+    wanted: int
+    """How many there should be."""
+    problem: str | None
+    """Why the last attempt to get another one failed; None once one came in after it."""
+
+
 class Backend(Protocol):
     """What the HTTP layer needs of whatever decodes."""
 
@@ -190,3 +204,13 @@ class Backend(Protocol):
 
     async def status(self) -> list[GroupStatus]:
         """Of every group. Raises LopaError if one does not answer."""
+
+    async def workers(self, model: str) -> list[GroupWorkers]:
+        """Of every group of the model. Raises LopaError if one does not answer."""
+
+    async def resize(self, model: str, num_workers: int) -> list[GroupWorkers]:
+        """Have that many workers in every group of the model that runs now, while they decode.
+
+        Returns at once; see `actors.master.Master.resize`. Raises SettingsError beyond the bounds that the
+        model's configuration sets, LopaError if a group does not answer.
+        """

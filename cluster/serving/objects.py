@@ -284,6 +284,27 @@ class CancelledRequest(Object):
     cancelled: bool
 
 
+class WorkersOfGroup(Object):
+    """The branch workers of one decode group."""
+
+    workers: int
+    """Those who take part in steps."""
+    coming: int
+    """Those who wait for a place in the cluster, load the model, or wait for the next step."""
+    wanted: int
+    """How many there should be."""
+    problem: str | None
+    """Why the last attempt to get another one failed."""
+
+
+class ModelWorkers(Object):
+    """The branch workers of a model's decode groups."""
+
+    object: Literal["model.workers"]
+    model: str
+    groups: list[WorkersOfGroup]
+
+
 class GroupHealth(Object):
     """How a model's decode groups are doing."""
 

@@ -10,14 +10,22 @@ from pydantic import BaseModel
 from cluster.serving.chat import ChatRequest
 from cluster.serving.completions import CompletionRequest
 from cluster.serving.objects import ChatChunk, CompletionChunk, ErrorObject
+from cluster.serving.scale import ScaleRequest
 
-BY_HAND: tuple[type[BaseModel], ...] = (ChatRequest, CompletionRequest, ChatChunk, CompletionChunk)
+BY_HAND: tuple[type[BaseModel], ...] = (
+    ChatRequest,
+    CompletionRequest,
+    ScaleRequest,
+    ChatChunk,
+    CompletionChunk,
+)
 _SCHEMAS = "#/components/schemas/"
 _JSON_TEXT = {"type": "string", "contentMediaType": "application/json"}
 
 _REASONS = {
     400: "The request is wrong: `param` names the field, `message` says what is allowed.",
     401: "No API key, or one that is not valid here.",
+    403: "This server has no API keys, so that nobody may change it.",
     404: "There is no such model or request.",
     409: "A request with this X-Request-ID is running.",
     413: "The body is too long.",

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
+from cluster.serving.access import check_model, key_check
 from cluster.serving.answer import Answer
-from cluster.serving.auth import check_key
 from cluster.serving.body import parse_object, read_body
 from cluster.serving.chat import ChatReply, ChatRequest
 from cluster.serving.completions import CompletionReply, CompletionRequest
@@ -36,17 +36,11 @@ _PROBLEMS = (400, 404, 409, 413, 429, 499, 500, 503, 504)
 def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> "APIRouter":
     """OpenAI's routes, and the one that cancels."""
     from fastapi import APIRouter, Request, Response, Security
-    from fastapi.security import HTTPBearer
-
-    bearer = HTTPBearer(auto_error=False)
-
-    async def need_key(request: Request, _: Annotated[Any, Security(bearer)]) -> None:
-        check_key(request.headers.get("authorization"), settings.api_keys)
 
     closed = bool(settings.api_keys)
     router = APIRouter(
         prefix="/v1",
-        dependencies=[Security(need_key)] if closed else [],
+        dependencies=[Security(key_check(settings.api_keys))] if closed else [],
         responses=problems([401]) if closed else {},
     )
     started = int(time.time())
@@ -76,14 +70,7 @@ def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> "APIRou
         return Exchange(Answer(backend(), reply, record, running, settings.retry_after_s))
 
     def known(model: str) -> None:
-        models = backend().models
-        if model not in models:
-            raise ApiError(
-                404,
-                f"got the model {show(model)}; served: {', '.join(models)}; choose one of these",
-                "model_not_found",
-                param="model",
-            )
+        check_model(model, backend().models)
 
     def card(model: str) -> ModelCard:
         return ModelCard(id=model, object="model", created=started, owned_by="lopa-ray")

@@ -1,0 +1,182 @@
+"""Scaling: how many workers a group should have, from what it was seen to do. No clock, no I/O.
+
+A policy is a pure function from an observed `Load` to a demand for workers. `Autoscaler` follows it slowly:
+a demand has to last before the number of workers changes, and changes keep a distance from each other.
+Workers change how fast a step is. How many branches it has is decided in `budget.py`, and is none of this
+file's business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from lopa_ray.errors import SettingsError
+from lopa_ray.strict import Strict
+
+PolicyName: TypeAlias = Literal["branches", "requests", "step_time"]
+
+
+class ScalingSettings(Strict):
+    """How a group follows its load."""
+
+    max_workers: int = Field(ge=1)
+    """Most workers that the group gives itself."""
+
+    min_workers: int = Field(default=1, ge=1)
+    """Fewest workers, also of an idle group."""
+
+    policy: PolicyName = "branches"
+    """What `target` counts. branches: per worker and step; requests: in flight and waiting, per worker;
+    step_time: seconds of a step, however many workers that takes, up to one per branch."""
+
+    target: float = Field(default=1.0, gt=0.0)
+    """As much of that as a worker, or a step, should have."""
+
+    interval_s: float = Field(default=1.0, gt=0.0)
+    """Seconds between two looks at the load."""
+
+    grow_after_s: float = Field(default=2.0, ge=0.0)
+    """Seconds for which more workers must have been in demand before some are added."""
+
+    shrink_after_s: float = Field(default=30.0, ge=0.0)
+    """Seconds for which fewer must have been in demand before some leave."""
+
+    cool_down_s: float = Field(default=10.0, ge=0.0)
+    """Seconds after a change in which there is no other."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.min_workers > self.max_workers:
+            raise ValueError(
+                f"min_workers {self.min_workers} is more than max_workers {self.max_workers}; lower the one or "
+                "raise the other"
+            )
+        if self.policy == "step_time" and "target" not in self.model_fields_set:
+            raise ValueError("policy step_time without a target; say how many seconds a step may take")
+        return self
+
+    def check(self, num_workers: int) -> None:
+        """Raises SettingsError unless the group may have that many workers."""
+        if not self.min_workers <= num_workers <= self.max_workers:
+            raise SettingsError(
+                f"got {num_workers} workers; allowed: {self.min_workers} to {self.max_workers}, as group.scaling says"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a group was seen to do since the last look."""
+
+    at: float
+    """Seconds on any clock that does not go back."""
+    workers: int
+    """Those who take part in steps; others may be on their way."""
+    in_flight: int
+    """Requests that have a slot."""
+    waiting: int
+    """Requests that wait for one."""
+    branches: float
+    """Per step, of all requests together; 0 without a step."""
+    step_s: float
+    """Seconds per step; 0 without one."""
+
+
+Policy: TypeAlias = Callable[[Load, float], float]
+"""From a load and `ScalingSettings.target` to a demand for workers, which need be neither whole nor within bounds."""
+
+
+def by_branches(load: Load, target: float) -> float:
+    """So many that each evaluates `target` branches in a step."""
+    return load.branches / target
+
+
+def by_requests(load: Load, target: float) -> float:
+    """One per `target` requests, in flight or waiting."""
+    return (load.in_flight + load.waiting) / target
+
+
+def by_step_time(load: Load, target: float) -> float:
+    """So many that a step takes `target` seconds, if workers shared it evenly: never more than branches."""
+    return min(load.workers * load.step_s / target, load.branches)
+
+
+POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(
+    {"branches": by_branches, "requests": by_requests, "step_time": by_step_time}
+)
+
+
+class LoadMeter:
+    """Adds up the steps between two looks."""
+
+    def __init__(self) -> None:
+        self._steps, self._branches, self._seconds = 0, 0, 0.0
+
+    def step(self, branches: int, seconds: float) -> None:
+        """A step was done."""
+        self._steps += 1
+        self._branches += branches
+        self._seconds += seconds
+
+    def read(self, at: float, *, workers: int, in_flight: int, waiting: int) -> Load:
+        """The load since the last call."""
+        steps = max(1, self._steps)
+        load = Load(at, workers, in_flight, waiting, self._branches / steps, self._seconds / steps)
+        self._steps, self._branches, self._seconds = 0, 0, 0.0
+        return load
+
+
+@dataclass(frozen=True, slots=True)
+class _Trend:
+    """Since when more, or fewer, workers have been in demand without a break."""
+
+    since: float
+    grows: bool
+    least: int
+    """The number closest to the present one that was in demand meanwhile."""
+
+
+class Autoscaler:
+    """Follows the demand of a policy. What it decides depends on the loads that it has seen and nothing else.
+
+    A demand that lasts changes the number of workers by the least that was in demand meanwhile, so a load
+    that goes to and fro faster than that changes nothing.
+    """
+
+    def __init__(self, settings: ScalingSettings, workers: int) -> None:
+        """`workers`: how many there should be to begin with."""
+        self._settings = settings
+        self._policy = POLICIES[settings.policy]
+        self.workers = workers
+        """How many there should be."""
+        self._trend: _Trend | None = None
+        self._changed = -math.inf
+
+    def observe(self, load: Load) -> int:
+        """Take a load in; returns how many workers there should be from now on."""
+        settings, wanted = self._settings, self._wanted(load)
+        if wanted == self.workers:
+            self._trend = None
+            return self.workers
+        grows, trend = wanted > self.workers, self._trend
+        if trend is None or trend.grows != grows:
+            trend = _Trend(load.at, grows, wanted)
+        self._trend = _Trend(trend.since, grows, (min if grows else max)(trend.least, wanted))
+        lasted = load.at - trend.since >= (settings.grow_after_s if grows else settings.shrink_after_s)
+        if lasted and load.at - self._changed >= settings.cool_down_s:
+            self.set(self._trend.least, load.at)
+        return self.workers
+
+    def set(self, workers: int, at: float) -> None:
+        """Somebody else has decided, and that counts as a change."""
+        self.workers, self._changed, self._trend = workers, at, None
+
+    def _wanted(self, load: Load) -> int:
+        # A sum of fractions may be more than a whole number by next to nothing.
+        demand = math.ceil(self._policy(load, self._settings.target) - 1e-9)
+        return max(self._settings.min_workers, min(self._settings.max_workers, demand))

@@ -1,0 +1,54 @@
+"""The number of workers of a running server, changed in all replicas of a model while it answers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from asking import Ask, engine_of
+from served import serving, wait_until
+
+DEMO = {
+    "id": "demo",
+    "group": {"num_workers": 1, "num_cpus": 0.25, "scaling": {"max_workers": 2, "shrink_after_s": 3600.0}},
+}
+KEY = "key-of-an-operator"
+PATH = "/admin/models/demo/workers"
+
+
+def test_workers_of_all_replicas(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(KEY)
+    replicas = [{"name": "demo", "num_replicas": 2}]
+    with serving(tmp_path, [DEMO], deployments=replicas, options=["--api-keys", str(keys)]) as server:
+        server.key = KEY
+        with server.client() as client:
+
+            def groups() -> list[dict[str, Any]]:
+                found: list[dict[str, Any]] = client.get(PATH).json()["groups"]
+                return found
+
+            one = {"workers": 1, "coming": 0, "wanted": 1, "problem": None}
+            assert groups() == [one, one]
+            command = [sys.executable, "-m", "cluster.cli", "scale", "--url", server.url, "--json"]
+            asked = [*command, "--model", "demo", "--api-keys", str(keys), "2"]
+            done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
+            assert done.returncode == 0, done.stderr
+            assert [group["wanted"] for group in json.loads(done.stdout)["groups"]] == [2, 2]
+            ask = Ask(settings={"max_new_tokens": 96, "ignore_eos": True})
+            told = [ask.of_server(client)]
+            two = {"workers": 2, "coming": 0, "wanted": 2, "problem": None}
+            wait_until(lambda: groups() == [two, two], 180, "the second worker of each group")
+            told += [ask.of_server(client) for _ in range(2)]
+            assert told == [ask.of_engine(engine_of(DEMO))] * 3
+            beyond = client.post(PATH, json={"num_workers": 3})
+            assert beyond.status_code == 400
+            assert "allowed: 1 to 2, as group.scaling says" in beyond.json()["error"]["message"]
+            client.post(PATH, json={"num_workers": 1}).raise_for_status()
+            wait_until(lambda: [group["wanted"] for group in groups()] == [1, 1], 30, "the groups to be told")
+            wait_until(lambda: [group["workers"] for group in groups()] == [1, 1], 60, "a worker to leave")
+            assert ask.of_server(client) == told[0]
+        server.interrupt()
