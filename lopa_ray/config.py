@@ -97,6 +97,9 @@ class GroupSettings(Strict):
     start_timeout_s: float = Field(default=600.0, gt=0.0)
     """How long workers may take to be placed and to load the model."""
 
+    resume_timeout_s: float = Field(default=120.0, ge=0.0)
+    """How long requests wait for new workers when all of a group are lost, to go on there. 0: they end with it."""
+
     @field_validator("num_accelerators")
     @classmethod
     def _share_or_whole(cls, value: float) -> float:
