@@ -27,8 +27,9 @@ MAX_BYTES = 2**30
 
 MAX_STATES = 4000
 
-_NO_ANCHORS = re.compile(r"\\[^Az]|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
-"""Escapes and classes, in which ^ and $ are letters."""
+_NO_ANCHORS = re.compile(r"\\[^Az]|\[\^?\]?(?:\\.?|[^\]\\])*+(?:\]|\Z)", re.DOTALL)
+"""Escapes and classes, in which ^ and $ are letters. One that is not closed ends with the text: looking for its
+end from every bracket would take for ever."""
 
 # A process of its own, since nothing else can stop a construction that takes too long or too much.
 # The leading letter keeps the start state from being special (expressions that match nothing, like a*,

@@ -7,7 +7,7 @@ constraint lets be decided together, is the session's business.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -74,25 +74,27 @@ def each(scores: dict[int, Score], chance: float, seed: int, step: int) -> list[
     return [p for p in scores if keyed_uniform(seed ^ ORDER_SEED, step, p) < chance]
 
 
-def dream_shares(steps: int, eps: float) -> Sequence[np.float32]:
+@lru_cache(16)
+def dream_shares(steps: int, eps: float) -> tuple[np.float32, ...]:
     """Per call, the share of what is masked then that Dream's schedule fills; the last one fills all.
 
     Computed in float32, as published: the product with the number of masks is cut to an integer.
     """
     times = np.linspace(1, eps, steps + 1, dtype=np.float32)
-    return [*(np.float32(1) - times[1:-1] / times[:-2]), np.float32(1)]
+    return (*(np.float32(1) - times[1:-1] / times[:-2]), np.float32(1))
 
 
-def dream_schedule(masks: int, steps: int, eps: float, first: int | None = None) -> list[int]:
+@lru_cache(64)
+def dream_schedule(masks: int, steps: int, eps: float, first: int | None = None) -> tuple[int, ...]:
     """Positions per call for `masks` masked ones; `first`: the first call fills that many, whatever its share."""
     counts = []
     for call, share in enumerate(dream_shares(steps, eps)):
         count = first if call == 0 and first is not None else int(np.float32(masks) * share)
         counts.append(count)
         masks -= count
-    return counts
+    return tuple(counts)
 
 
-def even_schedule(masks: int, steps: int) -> list[int]:
-    """Positions per call, the same for all, but for a remainder that the first calls take (LLaDA, SDAR)."""
-    return [masks // steps + (call < masks % steps) for call in range(steps)]
+def even_share(masks: int, steps: int, call: int) -> int:
+    """Positions that a call fills: the same for all, but for a remainder that the first calls take (LLaDA, SDAR)."""
+    return masks // steps + (call < masks % steps)

@@ -29,6 +29,11 @@ SELF_DEPTH = 3
 MAX_PARTS, MAX_LENGTH = 5_000, 200_000
 """Parts that references may unfold into, and characters of the expression: few lines can say a lot."""
 
+MAX_WRITTEN = 20 * MAX_LENGTH
+"""Characters of the expressions of all parts, each within those around it."""
+
+TOO_MUCH = "it unfolds into too much; use fewer references, properties and repetitions"
+
 MAX_BOUND = 10**15
 """Largest magnitude of a bound for integers."""
 
@@ -63,6 +68,7 @@ def schema_regex(text: str) -> str:
     """
     try:
         schema = json.loads(text)
+        json.dumps(schema, allow_nan=False)  # Python reads NaN and 1e999, which are no JSON
     except ValueError as error:
         raise _error("", f"got text that is no JSON ({error}); give a JSON schema") from None
     except RecursionError:
@@ -81,14 +87,16 @@ class _Translation:
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._parts = 0
+        self._parts = self._written = 0
 
     def regex(self, schema: Any, path: str, within: tuple[str, ...]) -> Regex:
         """Of a part of the schema. Raises SettingsError."""
         self._parts += 1
         found = self._regex(schema, path, within) if self._parts <= MAX_PARTS else None
-        if self._parts > MAX_PARTS or len(found or "") > MAX_LENGTH:
-            raise _error(path, "it unfolds into too much; use fewer references and repetitions")
+        length = len(found or "")
+        self._written += length
+        if self._parts > MAX_PARTS or length > MAX_LENGTH or self._written > MAX_WRITTEN:
+            raise _error(path, TOO_MUCH)
         return found
 
     def _regex(self, schema: Any, path: str, within: tuple[str, ...]) -> Regex:
@@ -107,10 +115,7 @@ class _Translation:
         if kinds is None:
             self._only(schema, set(), path)
             return free(FREE_DEPTH)
-        listed: list[str] = kinds if isinstance(kinds, list) else [kinds]
-        for kind in listed:
-            if not isinstance(kind, str) or kind not in KEYWORDS:
-                raise _error(path, f"type: got {kind!r}; allowed: {', '.join(KEYWORDS)}")
+        listed = _kinds(kinds, path)
         self._only(schema, set().union(*(KEYWORDS[kind] for kind in listed), {"type"}), path)
         return alternatives(self._types[kind](self, schema, path, within) for kind in listed)
 
@@ -144,8 +149,7 @@ class _Translation:
         values = schema["enum"] if "enum" in schema else [schema["const"]]
         if not isinstance(values, list):
             raise _error(path, f"enum: got {values!r}; allowed: a list")
-        kinds = schema.get("type", list(KEYWORDS))
-        kinds = kinds if isinstance(kinds, list) else [kinds]
+        kinds = _kinds(schema.get("type", list(KEYWORDS)), path)
         fitting = [value for value in values if any(_is(value, kind) for kind in kinds)]
         return alternatives(literal(json.dumps(value, ensure_ascii=False)) for value in fitting)
 
@@ -165,7 +169,7 @@ class _Translation:
         properties, required = schema.get("properties"), schema.get("required", [])
         if not isinstance(properties, dict | None) or not isinstance(required, list):
             raise _error(path, "properties has to be an object, and required a list; correct them")
-        missing = [name for name in required if name not in (properties or {})]
+        missing = [name for name in required if not isinstance(name, str) or name not in (properties or {})]
         if missing:
             raise _error(path, f"required names {missing[0]!r}, which is not in properties; add it there")
         if properties is None and schema.get("additionalProperties", True) is not False:
@@ -176,14 +180,19 @@ class _Translation:
                 else self.regex(value, f"{path}.additionalProperties", within)
             )
             return braces(inner and f"{STRING}{SPACE}:{SPACE}{inner}{SPACE}")
+        needed = set(required)
         pairs: list[tuple[str, bool]] = []
         for name, part in (properties or {}).items():
             value = self.regex(part, f"{path}.{name}", within)
-            if value is None and name in required:
+            if value is None and name in needed:
                 return None
             if value is not None:
                 key = literal(json.dumps(name, ensure_ascii=False))
-                pairs.append((f"{key}{SPACE}:{SPACE}{value}{SPACE}", name in required))
+                pairs.append((f"{key}{SPACE}:{SPACE}{value}{SPACE}", name in needed))
+        # Where none is required, each may be the first, and all behind it are written once more.
+        written = sum(len(pair) * (1 if needed else at) for at, (pair, _) in enumerate(pairs, 1))
+        if written > MAX_LENGTH:
+            raise _error(path, TOO_MUCH)
         return rf"\{{{SPACE}{in_order(pairs)}\}}"
 
     def _array(self, schema: dict[str, Any], path: str, within: tuple[str, ...]) -> Regex:
@@ -209,7 +218,7 @@ class _Translation:
                 path, f"{shapes[0]} cannot be combined with other keywords for strings; leave one out"
             )
         if "format" in schema:
-            if schema["format"] not in FORMATS:
+            if schema["format"] not in list(FORMATS):
                 raise _error(path, f"format: got {schema['format']!r}; allowed: {', '.join(FORMATS)}")
             return f'"{FORMATS[schema["format"]]}"'
         if "pattern" in schema:
@@ -268,6 +277,15 @@ def _pattern(pattern: Any, path: str) -> str:
 
 def _implied(schema: dict[str, Any]) -> str | None:
     return next((kind for kind, names in KEYWORDS.items() if names & schema.keys()), None)
+
+
+def _kinds(given: Any, path: str) -> list[str]:
+    """The types that `type` lists."""
+    kinds: list[Any] = given if isinstance(given, list) else [given]
+    for kind in kinds:
+        if not isinstance(kind, str) or kind not in KEYWORDS:
+            raise _error(path, f"type: got {kind!r}; allowed: {', '.join(KEYWORDS)}")
+    return kinds
 
 
 def _is(value: Any, kind: str) -> bool:

@@ -48,13 +48,13 @@ def separated(item: str, least: int, most: int | None) -> str:
 def in_order(pairs: list[tuple[str, bool]]) -> str:
     """Pairs with commas between; those that are not required may be left out."""
     comma = f",{SPACE}"
-    rests = [""]
-    for pair, required in reversed(pairs):
-        rests.append((f"{comma}{pair}" if required else f"(?:{comma}{pair})?") + rests[-1])
-    rests.reverse()
     first = next((at for at, (_, required) in enumerate(pairs) if required), None)
+    rest, starts = "", []
+    for pair, required in reversed(pairs if first is None else pairs[first + 1 :]):
+        if first is None:
+            starts.append(pair + rest)
+        rest = (f"{comma}{pair}" if required else f"(?:{comma}{pair})?") + rest
     if first is not None:
         before = "".join(f"(?:{pair}{comma})?" for pair, _ in pairs[:first])
-        return before + pairs[first][0] + rests[first + 1]
-    starts = "|".join(pair + rests[at + 1] for at, (pair, _) in enumerate(pairs))
-    return f"(?:{starts})?" if starts else ""
+        return before + pairs[first][0] + rest
+    return f"(?:{'|'.join(reversed(starts))})?" if starts else ""

@@ -87,7 +87,7 @@ def length_corrected(alpha: float) -> BranchConfidence:
 
 
 def _count(name: str, value: float) -> int:
-    if value < 1 or value != int(value):
+    if not 1 <= value < math.inf or value != int(value):
         raise ValueError(f"{name} must be a whole number, 1 or more; got {value}")
     return int(value)
 

@@ -62,7 +62,7 @@ class DecodeSession(ABC):
 
         Raises PromptError for an empty prompt, ids outside the vocabulary, or mask tokens in
         the prompt (the published decoders fill those or hang on them; here they are refused),
-        and SettingsError for a constraint that no answer of this length can keep.
+        and SettingsError for a constraint that no answer of this length can keep, or a stop token that is none.
         """
         if not prompt:
             raise PromptError("the prompt is empty; give at least one token")
@@ -75,6 +75,12 @@ class DecodeSession(ABC):
             if token == vocabulary.mask_token_id:
                 raise PromptError(
                     f"prompt token {index} is the mask token ({token}), which stands for an empty position; remove it"
+                )
+        for token in settings.stop_token_ids:
+            if not 0 <= token < vocabulary.size or token == vocabulary.mask_token_id:
+                raise SettingsError(
+                    f"stop_token_ids: got {token}, which is never generated; allowed: ids 0 to {vocabulary.size - 1} "
+                    f"but for the mask token ({vocabulary.mask_token_id})"
                 )
         self.prompt = list(prompt)
         self.settings = settings

@@ -28,6 +28,9 @@ __all__ = [
     "override",
 ]
 
+MAX_STEPS = 2**16
+"""Longest schedule of an answer: it is kept in memory as a whole."""
+
 
 class LookaheadSettings(GenerationSettings):
     """LoPA's lookahead (arXiv 2512.16229), on top of whichever decoder has these settings."""
@@ -135,7 +138,7 @@ class MaskedAnswerSettings(LookaheadSettings):
     """Positions per block (semi-autoregressive decoding); the last block is cut to fit `max_new_tokens`.
     None: the whole answer is one block."""
 
-    steps: int | None = Field(default=None, ge=1)
+    steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """Forward passes for the whole answer, spread evenly over its blocks. None: one per position."""
 
     eps: float = Field(default=1e-3, gt=0.0, lt=1.0)
@@ -199,7 +202,7 @@ class FastDllmSettings(MaskedAnswerSettings):
     factor: float = Field(default=1.0, gt=0.0)
     """Fills the n best as long as the n-th has at least probability 1 - factor ÷ (n + 1) (fill: factor)."""
 
-    steps: int | None = Field(default=None, ge=1)
+    steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
     """fill schedule: forward passes for the whole answer, spread evenly over its blocks. fill threshold:
     fill no faster than an even pace of that many passes would; None: no such limit."""
 

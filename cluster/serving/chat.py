@@ -99,7 +99,7 @@ class ChatRequest(GenerationRequest):
         "include_reasoning": (True, False),
     }
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
     """The chat so far."""
 
     max_tokens: int | None = Field(default=None, ge=1, le=LARGEST)

@@ -60,7 +60,9 @@ class Choice:
     def begin(self) -> Iterator[Message]:
         """What there is before the first step."""
         if self._job.echo:
-            self._echo = self._tokenizer.decode(self.session.prompt)
+            prompt = self._job.prompts[self.index // self._job.n]
+            # A text as it was sent: a tokenizer may normalise it.
+            self._echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(self.session.prompt)
             if self._job.pieces:
                 yield Piece(self.index, self._echo)
         if self.session.finished:

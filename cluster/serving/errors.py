@@ -30,6 +30,8 @@ _STATUS: tuple[tuple[type[LopaError], int, str], ...] = (
 )
 """The first that fits decides."""
 
+LONGEST_MESSAGE = 1500
+
 
 class ApiError(Exception):
     """Ends a request with this status and an error object."""
@@ -72,7 +74,11 @@ def api_error(error: Exception, retry_after_s: int) -> ApiError:
             if status == 504:
                 # OpenAI's client repeats every 5xx; a repeated request would run into its deadline again.
                 headers["X-Should-Retry"] = "false"
-            return ApiError(status, str(error), code, headers=headers)
+            message = str(error)
+            if len(message) > LONGEST_MESSAGE:
+                # It repeats what was sent, and that may be megabytes.
+                message = f"{message[:LONGEST_MESSAGE]} ..."
+            return ApiError(status, message, code, headers=headers)
     message = (
         "the server failed in a way that it does not expect; its log has the details under this request's id"
     )

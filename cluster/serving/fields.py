@@ -15,6 +15,9 @@ from cluster.serving.errors import ApiError, bad_value, show
 LARGEST = 2**31 - 1
 """No count, size or token id is larger."""
 
+MOST_ERRORS = 1000
+"""To list more takes longer than others want to wait."""
+
 
 class Part(BaseModel):
     """An object in a request. Types are not converted, null is the same as not given."""
@@ -76,6 +79,9 @@ def _same(value: Any, neutral: Any) -> bool:
 
 
 def _refusal(error: ValidationError, model: type[Part]) -> ApiError:
+    if error.error_count() > MOST_ERRORS:
+        message = f"got {error.error_count()} wrong or unknown values; send fields that /docs describes"
+        return ApiError(400, message, "invalid_value")
     detail = error.errors(include_url=False)[0]
     context = detail.get("ctx", {})
     location = [*detail["loc"], *([context["field"]] if "field" in context else [])]

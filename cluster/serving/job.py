@@ -28,6 +28,8 @@ def make_job(request_id: str, request: GenerationRequest, limits: HttpSettings) 
         raise bad_value(
             "best_of", f"got {request.best_of} with n {n}; other candidates are not made: leave it out"
         )
+    if request.ignore_eos and request.stop_token_ids:
+        raise bad_value("stop_token_ids", "got it with ignore_eos, under which no token ends; leave one out")
     listed = request.listed_tokens()
     return Job(
         id=request_id,

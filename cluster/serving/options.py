@@ -32,6 +32,9 @@ DECODE_KEYS = sorted(
 )
 """Decode settings that go into `lopa`, of all decoders."""
 
+LONGEST = 100
+"""Characters of a decode setting; a refusal shows what it got."""
+
 
 class LopaOptions(Part):
     """Settings of diffusion decoding, and of how its result is told. The group checks decode settings,
@@ -65,6 +68,8 @@ class LopaOptions(Part):
                 raise _error("unknown", name, unknown(name, [*type(self).model_fields, *DECODE_KEYS]))
             if isinstance(value, dict | list):
                 raise _error("unsupported", name, f"takes a single value: got {show(value)}")
+            if isinstance(value, str) and len(value) > LONGEST:
+                raise _error("unsupported", name, f"takes at most {LONGEST} characters: got {len(value)}")
             if isinstance(value, int) and abs(value) > LARGEST:
                 raise _error("unsupported", name, f"takes no number beyond {LARGEST}: got {show(value)}")
         return self

@@ -79,8 +79,9 @@ class TextStream:
         return piece
 
     def _stop_at(self, whole: str) -> int | None:
-        found = [at for at in (whole.find(stop) for stop in self._stop) if at >= 0]
-        return min(found) if found else None
+        """Where the text ends: in front of the stop string that is whole first, however many tokens came at once."""
+        found = [(at + len(stop), at) for stop in self._stop if (at := whole.find(stop)) >= 0]
+        return min(found)[1] if found else None
 
     def _sure(self, whole: str) -> str:
         """`whole` without what may still change: a last character in parts, and the head of a stop string."""

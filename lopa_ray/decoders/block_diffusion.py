@@ -13,7 +13,7 @@ from dataclasses import replace
 from lopa_ray.branching import Score
 from lopa_ray.constraint import Constraint
 from lopa_ray.decoders.blockwise import BlockwiseSession, Window
-from lopa_ray.filling import above_or_share, even_schedule, ranked, within_entropy
+from lopa_ray.filling import above_or_share, even_share, ranked, within_entropy
 from lopa_ray.plan import Plan, Sampling, Segment
 from lopa_ray.session import Vocabulary
 from lopa_ray.settings import BlockDiffusionSettings, GenerationSettings
@@ -88,9 +88,9 @@ class BlockDiffusionSession(BlockwiseSession):
 
     def _chosen(self, scores: dict[int, Score]) -> list[int]:
         settings, size = self.settings, self.settings.block_size
-        schedule = even_schedule(size, settings.denoising_steps or size)
+        steps = settings.denoising_steps or size
         # With fewer masks than a whole block has, or none left to fill by the schedule, one goes on.
-        share = max(1, schedule[self._calls]) if self._calls < len(schedule) else 1
+        share = max(1, even_share(size, steps, self._calls)) if self._calls < steps else 1
         match settings.remasking:
             case "low_confidence_dynamic":
                 return above_or_share(scores, settings.confidence_threshold, share)

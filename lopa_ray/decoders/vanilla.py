@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lopa_ray.branching import Score
 from lopa_ray.decoders.blockwise import BlockwiseSession, Window
-from lopa_ray.filling import drawn, dream_schedule, dream_shares, each, even_schedule, ranked
+from lopa_ray.filling import drawn, dream_schedule, dream_shares, each, even_share, ranked
 from lopa_ray.plan import Sampling
 from lopa_ray.settings import MaskedAnswerSettings, VanillaSettings
 
@@ -60,13 +60,12 @@ class MaskedAnswerSession(BlockwiseSession):
         Counted from a whole block: what lookahead adds brings the end nearer, and changes no call's share.
         Where a constraint held fills back, the calls beyond the schedule fill one each.
         """
-        masks, steps = len(self._block), self._block_steps
-        schedule = (
-            dream_schedule(masks, steps, self.settings.eps, first)
-            if self._dream
-            else even_schedule(masks, steps)
-        )
-        return schedule[self._calls] if self._calls < len(schedule) else 1
+        masks, steps, call = len(self._block), self._block_steps, self._calls
+        if call >= steps:
+            return 1
+        if self._dream:
+            return dream_schedule(masks, steps, self.settings.eps, first)[call]
+        return even_share(masks, steps, call)
 
 
 class VanillaSession(MaskedAnswerSession):

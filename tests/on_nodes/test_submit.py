@@ -135,6 +135,7 @@ def check(output: Path) -> None:
             assert row["token_ids"] == local.generate([1 + number % 90, 5]).token_ids
 
 
+@pytest.mark.long
 def test_the_example_submits_a_job(cluster: Head, tmp_path: Path) -> None:
     options = ["--address", cluster.dashboard, "--folder", str(tmp_path), "--python", sys.executable]
     job = ["--workers=1", "--set=group.num_cpus=0.5"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fates import Fates
+from marks import also_long
 from trials import WORKERS, Oracle, Trial, actor_pids, end, fated
 
 
@@ -18,7 +19,7 @@ def group(tmp_path_factory: pytest.TempPathFactory, oracle: Oracle) -> Iterator[
         yield made
 
 
-@pytest.mark.parametrize("point", ["step", "source", "receiver", "forward", "answer"])
+@pytest.mark.parametrize("point", ["step", "source", "receiver", *also_long("forward", "answer")])
 def test_killed_in_a_step(group: tuple[Trial, Fates], point: str) -> None:
     trial, fates = group
     trial.until(lambda: trial.engine.status().workers > 1)
@@ -26,7 +27,7 @@ def test_killed_in_a_step(group: tuple[Trial, Fates], point: str) -> None:
     trial.until(lambda: not fates.waiting)
 
 
-@pytest.mark.parametrize("point", ["forward", "receiver"])
+@pytest.mark.parametrize("point", ["receiver", *also_long("forward")])
 def test_all_but_one_are_killed(group: tuple[Trial, Fates], point: str) -> None:
     trial, fates = group
     trial.until_there_are(WORKERS)
@@ -34,7 +35,7 @@ def test_all_but_one_are_killed(group: tuple[Trial, Fates], point: str) -> None:
     trial.until(lambda: not fates.waiting)
 
 
-@pytest.mark.parametrize("point", ["load", "adopt", "export", "join"])
+@pytest.mark.parametrize("point", ["join", *also_long("load", "adopt", "export")])
 def test_killed_while_another_joins(group: tuple[Trial, Fates], point: str) -> None:
     trial, fates = group
     trial.until_there_are(WORKERS)

@@ -13,7 +13,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "ask_a_server.py"
 
 def test_the_client_of_the_examples(server: Served) -> None:
     done = subprocess.run(
-        [sys.executable, EXAMPLE, "--url", f"{server.url}/v1"],
+        [sys.executable, EXAMPLE, "--url", f"{server.url}/v1", "--key", server.key],
         capture_output=True,
         text=True,
         timeout=120,

@@ -12,6 +12,7 @@ import httpx
 import psutil
 import pytest
 from asking import SLOW, Ask, Told, told
+from marks import also_long
 from served import Served, serving, wait_until
 
 CHAT = "/v1/chat/completions"
@@ -87,7 +88,7 @@ def streamed(client: httpx.Client, model: str) -> Iterator[tuple[float, str]]:
                     yield time.monotonic(), choice["delta"].get("content") or ""
 
 
-@pytest.mark.parametrize("title", [MASTER, pytest.param(WORKER, marks=pytest.mark.long)])
+@pytest.mark.parametrize("title", [MASTER, *also_long(WORKER)])
 def test_a_stream_goes_on_when_all_workers_of_its_group_are_lost(
     server: Served, client: httpx.Client, held: dict[str, Told], title: str
 ) -> None:
@@ -111,6 +112,7 @@ def test_a_stream_goes_on_when_all_workers_of_its_group_are_lost(
     assert client.get("/health").json()["status"] == "ok"
 
 
+@pytest.mark.long
 def test_a_lost_replica_costs_the_requests_of_its_group_only(
     server: Served, client: httpx.Client, held: dict[str, Told]
 ) -> None:

@@ -11,6 +11,7 @@ import torch
 from fakes import VOCABULARY, FakeModel
 
 from lopa_ray.answer import GenerationResult
+from lopa_ray.errors import SettingsError
 from lopa_ray.local import LocalEngine
 from lopa_ray.session import DecodeSession, Vocabulary
 from lopa_ray.settings import (
@@ -151,3 +152,17 @@ def test_stop_tokens_end_an_answer_like_eos(kind):
         assert run(settings.but(ignore_eos=True), vocabulary).generated == whole.generated
         late = settings.but(min_tokens=5)
         assert DecodeSession.create([1, 2], late, vocabulary).plan().sampling.stop_token_ids == (stop,)
+    for never in (VOCABULARY.size, VOCABULARY.mask_token_id, -1):
+        with pytest.raises(SettingsError, match=f"stop_token_ids: got {never}"):
+            DecodeSession.create([1, 2], plain.but(stop_token_ids=(stop, never)), VOCABULARY)
+
+
+def test_a_schedule_for_more_than_there_is_costs_nothing():
+    model, endless = FakeModel(), 2**31 - 1
+    settings = BlockDiffusionSettings(
+        max_new_tokens=4, block_size=endless, denoising_steps=endless, ignore_eos=True
+    )
+    session = DecodeSession.create([1], settings, VOCABULARY)
+    while not session.finished:
+        session.advance(model.reports(session.plan()))
+    assert session.finish_reason == "length"

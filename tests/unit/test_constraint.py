@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from lopa_ray import byte_automaton
 from lopa_ray.answer import length_to_end
-from lopa_ray.byte_automaton import ByteAutomaton
+from lopa_ray.byte_automaton import ByteAutomaton, plain
 from lopa_ray.constraint import Constraint, Fit, unpack_choices
 from lopa_ray.errors import SettingsError
 from lopa_ray.guide import tie, token_functions
@@ -316,6 +316,15 @@ def test_without_a_pattern_plans_say_nothing_of_choices() -> None:
 def test_what_cannot_be_kept_is_refused(wanted: dict[str, Any], match: str) -> None:
     with pytest.raises(SettingsError, match=match):
         session(LopaSettings(**{"max_new_tokens": 20, **wanted}))
+
+
+def test_brackets_that_stay_open_are_found_out_at_once() -> None:
+    for regex in ("[" * 200_000, "[" * 200_000 + "\\"):
+        assert plain(regex) == regex  # outlines-core refuses it
+    for good in ("[$^]", r"[\]$]", r"\[\$", "[]^]"):
+        assert plain(good) == good
+    with pytest.raises(SettingsError, match="anchor inside"):
+        plain("[a]$[b]")
 
 
 def test_a_construction_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,11 @@ def test_integers_are_those_within_bounds(least: int | None, most: int | None, n
         ({"anyOf": []}, "anyOf: got"),
         (False, "no value"),
         ([], "allowed: an object"),
+        ({"type": "string", "format": ["date"]}, "format: got"),
+        ({"type": "object", "properties": {"a": {}}, "required": [["a"]]}, "required names"),
+        ({"enum": [1], "type": [["integer"]]}, "type: got"),
+        ({"enum": [1], "type": "int"}, "type: got 'int'"),
+        ({"const": float("nan")}, "no JSON"),
     ],
 )
 def test_refusals(schema: Any, match: str) -> None:
@@ -151,6 +156,16 @@ def test_schemas_that_unfold_without_end_are_refused() -> None:
     }
     with pytest.raises(SettingsError, match="unfolds into too much"):
         schema_regex(json.dumps({"$ref": "#/$defs/d0", "$defs": doubling | {"d30": {"type": "null"}}}))
+    # All optional: each may be the first. Long ones: many times over.
+    long_names = {f"{at}{'x' * 1000}": {"type": "null"} for at in range(4000)}
+    long_value = {"enum": ["x" * 150_000]}
+    for schema in (
+        {"type": "object", "properties": long_names},
+        {"type": "object", "properties": dict(list(long_names.items())[:50])},
+        {"type": "array", "prefixItems": [{"$ref": "#/$defs/long"}] * 2000, "$defs": {"long": long_value}},
+    ):
+        with pytest.raises(SettingsError, match="unfolds into too much"):
+            schema_regex(json.dumps(schema))
     with pytest.raises(SettingsError, match=r"no JSON|nested too deeply"):
         schema_regex("[" * 100_000)
     with pytest.raises(SettingsError, match="no JSON"):

@@ -223,6 +223,12 @@ def test_a_refusal_is_an_http_error(
         assert any(record.exc_info for record in caplog.records)
 
 
+def test_an_error_does_not_send_megabytes_back(backend: FakeBackend, client: httpx.Client) -> None:
+    backend.refuse = SettingsError("JSON schema: got " + "x" * 10**6)
+    message = client.post(CHAT, json=body(CHAT)).json()["error"]["message"]
+    assert message.startswith("JSON schema: got xx") and len(message) < 2000
+
+
 @pytest.mark.parametrize(
     ("error", "code"), [(WorkerLostError("x"), "unavailable"), (OSError("secret"), "internal_error")]
 )

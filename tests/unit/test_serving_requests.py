@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from serving_fakes import MODEL, OTHER_MODEL, Server, serving
 
+from cluster.serving.chat import ChatRequest
+from cluster.serving.errors import ApiError
 from cluster.serving.messages import Job
 from cluster.serving.objects import ErrorObject
 
@@ -68,7 +71,7 @@ def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
         "logprobs": True,
         "top_logprobs": 5,
         "min_tokens": 2,
-        "ignore_eos": True,
+        "ignore_eos": False,
         "stop_token_ids": [7, 8],
         "user": "me",
         "metadata": {"a": "b"},
@@ -98,7 +101,7 @@ def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
             "top_k": 3,
             "seed": 2**63 - 1,
             "min_tokens": 2,
-            "ignore_eos": True,
+            "ignore_eos": False,
             "stop_token_ids": [7, 8],
             "top_logprobs": 5,
             "num_branches": 3,
@@ -205,6 +208,7 @@ def test_what_asks_for_nothing_is_taken(server: Server, client: httpx.Client) ->
         ({"top_logprobs": 1}, "top_logprobs", "invalid_value"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
         ({"best_of": 2}, "best_of", "invalid_value"),
+        ({"ignore_eos": True, "stop_token_ids": [7]}, "stop_token_ids", "invalid_value"),
         ({"lopa": {"stream_canvas": True}}, "lopa.stream_canvas", "invalid_value"),
         # Not supported.
         ({"presence_penalty": 0.5}, "presence_penalty", "unsupported_parameter"),
@@ -226,6 +230,7 @@ def test_what_asks_for_nothing_is_taken(server: Server, client: httpx.Client) ->
         ({"lopa": {"seed": 1}}, "lopa.seed", "unsupported_parameter"),
         ({"lopa": {"max_new_tokens": 1}}, "lopa.max_new_tokens", "unsupported_parameter"),
         ({"lopa": {"decoder": ["lopa"]}}, "lopa.decoder", "unsupported_parameter"),
+        ({"lopa": {"decoder": "x" * 101}}, "lopa.decoder", "unsupported_parameter"),
         # Unknown.
         ({"temprature": 1}, "temprature", "unknown_parameter"),
         ({"": 1}, "", "unknown_parameter"),
@@ -313,6 +318,22 @@ def test_a_body_that_is_no_json_object_is_refused(client: httpx.Client, body: by
     error = refusal(client.post(TEXT, content=body), 400)
     assert said in error["message"]
     assert error["code"] == "invalid_json"
+
+
+def test_of_many_mistakes_not_all_are_looked_at() -> None:
+    """They would take seconds, and a gigabyte, in which nobody else is served."""
+    body: dict[str, Any] = {"model": MODEL, "messages": HI}
+    count = 300_000
+    with pytest.raises(ApiError, match=r"^messages\[0\]") as caught:
+        ChatRequest.read({**body, "messages": [1] * count})
+    assert caught.value.status == 400
+    many = ({"stop": [1] * count}, {"metadata": dict.fromkeys(map(str, range(count)), 1)})
+    for fields in (*many, dict.fromkeys(map(str, range(count)), 1)):
+        began = time.process_time()
+        with pytest.raises(ApiError, match=r"wrong or unknown|allowed") as caught:
+            ChatRequest.read({**body, **fields})
+        assert caught.value.status == 400
+        assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("field", ["tools", "messages", "lopa", "metadata", "x"])

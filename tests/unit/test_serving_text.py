@@ -67,6 +67,14 @@ def test_a_stop_string_ends_the_text_before_it(text, seed, stop):
     assert tokens == len(expected.encode())
 
 
+def test_of_stop_strings_within_each_other_the_one_that_is_whole_first_counts():
+    for at_once in (True, False):
+        stream, ids = TextStream(decode, MASK, [EOS], ["bcdef", "cd"]), list(b"abcdefg")
+        for known in [7] if at_once else range(8):
+            stream.advance(ids[:known] + [MASK] * (7 - known))
+        assert (stream.text, stream.stopped) == ("ab", True)
+
+
 def test_nothing_that_may_become_a_stop_string_is_given_out():
     stream = TextStream(decode, MASK, [EOS], ["\n\nQ:"])
     given_out = ""

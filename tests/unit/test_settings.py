@@ -62,6 +62,7 @@ BAD: list[tuple[type, dict[str, Any], list[str]]] = [
     (FastDllmSettings, {"fill": "factor", "steps": 16}, ["factor", "steps 16"]),
     (FastDllmSettings, {"steps": 9, "max_new_tokens": 64}, ["steps", "got 9", "multiple", "(2)"]),
     (VanillaSettings, {"steps": 9, "max_new_tokens": 64, "block_size": 32}, ["steps", "got 9", "(2)"]),
+    (VanillaSettings, {"steps": 2**16 + 1}, ["steps", "got 65537", "65536"]),
     (VanillaSettings, {"alg_temp": 0.5, "remasking": "random"}, ["alg_temp", "random", "low_confidence"]),
     (VanillaSettings, {"remasking": "entropy"}, ["remasking", "'entropy'", "origin"]),
     (VanillaSettings, {"eps": 0.0}, ["eps", "got 0.0"]),
