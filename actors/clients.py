@@ -19,6 +19,8 @@ class StepEvents:
 
     events: tuple[EngineEvent, ...]
     timing: StepTiming | None
+    states: Mapping[int, bytes] = field(default_factory=dict)
+    """Of each request that goes on, the session's state (see `DecodeSession.state`), for the client's journal."""
 
 
 @dataclass(slots=True)
@@ -27,6 +29,15 @@ class _Client:
 
     queue: asyncio.Queue[StepEvents] = field(default_factory=asyncio.Queue)
     requests: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What one client is to be told of a step."""
+
+    client: _Client
+    events: list[EngineEvent] = field(default_factory=list)
+    states: dict[int, bytes] = field(default_factory=dict)
 
 
 class Clients:
@@ -89,18 +100,20 @@ class Clients:
 
     def publish(self, events: list[Event], timing: StepTiming | None) -> None:
         """Hand each client its events, in one message."""
-        batches: dict[int, tuple[_Client, list[EngineEvent]]] = {}
+        batches: dict[int, _Batch] = {}
         for event in events:
             owner = self._owners.get(event.request)
             if owner is None:
                 continue  # its client went away
             client, number = owner
-            batch = batches.setdefault(id(client), (client, []))[1]
+            batch = batches.setdefault(id(client), _Batch(client))
             if isinstance(event, Failure):
-                batch.append((number, event.error))
+                batch.events.append((number, event.error))
             else:
-                batch.append((number, event.plan, event.outcome))
+                batch.events.append((number, event.plan, event.outcome))
             if isinstance(event, Failure) or event.outcome.finish_reason is not None:
                 del self._owners[event.request], client.requests[number]
-        for client, batch in batches.values():
-            client.queue.put_nowait(StepEvents(tuple(batch), timing))
+            else:
+                batch.states[number] = self._scheduler.session(event.request).state()
+        for batch in batches.values():
+            batch.client.queue.put_nowait(StepEvents(tuple(batch.events), timing, batch.states))

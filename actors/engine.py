@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
@@ -11,12 +12,13 @@ import ray
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
 from actors.connection import Connection
+from actors.journals import Journals, not_replaced
 from actors.master import MasterStatus, start_master, unwrapped
 from actors.placement import Reservation
 from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
 from lopa_ray.engine import Engine, EngineEvent
-from lopa_ray.errors import ClusterError
+from lopa_ray.errors import ClusterError, WorkerLostError
 from lopa_ray.session import DecodeSession, Vocabulary
 from lopa_ray.tokenizer import Tokenizer
 
@@ -32,12 +34,17 @@ class RayEngine(Engine):
         master: Any,
         connection: Connection,
         reservation: Reservation,
+        runner_factory: RunnerFactory,
     ) -> None:
         """Over a master actor that is started already; see `from_config`."""
         super().__init__(config, vocabulary, tokenizer)
         self._actor = master
         self._connection = connection
         self._reservation = reservation
+        self._runner_factory = runner_factory
+        self._resized: int | None = None
+        """How many workers were asked for last, after the start."""
+        self._replacing = threading.Lock()
 
     @classmethod
     def from_config(
@@ -59,7 +66,7 @@ class RayEngine(Engine):
         except BaseException:
             _end(master, reservation, connection)
             raise
-        return cls(config, info.vocabulary, tokenizer, master, connection, reservation)
+        return cls(config, info.vocabulary, tokenizer, master, connection, reservation, runner_factory)
 
     @property
     def _master(self) -> Any:
@@ -70,24 +77,78 @@ class RayEngine(Engine):
         return self._actor
 
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[EngineEvent]:
-        """See `Engine.events`. Raises WorkerLostError if the master is lost, ClusterError when closed."""
-        call = self._master.stream.options(num_returns="streaming")
-        stream = call.remote(uuid.uuid4().hex, dict(enumerate(sessions)))
+        """See `Engine.events`. Raises ClusterError when closed.
+
+        When the master or all workers are lost, requests go on on a new group; those for which that
+        fails end with WorkerLostError.
+        """
+        journals = Journals()
+        for index, session in enumerate(sessions):
+            journals.begin(index, session)
+        requests = dict(enumerate(sessions))
+        while journals:
+            master = self._master
+            try:
+                yield from self._stream(master, journals, requests)
+            except WorkerLostError as loss:
+                try:
+                    if journals.stuck:
+                        raise
+                    self._replace(master, loss)
+                except WorkerLostError as error:
+                    yield from [(index, error) for index in journals]
+                    return
+                requests = journals.resumed()
+
+    def _stream(
+        self, master: Any, journals: Journals, requests: dict[int, DecodeSession]
+    ) -> Iterator[EngineEvent]:
+        """Raises WorkerLostError if the group is lost."""
+        stream = master.stream.options(num_returns="streaming").remote(uuid.uuid4().hex, requests)
         finished = False
         try:
             for ref in stream:
                 with unwrapped():
                     batch = ray.get(ref)
-                yield from batch.events
+                yield from journals.take(batch)
             finished = True
         finally:
             if not finished and ray.is_initialized():
                 ray.cancel(stream)
 
+    def _replace(self, lost: Any, loss: WorkerLostError) -> None:
+        """Start another group, unless somebody has done so.
+
+        Raises WorkerLostError if that fails, ClusterError when closed.
+        """
+        within = self.config.group.resume_timeout_s
+        with self._replacing:
+            if self._master is not lost:
+                return
+            if not within:
+                raise loss
+            ray.kill(lost)
+            master = start_master(self.config, self._runner_factory, self._reservation.places)
+            try:
+                with unwrapped():
+                    ray.get(master.start.remote(), timeout=within)
+                    if self._resized is not None:
+                        ray.get(master.resize.remote(self._resized))
+            except BaseException as error:
+                ray.kill(master)
+                if isinstance(error, Exception):
+                    raise not_replaced(loss, error, within) from None
+                raise
+            if self._actor is lost:
+                self._actor = master
+            else:
+                ray.kill(master)  # the engine was closed meanwhile
+
     def resize(self, num_workers: int) -> None:
         """Have that many workers, while requests decode; see `Master.resize`. Raises SettingsError."""
         with unwrapped():
             ray.get(self._master.resize.remote(num_workers))
+        self._resized = num_workers
 
     def status(self) -> MasterStatus:
         """How the group is doing. Raises WorkerLostError if the master is lost."""

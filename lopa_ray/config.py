@@ -101,6 +101,9 @@ class GroupSettings(Strict):
     start_timeout_s: float = Field(default=600.0, gt=0.0)
     """How long workers may take to be placed and to load the model."""
 
+    resume_timeout_s: float = Field(default=120.0, ge=0.0)
+    """How long requests wait for new workers when all of a group are lost, to go on there. 0: they end with it."""
+
     @property
     def most_workers(self) -> int:
         """As many as the group has at any time, unless somebody calls for more."""

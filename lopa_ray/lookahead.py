@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from lopa_ray.branching import Fork, Score, lookahead_forks
 from lopa_ray.budget import AutoBudget
@@ -30,6 +31,10 @@ class Lookahead:
             AutoBudget(self._settings.num_branches) if self._settings.branch_budget == "auto" else None
         )
         self._forks: list[Fork] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A metric is a closure, which pickle does not take; it is made anew."""
+        return Lookahead, (self._settings,), {"_auto": self._auto, "_forks": self._forks}
 
     @property
     def on(self) -> bool:

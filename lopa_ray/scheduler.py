@@ -14,7 +14,7 @@ How many workers there are, and which of them evaluates a branch, never reaches 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from lopa_ray.budget import BranchBudget
@@ -54,6 +54,8 @@ class _InFlight:
     """Worker that has what the next plan commits."""
     pending: Work | None = None
     """What staged that: the last plan and its winner, kept until a step that committed it has succeeded."""
+    replay: list[Work] = field(default_factory=list)
+    """What every worker must carry out before the session's next step, one after the other; see `Journal`."""
 
 
 class Scheduler:
@@ -125,6 +127,10 @@ class Scheduler:
         """Slot → request, of those that have one."""
         return {entry.slot: request for request, entry in self._running.items()}
 
+    def session(self, request: int) -> DecodeSession:
+        """That of a request that has a slot."""
+        return self._running[request].session
+
     def pending(self) -> list[Work]:
         """Per commit that the next step orders: the work that staged its K/V, with the winner alone."""
         return [entry.pending for entry in self._running.values() if entry.pending is not None]
@@ -144,10 +150,15 @@ class Scheduler:
         """
         while self._free and self._waiting:
             request = next(iter(self._waiting))
-            self._running[request] = _InFlight(self._waiting.pop(request), self._free.pop(0))
+            session, slot = self._waiting.pop(request), self._free.pop(0)
+            replay = [replace(work, request=request, slot=slot) for work in session.replay]
+            self._running[request] = _InFlight(session, slot, replay=replay)
         for request, entry in list(self._running.items()):
             entry.plan = None
             if only not in (None, request):
+                continue
+            if entry.replay:
+                entry.plan = entry.replay[0].plan
                 continue
             try:
                 branches = self._budget.branches(entry.session.settings, len(self._running))
@@ -165,7 +176,7 @@ class Scheduler:
         load = [0] * num_workers
         for entry in self._running.values():
             plan = entry.plan
-            if plan is None:
+            if plan is None or entry.replay:
                 continue
             entry.ranks = {}
             for index, branch in enumerate(plan.branches):
@@ -176,7 +187,9 @@ class Scheduler:
     def _work(self, rank: int) -> tuple[Work, ...]:
         """Every worker gets every plan: commits and cuts of the cache concern all of them."""
         return tuple(
-            Work(
+            replace(entry.replay[0], source=entry.source)
+            if entry.replay
+            else Work(
                 request,
                 entry.slot,
                 entry.plan,
@@ -208,6 +221,10 @@ class Scheduler:
             if entry.plan is None:
                 continue
             plan, entry.plan = entry.plan, None
+            if entry.replay:  # nobody is told: this was decided before
+                done = entry.replay.pop(0)
+                entry.pending, entry.source = done if plan.keep else None, None
+                continue
             try:
                 outcome = entry.session.advance(by_request.get(request, []))
             except Exception as error:

@@ -13,10 +13,12 @@ A decoder is a subclass with two methods, `_plan` and `_advance`.
 
 from __future__ import annotations
 
+import copy
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -24,7 +26,7 @@ from lopa_ray.answer import length_to_end
 from lopa_ray.budget import requested_branches
 from lopa_ray.constraint import Constraint, Fit
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
-from lopa_ray.plan import BranchReport, FinishReason, Plan, Sampling, StepOutcome
+from lopa_ray.plan import BranchReport, FinishReason, Plan, Sampling, StepOutcome, Work
 from lopa_ray.settings import GenerationSettings
 
 
@@ -38,6 +40,10 @@ class Vocabulary:
     stop_token_ids: tuple[int, ...] = ()
     """Ids that end an answer like EOS, as the checkpoint says."""
     family: str = ""
+
+
+GIVEN = ("prompt", "settings", "vocabulary", "constraint", "replay")
+"""What no step of a session changes."""
 
 
 class DecodeSession(ABC):
@@ -80,6 +86,8 @@ class DecodeSession(ABC):
         self.settings = settings
         self.vocabulary = vocabulary
         self.constraint = constraint
+        self.replay: tuple[Work, ...] = ()
+        """What a cache that has nothing of the request must go through before the next step; see `Journal`."""
         self._check_constraint()
         self.steps = 0
         self.forwards = 0
@@ -248,6 +256,17 @@ class DecodeSession(ABC):
         outcome = self._advance(plan, ordered)
         self.finish_reason = self._finish_reason()
         return replace(outcome, finish_reason=self.finish_reason)
+
+    def state(self) -> bytes:
+        """All that steps have changed, for `resumed`; to be asked for between steps."""
+        return pickle.dumps({name: value for name, value in vars(self).items() if name not in GIVEN})
+
+    def resumed(self, state: bytes, replay: Sequence[Work]) -> Self:
+        """This request in a state that it had later, or elsewhere; `replay` brings an empty cache there."""
+        session = copy.copy(self)
+        vars(session).update(pickle.loads(state))
+        session.replay = tuple(replay)
+        return session
 
     def _finish_reason(self) -> FinishReason | None:
         settings = self.settings

@@ -189,7 +189,12 @@ class GroupServer:
     # What Serve asks
 
     async def check_health(self) -> None:
-        """Raises WorkerLostError if the group is dead or stuck; Serve then replaces the replica."""
+        """Raises WorkerLostError if the group is dead or stuck; Serve then replaces the replica.
+
+        While another group is started in place of a lost one the replica is fine: it has a deadline.
+        """
+        if self._running.resuming:
+            return
         status = await asyncio.wait_for(self._running.status(), self._config.group.step_timeout_s)
         self._metrics.on_status(status)
         if status.broken is not None:

@@ -121,6 +121,9 @@ class LopaSession(DecodeSession):
         anchor, fit = self._candidates[won].canvas, self._candidates[won].fit
         scores = scores_by_position(reports[won])
 
+        fork = self._candidates[won].fork
+        self._candidates = []
+
         filled = anchor_fills(anchor, scores, self.settings.confidence_threshold, fit)
         for decision in filled:
             anchor.fill(decision.position, decision.token)
@@ -134,7 +137,7 @@ class LopaSession(DecodeSession):
             step=plan.step,
             winner=won,
             confidences=confidences,
-            adopted=adopted(self._candidates[won].fork),
+            adopted=adopted(fork),
             filled=tuple(filled),
             canvas=tuple(anchor.generated),
             blocks=anchor.views(),

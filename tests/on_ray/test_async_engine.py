@@ -102,9 +102,9 @@ def test_an_error_reaches_the_request_that_caused_it() -> None:
     asyncio.run(main())
 
 
-def test_a_lost_master_ends_every_request() -> None:
+def test_a_lost_master_ends_every_request_without_another_group() -> None:
     async def main() -> None:
-        async with started(config(group={"num_workers": 1})) as engine:
+        async with started(config(group={"num_workers": 1, "resume_timeout_s": 0})) as engine:
             tasks = [asyncio.create_task(tokens(engine, [n + 1], LONG)) for n in range(3)]
             while not (await engine.status()).in_flight:
                 await asyncio.sleep(0.01)

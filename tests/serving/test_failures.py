@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -76,14 +77,49 @@ def check_answers(responses: list[Future[httpx.Response]], expected: Told) -> No
         assert told(response.result().raise_for_status().json()["choices"][0]) == expected
 
 
-@pytest.mark.parametrize("title", [WORKER, *also_long(REPLICA, MASTER)])
-def test_a_lost_process_costs_the_requests_of_its_group_only(
+def streamed(client: httpx.Client, model: str) -> Iterator[tuple[float, str]]:
+    """When each piece of the answer came, and the piece."""
+    with client.stream("POST", CHAT, json=HELD[model].body(stream=True)) as response:
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                event = json.loads(line.removeprefix("data: "))
+                assert "error" not in event, event
+                for choice in event["choices"]:
+                    yield time.monotonic(), choice["delta"].get("content") or ""
+
+
+@pytest.mark.parametrize("title", [MASTER, *also_long(WORKER)])
+def test_a_stream_goes_on_when_all_workers_of_its_group_are_lost(
     server: Served, client: httpx.Client, held: dict[str, Told], title: str
 ) -> None:
     group = family(server, client, "first")
     with ThreadPoolExecutor(4) as pool:
+        pieces = streamed(client, "first")
+        got = [piece for _, piece in (next(pieces) for _ in range(4))]
         asked = ask_all(client, pool)
         group[title].kill()
+        killed = last = time.monotonic()
+        longest = 0.0
+        for moment, piece in pieces:
+            longest, last = max(longest, moment - last), moment
+            got.append(piece)
+        assert "".join(got) == held["first"].text
+        for name, responses in asked.items():
+            check_answers(responses, held[name])
+    print(f"{title}: held up for {longest:.1f} s, done {last - killed:.1f} s after the loss")
+    assert group[REPLICA].is_running()
+    wait_until(lambda: not any(group[kind].is_running() for kind in (MASTER, WORKER)), 20, "the rest to go")
+    assert client.get("/health").json()["status"] == "ok"
+
+
+@pytest.mark.long
+def test_a_lost_replica_costs_the_requests_of_its_group_only(
+    server: Served, client: httpx.Client, held: dict[str, Told]
+) -> None:
+    group = family(server, client, "first")
+    with ThreadPoolExecutor(4) as pool:
+        asked = ask_all(client, pool)
+        group[REPLICA].kill()
         began = time.monotonic()
         for response in asked["first"]:
             refusal = response.result()
@@ -97,7 +133,7 @@ def test_a_lost_process_costs_the_requests_of_its_group_only(
         return response.status_code == 200 and told(response.json()["choices"][0]) == held["first"]
 
     wait_until(answers, RECOVERY_S, "another group")
-    print(f"{title}: another group answered after {time.monotonic() - began:.1f} s")
+    print(f"another group answered after {time.monotonic() - began:.1f} s")
     wait_until(lambda: not any(process.is_running() for process in group.values()), 20, "the old group to go")
     assert client.get("/health").json()["status"] == "ok"
 

@@ -1,7 +1,9 @@
-"""Workers that come and go in the middle of steps, without Ray: the bits of every report stay the same."""
+"""Workers that come and go in the middle of steps, and whole groups, without Ray: the bits of every report stay
+the same."""
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections import Counter
 from dataclasses import replace
@@ -12,10 +14,12 @@ from torch import Tensor
 from workers import Bits, WorkerGroup, bits, decode_alone, tiny
 
 from lopa_ray.errors import TransferError
+from lopa_ray.journal import Journal
 from lopa_ray.plan import StepPlan, StepReport, Work
 from lopa_ray.recovery import recover
 from lopa_ray.runner import BranchRunner
-from lopa_ray.scheduler import Progress
+from lopa_ray.scheduler import Progress, Scheduler
+from lopa_ray.session import DecodeSession
 from lopa_ray.settings import (
     BlockDiffusionSettings,
     D2FSettings,
@@ -38,6 +42,8 @@ KINDS: dict[str, GenerationSettings] = {
     "prefix_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="prefix", num_branches=3),
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=20, num_branches=3),
     "dual_cache_of_one": FastDllmSettings(max_new_tokens=9, block_size=1),
+    "no_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="none", num_branches=3),
+    "auto_budget": LopaSettings(**FULL, num_branches=8, branch_budget="auto"),
 }
 
 
@@ -48,6 +54,35 @@ class Chaos(WorkerGroup):
         super().__init__(MODEL, workers, slots=3, max_model_len=48)
         self.draw = draw
         self.counts: Counter[str] = Counter()
+        self.journals: dict[int, Journal] = {}
+
+    def submit(self, session: DecodeSession) -> int:
+        """Queue a request, and begin its journal."""
+        request = self.scheduler.submit(session)
+        self.journals[request] = Journal(session)
+        return request
+
+    def note(self, event: Progress) -> None:
+        """What whoever listens does."""
+        if event.outcome.finish_reason:
+            del self.journals[event.request]
+        else:
+            state = self.scheduler.session(event.request).state()
+            self.journals[event.request].add(event.plan, event.outcome, state)
+
+    def begin_anew(self, workers: int) -> dict[int, int]:
+        """Lose everything but the journals; returns the requests' numbers, before and after."""
+        self.counts["groups lost"] += 1
+        self.runners = [BranchRunner(MODEL, slots=3, max_model_len=48) for _ in range(workers)]
+        self.scheduler = Scheduler(3)
+        numbers = {}
+        for request, journal in sorted(self.journals.items()):
+            # As over a process border.
+            session = pickle.loads(pickle.dumps(journal.resumed()))
+            self.counts["replayed"] += len(session.replay)
+            numbers[request] = self.scheduler.submit(session)
+        self.journals = {number: self.journals[request] for request, number in numbers.items()}
+        return numbers
 
     def attempt(self, plans: list[StepPlan], dying: set[int]) -> list[StepReport] | None:
         """The reports of a step; None if somebody died in it. Then some survivors have carried out all of
@@ -107,9 +142,13 @@ def run(seed: int, kinds: list[str], requests: int) -> Counter[str]:
         prompt, settings = [5, 6, number % 50], KINDS[draw.choice(kinds)]
         alone = group.session(prompt, settings)
         steps = decode_alone(MODEL, alone)
-        request = group.scheduler.submit(group.session(prompt, settings))
+        request = group.submit(group.session(prompt, settings))
         expected[request], canvases[request] = steps, alone.generated
     while group.scheduler.busy:
+        if draw.random() < 0.04:
+            numbers = group.begin_anew(draw.randint(1, 4))
+            expected = {numbers[request]: steps for request, steps in expected.items() if request in numbers}
+            canvases = {numbers[request]: canvas for request, canvas in canvases.items()}
         size = len(group.runners)
         if draw.random() < 0.15:
             group.regroup(set(draw.sample(range(size), draw.randint(0, size - 1))), draw.randint(0, 2))
@@ -128,11 +167,15 @@ def run(seed: int, kinds: list[str], requests: int) -> Counter[str]:
             group.counts["lost"] += len(dying)
             group.regroup(dying, draw.randint(0, 2) if size < 4 else 0)
             continue
+        replayed = {work.request for work in plans[0].work if not work.plan.scored} if plans else {}
         for step_report in reports:
             for request, report in step_report.reports:
-                assert bits(report) == expected[request][report.step - 1][report.branch]
+                assert (
+                    request in replayed or bits(report) == expected[request][report.step - 1][report.branch]
+                )
         for event in group.scheduler.advance(reports):
             assert isinstance(event, Progress)
+            group.note(event)
             if event.outcome.finish_reason:
                 assert list(event.outcome.canvas) == canvases.pop(event.request)
         if only is None:  # else commits of other requests, broken off before, may still be pending
@@ -146,7 +189,9 @@ def run(seed: int, kinds: list[str], requests: int) -> Counter[str]:
 def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
     counts = run(1, [kind], 40)
     # Nothing is moved where every worker stages its own.
-    assert counts["lost"] > 10 and (counts["moved"] > 2 or kind in ("single_phase", "block_diffusion"))
+    assert counts["lost"] > 10 and counts["groups lost"] > 2
+    assert counts["moved"] > 2 or kind in ("single_phase", "block_diffusion", "no_cache")
+    assert bool(counts["replayed"]) == (kind != "no_cache")
 
 
 def test_every_way_to_recover_is_taken() -> None:

@@ -1,0 +1,79 @@
+"""Journals: what a client keeps of its requests, to go on with them on another group when theirs is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from actors.clients import StepEvents
+from lopa_ray.engine import EngineEvent
+from lopa_ray.errors import LopaError, WorkerLostError
+from lopa_ray.journal import Journal
+from lopa_ray.session import DecodeSession
+
+
+def not_replaced(loss: WorkerLostError, why: Exception, within: float) -> WorkerLostError:
+    """What ends the requests of a lost group when no other could be started."""
+    if isinstance(why, TimeoutError):
+        reason = f"it did not start within {within:g} s"
+    else:
+        reason = str(why) if isinstance(why, LopaError) else f"{type(why).__name__}: {why}"
+    return WorkerLostError(f"{loss}; no other group could take over: {reason} (see group.resume_timeout_s)")
+
+
+class Journals:
+    """One client's unfinished requests, by its own numbers."""
+
+    def __init__(self) -> None:
+        self._journals: dict[int, Journal] = {}
+        self._moved = True
+        """A request has made a step since `resumed`, or nothing was resumed yet."""
+
+    def __len__(self) -> int:
+        return len(self._journals)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([*self._journals])
+
+    def begin(self, number: int, session: DecodeSession) -> None:
+        """Before the request is submitted."""
+        self._journals[number] = Journal(session)
+
+    def end(self, number: int) -> None:
+        """Nobody listens to the request any more."""
+        self._journals.pop(number, None)
+
+    def take(self, batch: StepEvents) -> Iterator[EngineEvent]:
+        """Write down a batch; yields what is to be handed on.
+
+        Raises WorkerLostError, after the other events, if the group ended: no request of it has.
+        """
+        lost: WorkerLostError | None = None
+        for event in batch.events:
+            number = event[0]
+            if number not in self._journals:
+                continue  # nobody listens any more
+            if len(event) == 2:
+                if isinstance(event[1], WorkerLostError):
+                    lost = event[1]
+                    continue
+                self.end(number)
+            else:
+                self._moved = True
+                _, plan, outcome = event
+                if outcome.finish_reason is None:
+                    self._journals[number].add(plan, outcome, batch.states[number])
+                else:
+                    self.end(number)
+            yield event
+        if lost is not None:
+            raise lost
+
+    def resumed(self) -> dict[int, DecodeSession]:
+        """All of them as they stand, for another group."""
+        self._moved = not self._journals
+        return {number: journal.resumed() for number, journal in self._journals.items()}
+
+    @property
+    def stuck(self) -> bool:
+        """None has made a step since `resumed`, so it may be one of them that no group survives."""
+        return bool(self._journals) and not self._moved

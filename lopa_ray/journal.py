@@ -1,0 +1,52 @@
+"""Journal: what it takes to go on with a request when every worker that had its K/V is lost. No I/O.
+
+Cached K/V depend on what the window held when they were written, so decided tokens alone do not bring them
+back. A journal has the session as it stood after the last step and, of each step whose K/V is still in the cache,
+the winner's inputs. On an empty cache those forwards are run again, in order, and the next step follows:
+the same inputs on the same cache, so the same K/V, and nothing is decided twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lopa_ray.plan import Branch, Commit, Plan, Sampling, StepOutcome, Work
+from lopa_ray.session import DecodeSession
+
+
+class Journal:
+    """One request's, written by whoever listens to its steps."""
+
+    def __init__(self, session: DecodeSession) -> None:
+        """`session`: as it is submitted; it is not changed."""
+        self._session = session
+        self._state: bytes | None = None
+        self._replay: list[Work] = []
+        self._commit: Commit | None = None
+        """Of what the last step that staged K/V has staged."""
+
+    def add(self, plan: Plan, outcome: StepOutcome, state: bytes) -> None:
+        """Take in a step; `state`: the session's after it (see `DecodeSession.state`)."""
+        self._state = state
+        if not plan.cached:  # all that was committed before is cut
+            self._replay, self._commit = [], None
+        elif not self._replay[-1].plan.keep:
+            self._replay.pop()  # it was there for its commit and its cut, and this step has both
+        if plan.keep or plan.cached:
+            staged = plan.keep and not plan.shared_keep
+            self._replay.append(Work(0, 0, self._again(plan), (outcome.winner,) if staged else ()))
+        if plan.keep:
+            self._commit = Commit(plan.step, outcome.winner, plan.keep, plan.shared_keep)
+
+    def _again(self, plan: Plan) -> Plan:
+        """What of a plan fills a cache, with the commit that the steps since the last such plan carried out."""
+        branches = tuple(Branch(branch.segments, branch.fills) for branch in plan.branches)
+        return replace(
+            plan, branches=branches, scored=range(0), commit=self._commit, sampling=Sampling(), choices=()
+        )
+
+    def resumed(self) -> DecodeSession:
+        """The request as it stood after the last step, to be submitted to workers that know nothing of it."""
+        if self._state is None:
+            return self._session
+        return self._session.resumed(self._state, self._replay)
