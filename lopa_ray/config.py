@@ -45,6 +45,9 @@ class ModelSettings(Strict):
     device: Literal["cpu", "cuda", "npu"] = "cpu"
     """Where each worker holds its replica."""
 
+    attention: Literal["auto", "sdpa", "flash_attn", "flex"] = "auto"
+    """Attention kernel: torch's own, of the package flash-attn, or torch's flex attention; auto tries and picks."""
+
     slots: int = Field(default=8, ge=1)
     """Requests in flight per group; each has a KV cache slot on every worker."""
 

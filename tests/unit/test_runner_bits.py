@@ -12,8 +12,8 @@ import pytest
 import torch
 from workers import Bits, WorkerGroup, bits, decode_alone, tiny
 
-from lopa_ray.attention import attend
 from lopa_ray.head import padded_rows
+from lopa_ray.kernels import sdpa
 from lopa_ray.model.checkpoint import random_model
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.runner import BranchRunner
@@ -175,9 +175,7 @@ def test_attention_does_not_depend_on_where_its_queries_lie(heads, kv_heads, dim
         rows, offset = draw.randint(1, 20), draw.randint(1, 20)
         packed = torch.randn(offset + rows, heads, dim)
         keys, values = torch.randn(2, kv_heads, 64, dim)[:, :, : rows + draw.randint(0, 40)]
-        assert torch.equal(
-            attend(packed[offset:], keys, values), attend(packed[offset:].clone(), keys, values)
-        )
+        assert torch.equal(sdpa(packed[offset:], keys, values), sdpa(packed[offset:].clone(), keys, values))
 
 
 def test_single_phase_workers_agree_bit_for_bit_even_without_a_branch():
