@@ -24,7 +24,7 @@ from lopa_ray.model.config import ModelConfig
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 """How far a kernel may be from fp32 on normally distributed input."""
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("lopa.kernels")
 
 
 class Kernel(Protocol):

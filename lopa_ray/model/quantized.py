@@ -26,7 +26,7 @@ EXACT_INPUTS = 1024
 MIN_ROWS = 32
 """CUDA's kernel takes more than 16 rows."""
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("lopa.quantized")
 
 
 class Int8Linear(nn.Module):

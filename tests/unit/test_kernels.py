@@ -57,7 +57,7 @@ def test_the_reference_is_the_formula() -> None:
 
 def test_auto_says_what_it_took_and_why(monkeypatch, caplog) -> None:
     config = tiny().config
-    caplog.set_level(logging.INFO, "lopa_ray.kernels")
+    caplog.set_level(logging.INFO, "lopa.kernels")
     assert choose_kernel("auto", DEVICES["cpu"], config, torch.float32) is sdpa
     assert caplog.messages == ["attention on cpu: sdpa (first choice)"]
     # A device that would rather have another kernel, which fails, or computes something else.
