@@ -2,12 +2,11 @@
 
 Each branch ("lane") writes its window's keys and values behind its prefix in the slot and
 attends to that view: no prefix is copied and no mask is built. Block-causal attention is
-one call per segment, each over exactly the positions that it sees. A row's result depends
-on its own segment alone, so in fp32 on CPU it is bitwise the same whatever else is in the
-batch; a finished block gets the same K/V on every branch of a block-causal window.
+one call of a kernel per segment, each over exactly the positions that it sees. A row's result
+depends on its own segment alone, so with torch's kernel it is, in fp32 on CPU, bitwise the same whatever
+else is in the batch; a finished block gets the same K/V on every branch of a block-causal window.
 
-Shape suffixes: R packed rows, T rows of a segment, H query heads, K KV heads, G = H / K,
-E head dim, P kept positions.
+Shape suffixes: R packed rows, H query heads, K KV heads, E head dim, P kept positions.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lopa_ray.cache import KVCache
+from lopa_ray.kernels import Kernel
 from lopa_ray.plan import Segment, Spans
 
 
@@ -41,7 +40,8 @@ class Lane:
 class SlotAttention:
     """The `Attend` of a packed forward; also collects the K/V that lanes want kept."""
 
-    def __init__(self, cache: KVCache, lanes: list[Lane]) -> None:
+    def __init__(self, cache: KVCache, lanes: list[Lane], kernel: Kernel) -> None:
+        self._kernel = kernel
         self._cache = cache
         self._lanes = lanes
         self.staged: list[Tensor | None] = [
@@ -64,7 +64,7 @@ class SlotAttention:
             begin = row
             for stop, sees in lane.segments:
                 end = row + stop - lane.start
-                out[begin:end] = attend(q[begin:end], keys[:, :sees], values[:, :sees])
+                out[begin:end] = self._kernel(q[begin:end], keys[:, :sees], values[:, :sees])
                 begin = end
             row = rows.stop
         return out
@@ -76,18 +76,3 @@ class SlotAttention:
             kept[0, :, at : at + len(span)] = keys[:, span.start : span.stop]
             kept[1, :, at : at + len(span)] = values[:, span.start : span.stop]
             at += len(span)
-
-
-def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Unmasked attention of q [T, H, E] over keys, values [K, L, E]; returns [T, H, E].
-
-    The G query heads of a KV head are stacked as further rows of it: grouped-query
-    attention without repeating keys, on every backend. The queries are copied to memory of
-    their own, since CPU kernels round by alignment and a view's depends on what is packed before it.
-    """
-    rows, heads, dim = q.shape
-    groups = keys.shape[0]
-    stacked = q.view(rows, groups, -1, dim).permute(1, 2, 0, 3).clone(memory_format=torch.contiguous_format)
-    stacked = stacked.view(1, groups, -1, dim)
-    mixed = F.scaled_dot_product_attention(stacked, keys[None], values[None])
-    return mixed.view(groups, heads // groups, rows, dim).permute(2, 0, 1, 3).reshape(rows, heads, dim)

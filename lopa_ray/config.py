@@ -11,6 +11,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.errors import SettingsError
+from lopa_ray.model.config import Quantization
 from lopa_ray.scaling import ScalingSettings
 from lopa_ray.settings import GenerationSettings, LopaSettings, decode_settings, override
 from lopa_ray.strict import Strict
@@ -39,8 +40,14 @@ class ModelSettings(Strict):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Type of weights and KV cache. Scores are always computed in float32."""
 
+    quantization: Quantization = "none"
+    """w8a8: int8 weights and activations in the transformer's linear layers; w8: int8 weights; none: as stored."""
+
     device: Literal["cpu", "cuda", "npu"] = "cpu"
     """Where each worker holds its replica."""
+
+    attention: Literal["auto", "sdpa", "flash_attn", "flex"] = "auto"
+    """Attention kernel: torch's own, of the package flash-attn, or torch's flex attention; auto tries and picks."""
 
     slots: int = Field(default=8, ge=1)
     """Requests in flight per group; each has a KV cache slot on every worker."""

@@ -35,6 +35,8 @@ class Device:
     collective: str
     """torch.distributed backend that moves tensors between such devices."""
     ray_resource: str
+    attention: tuple[str, ...]
+    """Attention kernels that are for it, in the order in which `auto` tries them."""
     problem: Callable[[], str | None]
     """Why it cannot be used in this process, or None."""
 
@@ -47,8 +49,8 @@ class Device:
 
 
 DEVICES = {
-    "cpu": Device("cpu", "cpu", "gloo", "CPU", lambda: None),
-    "cuda": Device("cuda", "cuda:0", "nccl", "GPU", _cuda_ready),
+    "cpu": Device("cpu", "cpu", "gloo", "CPU", ("sdpa", "flex"), lambda: None),
+    "cuda": Device("cuda", "cuda:0", "nccl", "GPU", ("flash_attn", "sdpa", "flex"), _cuda_ready),
     # Written against the published torch-npu; it has not run on hardware.
-    "npu": Device("npu", "npu:0", "hccl", "NPU", _npu_ready),
+    "npu": Device("npu", "npu:0", "hccl", "NPU", ("sdpa",), _npu_ready),
 }

@@ -15,6 +15,7 @@ from lopa_ray.config import Config
 from lopa_ray.device import DEVICES
 from lopa_ray.engine import Engine, EngineEvent
 from lopa_ray.errors import RequestCancelledError
+from lopa_ray.kernels import choose_kernel
 from lopa_ray.model.checkpoint import load_config, load_model, random_model
 from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Event, Failure, Scheduler
@@ -30,12 +31,21 @@ def load_runner(config: Config, tokenizer: Tokenizer | None) -> BranchRunner:
     device = DEVICES[model.device].require()
     dtype = DTYPES[model.dtype]
     if model.load_format == "dummy":
-        loaded = random_model(load_config(model.folder), seed=0, dtype=dtype, device=device)
+        shape = load_config(model.folder).quantized(model.quantization)
+        loaded = random_model(shape, seed=0, dtype=dtype, device=device)
     else:
-        loaded = load_model(model.folder, dtype=dtype, device=device, lora=model.lora)
+        loaded = load_model(
+            model.folder, dtype=dtype, device=device, lora=model.lora, quantization=model.quantization
+        )
     # A tokenizer smaller than the embedding means that the rest is padding nobody can decode.
     choosable = None if tokenizer is None else min(tokenizer.vocab_size, loaded.config.vocab_size)
-    return BranchRunner(loaded, slots=model.slots, max_model_len=model.max_model_len, choosable=choosable)
+    return BranchRunner(
+        loaded,
+        slots=model.slots,
+        max_model_len=model.max_model_len,
+        choosable=choosable,
+        kernel=choose_kernel(model.attention, DEVICES[model.device], loaded.config, dtype),
+    )
 
 
 class LocalEngine(Engine):

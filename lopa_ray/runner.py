@@ -19,6 +19,7 @@ from lopa_ray.attention import Lane, SlotAttention
 from lopa_ray.cache import KVCache, SlotChecksum, SlotState
 from lopa_ray.errors import CapacityError, ProtocolError
 from lopa_ray.head import MAX_HEAD_ROWS, Head, Row, padded_rows
+from lopa_ray.kernels import Kernel, sdpa
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.plan import BranchReport, Segment, Spans, StepPlan, StepReport, Work
 from lopa_ray.session import Vocabulary
@@ -48,10 +49,17 @@ class BranchRunner:
     """Evaluates branches. All state is the cache and what is staged for the next commit."""
 
     def __init__(
-        self, model: Transformer, *, slots: int, max_model_len: int, choosable: int | None = None
+        self,
+        model: Transformer,
+        *,
+        slots: int,
+        max_model_len: int,
+        choosable: int | None = None,
+        kernel: Kernel = sdpa,
     ) -> None:
         """`max_model_len` positions per slot; ids from `choosable` on (vocabulary padding) are never chosen."""
         config = model.config
+        self.kernel = kernel
         self.model = model
         self.device = model.embed.weight.device
         self.cache = KVCache(config, slots, max_model_len, model.embed.weight.dtype, self.device)
@@ -211,7 +219,7 @@ class BranchRunner:
             ids += lane.ids
             positions += range(lane.start, lane.stop)
         padding = [0] * (padded_rows(len(ids)) - len(ids))
-        attention = SlotAttention(self.cache, lanes)
+        attention = SlotAttention(self.cache, lanes, self.kernel)
         hidden: Tensor = self.model(
             torch.tensor(ids + padding, device=self.device),
             torch.tensor(positions + padding, device=self.device),

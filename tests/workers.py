@@ -11,6 +11,7 @@ from torch import Tensor
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from lopa_ray.cache import SlotChecksum
 from lopa_ray.model.checkpoint import load_model
+from lopa_ray.model.config import Quantization
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.plan import BranchReport, StepPlan, StepReport, Work
 from lopa_ray.runner import BranchRunner
@@ -22,9 +23,9 @@ MODELS = Path(__file__).parent / "golden" / "models"
 Bits = tuple[bytes, ...]
 
 
-def tiny(name: str = "dream-tiny-2l") -> Transformer:
+def tiny(name: str = "dream-tiny-2l", quantization: Quantization = "none") -> Transformer:
     """One of the small recorded models."""
-    return load_model(MODELS / name, dtype=torch.float32, device="cpu")
+    return load_model(MODELS / name, dtype=torch.float32, device="cpu", quantization=quantization)
 
 
 def bits(report: BranchReport) -> Bits:

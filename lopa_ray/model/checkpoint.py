@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,11 +13,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import ModelConfig, Quantization
 from lopa_ray.model.families import family_of, find_family
 from lopa_ray.model.family import Family, fused_rows
-from lopa_ray.model.files import TensorFiles, read_json
+from lopa_ray.model.files import FLOATS, TensorFiles, read_json
 from lopa_ray.model.lora import LoraAdapter
+from lopa_ray.model.quantized import Int8Linear, quantize_rows
 from lopa_ray.model.transformer import Transformer
 
 CONFIG = "config.json"
@@ -51,29 +53,37 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device | str,
     lora: str | Path | None = None,
+    quantization: Quantization = "none",
 ) -> Transformer:
     """Load the checkpoint folder `path` in `dtype` on `device`, in eval mode, without gradients.
 
     `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors.
+    `quantization` makes the linear layers int8 after that; with none they are as the checkpoint has them.
     Tensors are read one by one into their final place, so host memory stays near the size of the model.
     Raises `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
     """
     folder = Path(path)
     config = load_config(folder)
     family = family_of(config)
-    model = _empty_model(config, dtype)
+    stored = _empty_model(config, dtype)
+    model = _empty_model(config.quantized(quantization), dtype)
     source = _find_tensors(folder)
-    wanted = _published_shapes(model, family)
+    wanted = _published_shapes(stored, family)
     _check_tensors(folder, source, wanted, family, config)
     adapter = LoraAdapter.load(lora) if lora is not None else None
     if adapter is not None:
+        if config.quantization != "none":
+            raise CheckpointError(
+                f"{folder}: got the adapter {lora} for weights that are int8 already; adapters are merged into "
+                "floating weights: use the checkpoint that was quantised, with model.quantization"
+            )
         adapter.check(wanted)
-    for name, parameter in list(model.named_parameters()):
+    for name, parameter in stored.named_parameters():
         # One part at a time: the fused parameter is the only full-size allocation.
-        whole = torch.empty(parameter.shape, dtype=dtype, device=device)
+        whole = torch.empty(parameter.shape, dtype=_held_as(model, name, parameter, dtype), device=device)
         row = 0
         for part in family.parts(name):
-            tensor = source.read(part)
+            tensor = source.read(part, (torch.int8,) if parameter.dtype == torch.int8 else FLOATS)
             if adapter is not None:
                 tensor = adapter.merge(part, tensor)
             whole.narrow(0, row, tensor.shape[0]).copy_(tensor)
@@ -91,15 +101,17 @@ def random_model(
     of device. For benchmarks, where only shapes matter.
     """
     model = _empty_model(config, dtype)
+    floating = _empty_model(replace(config, quantization="none"), dtype)
     generator = torch.Generator(device=device).manual_seed(seed)
-    for name, parameter in list(model.named_parameters()):
+    for name, parameter in floating.named_parameters():
+        held_as = _held_as(model, name, parameter, dtype)
         if name.endswith("bias"):
             whole = torch.zeros(parameter.shape, dtype=dtype, device=device)
         elif parameter.dim() == 1:
             whole = torch.ones(parameter.shape, dtype=dtype, device=device)
         else:
             whole = torch.empty(parameter.shape, dtype=torch.float32, device=device)
-            whole = whole.normal_(std=INIT_STD, generator=generator).to(dtype)
+            whole = whole.normal_(std=INIT_STD, generator=generator).to(held_as)
         _place(model, name, whole)
     return _finish(model)
 
@@ -120,7 +132,8 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
         rows = fused_rows(model.config, name) or (parameter.shape[0],)
         for part, piece in zip(family.parts(name), torch.split(parameter.detach(), list(rows)), strict=True):
             # A contiguous copy of its own: safetensors refuses tensors that share memory.
-            tensors[part] = piece.to(device="cpu", dtype=dtype, copy=True).contiguous()
+            held_as = _held_as(model, name, piece, dtype)
+            tensors[part] = piece.to(device="cpu", dtype=held_as, copy=True).contiguous()
     unfinished = folder / f".{WEIGHTS}.tmp"
     save_file(tensors, unfinished, metadata={"format": "pt"})
     os.replace(unfinished, folder / WEIGHTS)
@@ -141,9 +154,22 @@ def _empty_model(config: ModelConfig, dtype: torch.dtype) -> Transformer:
         return Transformer(config)
 
 
-def _place(model: Transformer, name: str, value: Tensor) -> None:
+def _held_as(model: Transformer, name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """`dtype`, but for the weights of int8 layers: int8 once quantised, fp32 until then and for their scales."""
     owner, _, attribute = name.rpartition(".")
-    setattr(model.get_submodule(owner), attribute, nn.Parameter(value, requires_grad=False))
+    if isinstance(model.get_submodule(owner), Int8Linear) and attribute != "bias":
+        return torch.int8 if value.dtype == torch.int8 else torch.float32
+    return dtype
+
+
+def _place(model: Transformer, name: str, value: Tensor) -> None:
+    """Make `value` a parameter; floating weights of an int8 layer are quantised."""
+    owner, _, attribute = name.rpartition(".")
+    module = model.get_submodule(owner)
+    if isinstance(module, Int8Linear) and attribute == "weight" and value.dtype != torch.int8:
+        value, scale = quantize_rows(value)
+        module.weight_scale = nn.Parameter(scale, requires_grad=False)
+    setattr(module, attribute, nn.Parameter(value, requires_grad=False))
 
 
 def _finish(model: Transformer) -> Transformer:

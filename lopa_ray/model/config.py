@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, TypeAlias
+
+Quantization: TypeAlias = Literal["none", "w8", "w8a8"]
+
+QUANTIZATION_CONFIGS: dict[Quantization, dict[str, Any]] = {
+    "w8": {"quant_method": "lopa_ray_int8", "format": "w8"},
+    "w8a8": {"quant_method": "lopa_ray_int8", "format": "w8a8"},
+}
+"""What `quantization_config` says in the config.json of a checkpoint that was saved in int8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +22,7 @@ class ModelConfig:
     autoregressive shift of the model it was trained from); without it row p decides p.
     `stop_token_ids` end an answer like EOS.
     `qk_norm`: an RMS norm per head on queries and keys, before they are rotated.
+    `quantization`: the format of the linear layers between embedding and LM head.
     """
 
     family: str
@@ -35,6 +45,11 @@ class ModelConfig:
     max_position_embeddings: int
     qk_norm: bool = False
     stop_token_ids: tuple[int, ...] = ()
+    quantization: Quantization = "none"
+
+    def quantized(self, quantization: Quantization) -> Self:
+        """The same model in that format; with none in the format that it has."""
+        return self if quantization == "none" else replace(self, quantization=quantization)
 
     @property
     def kv_shape(self) -> tuple[int, int, int, int]:

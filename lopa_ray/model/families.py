@@ -6,7 +6,7 @@ A family is data, not code. Another one of the same transformer shape is one mor
 from __future__ import annotations
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import QUANTIZATION_CONFIGS, ModelConfig
 from lopa_ray.model.family import Family, Json
 
 _QWEN_KEYS = {
@@ -29,7 +29,7 @@ _QWEN_SUPPORTED: dict[str, tuple[object, ...]] = {
     "use_sliding_window": (False, None),
     "use_mrope": (False, None),
     "partial_rotary_factor": (1.0, None),
-    "quantization_config": (None,),
+    "quantization_config": (None, *QUANTIZATION_CONFIGS.values()),
     # Newer files may carry these in place of the keys above; their meaning differs by version.
     "rope_parameters": (None,),
 }
@@ -121,7 +121,7 @@ LLADA = Family(
         "input_emb_norm": (False,),
         "scale_logits": (False,),
         "multi_query_attention": (None, False),
-        "quantization_config": (None,),
+        "quantization_config": (None, *QUANTIZATION_CONFIGS.values()),
     },
     modules={
         "embed": ("model.transformer.wte",),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import QUANTIZATION_CONFIGS, ModelConfig, Quantization
 
 Json = Mapping[str, Any]
 
@@ -106,6 +106,7 @@ class Family:
             pad_token_id=ids["pad_token_id"],
             bos_token_id=ids["bos_token_id"],
             max_position_embeddings=reader.size("max_position_embeddings"),
+            quantization=_quantization(raw),
         )
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
@@ -116,6 +117,8 @@ class Family:
         key = self.keys["head_dim"]
         if config.head_dim != self.defaults.get(key, config.hidden_size / config.num_heads):
             raw[key] = config.head_dim
+        if config.quantization != "none":
+            raw["quantization_config"] = QUANTIZATION_CONFIGS[config.quantization]
         return raw | {key: getattr(config, key) for key in _IDS}
 
 
@@ -173,6 +176,12 @@ def _stop_token_ids(generation: Json, eos: int | None, vocab: int, where: str) -
         return ()
     ids = (_token_id("eos_token_id", {"eos_token_id": token}, {}, vocab, where) for token in listed)
     return tuple(token for token in ids if token not in (None, eos))
+
+
+def _quantization(raw: Json) -> Quantization:
+    """Of a config.json whose values are known to be supported."""
+    found = raw.get("quantization_config")
+    return next((name for name, value in QUANTIZATION_CONFIGS.items() if value == found), "none")
 
 
 def fused_rows(config: ModelConfig, parameter: str) -> tuple[int, ...] | None:

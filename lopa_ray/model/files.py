@@ -15,7 +15,7 @@ from torch import Tensor
 from lopa_ray.errors import CheckpointError
 
 _UNREADABLE = (SafetensorError, OSError, ValueError, RuntimeError)
-_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -63,8 +63,8 @@ class TensorFiles:
             shapes |= found
         return TensorFiles(places, shapes)
 
-    def read(self, name: str) -> Tensor:
-        """Tensor `name` on the CPU in its stored floating dtype.
+    def read(self, name: str, dtypes: tuple[torch.dtype, ...] = FLOATS) -> Tensor:
+        """Tensor `name` on the CPU in its stored dtype, one of `dtypes`.
 
         The file is opened anew for each tensor: a mapping that stays open keeps every page it has
         touched in the process, which would double the memory of loading a large checkpoint.
@@ -75,10 +75,11 @@ class TensorFiles:
                 tensor: Tensor = handle.get_tensor(name)
         except _UNREADABLE as error:
             raise _damaged(file, error, name) from None
-        if tensor.dtype not in _FLOATS:
+        if tensor.dtype not in dtypes:
+            allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             raise CheckpointError(
-                f"{file}: tensor {name} is stored as {tensor.dtype}; float64, float32, bfloat16 and float16 "
-                "are supported: use a checkpoint that is not quantised"
+                f"{file}: tensor {name} is stored as {tensor.dtype}; allowed there: {allowed}; use a checkpoint "
+                "that is not quantised, or one that was saved here, with its config.json"
             )
         return tensor
 

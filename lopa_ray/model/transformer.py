@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.quantized import layer_linear
 
 
 class Attend(Protocol):
@@ -63,13 +64,13 @@ class Layer(nn.Module):
         self.head_dim = config.head_dim
         d, e = config.hidden_size, config.head_dim
         self.attn_norm = RMSNorm(d, config.rms_norm_eps)
-        self.qkv = nn.Linear(d, sum(self.heads) * e, bias=config.qkv_bias)
+        self.qkv = layer_linear(config, d, sum(self.heads) * e, bias=config.qkv_bias)
         self.q_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
-        self.o = nn.Linear(config.num_heads * e, d, bias=False)
+        self.o = layer_linear(config, config.num_heads * e, d)
         self.mlp_norm = RMSNorm(d, config.rms_norm_eps)
-        self.gate_up = nn.Linear(d, 2 * config.intermediate_size, bias=False)
-        self.down = nn.Linear(config.intermediate_size, d, bias=False)
+        self.gate_up = layer_linear(config, d, 2 * config.intermediate_size)
+        self.down = layer_linear(config, config.intermediate_size, d)
 
     def forward(self, index: int, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.head_dim))

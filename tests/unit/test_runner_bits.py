@@ -12,8 +12,8 @@ import pytest
 import torch
 from workers import Bits, WorkerGroup, bits, decode_alone, tiny
 
-from lopa_ray.attention import attend
 from lopa_ray.head import padded_rows
+from lopa_ray.kernels import sdpa
 from lopa_ray.model.checkpoint import random_model
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.runner import BranchRunner
@@ -32,8 +32,10 @@ SHAPES = {
 
 @cache
 def model_of(name: str) -> Transformer:
+    """A recorded model or a shape; `+w8` and `+w8a8` make its linear layers int8."""
+    name, _, quantization = name.partition("+")
     if name.startswith("dream"):
-        return tiny(name)
+        return tiny(name, quantization or "none")
     hidden, heads, kv_heads, dim, mlp, vocab = SHAPES[name]
     config = dataclasses.replace(
         tiny().config,
@@ -48,10 +50,12 @@ def model_of(name: str) -> Transformer:
         eos_token_id=vocab - 2,
         pad_token_id=None,
         bos_token_id=None,
+        quantization=quantization or "none",
     )
     model = random_model(config, 0, torch.float32, "cpu")
-    for parameter in model.parameters():
-        if parameter.dim() == 2:  # sharper, so that probabilities spread and several positions are filled
+    for key, parameter in model.named_parameters():
+        if key.endswith("scale") or (parameter.dim() == 2 and parameter.is_floating_point()):
+            # Sharper, so that probabilities spread and several positions are filled.
             parameter.mul_(4)
     return model
 
@@ -126,15 +130,18 @@ def compare(name: str, seed: int, requests: int = 5) -> int:
     return compared
 
 
-@pytest.mark.parametrize("name", ["dream-tiny-2l", "dream-tiny-2l-eos", *SHAPES])
+@pytest.mark.parametrize(
+    "name", ["dream-tiny-2l", "dream-tiny-2l-eos", *SHAPES, *(f"{name}+w8a8" for name in SHAPES), "odd+w8"]
+)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_scores_have_the_same_bits_alone_and_in_company(name, seed):
     assert compare(name, seed) > 5
 
 
-def test_scores_have_the_same_bits_with_two_threads():
+@pytest.mark.parametrize("name", ["dream-tiny-2l", "dream-tiny-2l+w8a8"])
+def test_scores_have_the_same_bits_with_two_threads(name):
     """Short: two threads that wait for a busy core are slow."""
-    model = model_of("dream-tiny-2l")
+    model = model_of(name)
     settings = LopaSettings(max_new_tokens=6, block_size=2, num_branches=2, confidence_threshold=0.5)
     runner = BranchRunner(model, slots=1, max_model_len=16)
     one = decode_alone(model, DecodeSession.create([5, 6, 7], settings, runner.vocabulary))
@@ -168,14 +175,12 @@ def test_attention_does_not_depend_on_where_its_queries_lie(heads, kv_heads, dim
         rows, offset = draw.randint(1, 20), draw.randint(1, 20)
         packed = torch.randn(offset + rows, heads, dim)
         keys, values = torch.randn(2, kv_heads, 64, dim)[:, :, : rows + draw.randint(0, 40)]
-        assert torch.equal(
-            attend(packed[offset:], keys, values), attend(packed[offset:].clone(), keys, values)
-        )
+        assert torch.equal(sdpa(packed[offset:], keys, values), sdpa(packed[offset:].clone(), keys, values))
 
 
 def test_single_phase_workers_agree_bit_for_bit_even_without_a_branch():
     """Three workers and one branch: two of them compute the finished blocks for themselves."""
-    for name in ("dream-tiny-2l", "odd"):
+    for name in ("dream-tiny-2l", "odd", "odd+w8a8"):
         for branches in (1, 2, 7):
             group = WorkerGroup(model_of(name), 3)
             settings = LopaSettings(
