@@ -20,7 +20,7 @@ class HttpSettings(Strict):
     cors_origins: list[str] = Field(default_factory=list)
     """Web pages of these origins may call the endpoint from a browser; "*" is all of them."""
 
-    max_body_bytes: int = Field(default=4 * 2**20, ge=1)
+    max_body_bytes: int = Field(default=2**19, ge=1)
     """Longest request body."""
 
     max_choices: int = Field(default=16, ge=1)
