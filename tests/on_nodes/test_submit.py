@@ -73,6 +73,7 @@ def driver(cluster: Head) -> psutil.Process:
 
 
 @pytest.mark.timeout(4 * DONE_S)
+@pytest.mark.long
 def test_a_job_killed_half_way_and_submitted_again_ends_with_each_prompt_once(
     cluster: Head, prompts: Path, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_requests_go_on_on_another_group(engine: RayEngine, undisturbed: Undistu
     assert engine.status().workers == 2
 
 
+@pytest.mark.long
 def test_what_depends_on_the_load_goes_on_too(engine: RayEngine) -> None:
     """Steps that are handed on already are not decided again, so they cannot come out otherwise."""
     sessions = [engine.session(prompt, BY_LOAD) for prompt in PROMPTS]
@@ -130,6 +131,7 @@ def test_a_group_that_cannot_be_replaced_in_time_is_one_clear_error_for_each_req
         assert "no other group could take over" in str(error) and "resume_timeout_s" in str(error)
 
 
+@pytest.mark.long
 def test_an_asyncio_program_sees_a_pause_and_the_rest(undisturbed: Undisturbed) -> None:
     draw = random.Random(3)
     asked = requests(draw, 6)

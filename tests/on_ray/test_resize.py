@@ -31,6 +31,7 @@ def test_one_to_four_to_two_to_one_while_decoding(oracle: Oracle) -> None:
             engine.resize(0)
 
 
+@pytest.mark.long
 def test_more_than_there_is_room_for_wait_for_it_and_can_be_withdrawn(oracle: Oracle) -> None:
     with RayEngine.from_config(config(group={"num_workers": 1, "num_cpus": 3.0})) as engine:
         trial = Trial(engine, oracle)
@@ -85,6 +86,7 @@ class Stubborn:
             ray.actor.exit_actor()
 
 
+@pytest.mark.long
 def test_recruits_who_fail_are_tried_again_but_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ SCALING = {
 }
 
 
+@pytest.mark.long
 def test_it_grows_while_it_decodes_and_shrinks_when_it_is_idle(oracle: Oracle) -> None:
     with RayEngine.from_config(config(group={"num_workers": 1, "scaling": SCALING})) as engine:
         trial = Trial(engine, oracle)

@@ -63,6 +63,7 @@ def test_a_lost_group_is_replaced_and_its_chunks_are_decoded_once(
     assert len(losses) == 2 and not queue.given_up
 
 
+@pytest.mark.long
 def test_a_chunk_that_kills_its_groups_is_given_up_alone(queue: WorkQueue, losses: list[str]) -> None:
     prompts = [f"prompt {number}" for number in range(20)]
     prompts[6] = FATAL
@@ -85,6 +86,7 @@ def test_without_room_for_any_group_it_ends(queue: WorkQueue) -> None:
         decode(queue, chunks(["prompt"]))
 
 
+@pytest.mark.long
 def test_groups_that_die_one_after_the_other_end_it(queue: WorkQueue, losses: list[str]) -> None:
     queue.most_losses = 1
     with pytest.raises(WorkerLostError, match=r"2 groups were lost and no chunk finished"):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from asking import Ask, engine_of
 from served import serving, wait_until
 
@@ -19,6 +20,7 @@ KEY = "key-of-an-operator"
 PATH = "/admin/models/demo/workers"
 
 
+@pytest.mark.long
 def test_workers_of_all_replicas(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(KEY)
