@@ -83,6 +83,7 @@ def kill_all_workers_once() -> OnStep:
     return on_step
 
 
+@pytest.mark.long
 def test_a_request_that_hangs_every_worker_ends_when_it_has_done_so_to_two_groups() -> None:
     slow = config(group={"step_timeout_s": 1.0})
     with RayEngine.from_config(slow, runner_factory=FaultyFactory(hang_s=60)) as engine:

@@ -12,8 +12,9 @@ import httpx
 import psutil
 import pytest
 from asking import SLOW, Ask, Told, told
-from marks import also_long
 from served import Served, serving, wait_until
+
+pytestmark = pytest.mark.long
 
 CHAT = "/v1/chat/completions"
 
@@ -88,7 +89,7 @@ def streamed(client: httpx.Client, model: str) -> Iterator[tuple[float, str]]:
                     yield time.monotonic(), choice["delta"].get("content") or ""
 
 
-@pytest.mark.parametrize("title", [MASTER, *also_long(WORKER)])
+@pytest.mark.parametrize("title", [MASTER, WORKER])
 def test_a_stream_goes_on_when_all_workers_of_its_group_are_lost(
     server: Served, client: httpx.Client, held: dict[str, Told], title: str
 ) -> None:
