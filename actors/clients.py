@@ -43,8 +43,9 @@ class _Batch:
 class Clients:
     """Submits requests to a scheduler, and hands out their events."""
 
-    def __init__(self, scheduler: Scheduler, on_arrival: Callable[[], None]) -> None:
-        """`on_arrival` is called when requests were submitted."""
+    def __init__(self, scheduler: Scheduler, on_arrival: Callable[[], None], *, journaled: bool) -> None:
+        """`on_arrival` is called when requests were submitted. `journaled`: clients are sent `StepEvents.states`."""
+        self._journaled = journaled
         self._scheduler = scheduler
         self._on_arrival = on_arrival
         self._clients: dict[str, _Client] = {}
@@ -113,7 +114,7 @@ class Clients:
                 batch.events.append((number, event.plan, event.outcome))
             if isinstance(event, Failure) or event.outcome.finish_reason is not None:
                 del self._owners[event.request], client.requests[number]
-            else:
+            elif self._journaled:
                 batch.states[number] = self._scheduler.session(event.request).state()
         for batch in batches.values():
             batch.client.queue.put_nowait(StepEvents(tuple(batch.events), timing, batch.states))

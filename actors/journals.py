@@ -60,10 +60,10 @@ class Journals:
             else:
                 self._moved = True
                 _, plan, outcome = event
-                if outcome.finish_reason is None:
-                    self._journals[number].add(plan, outcome, batch.states[number])
-                else:
+                if outcome.finish_reason is not None:
                     self.end(number)
+                elif number in batch.states:
+                    self._journals[number].add(plan, outcome, batch.states[number])
             yield event
         if lost is not None:
             raise lost

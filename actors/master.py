@@ -81,7 +81,7 @@ class Master:
         """There may be something to do."""
         self._turn = asyncio.Lock()
         """Held by whoever calls the workers."""
-        self._clients = Clients(self._scheduler, self._awake.set)
+        self._clients = Clients(self._scheduler, self._awake.set, journaled=config.group.resume_timeout_s > 0)
         self._follower: LoadFollower | None = None
         self._loop: asyncio.Task[None] | None = None
         self._steps = 0

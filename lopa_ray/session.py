@@ -8,7 +8,7 @@ session runs in one process, on any number of workers, and through their failure
         plan = session.plan(epoch)
         outcome = session.advance(reports_for(plan))
 
-A decoder is a subclass with two methods, `_plan` and `_advance`.
+A decoder is a subclass with three methods, `_begin`, `_plan` and `_advance`.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ class DecodeSession(ABC):
         self.forwards = 0
         self.finish_reason: FinishReason | None = "length" if settings.max_new_tokens == 0 else None
         self._pending: Plan | None = None
+        self._begin()
 
     @staticmethod
     def create(
@@ -130,6 +131,10 @@ class DecodeSession(ABC):
         )
 
     # What a decoder provides
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Set up what steps change; prompt, settings and vocabulary are there."""
 
     @abstractmethod
     def _plan(self, num_branches: int) -> Plan:

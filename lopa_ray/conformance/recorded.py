@@ -173,13 +173,15 @@ def _sdar_settings(row: dict[str, Any]) -> GenerationSettings:
     """Rows of SDAR's decoders, which draw; recorded with the most likely token in place of each draw."""
     recorded = _Recorded(row)
     take = recorded.take
-    length = take("gen_length", int)
+    prompt, length, block = len(token_ids(row, "prompt")), take("gen_length", int), take("block_length", int)
+    if block < 1:
+        raise MalformedCaseError(f"settings.block_length: got {block}; allowed: 1 and more")
     values: dict[str, Any] = {
         "remasking": take("remasking_strategy", str),
-        "block_size": take("block_length", int),
+        "block_size": block,
         "denoising_steps": take("denoising_steps", int),
-        # Rounded up to whole blocks there.
-        "max_new_tokens": len(token_ids(row, "tokens")),
+        # Whole blocks there, counted from position 0.
+        "max_new_tokens": -(-(prompt + length) // block) * block - prompt,
         "sdar_confidence": take("temperature", int, float, default=1.0),
         "top_k": take("top_k", int, default=None) or None,
         "top_p": take("top_p", int, float, default=None),
@@ -192,8 +194,6 @@ def _sdar_settings(row: dict[str, Any]) -> GenerationSettings:
     ends = take("stopping_criteria_idx", list, default=None)
     values |= {"ignore_eos": True} if ends is None else {"stop_token_ids": tuple(ends)}
     recorded.done()
-    if length > values["max_new_tokens"]:
-        raise MalformedCaseError(f"tokens: got {values['max_new_tokens']}, fewer than gen_length {length}")
     if row["kind"] == "sdar_eval":
         values["top_k"] = None  # There confidences are those before top_k, and tokens the same.
     return BlockDiffusionSettings(**values)

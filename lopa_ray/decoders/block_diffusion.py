@@ -7,16 +7,13 @@ with masks. K/V enter the cache from a call on decided tokens alone, which by it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from lopa_ray.branching import Score
-from lopa_ray.constraint import Constraint
 from lopa_ray.decoders.blockwise import BlockwiseSession, Window
 from lopa_ray.filling import above_or_share, even_share, ranked, within_entropy
 from lopa_ray.plan import Plan, Sampling, Segment
-from lopa_ray.session import Vocabulary
-from lopa_ray.settings import BlockDiffusionSettings, GenerationSettings
+from lopa_ray.settings import BlockDiffusionSettings
 
 
 class BlockDiffusionSession(BlockwiseSession):
@@ -24,15 +21,8 @@ class BlockDiffusionSession(BlockwiseSession):
 
     settings: BlockDiffusionSettings
 
-    def __init__(
-        self,
-        prompt: Sequence[int],
-        settings: GenerationSettings,
-        vocabulary: Vocabulary,
-        constraint: Constraint | None = None,
-    ) -> None:
-        """As `DecodeSession`; `settings` must be `BlockDiffusionSettings`."""
-        super().__init__(prompt, settings, vocabulary, constraint)
+    def _begin(self) -> None:
+        super()._begin()
         self._cached = 0
         """End of what is in the cache, or staged for it."""
 

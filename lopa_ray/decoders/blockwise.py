@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lopa_ray.branching import Fork, Score, admit, forced, scores_by_position
-from lopa_ray.constraint import ChoiceSets, Constraint, Fit
+from lopa_ray.constraint import ChoiceSets, Fit
 from lopa_ray.lookahead import Lookahead, adopted
 from lopa_ray.plan import BlockView, Branch, BranchReport, Commit, Decision, Plan, Segment, Spans, StepOutcome
-from lopa_ray.session import DecodeSession, Vocabulary
-from lopa_ray.settings import GenerationSettings
+from lopa_ray.session import DecodeSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +32,12 @@ class Window:
 class BlockwiseSession(DecodeSession):
     """One request: all positions that it will have, and the block that is being filled."""
 
-    def __init__(
-        self,
-        prompt: Sequence[int],
-        settings: GenerationSettings,
-        vocabulary: Vocabulary,
-        constraint: Constraint | None = None,
-    ) -> None:
-        """As `DecodeSession`; `settings` must be those of the decoder."""
-        super().__init__(prompt, settings, vocabulary, constraint)
-        self._ids = self.prompt + [vocabulary.mask_token_id] * settings.max_new_tokens
+    def _begin(self) -> None:
+        self._ids = self.prompt + [self.vocabulary.mask_token_id] * self.settings.max_new_tokens
         self._block = self._block_after(len(self.prompt))
         self._calls = 0
         """Calls that have filled the current block."""
-        self._lookahead = Lookahead(settings)
+        self._lookahead = Lookahead(self.settings)
         self._field: list[Fork | None] = [None]
         self._commit: Commit | None = None
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from lopa_ray.blocks import BlockState, Canvas
 from lopa_ray.branching import Fork, anchor_fills, scores_by_position
-from lopa_ray.constraint import ChoiceSets, Constraint, Fit
+from lopa_ray.constraint import ChoiceSets, Fit
 from lopa_ray.lookahead import Lookahead, adopted
 from lopa_ray.plan import Branch, BranchReport, Commit, Plan, Segment, StepOutcome
-from lopa_ray.session import DecodeSession, Vocabulary
-from lopa_ray.settings import BlockSettings, GenerationSettings
+from lopa_ray.session import DecodeSession
+from lopa_ray.settings import BlockSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,9 @@ class LopaSession(DecodeSession):
 
     settings: BlockSettings
 
-    def __init__(
-        self,
-        prompt: Sequence[int],
-        settings: GenerationSettings,
-        vocabulary: Vocabulary,
-        constraint: Constraint | None = None,
-    ) -> None:
-        """As `DecodeSession`; `settings` must be a `BlockSettings`."""
-        super().__init__(prompt, settings, vocabulary, constraint)
-        self._lookahead = Lookahead(settings)
-        self._anchor = Canvas(self.prompt, vocabulary.mask_token_id)
+    def _begin(self) -> None:
+        self._lookahead = Lookahead(self.settings)
+        self._anchor = Canvas(self.prompt, self.vocabulary.mask_token_id)
         self._candidates: list[Candidate] = []
         self._commit: Commit | None = None
 
