@@ -26,7 +26,7 @@ class KVTransfer(ABC):
     def join(self, membership: Membership) -> None:  # noqa: B027 - the object store needs no membership
         """Enter an epoch; leaves the one before."""
 
-    def leave(self) -> None:  # noqa: B027
+    def leave(self) -> None:  # noqa: B027 - nor has it connections
         """Drop all connections."""
 
     @abstractmethod

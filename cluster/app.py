@@ -47,7 +47,7 @@ class Group(GroupServer):
         super().__init__(model, config)
         await self.start()
 
-    async def run(self, job: Job) -> AsyncGenerator[Message | Refused, None]:  # type: ignore[override]
+    async def run(self, job: Job) -> AsyncGenerator[Message | Refused, None]:  # type: ignore[override]  # it gives more
         """See `GroupServer.run` and `Refused`."""
         try:
             async with aclosing(super().run(job)) as messages:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import uvicorn
 
 from cluster.serving.http import create_app
@@ -29,10 +30,13 @@ from cluster.serving.messages import (
     Racer,
     TokenLogprob,
 )
+from cluster.serving.objects import ErrorObject
 from cluster.serving.settings import HttpSettings
 from lopa_ray.errors import PromptTooLongError, RequestCancelledError, SettingsError
 
 MODEL, OTHER_MODEL = "fake", "team/fake-2"
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+HI: list[Any] = [{"role": "user", "content": "hi"}]
 WORDS = ("Once", " upon", " a", " time", " — «", "ünïcode", "»", "\u2028", "🙂", " end.")
 ROOM = 2048
 ROOM_FOR_WORKERS = 8
@@ -198,3 +202,10 @@ def serving(backend: FakeBackend | None = None, **settings: Any) -> Iterator[Ser
         finally:
             server.should_exit = server.force_exit = True
             thread.join(10)
+
+
+def refusal(response: httpx.Response, status: int) -> Any:
+    """The error object of a refused request, checked for its shape."""
+    assert response.status_code == status, response.text
+    assert response.headers["x-request-id"]
+    return ErrorObject.model_validate(response.json()).error

@@ -102,5 +102,5 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
             app.openapi_schema = add_schemas(describe())
         return app.openapi_schema
 
-    app.openapi = openapi  # type: ignore[method-assign]
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI documents it
     return app

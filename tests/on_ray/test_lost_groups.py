@@ -111,7 +111,9 @@ def test_what_depends_on_the_load_goes_on_too(engine: RayEngine) -> None:
         steps[index] += 1
         assert outcome.step == steps[index]
         before = canvases.get(index, ())
-        assert all(old in (mask, new) for old, new in zip(before, outcome.canvas))  # noqa: B905 - it grows
+        assert all(
+            old in (mask, new) for old, new in zip(before, outcome.canvas, strict=False)
+        )  # the canvas grows
         canvases[index] = outcome.canvas
         if number == 40:
             strike("Master")

@@ -123,7 +123,7 @@ def plan(**changes: object) -> Plan:
         scored=range(2, 4),
         keep=(range(0, 2),),
     )
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 def step(runner: BranchRunner, made: Plan, request: int = 1, source: int | None = None) -> None:

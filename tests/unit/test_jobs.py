@@ -35,7 +35,7 @@ def recipe(**changes: Any) -> Recipe:
     return Recipe(**{**values, **changes})
 
 
-class Bucket(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+class Bucket(MemoryFileSystem):
     """Like an object store: there are no folders, and so no empty ones either."""
 
     protocol = "bucket"

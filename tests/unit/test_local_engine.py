@@ -201,7 +201,7 @@ WRONG: list[tuple[Prompt, str]] = [
     ([1.5], "prompt"),
     ([True], "prompt"),
     (3, "int"),
-]  # type: ignore[list-item]
+]
 
 
 @pytest.mark.parametrize(("prompt", "match"), WRONG, ids=str)

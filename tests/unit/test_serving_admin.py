@@ -11,12 +11,12 @@ import httpx
 import hypothesis
 import pytest
 import schemathesis
-from serving_fakes import MODEL, OTHER_MODEL, ROOM_FOR_WORKERS, FakeBackend, Server, serving
+from serving_fakes import MODEL, OTHER_MODEL, ROOM_FOR_WORKERS, FakeBackend, Server, refusal, serving
 from typer.testing import CliRunner, Result
 
 from cluster.cli import app
 from cluster.serving.http import create_app
-from cluster.serving.objects import ErrorObject, ModelWorkers
+from cluster.serving.objects import ModelWorkers
 from cluster.serving.settings import HttpSettings
 from lopa_ray.errors import WorkerLostError
 
@@ -41,11 +41,6 @@ def server(shared: Server) -> Server:
 def client(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, headers=AUTHORIZED, timeout=30) as opened:
         yield opened
-
-
-def refusal(response: httpx.Response, status: int) -> Any:
-    assert response.status_code == status, response.text
-    return ErrorObject.model_validate(response.json()).error
 
 
 def test_looking_and_changing(server: Server, client: httpx.Client) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serving_fakes import MODEL, WORDS, FakeBackend, Server, serving, wait_until
+from serving_fakes import CHAT, MODEL, TEXT, WORDS, FakeBackend, Server, serving, wait_until
 
 from cluster.serving.completions import CompletionReply
 from cluster.serving.messages import Accepted, Job, Message, Piece, TokenLogprob
@@ -25,7 +25,6 @@ from lopa_ray.errors import (
     WorkerLostError,
 )
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WHOLE = "".join(WORDS)
 
 

@@ -11,17 +11,16 @@ from typing import Any
 
 import httpx
 import pytest
-from serving_fakes import MODEL, OTHER_MODEL, FakeBackend, Server, serving, wait_until
+from serving_fakes import CHAT, MODEL, OTHER_MODEL, FakeBackend, Server, refusal, serving, wait_until
 
 from cluster.serving.auth import load_api_keys
 from cluster.serving.errors import api_error
 from cluster.serving.http import create_app
-from cluster.serving.objects import ErrorObject, Health, ModelCard, ModelList
+from cluster.serving.objects import Health, ModelCard, ModelList
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
 from lopa_ray.errors import LopaError, SettingsError, WorkerLostError
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -41,13 +40,6 @@ def server(shared: Server) -> Server:
 def client(server: Server) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=30) as opened:
         yield opened
-
-
-def refusal(response: httpx.Response, status: int) -> Any:
-    """The error object, checked for its shape."""
-    assert response.status_code == status, response.text
-    assert response.headers["x-request-id"]
-    return ErrorObject.model_validate(response.json()).error
 
 
 def test_models(client: httpx.Client) -> None:

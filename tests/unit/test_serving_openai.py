@@ -8,12 +8,11 @@ from typing import Any
 
 import openai
 import pytest
-from serving_fakes import MODEL, OTHER_MODEL, WORDS, Server, serving, wait_until
+from serving_fakes import HI, MODEL, OTHER_MODEL, WORDS, Server, serving, wait_until
 
 from lopa_ray.errors import OverloadedError, PromptTooLongError, RequestCancelledError
 
 WHOLE = "".join(WORDS)
-HI: list[Any] = [{"role": "user", "content": "hi"}]
 
 
 @pytest.fixture(scope="module")

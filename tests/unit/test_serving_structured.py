@@ -8,12 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
-from serving_fakes import MODEL, Server, serving
+from serving_fakes import CHAT, MODEL, TEXT, Server, serving
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.settings import LopaSettings
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 SCHEMA = {"type": "object", "properties": {"é": {"type": "integer"}}, "required": ["é"]}
 SCHEMA_TEXT = json.dumps(SCHEMA, ensure_ascii=False)
 ANY_OBJECT = '{"type": "object"}'
