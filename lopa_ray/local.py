@@ -28,15 +28,18 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def load_runner(config: Config, tokenizer: Tokenizer | None) -> BranchRunner:
     """The runner that a configuration asks for; raises CheckpointError or SettingsError if it cannot be."""
     model = config.model
-    device = DEVICES[model.device].require()
+    device = DEVICES[model.device]
+    torch_device = device.require()
     dtype = DTYPES[model.dtype]
     if model.load_format == "dummy":
         shape = load_config(model.folder).quantized(model.quantization)
-        loaded = random_model(shape, seed=0, dtype=dtype, device=device)
+        loaded = random_model(shape, seed=0, dtype=dtype, device=torch_device)
     else:
         loaded = load_model(
-            model.folder, dtype=dtype, device=device, lora=model.lora, quantization=model.quantization
+            model.folder, dtype=dtype, device=torch_device, lora=model.lora, quantization=model.quantization
         )
+    if model.compile:
+        loaded.compile_layers(device.compiler)
     # A tokenizer smaller than the embedding means that the rest is padding nobody can decode.
     choosable = None if tokenizer is None else min(tokenizer.vocab_size, loaded.config.vocab_size)
     return BranchRunner(
@@ -44,7 +47,7 @@ def load_runner(config: Config, tokenizer: Tokenizer | None) -> BranchRunner:
         slots=model.slots,
         max_model_len=model.max_model_len,
         choosable=choosable,
-        kernel=choose_kernel(model.attention, DEVICES[model.device], loaded.config, dtype),
+        kernel=choose_kernel(model.attention, device, loaded.config, dtype),
     )
 
 
