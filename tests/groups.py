@@ -8,6 +8,7 @@ from typing import Any
 
 from actors.branch_worker import default_runner
 from lopa_ray.config import Config
+from lopa_ray.model.weights import Weights
 from lopa_ray.plan import StepPlan, StepReport, Work
 from lopa_ray.runner import BranchRunner, Exchange
 from lopa_ray.settings import (
@@ -98,5 +99,5 @@ class FaultyFactory:
         self._hang_s = hang_s
         self._before_exchange = before_exchange
 
-    def __call__(self, config: Config) -> Any:
-        return FaultyRunner(default_runner(config), self._hang_s, self._before_exchange)
+    def __call__(self, config: Config, weights: Weights | None) -> Any:
+        return FaultyRunner(default_runner(config, weights), self._hang_s, self._before_exchange)
