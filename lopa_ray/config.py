@@ -46,8 +46,13 @@ class ModelSettings(Strict):
     device: Literal["cpu", "cuda", "npu"] = "cpu"
     """Where each worker holds its replica."""
 
-    attention: Literal["auto", "sdpa", "flash_attn", "flex"] = "auto"
-    """Attention kernel: torch's own, of the package flash-attn, or torch's flex attention; auto tries and picks."""
+    attention: Literal["auto", "sdpa", "flash_attn", "flex", "npu"] = "auto"
+    """Attention kernel: torch's own, of the package flash-attn, torch's flex attention, or torch-npu's; auto tries
+    and picks."""
+
+    compile: bool = False
+    """Graph mode: torch.compile for the layers, all but attention (npu: TorchAir). Takes a compiler, and up to
+    minutes at the first step; its rounding differs a little from that of the layers as they are."""
 
     slots: int = Field(default=8, ge=1)
     """Requests in flight per group; each has a KV cache slot on every worker."""

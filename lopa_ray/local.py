@@ -54,18 +54,22 @@ def load_runner(config: Config, tokenizer: Tokenizer | None, weights: Weights | 
     Raises CheckpointError or SettingsError if it cannot be.
     """
     model = config.model
-    device = DEVICES[model.device].require()
+    device = DEVICES[model.device]
+    torch_device = device.require()
     shape, dtype = shape_of(config), DTYPES[model.dtype]
     if weights is None:
-        weights = weights_of(config, device)
+        weights = weights_of(config, torch_device)
+    loaded = build_model(shape, weights, dtype=dtype, device=torch_device)
+    if model.compile:
+        loaded.compile_layers(device.compiler)
     # A tokenizer smaller than the embedding means that the rest is padding nobody can decode.
     choosable = None if tokenizer is None else min(tokenizer.vocab_size, shape.vocab_size)
     return BranchRunner(
-        build_model(shape, weights, dtype=dtype, device=device),
+        loaded,
         slots=model.slots,
         max_model_len=model.max_model_len,
         choosable=choosable,
-        kernel=choose_kernel(model.attention, DEVICES[model.device], shape, dtype),
+        kernel=choose_kernel(model.attention, device, shape, dtype),
     )
 
 

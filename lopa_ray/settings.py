@@ -5,7 +5,7 @@ Settings are frozen and validated when made; see `Strict` for how errors read.
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -32,15 +32,23 @@ MAX_STEPS = 2**16
 """Longest schedule of an answer: it is kept in memory as a whole."""
 
 
+MAX_BRANCHES = 1024
+
+Branches = Annotated[int, Field(ge=1, le=MAX_BRANCHES)] | Literal["auto"]
+
+
 class LookaheadSettings(GenerationSettings):
     """LoPA's lookahead (arXiv 2512.16229), on top of whichever decoder has these settings."""
 
-    num_branches: int = Field(default=1, ge=1, le=1024)
-    """Branches per step, the anchor included; 1 is plain decoding."""
+    num_branches: Branches = 1
+    """Branches per step, the anchor included; 1 is plain decoding. auto: as many as have paid off in this
+    request's own steps, max_branches at most."""
 
-    branch_budget: Literal["fixed", "auto", "load"] = "fixed"
-    """fixed: always num_branches. auto: at most num_branches, as many as have paid off in this request's
-    own steps. load: at most num_branches, fewer while many requests are in flight; the tokens then depend
+    max_branches: int = Field(default=16, ge=1, le=MAX_BRANCHES)
+    """Most branches per step where num_branches is auto."""
+
+    branch_budget: Literal["fixed", "load"] = "fixed"
+    """fixed: num_branches alone decides. load: fewer while many requests are in flight; the tokens then depend
     on the load."""
 
     branch_confidence: str = "mean"
@@ -54,6 +62,20 @@ class LookaheadSettings(GenerationSettings):
 
     lookahead_below: float = Field(default=1.0, ge=0.0, le=1.0)
     """Early exit: a step has the anchor alone when the probability of every candidate exceeds this."""
+
+    @property
+    def most_branches(self) -> int:
+        """Branches that a step may have, the anchor included."""
+        return self.max_branches if self.num_branches == "auto" else self.num_branches
+
+    @field_validator("num_branches", mode="before")
+    @classmethod
+    def _number_or_auto(cls, value: Any) -> Any:
+        """One message, where each half of the type would have its own."""
+        number = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_BRANCHES
+        if not (number or value == "auto"):
+            raise ValueError(f"got {value!r}; allowed: a whole number from 1 to {MAX_BRANCHES}, or auto")
+        return value
 
     @field_validator("branch_confidence")
     @classmethod
@@ -123,8 +145,9 @@ class LopaSettings(BlockSettings, LookaheadSettings):
 
     decoder: Literal["lopa"] = "lopa"
 
-    num_branches: int = Field(default=4, ge=1, le=1024)
-    """Branches per step, the anchor included; 1 is plain decoding."""
+    num_branches: Branches = 4
+    """Branches per step, the anchor included; 1 is plain decoding. auto: as many as have paid off in this
+    request's own steps, max_branches at most."""
 
 
 class MaskedAnswerSettings(LookaheadSettings):

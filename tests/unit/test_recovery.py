@@ -43,7 +43,7 @@ KINDS: dict[str, GenerationSettings] = {
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=20, num_branches=3),
     "dual_cache_of_one": FastDllmSettings(max_new_tokens=9, block_size=1),
     "no_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="none", num_branches=3),
-    "auto_budget": LopaSettings(**FULL, num_branches=8, branch_budget="auto"),
+    "auto_budget": LopaSettings(**FULL, num_branches="auto", max_branches=8),
 }
 
 

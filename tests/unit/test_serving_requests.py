@@ -62,7 +62,7 @@ def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
         "user": "me",
         "metadata": {"a": "b"},
         "lopa": {
-            "num_branches": 3,
+            "num_branches": "auto",
             "confidence_threshold": 0.5,
             "deadline": 9,
             "trace": True,
@@ -90,7 +90,7 @@ def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
             "ignore_eos": False,
             "stop_token_ids": [7, 8],
             "top_logprobs": 5,
-            "num_branches": 3,
+            "num_branches": "auto",
             "confidence_threshold": 0.5,
         },
         n=2,
