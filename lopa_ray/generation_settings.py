@@ -1,15 +1,16 @@
-"""What a request may ask of every decoder: lengths, sampling, ends and structure of the answer."""
+"""What a request may ask of every decoder: lengths, sampling, ends and structure of the answer; and lookahead."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.json_schema import schema_regex
 from lopa_ray.plan import Ranking
 from lopa_ray.regex import alternatives, literal
+from lopa_ray.selection import check_metric, parse_metric
 from lopa_ray.strict import Strict
 
 GUIDED = ("guided_regex", "guided_choice", "guided_json")
@@ -110,4 +111,39 @@ class GenerationSettings(Strict):
             raise ValueError(
                 f"min_tokens ({self.min_tokens}) exceeds max_new_tokens ({self.max_new_tokens}); lower it"
             )
+        return self
+
+
+class LookaheadSettings(GenerationSettings):
+    """LoPA's lookahead (arXiv 2512.16229), on top of whichever decoder has these settings."""
+
+    num_branches: int = Field(default=1, ge=1, le=1024)
+    """Branches per step, the anchor included; 1 is plain decoding."""
+
+    branch_budget: Literal["fixed", "auto", "load"] = "fixed"
+    """fixed: always num_branches. auto: at most num_branches, as many as have paid off in this request's
+    own steps. load: at most num_branches, fewer while many requests are in flight; the tokens then depend
+    on the load."""
+
+    branch_confidence: str = "mean"
+    """How a branch is scored by its empty positions: mean, or another of `METRICS`, as in bottom(0.3)."""
+
+    creation_confidence_alpha: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the creation confidence (1.0 for the anchor) in the branch's score."""
+
+    anchor: Literal["compete", "win", "omit"] = "compete"
+    """Ablations: let the anchor compete (LoPA), always win, or leave it out while there are forks."""
+
+    lookahead_below: float = Field(default=1.0, ge=0.0, le=1.0)
+    """Early exit: a step has the anchor alone when the probability of every candidate exceeds this."""
+
+    @field_validator("branch_confidence")
+    @classmethod
+    def _known_metric(cls, value: str) -> str:
+        parse_metric(value)
+        return value
+
+    @model_validator(mode="after")
+    def _metric_fits_ranking(self) -> Self:
+        check_metric(self.branch_confidence, self.ranking)
         return self
