@@ -44,6 +44,9 @@ SETTINGS: dict[str, GenerationSettings] = {
     ),
     "random_order": VanillaSettings(max_new_tokens=24, remasking="random", temperature=0.7, num_branches=3),
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=40, num_branches=3, stop_at_eos=False),
+    "sub_blocks": BlockDiffusionSettings(
+        max_new_tokens=40, block_size=16, sub_block_size=4, sub_block_cache=True, num_branches=3
+    ),
     "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
 }
 
