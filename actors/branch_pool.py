@@ -14,6 +14,7 @@ from ray.util.placement_group import PlacementGroup
 
 from actors.branch_worker import BranchWorker, RunnerFactory, WorkerInfo, default_runner
 from actors.elastic_group import Membership, abandon, open_store
+from actors.node_weights import NodeWeights
 from actors.placement import Seats, actor_options
 from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
@@ -33,7 +34,7 @@ class Calls:
     """Something that several workers are asked to do."""
 
     answers: dict[Any, Any]
-    """Worker → call, in order of rank."""
+    """Worker → call, or a task that waits for several, in order of rank."""
     exports: dict[Any, Any] = field(default_factory=dict)
     """Worker → call that the others wait for: K/V that travels by object store."""
 
@@ -62,6 +63,7 @@ class BranchPool:
         self.workers: list[Any] = []
         """By rank."""
         self._seats = Seats(places, config.group)
+        self.weights = NodeWeights(config)
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -87,10 +89,10 @@ class BranchPool:
         Raises what loading raised, or WorkerLostError if a worker died or took too long.
         """
         self.workers = [self.hire() for _ in range(self._config.group.num_workers)]
-        loads = Calls({worker: worker.load.remote() for worker in self.workers})
+        loads = {worker: asyncio.create_task(self.weights.load(worker)) for worker in self.workers}
         try:
             infos: list[WorkerInfo] = await self._gather(
-                loads, "load the model", self._config.group.start_timeout_s
+                Calls(loads), "load the model", self._config.group.start_timeout_s
             )
         except WorkerLostError as error:
             raise WorkerLostError(f"{error}; free in the cluster: {ray.available_resources()}") from None
@@ -195,7 +197,10 @@ class BranchPool:
         no worker is still busy with the step when the caller goes on; whoever does not settle is ended.
         `on_error` is called at the first error, to release those who wait for the one that failed."""
         timeout = timeout or self._config.group.step_timeout_s
-        tasks = {worker: asyncio.wrap_future(call.future()) for worker, call in calls.answers.items()}
+        tasks = {
+            worker: call if isinstance(call, asyncio.Task) else asyncio.wrap_future(call.future())
+            for worker, call in calls.answers.items()
+        }
         await _settle(tasks.values(), timeout, on_error)
         late = [worker for worker, task in tasks.items() if not task.done()]
         if late:

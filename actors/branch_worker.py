@@ -5,31 +5,35 @@ A plain class; `BranchPool` wraps it in an actor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import ray
 import torch
 
 from actors.elastic_group import Membership
 from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer
+from actors.parcels import Parcel, pack, unpack
 from lopa_ray.cache import SlotChecksum, SlotState, to_bytes
 from lopa_ray.config import Config
 from lopa_ray.errors import ProtocolError
-from lopa_ray.local import load_runner
+from lopa_ray.local import load_runner, size_of_weights, weights_of
+from lopa_ray.model.weights import Weights
 from lopa_ray.plan import StepPlan, StepReport, Work
 from lopa_ray.runner import BranchRunner
 from lopa_ray.session import Vocabulary
 from lopa_ray.tokenizer import Tokenizer
 
-RunnerFactory: TypeAlias = Callable[[Config], BranchRunner]
+RunnerFactory: TypeAlias = Callable[[Config, Weights | None], BranchRunner]
+"""Makes a worker's runner, of weights that are on its node already or, with None, of those that it reads."""
 
 
-def default_runner(config: Config) -> BranchRunner:
+def default_runner(config: Config, weights: Weights | None) -> BranchRunner:
     """The runner that a configuration asks for."""
-    return load_runner(config, Tokenizer.from_pretrained(config.model.folder))
+    return load_runner(config, Tokenizer.from_pretrained(config.model.folder), weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +61,22 @@ class BranchWorker:
     def ping(self) -> None:
         """Answers once the worker is placed, and while it is alive."""
 
-    def load(self) -> WorkerInfo:
-        """Load the model. Raises CheckpointError or SettingsError."""
+    def arrive(self) -> tuple[str, int]:
+        """The id of the node that it is on, and the size of the weights in bytes. Raises CheckpointError."""
+        return ray.get_runtime_context().get_node_id(), size_of_weights(self._config)
+
+    def publish(self) -> Iterator[Parcel]:
+        """Read the weights for all workers on this node. Raises CheckpointError."""
         torch.set_num_threads(self._config.group.threads_per_worker)
-        self._runner = self._runner_factory(self._config)
+        yield from pack(weights_of(self._config, "cpu"))
+
+    def load(self, copy: Sequence[Any] | None) -> WorkerInfo:
+        """Load the model, from the parcels (object references) that `publish` gave if there are any.
+
+        Raises CheckpointError or SettingsError.
+        """
+        torch.set_num_threads(self._config.group.threads_per_worker)
+        self._runner = self._runner_factory(self._config, None if copy is None else unpack(copy))
         parameters = sum(parameter.numel() for parameter in self._runner.model.parameters())
         return WorkerInfo(self._runner.vocabulary, parameters, self._runner.position_bytes)
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 import math
 import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 import ray
 
+from actors.node_weights import STORE_SHARE
 from actors.placement import check_nodes, check_room
 from lopa_ray.config import Config
 from lopa_ray.errors import ClusterError
+from lopa_ray.local import size_of_weights
 
 LOCAL_STORE_BYTES = 200 * 2**20
 """Object store of a Ray that is started just for engines: steps are small, and a collective goes past it."""
@@ -55,6 +59,14 @@ class Connection:
             ray.shutdown()
 
 
+def _room_for_weights(config: Config) -> int:
+    """Bytes for a copy that the workers share; the system hands them out as they are used. 0 where they do not fit."""
+    wanted = int(size_of_weights(config) / STORE_SHARE)
+    shared_memory = Path("/dev/shm")
+    fits = shared_memory.is_dir() and wanted + LOCAL_STORE_BYTES < shutil.disk_usage(shared_memory).free
+    return wanted if fits and config.group.most_workers > 1 else 0
+
+
 def _initialise(config: Config, address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -62,7 +74,7 @@ def _initialise(config: Config, address: str) -> None:
         group = config.group
         options |= {
             "num_cpus": max(os.cpu_count() or 1, math.ceil(group.most_workers * group.num_cpus)),
-            "object_store_memory": LOCAL_STORE_BYTES,
+            "object_store_memory": LOCAL_STORE_BYTES + _room_for_weights(config),
             "include_dashboard": False,
         }
     try:

@@ -30,7 +30,10 @@ class Crew:
         self.target = config.group.num_workers
         """How many there should be."""
         self._on_change = on_change
-        self._recruits = Recruits(self.pool.hire, self.pool.fire, config.group.start_timeout_s, on_change)
+        pool = self.pool
+        self._recruits = Recruits(
+            pool.hire, pool.fire, pool.weights.load, config.group.start_timeout_s, on_change
+        )
 
     async def start(self) -> WorkerInfo:
         """Raises what `BranchPool.start` raises."""
@@ -49,6 +52,7 @@ class Crew:
     def resize(self, num_workers: int) -> None:
         """Have that many workers: at the next step if they are fewer, and as they come if they are more."""
         self.target = num_workers
+        self.pool.weights.shared |= num_workers > 1
         self._recruits.start_over()
         self._recruits.want(self.target - len(self.pool))
         self._on_change()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
@@ -26,13 +26,15 @@ class Recruits:
         self,
         hire: Callable[[], Any],
         fire: Callable[[Any], None],
+        load: Callable[[Any], Coroutine[Any, Any, object]],
         load_timeout_s: float,
         on_ready: Callable[[], None],
     ) -> None:
-        """`on_ready` is called when a worker may be taken. A worker may wait for its place for ever: that is
-        the demand which Ray's autoscaler sees. `load_timeout_s` counts from then on."""
+        """`load` has a worker load its model, `on_ready` is called when one may be taken. A worker may wait for
+        its place for ever: that is the demand which Ray's autoscaler sees. `load_timeout_s` counts from then on."""
         self._hire = hire
         self._fire = fire
+        self._load_model = load
         self._load_timeout_s = load_timeout_s
         self._on_ready = on_ready
         self._coming: list[asyncio.Task[Any]] = []
@@ -104,11 +106,12 @@ class Recruits:
         return None
 
     async def _load(self, worker: Any) -> None:
-        loading = asyncio.wrap_future(worker.load.remote().future())
-        await asyncio.wait([loading], timeout=self._load_timeout_s)
-        if not loading.done():
-            raise WorkerLostError(f"a new worker did not load the model within {self._load_timeout_s:g} s")
-        loading.result()
+        try:
+            await asyncio.wait_for(self._load_model(worker), self._load_timeout_s)
+        except TimeoutError:
+            raise WorkerLostError(
+                f"a new worker did not load the model within {self._load_timeout_s:g} s"
+            ) from None
 
     def _withdraw(self, task: asyncio.Task[Any]) -> None:
         if not task.done():

@@ -24,9 +24,10 @@ from torch import Tensor
 from lopa_ray.answer import GenerationResult
 from lopa_ray.config import Config
 from lopa_ray.local import DTYPES, LocalEngine
-from lopa_ray.model.checkpoint import load_config, random_model
+from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.weights import random_model
 from word_problems import Problem, held_out_problems, is_correct
 
 SEED = 2

@@ -16,38 +16,60 @@ from lopa_ray.device import DEVICES
 from lopa_ray.engine import Engine, EngineEvent
 from lopa_ray.errors import RequestCancelledError
 from lopa_ray.kernels import choose_kernel
-from lopa_ray.model.checkpoint import load_config, load_model, random_model
+from lopa_ray.model.checkpoint import load_config, read_weights
+from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.weights import DTYPE_NAMES, Weights, build_model, random_weights, weight_bytes
 from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Event, Failure, Scheduler
 from lopa_ray.session import DecodeSession
 from lopa_ray.tokenizer import Tokenizer
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
 
-def load_runner(config: Config, tokenizer: Tokenizer | None) -> BranchRunner:
-    """The runner that a configuration asks for; raises CheckpointError or SettingsError if it cannot be."""
+def weights_of(config: Config, device: torch.device | str) -> Weights:
+    """The parameters that a configuration asks for, one by one on `device`. Raises CheckpointError."""
+    model = config.model
+    dtype = DTYPES[model.dtype]
+    if model.load_format == "dummy":
+        return random_weights(shape_of(config), seed=0, dtype=dtype, device=device)
+    return read_weights(
+        model.folder, dtype=dtype, device=device, lora=model.lora, quantization=model.quantization
+    )
+
+
+def shape_of(config: Config) -> ModelConfig:
+    """The model that a configuration asks for, without its weights. Raises CheckpointError."""
+    return load_config(config.model.folder).quantized(config.model.quantization)
+
+
+def size_of_weights(config: Config) -> int:
+    """Bytes that they take up. Raises CheckpointError."""
+    return weight_bytes(shape_of(config), DTYPES[config.model.dtype])
+
+
+def load_runner(config: Config, tokenizer: Tokenizer | None, weights: Weights | None = None) -> BranchRunner:
+    """The runner that a configuration asks for, of the `weights` if somebody has read them already.
+
+    Raises CheckpointError or SettingsError if it cannot be.
+    """
     model = config.model
     device = DEVICES[model.device]
     torch_device = device.require()
-    dtype = DTYPES[model.dtype]
-    if model.load_format == "dummy":
-        shape = load_config(model.folder).quantized(model.quantization)
-        loaded = random_model(shape, seed=0, dtype=dtype, device=torch_device)
-    else:
-        loaded = load_model(
-            model.folder, dtype=dtype, device=torch_device, lora=model.lora, quantization=model.quantization
-        )
+    shape, dtype = shape_of(config), DTYPES[model.dtype]
+    if weights is None:
+        weights = weights_of(config, torch_device)
+    loaded = build_model(shape, weights, dtype=dtype, device=torch_device)
     if model.compile:
         loaded.compile_layers(device.compiler)
     # A tokenizer smaller than the embedding means that the rest is padding nobody can decode.
-    choosable = None if tokenizer is None else min(tokenizer.vocab_size, loaded.config.vocab_size)
+    choosable = None if tokenizer is None else min(tokenizer.vocab_size, shape.vocab_size)
     return BranchRunner(
         loaded,
         slots=model.slots,
         max_model_len=model.max_model_len,
         choosable=choosable,
-        kernel=choose_kernel(model.attention, device, loaded.config, dtype),
+        kernel=choose_kernel(model.attention, device, shape, dtype),
     )
 
 

@@ -68,7 +68,7 @@ class BranchRunner:
             config.mask_token_id,
             config.eos_token_id,
             config.stop_token_ids,
-            config.family,
+            config.shifted,
         )
         self._head = Head(model, choosable)
         self._shift = int(config.shifted)

@@ -5,13 +5,13 @@ Settings are frozen and validated when made; see `Strict` for how errors read.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.generation_settings import GenerationSettings
-from lopa_ray.selection import check_metric, parse_metric
+from lopa_ray.lookahead_settings import Branches, LookaheadSettings
 
 __all__ = [
     "DECODER_SETTINGS",
@@ -30,63 +30,6 @@ __all__ = [
 
 MAX_STEPS = 2**16
 """Longest schedule of an answer: it is kept in memory as a whole."""
-
-
-MAX_BRANCHES = 1024
-
-Branches = Annotated[int, Field(ge=1, le=MAX_BRANCHES)] | Literal["auto"]
-
-
-class LookaheadSettings(GenerationSettings):
-    """LoPA's lookahead (arXiv 2512.16229), on top of whichever decoder has these settings."""
-
-    num_branches: Branches = 1
-    """Branches per step, the anchor included; 1 is plain decoding. auto: as many as have paid off in this
-    request's own steps, max_branches at most."""
-
-    max_branches: int = Field(default=16, ge=1, le=MAX_BRANCHES)
-    """Most branches per step where num_branches is auto."""
-
-    branch_budget: Literal["fixed", "load"] = "fixed"
-    """fixed: num_branches alone decides. load: fewer while many requests are in flight; the tokens then depend
-    on the load."""
-
-    branch_confidence: str = "mean"
-    """How a branch is scored by its empty positions: mean, or another of `METRICS`, as in bottom(0.3)."""
-
-    creation_confidence_alpha: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the creation confidence (1.0 for the anchor) in the branch's score."""
-
-    anchor: Literal["compete", "win", "omit"] = "compete"
-    """Ablations: let the anchor compete (LoPA), always win, or leave it out while there are forks."""
-
-    lookahead_below: float = Field(default=1.0, ge=0.0, le=1.0)
-    """Early exit: a step has the anchor alone when the probability of every candidate exceeds this."""
-
-    @property
-    def most_branches(self) -> int:
-        """Branches that a step may have, the anchor included."""
-        return self.max_branches if self.num_branches == "auto" else self.num_branches
-
-    @field_validator("num_branches", mode="before")
-    @classmethod
-    def _number_or_auto(cls, value: Any) -> Any:
-        """One message, where each half of the type would have its own."""
-        number = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_BRANCHES
-        if not (number or value == "auto"):
-            raise ValueError(f"got {value!r}; allowed: a whole number from 1 to {MAX_BRANCHES}, or auto")
-        return value
-
-    @field_validator("branch_confidence")
-    @classmethod
-    def _known_metric(cls, value: str) -> str:
-        parse_metric(value)
-        return value
-
-    @model_validator(mode="after")
-    def _metric_fits_ranking(self) -> Self:
-        check_metric(self.branch_confidence, self.ranking)
-        return self
 
 
 class BlockSettings(GenerationSettings):
@@ -155,7 +98,7 @@ class MaskedAnswerSettings(LookaheadSettings):
 
     sampler: Literal["auto", "dream", "llada"] = "auto"
     """Whose published sampler: how a schedule is rounded, what a block's first call fills, and in which
-    precision confidences are computed. auto: that of the model's family."""
+    precision confidences are computed. auto: dream for models whose logits are shifted, as Dream's are."""
 
     block_size: int | None = Field(default=None, ge=1)
     """Positions per block (semi-autoregressive decoding); the last block is cut to fit `max_new_tokens`.
@@ -247,7 +190,8 @@ class FastDllmSettings(MaskedAnswerSettings):
 
 
 class BlockDiffusionSettings(LookaheadSettings):
-    """Block diffusion (SDAR, arXiv 2510.06303): small blocks one after the other, earlier ones cached exactly."""
+    """Block diffusion (SDAR, arXiv 2510.06303; with sub-blocks Fast-dLLM v2, arXiv 2509.26328): blocks one after
+    the other, earlier ones cached exactly."""
 
     decoder: Literal["block_diffusion"] = "block_diffusion"
 
@@ -255,7 +199,8 @@ class BlockDiffusionSettings(LookaheadSettings):
     """Positions per block, counted from the start of the prompt; what the model was trained with."""
 
     denoising_steps: int | None = Field(default=None, ge=1)
-    """Forward passes per block over which its positions are spread evenly. None: one per position."""
+    """Forward passes per block (per sub-block, where there are any) over which its positions are spread
+    evenly. None: one per position."""
 
     remasking: Literal["low_confidence_dynamic", "low_confidence_static", "sequential", "entropy_bounded"] = (
         "low_confidence_dynamic"
@@ -277,6 +222,32 @@ class BlockDiffusionSettings(LookaheadSettings):
     fuse_store: bool = False
     """The pass that caches a finished block is also the next block's first one: the same tokens from one
     pass fewer per block. The published decoder has a pass of its own for it."""
+
+    sub_block_size: int | None = Field(default=None, ge=1)
+    """Fast-dLLM v2: a block is filled in parts of this size, one after the other. None: as a whole."""
+
+    sub_block_cache: bool = False
+    """Passes on a sub-block feed it alone, and read K/V around it as a pass on the whole block left them. Such a
+    pass begins each sub-block; others follow while its first position is masked."""
+
+    @model_validator(mode="after")
+    def _sub_blocks_fit(self) -> Self:
+        size = self.sub_block_size
+        if size is None and self.sub_block_cache:
+            raise ValueError(
+                "sub_block_cache without sub_block_size: there is nothing to cache around; set sub_block_size "
+                "or leave sub_block_cache out"
+            )
+        if size is not None and self.block_size % size:
+            raise ValueError(
+                f"sub_block_size: got {size}; allowed: a divisor of block_size ({self.block_size})"
+            )
+        if size is not None and self.fuse_store:
+            raise ValueError(
+                "fuse_store with sub_block_size: a pass that caches a block decides the next one's first token "
+                "before any other; leave one of them out"
+            )
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -8,6 +8,7 @@ from typing import Any
 
 from actors.branch_worker import default_runner
 from lopa_ray.config import Config
+from lopa_ray.model.weights import Weights
 from lopa_ray.plan import StepPlan, StepReport, Work
 from lopa_ray.runner import BranchRunner, Exchange
 from lopa_ray.settings import (
@@ -43,6 +44,9 @@ SETTINGS: dict[str, GenerationSettings] = {
     ),
     "random_order": VanillaSettings(max_new_tokens=24, remasking="random", temperature=0.7, num_branches=3),
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=40, num_branches=3, stop_at_eos=False),
+    "sub_blocks": BlockDiffusionSettings(
+        max_new_tokens=40, block_size=16, sub_block_size=4, sub_block_cache=True, num_branches=3
+    ),
     "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
 }
 
@@ -98,5 +102,5 @@ class FaultyFactory:
         self._hang_s = hang_s
         self._before_exchange = before_exchange
 
-    def __call__(self, config: Config) -> Any:
-        return FaultyRunner(default_runner(config), self._hang_s, self._before_exchange)
+    def __call__(self, config: Config, weights: Weights | None) -> Any:
+        return FaultyRunner(default_runner(config, weights), self._hang_s, self._before_exchange)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import ModelConfig, Quantization
@@ -18,16 +17,21 @@ from lopa_ray.model.families import family_of, find_family
 from lopa_ray.model.family import Family, fused_rows
 from lopa_ray.model.files import FLOATS, TensorFiles, read_json
 from lopa_ray.model.lora import LoraAdapter
-from lopa_ray.model.quantized import Int8Linear, quantize_rows
 from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.weights import (
+    DTYPE_NAMES,
+    Weights,
+    build_model,
+    check_dtype,
+    empty_model,
+    held_as,
+    in_format,
+)
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-INIT_STD = 0.02
-
-_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
 def load_config(path: str | Path) -> ModelConfig:
@@ -47,26 +51,26 @@ def load_config(path: str | Path) -> ModelConfig:
     return find_family(raw, where).read(raw, generation, where)
 
 
-def load_model(
+def read_weights(
     path: str | Path,
     *,
     dtype: torch.dtype,
-    device: torch.device | str,
+    device: torch.device | str = "cpu",
     lora: str | Path | None = None,
     quantization: Quantization = "none",
-) -> Transformer:
-    """Load the checkpoint folder `path` in `dtype` on `device`, in eval mode, without gradients.
+) -> Weights:
+    """The parameters of the checkpoint folder `path`, one by one: fused, merged and quantised as asked for.
 
     `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors.
     `quantization` makes the linear layers int8 after that; with none they are as the checkpoint has them.
-    Tensors are read one by one into their final place, so host memory stays near the size of the model.
+    Tensors are read one by one into their final place on `device`, so host memory stays near the size of the model.
     Raises `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
     """
     folder = Path(path)
     config = load_config(folder)
     family = family_of(config)
-    stored = _empty_model(config, dtype)
-    model = _empty_model(config.quantized(quantization), dtype)
+    stored = empty_model(config, dtype)
+    model = empty_model(config.quantized(quantization), dtype)
     source = _find_tensors(folder)
     wanted = _published_shapes(stored, family)
     _check_tensors(folder, source, wanted, family, config)
@@ -80,7 +84,7 @@ def load_model(
         adapter.check(wanted)
     for name, parameter in stored.named_parameters():
         # One part at a time: the fused parameter is the only full-size allocation.
-        whole = torch.empty(parameter.shape, dtype=_held_as(model, name, parameter, dtype), device=device)
+        whole = torch.empty(parameter.shape, dtype=held_as(model, name, parameter, dtype), device=device)
         row = 0
         for part in family.parts(name):
             tensor = source.read(part, (torch.int8,) if parameter.dtype == torch.int8 else FLOATS)
@@ -88,32 +92,24 @@ def load_model(
                 tensor = adapter.merge(part, tensor)
             whole.narrow(0, row, tensor.shape[0]).copy_(tensor)
             row += tensor.shape[0]
-        _place(model, name, whole)
-    return _finish(model)
+        yield from in_format(model, name, whole)
 
 
-def random_model(
-    config: ModelConfig, seed: int, dtype: torch.dtype, device: torch.device | str
+def load_model(
+    path: str | Path,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    lora: str | Path | None = None,
+    quantization: Quantization = "none",
 ) -> Transformer:
-    """A `Transformer` of `config` with normal weights (std 0.02), zero biases and unit norms.
+    """Load the checkpoint folder `path` in `dtype` on `device`, in eval mode, without gradients.
 
-    Drawn in fp32 on `device` and then cast: the same seed gives the same weights on the same kind
-    of device. For benchmarks, where only shapes matter.
+    See `read_weights` for `lora`, `quantization` and what is raised.
     """
-    model = _empty_model(config, dtype)
-    floating = _empty_model(replace(config, quantization="none"), dtype)
-    generator = torch.Generator(device=device).manual_seed(seed)
-    for name, parameter in floating.named_parameters():
-        held_as = _held_as(model, name, parameter, dtype)
-        if name.endswith("bias"):
-            whole = torch.zeros(parameter.shape, dtype=dtype, device=device)
-        elif parameter.dim() == 1:
-            whole = torch.ones(parameter.shape, dtype=dtype, device=device)
-        else:
-            whole = torch.empty(parameter.shape, dtype=torch.float32, device=device)
-            whole = whole.normal_(std=INIT_STD, generator=generator).to(held_as)
-        _place(model, name, whole)
-    return _finish(model)
+    config = load_config(path).quantized(quantization)
+    weights = read_weights(path, dtype=dtype, device=device, lora=lora, quantization=quantization)
+    return build_model(config, weights, dtype=dtype, device=device)
 
 
 def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> None:
@@ -122,9 +118,7 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
     Writes config.json, generation_config.json and one model.safetensors with published names. The
     weights are written beside and moved into place, so an interrupted save leaves the old ones whole.
     """
-    if dtype not in _DTYPES:
-        allowed = ", ".join(_DTYPES.values())
-        raise CheckpointError(f"got dtype {dtype} to save in; allowed are {allowed}; choose one of them")
+    check_dtype(dtype)
     folder, family = Path(path), family_of(model.config)
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
@@ -132,50 +126,17 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
         rows = fused_rows(model.config, name) or (parameter.shape[0],)
         for part, piece in zip(family.parts(name), torch.split(parameter.detach(), list(rows)), strict=True):
             # A contiguous copy of its own: safetensors refuses tensors that share memory.
-            held_as = _held_as(model, name, piece, dtype)
-            tensors[part] = piece.to(device="cpu", dtype=held_as, copy=True).contiguous()
+            kind = held_as(model, name, piece, dtype)
+            tensors[part] = piece.to(device="cpu", dtype=kind, copy=True).contiguous()
     unfinished = folder / f".{WEIGHTS}.tmp"
     save_file(tensors, unfinished, metadata={"format": "pt"})
     os.replace(unfinished, folder / WEIGHTS)
-    raw = family.write(model.config) | {"torch_dtype": _DTYPES[dtype]}
+    raw = family.write(model.config) | {"torch_dtype": DTYPE_NAMES[dtype]}
     generation = {key: value for key, value in raw.items() if key.endswith("_token_id")}
     if model.config.stop_token_ids:
         generation["eos_token_id"] = [model.config.eos_token_id, *model.config.stop_token_ids]
     for file, content in ((CONFIG, raw), (GENERATION, generation)):
         (folder / file).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _empty_model(config: ModelConfig, dtype: torch.dtype) -> Transformer:
-    """The module without memory: every parameter is on the meta device."""
-    if dtype not in _DTYPES:
-        allowed = ", ".join(_DTYPES.values())
-        raise CheckpointError(f"got dtype {dtype} for the model; allowed are {allowed}; choose one of them")
-    with torch.device("meta"):
-        return Transformer(config)
-
-
-def _held_as(model: Transformer, name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """`dtype`, but for the weights of int8 layers: int8 once quantised, fp32 until then and for their scales."""
-    owner, _, attribute = name.rpartition(".")
-    if isinstance(model.get_submodule(owner), Int8Linear) and attribute != "bias":
-        return torch.int8 if value.dtype == torch.int8 else torch.float32
-    return dtype
-
-
-def _place(model: Transformer, name: str, value: Tensor) -> None:
-    """Make `value` a parameter; floating weights of an int8 layer are quantised."""
-    owner, _, attribute = name.rpartition(".")
-    module = model.get_submodule(owner)
-    if isinstance(module, Int8Linear) and attribute == "weight" and value.dtype != torch.int8:
-        value, scale = quantize_rows(value)
-        module.weight_scale = nn.Parameter(scale, requires_grad=False)
-    setattr(module, attribute, nn.Parameter(value, requires_grad=False))
-
-
-def _finish(model: Transformer) -> Transformer:
-    if model.config.tie_word_embeddings:
-        model.lm_head.weight = model.embed.weight
-    return model.eval()
 
 
 def _find_tensors(folder: Path) -> TensorFiles:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -99,9 +100,12 @@ def test_recruits_who_fail_are_tried_again_but_not_for_ever(
         hired.append(ray.remote(Stubborn).options(num_cpus=0).remote(cured))
         return hired[-1]
 
+    async def load(worker: Any) -> None:
+        await worker.load.remote()
+
     async def main() -> None:
         awake = asyncio.Event()
-        recruits = Recruits(hire, ray.kill, PATIENCE_S, awake.set)
+        recruits = Recruits(hire, ray.kill, load, PATIENCE_S, awake.set)
         recruits.want(1)
         await awake.wait()
         assert recruits.ready and recruits.take() == []

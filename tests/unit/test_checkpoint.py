@@ -23,9 +23,10 @@ from checkpoints import (
 from safetensors.torch import load_file
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint import load_config, random_model, save_model
+from lopa_ray.model.checkpoint import load_config, save_model
 from lopa_ray.model.families import family_of
 from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.weights import random_model
 
 
 @pytest.mark.parametrize("row", PLAIN, ids=lambda row: row["id"])

@@ -17,9 +17,10 @@ from lopa_ray.config import Config
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.local import LocalEngine, load_runner
 from lopa_ray.model import quantized
-from lopa_ray.model.checkpoint import load_config, load_model, random_model, save_model
+from lopa_ray.model.checkpoint import load_config, load_model, save_model
 from lopa_ray.model.quantized import Int8Linear, exact_matmul, has_int8_kernel, int8_matmul, quantize_rows
 from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.weights import random_model
 from lopa_ray.runner import BranchRunner
 from lopa_ray.settings import LopaSettings
 

@@ -41,6 +41,9 @@ KINDS: dict[str, GenerationSettings] = {
     "dual_cache": FastDllmSettings(max_new_tokens=20, block_size=8, confidence_threshold=0.6),
     "prefix_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="prefix", num_branches=3),
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=20, num_branches=3),
+    "sub_blocks": BlockDiffusionSettings(
+        max_new_tokens=20, block_size=8, sub_block_size=4, sub_block_cache=True, num_branches=3
+    ),
     "dual_cache_of_one": FastDllmSettings(max_new_tokens=9, block_size=1),
     "no_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="none", num_branches=3),
     "auto_budget": LopaSettings(**FULL, num_branches="auto", max_branches=8),
@@ -190,7 +193,7 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
     counts = run(1, [kind], 40)
     # Nothing is moved where every worker stages its own.
     assert counts["lost"] > 10 and counts["groups lost"] > 2
-    assert counts["moved"] > 2 or kind in ("single_phase", "block_diffusion", "no_cache")
+    assert counts["moved"] > 2 or kind in ("single_phase", "block_diffusion", "sub_blocks", "no_cache")
     assert bool(counts["replayed"]) == (kind != "no_cache")
 
 

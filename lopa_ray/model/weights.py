@@ -1,0 +1,115 @@
+"""Weights: a model's parameters under this project's names, one at a time, and the model that is built of them.
+
+They may come from a checkpoint's files, from a generator, or from memory that other processes map too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from lopa_ray.errors import CheckpointError
+from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.quantized import Int8Linear, quantize_rows
+from lopa_ray.model.transformer import Transformer
+
+Weights: TypeAlias = Iterator[tuple[str, Tensor]]
+"""(own name, tensor) of every parameter, whole and in the type in which the model holds it."""
+
+DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+INIT_STD = 0.02
+
+
+def build_model(
+    config: ModelConfig, weights: Weights, *, dtype: torch.dtype, device: torch.device | str
+) -> Transformer:
+    """A `Transformer` of `config` in eval mode, without gradients, that holds `weights` on `device`.
+
+    Tensors that are there already are used as they are, and never written to. Raises CheckpointError if one is missing.
+    """
+    model = empty_model(config, dtype)
+    for name, tensor in weights:
+        _place(model, name, tensor.to(device))
+    if config.tie_word_embeddings:
+        model.lm_head.weight = model.embed.weight
+    missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    if missing:
+        raise CheckpointError(f"got no {missing[0]} for the model; {len(missing)} parameters are missing")
+    return model.eval()
+
+
+def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype, device: torch.device | str) -> Weights:
+    """Normal weights (std 0.02), zero biases and unit norms.
+
+    Drawn in fp32 on `device` and then cast: the same seed gives the same weights on the same kind
+    of device. For benchmarks, where only shapes matter.
+    """
+    model = empty_model(config, dtype)
+    generator = torch.Generator(device=device).manual_seed(seed)
+    for name, parameter in empty_model(replace(config, quantization="none"), dtype).named_parameters():
+        if name.endswith("bias"):
+            whole = torch.zeros(parameter.shape, dtype=dtype, device=device)
+        elif parameter.dim() == 1:
+            whole = torch.ones(parameter.shape, dtype=dtype, device=device)
+        else:
+            whole = torch.empty(parameter.shape, dtype=torch.float32, device=device)
+            whole = whole.normal_(std=INIT_STD, generator=generator)
+            whole = whole.to(held_as(model, name, parameter, dtype))
+        yield from in_format(model, name, whole)
+
+
+def random_model(
+    config: ModelConfig, seed: int, dtype: torch.dtype, device: torch.device | str
+) -> Transformer:
+    """A model with `random_weights`."""
+    return build_model(config, random_weights(config, seed, dtype, device), dtype=dtype, device=device)
+
+
+def empty_model(config: ModelConfig, dtype: torch.dtype) -> Transformer:
+    """The module without memory: every parameter is on the meta device. Raises CheckpointError for the dtype."""
+    check_dtype(dtype)
+    with torch.device("meta"):
+        return Transformer(config)
+
+
+def check_dtype(dtype: torch.dtype) -> None:
+    """Raises CheckpointError for one that weights are not held in."""
+    if dtype not in DTYPE_NAMES:
+        allowed = ", ".join(DTYPE_NAMES.values())
+        raise CheckpointError(f"got dtype {dtype} for weights; allowed are {allowed}; choose one of them")
+
+
+def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Bytes that the parameters of a model take up."""
+    model = empty_model(config, dtype)
+    return sum(p.numel() * held_as(model, name, p, dtype).itemsize for name, p in model.named_parameters())
+
+
+def held_as(model: Transformer, name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """`dtype`, but for the weights of int8 layers: int8 once quantised, fp32 until then and for their scales."""
+    owner, _, attribute = name.rpartition(".")
+    if isinstance(model.get_submodule(owner), Int8Linear) and attribute != "bias":
+        return torch.int8 if value.dtype == torch.int8 else torch.float32
+    return dtype
+
+
+def in_format(model: Transformer, name: str, value: Tensor) -> Weights:
+    """A parameter as `model` holds it: floating weights of an int8 layer are quantised, and get their scales."""
+    owner, _, attribute = name.rpartition(".")
+    if (
+        isinstance(model.get_submodule(owner), Int8Linear)
+        and attribute == "weight"
+        and value.dtype != torch.int8
+    ):
+        value, scale = quantize_rows(value)
+        yield f"{owner}.weight_scale", scale
+    yield name, value
+
+
+def _place(model: Transformer, name: str, value: Tensor) -> None:
+    owner, _, attribute = name.rpartition(".")
+    setattr(model.get_submodule(owner), attribute, nn.Parameter(value, requires_grad=False))

@@ -1,0 +1,183 @@
+"""The weights of a group: read once per node, mapped by all workers there, and by those who replace lost ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from groups import config
+from ray.exceptions import ObjectLostError
+from trials import Oracle, Trial
+
+from actors import node_weights
+from actors.branch_worker import default_runner
+from actors.engine import RayEngine
+from actors.node_weights import NodeWeights
+from lopa_ray.config import Config
+from lopa_ray.errors import CheckpointError
+from lopa_ray.model.weights import Weights
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A runner factory that notes, per process, whether the model lies in the object store's memory."""
+
+    folder: Path
+
+    def __call__(self, config: Config, weights: Weights | None) -> Any:
+        runner = default_runner(config, weights)
+        addresses = [parameter.data_ptr() for parameter in runner.model.parameters()]
+        (self.folder / str(os.getpid())).write_text(str(all(map(_in_object_store, addresses))))
+        return runner
+
+    def notes(self) -> dict[int, str]:
+        return {int(path.name): path.read_text() for path in self.folder.iterdir()}
+
+
+def _in_object_store(address: int) -> bool:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, *_, file = line.split(maxsplit=5)
+        first, last = (int(edge, 16) for edge in span.split("-"))
+        if first <= address < last:
+            return "plasma" in file
+    raise AssertionError("memory that is not mapped")
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of mappings")
+def test_workers_map_one_copy_and_so_does_who_replaces_them(tmp_path: Path, oracle: Oracle) -> None:
+    witness = Witness(tmp_path)
+    with RayEngine.from_config(config(group={"num_workers": 2}), runner_factory=witness) as engine:
+        trial = Trial(engine, oracle)
+        first = witness.notes()
+        assert list(first.values()) == ["True"] * 2
+        for process in first:  # the one that has read them, too
+            trial.batch(2, during=lambda process=process: os.kill(process, signal.SIGKILL))
+        trial.until(lambda: engine.status().workers == 2)
+    notes = witness.notes()
+    assert len(notes) >= 4 and set(notes.values()) == {"True"}
+
+
+class Worker:
+    """Answers as a worker actor does."""
+
+    def __init__(
+        self,
+        node: str = "here",
+        size: int = 1,
+        error: Exception | None = None,
+        load_error: Exception | None = None,
+    ) -> None:
+        self.loaded: list[Any] = []
+        self._load_error = load_error
+        self.arrive, self.load, self.publish = (
+            Method(call) for call in (self._arrive, self._load, lambda: Published(error, self))
+        )
+        self._place = (node, size)
+
+    async def _arrive(self) -> tuple[str, int]:
+        return self._place
+
+    async def _load(self, parcels: Any) -> str:
+        self.loaded.append(parcels)
+        if self._load_error is not None:
+            raise self._load_error
+        return "info"
+
+
+class Method:
+    """An actor's method."""
+
+    def __init__(self, call: Any) -> None:
+        self.remote = call
+
+    def options(self, num_returns: str) -> Method:
+        assert num_returns == "streaming"
+        return self
+
+
+class Published:
+    """The stream of parcels that a worker reads: two, or an error after the first."""
+
+    def __init__(self, error: Exception | None, worker: Worker) -> None:
+        self._error = error
+        self._parcels = [(worker, 0), (worker, 1)][: 1 if error else 2]
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        for parcel in self._parcels:
+            await asyncio.sleep(0)
+            yield parcel
+
+    async def completed(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes with room for 10 bytes each."""
+    store = {"object_store_memory": 10 / node_weights.STORE_SHARE}
+    found = [{"NodeID": name, "Resources": store} for name in ("here", "there")]
+    monkeypatch.setattr(node_weights.ray, "nodes", lambda: found)
+
+
+async def load(weights: NodeWeights, *workers: Worker) -> list[Any]:
+    return await asyncio.gather(*(weights.load(worker) for worker in workers), return_exceptions=True)
+
+
+def shared(num_workers: int = 2, **model: Any) -> NodeWeights:
+    return NodeWeights(config(group={"num_workers": num_workers}, model=model))
+
+
+def test_one_worker_per_node_reads_and_the_others_wait_for_it(nodes: None) -> None:
+    workers = [Worker("here"), Worker("there"), Worker("here"), Worker("here")]
+    assert asyncio.run(load(shared(), *workers)) == ["info"] * 4
+    reader = [worker.loaded[0][0][0] for worker in workers]
+    assert reader == [workers[0], workers[1], workers[0], workers[0]]
+    assert all(len(worker.loaded[0]) == 2 for worker in workers)
+
+
+def test_after_one_that_cannot_read_the_next_one_does(nodes: None) -> None:
+    error = CheckpointError("damaged")
+    broken, sound = Worker(error=error), Worker()
+    assert asyncio.run(load(shared(), broken, sound)) == [error, "info"]
+    assert broken.loaded == [] and sound.loaded == [[(sound, 0), (sound, 1)]]
+
+
+def test_a_copy_that_is_gone_is_made_anew(nodes: None) -> None:
+    gone = ObjectLostError("0" * 56, "", "")
+    first, second, third = Worker(), Worker(load_error=gone), Worker()
+
+    async def one_by_one() -> list[Any]:
+        weights = shared()
+        return [(await load(weights, worker))[0] for worker in (first, second, third)]
+
+    assert asyncio.run(one_by_one()) == ["info", gone, "info"]
+    assert second.loaded == first.loaded and third.loaded == [[(third, 0), (third, 1)]]
+
+
+@pytest.mark.parametrize(
+    ("weights", "size"),
+    [
+        pytest.param(shared(), 11, id="no room"),
+        pytest.param(shared(num_workers=1), 1, id="no company"),
+        pytest.param(shared(load_format="dummy"), 1, id="random weights"),
+    ],
+)
+def test_each_reads_for_itself(nodes: None, weights: NodeWeights, size: int) -> None:
+    worker = Worker(size=size)
+    assert asyncio.run(load(weights, worker)) == ["info"]
+    assert worker.loaded == [None]
+
+
+def test_a_group_that_grows_begins_to_share(nodes: None) -> None:
+    weights, first, second = shared(num_workers=1), Worker(), Worker()
+    assert asyncio.run(load(weights, first)) == ["info"]
+    weights.shared = True
+    assert asyncio.run(load(weights, second)) == ["info"]
+    assert first.loaded == [None] and second.loaded == [[(second, 0), (second, 1)]]
