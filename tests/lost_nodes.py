@@ -62,7 +62,7 @@ def main() -> None:
     oracle = Oracle(config())
     with three_nodes() as cluster:
         losses = [lose(cluster, oracle, what, seed=seed, again=True) for seed in range(rounds)]
-    print(json.dumps(losses))
+    print(json.dumps(losses))  # now that Ray has nothing more to print
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def main() -> None:
             "refusal": refusal(),
             "lost": lose(cluster, Oracle(config()), "workers", seed=1),  # the last one: a node is gone then
         }
-        print(json.dumps(found))
+    print(json.dumps(found))  # now that Ray has nothing more to print
 
 
 if __name__ == "__main__":
