@@ -124,7 +124,7 @@ class DecodeSession(ABC):
         if least > most:
             raise SettingsError(
                 f"the shortest answer that matches the pattern or schema has {least} tokens; max_new_tokens "
-                f"(max_tokens) is {most}: raise it to {least} or more, or loosen the pattern"
+                f"is {most}: raise it to {least} or more, or loosen the pattern"
             )
         raise SettingsError(
             f"no answer of {settings.min_tokens} to {most} tokens matches the pattern or schema; lower min_tokens "

@@ -48,6 +48,7 @@ class GroupMetrics:
             tag_keys=("model", "kind"),
         )
         self._workers = Gauge("lopa_workers", "Live branch workers.", **tags)
+        self._wanted = Gauge("lopa_workers_wanted", "Branch workers that there should be.", **tags)
         self._slots = Gauge("lopa_slots_used", "Cache slots in use.", **tags)
         self._waiting = Gauge("lopa_requests_waiting", "Requests that wait for a slot in the group.", **tags)
 
@@ -81,5 +82,6 @@ class GroupMetrics:
     def on_status(self, status: MasterStatus) -> None:
         """Now and then."""
         self._workers.set(0 if status.broken else status.workers, tags=self._model)
+        self._wanted.set(status.wanted, tags=self._model)
         self._slots.set(status.in_flight, tags=self._model)
         self._waiting.set(status.waiting, tags=self._model)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
+import statistics
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +24,9 @@ RECOVERY_S = 90.0
 """A lost group is noticed within seconds; the new one loads torch and the model."""
 
 WORKER, MASTER, REPLICA = "ray::BranchWorker", "ray::Master", "ray::ServeReplica"
+
+ROUNDS = 7
+"""Of losses, with eight requests each."""
 
 HELD = {name: Ask(settings=SLOW, model=name) for name in ("first", "second")}
 WORKERS = {"first": 1, "second": 2}
@@ -62,10 +67,12 @@ def cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def ask_all(client: httpx.Client, pool: ThreadPoolExecutor) -> dict[str, list[Future[httpx.Response]]]:
-    """Two requests to each model, which are being decoded when this returns."""
+def ask_all(
+    client: httpx.Client, pool: ThreadPoolExecutor, number: int = 2
+) -> dict[str, list[Future[httpx.Response]]]:
+    """So many requests to each model, which are being decoded when this returns."""
     asked = {
-        name: [pool.submit(client.post, CHAT, json=ask.body()) for _ in range(2)]
+        name: [pool.submit(client.post, CHAT, json=ask.body()) for _ in range(number)]
         for name, ask in HELD.items()
     }
     time.sleep(0.5)
@@ -113,7 +120,6 @@ def test_a_stream_goes_on_when_all_workers_of_its_group_are_lost(
     assert client.get("/health").json()["status"] == "ok"
 
 
-@pytest.mark.long
 def test_a_lost_replica_costs_the_requests_of_its_group_only(
     server: Served, client: httpx.Client, held: dict[str, Told]
 ) -> None:
@@ -137,6 +143,48 @@ def test_a_lost_replica_costs_the_requests_of_its_group_only(
     print(f"another group answered after {time.monotonic() - began:.1f} s")
     wait_until(lambda: not any(process.is_running() for process in group.values()), 20, "the old group to go")
     assert client.get("/health").json()["status"] == "ok"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("title", [MASTER, REPLICA])
+def test_at_random_steps(
+    server: Served,
+    client: httpx.Client,
+    held: dict[str, Told],
+    title: str,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """Again and again. What a lost replica was decoding is refused, and answered when it is sent again."""
+    draw = random.Random(title)
+    times: list[float] = []
+    asked = refused = 0
+
+    def insist(answer: Future[httpx.Response]) -> float:
+        """Send a refused request again until it is answered; returns when it was."""
+        response = answer.result()
+        while response.status_code == 503:
+            time.sleep(0.5)
+            response = client.post(CHAT, json=HELD["first"].body())
+        assert told(response.raise_for_status().json()["choices"][0]) == held["first"]
+        return time.monotonic()
+
+    for _ in range(ROUNDS):
+        lost = family(server, client, "first")[title]
+        with ThreadPoolExecutor(8) as pool:
+            answers = ask_all(client, pool, 4)
+            time.sleep(draw.uniform(0.0, 1.0))
+            lost.kill()
+            killed = time.monotonic()
+            check_answers(answers["second"], held["second"])
+            refused += sum(answer.result().status_code == 503 for answer in answers["first"])
+            times += [insist(answer) - killed for answer in answers["first"]]
+            asked += 8
+    assert refused == (0 if title == MASTER else asked // 2)
+    with capsys.disabled():
+        print(
+            f"\n{title}: {ROUNDS} lost, {asked} requests, {refused} refused, those of the lost group answered after "
+            f"{statistics.median(times):.1f} s (median), {max(times):.1f} s (worst)"
+        )
 
 
 def test_a_lost_worker_costs_no_request_where_another_is_left(

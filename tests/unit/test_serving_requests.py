@@ -144,6 +144,13 @@ NEUTRAL = {
     "chat_template": None,
     "max_tokens": None,
     "stream_options": None,
+    "cache_salt": None,
+    "kv_transfer_params": {},
+    "vllm_xargs": {},
+    "mm_processor_kwargs": {},
+    "media_io_kwargs": {},
+    "request_id": None,
+    "add_special_tokens": False,
 }
 
 
@@ -196,7 +203,15 @@ def test_what_asks_for_nothing_is_taken(server: Server, client: httpx.Client) ->
         ({"best_of": 2}, "best_of", "invalid_value"),
         ({"ignore_eos": True, "stop_token_ids": [7]}, "stop_token_ids", "invalid_value"),
         ({"lopa": {"stream_canvas": True}}, "lopa.stream_canvas", "invalid_value"),
+        ({"lopa": {"partial": True}}, "lopa.partial", "invalid_value"),
         # Not supported.
+        ({"cache_salt": "a"}, "cache_salt", "unsupported_parameter"),
+        ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params", "unsupported_parameter"),
+        ({"vllm_xargs": {"a": 1}}, "vllm_xargs", "unsupported_parameter"),
+        ({"mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs", "unsupported_parameter"),
+        ({"media_io_kwargs": {"a": {}}}, "media_io_kwargs", "unsupported_parameter"),
+        ({"request_id": "mine"}, "request_id", "unsupported_parameter"),
+        ({"add_special_tokens": True}, "add_special_tokens", "unsupported_parameter"),
         ({"presence_penalty": 0.5}, "presence_penalty", "unsupported_parameter"),
         ({"presence_penalty": False}, "presence_penalty", "unsupported_parameter"),
         ({"logit_bias": {"1": 1}}, "logit_bias", "unsupported_parameter"),
@@ -272,6 +287,7 @@ def test_a_wrong_chat_field_is_named(client: httpx.Client, fields: Any, param: s
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": 21}, "logprobs"),
         ({"suffix": "x"}, "suffix"),
+        ({"add_special_tokens": False}, "add_special_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"messages": HI}, "messages"),
         ({"top_logprobs": 2}, "top_logprobs"),
