@@ -7,7 +7,7 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
@@ -29,6 +29,10 @@ ROUNDS = 7
 """Of losses, with eight requests each."""
 
 HELD = {name: Ask(settings=SLOW, model=name) for name in ("first", "second")}
+
+HALF = {"max_new_tokens": 150, "min_tokens": 150}
+"""On top of SLOW, for many rounds."""
+
 WORKERS = {"first": 1, "second": 2}
 MODELS = [{"id": name, "group": {"num_workers": WORKERS[name], "num_cpus": 0.25}} for name in HELD]
 
@@ -68,12 +72,12 @@ def cpu_s(process: psutil.Process) -> float:
 
 
 def ask_all(
-    client: httpx.Client, pool: ThreadPoolExecutor, number: int = 2
+    client: httpx.Client, pool: ThreadPoolExecutor, asks: Mapping[str, Ask] = HELD, number: int = 2
 ) -> dict[str, list[Future[httpx.Response]]]:
     """So many requests to each model, which are being decoded when this returns."""
     asked = {
         name: [pool.submit(client.post, CHAT, json=ask.body()) for _ in range(number)]
-        for name, ask in HELD.items()
+        for name, ask in asks.items()
     }
     time.sleep(0.5)
     assert not any(response.done() for each in asked.values() for response in each)
@@ -150,12 +154,13 @@ def test_a_lost_replica_costs_the_requests_of_its_group_only(
 def test_at_random_steps(
     server: Served,
     client: httpx.Client,
-    held: dict[str, Told],
     title: str,
     capsys: pytest.CaptureFixture,
 ) -> None:
     """Again and again. What a lost replica was decoding is refused, and answered when it is sent again."""
     draw = random.Random(title)
+    asks = {name: Ask(settings={**SLOW, **HALF}, model=name) for name in HELD}
+    held = {name: ask.of_server(client) for name, ask in asks.items()}
     times: list[float] = []
     asked = refused = 0
 
@@ -164,14 +169,14 @@ def test_at_random_steps(
         response = answer.result()
         while response.status_code == 503:
             time.sleep(0.5)
-            response = client.post(CHAT, json=HELD["first"].body())
+            response = client.post(CHAT, json=asks["first"].body())
         assert told(response.raise_for_status().json()["choices"][0]) == held["first"]
         return time.monotonic()
 
     for _ in range(ROUNDS):
         lost = family(server, client, "first")[title]
         with ThreadPoolExecutor(8) as pool:
-            answers = ask_all(client, pool, 4)
+            answers = ask_all(client, pool, asks, 4)
             time.sleep(draw.uniform(0.0, 1.0))
             lost.kill()
             killed = time.monotonic()
