@@ -80,7 +80,9 @@ class LocalEngine(Engine):
         """Over a runner that is there already; see `from_config` and `from_pretrained`."""
         super().__init__(config, runner.vocabulary, tokenizer)
         self.runner = runner
-        self._scheduler = Scheduler(config.model.slots, BranchBudget(config.group.shared_branches))
+        self._scheduler = Scheduler(
+            config.model.slots, BranchBudget(config.group.shared_branches), config.model.prefixes
+        )
         self._inboxes: dict[int, deque[Event]] = {}
         """Where the events of each unfinished request go: several calls of `events` may be open."""
 
