@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from lopa_ray.plan import Plan, Stored
@@ -52,26 +52,27 @@ class _Node:
             node = node.parent
 
 
-@dataclass(slots=True)
 class PrefixCache:
     """An index of at most `positions` positions; the least recently used make room."""
 
-    positions: int
-    approximate: bool = False
-    hits: int = 0
-    """Requests that took a prefix from here."""
-    saved: int = 0
-    """Positions that they did not have to compute."""
-    _ready: dict[int, _Node] = field(default_factory=dict)
-    """By id: those that all workers have."""
-    _reserved: dict[int, _Node] = field(default_factory=dict)
-    """By id: those that the next steps order."""
-    _found: dict[bytes, _Node] = field(default_factory=dict)
-    """Key → a ready node that has the last of its positions."""
-    _forget: list[int] = field(default_factory=list)
-    _used: int = 0
-    _next_id: int = 0
-    _clock: int = 0
+    def __init__(self, positions: int, approximate: bool = False) -> None:
+        """With 0 positions it finds nothing and takes nothing in."""
+        self.positions = positions
+        self.approximate = approximate
+        self.hits = 0
+        """Requests that took a prefix from here."""
+        self.saved = 0
+        """Positions that they did not have to compute."""
+        self._ready: dict[int, _Node] = {}
+        """By id: those that all workers have."""
+        self._reserved: dict[int, _Node] = {}
+        """By id: those that the next steps order."""
+        self._found: dict[bytes, _Node] = {}
+        """Key → a ready node that has the last of its positions."""
+        self._forget: list[int] = []
+        self._used = 0
+        self._next_id = 0
+        self._clock = 0
 
     def chain(self, plan: Plan) -> Chain:
         """Of a plan; empty unless it is a request's first one, and keeps what it has computed of the prompt."""

@@ -50,13 +50,13 @@ class GroupMetrics:
         self._workers = Gauge("lopa_workers", "Live branch workers.", **tags)
         self._wanted = Gauge("lopa_workers_wanted", "Branch workers that there should be.", **tags)
         self._slots = Gauge("lopa_slots_used", "Cache slots in use.", **tags)
+        self._waiting = Gauge("lopa_requests_waiting", "Requests that wait for a slot in the group.", **tags)
         self._hits = Counter("lopa_prefix_hits", "Requests that found the beginning of their prompt.", **tags)
         self._saved = Counter(
             "lopa_prefix_positions", "Prompt positions that were not computed again.", **tags
         )
         self._prefixes = (0, 0)
         """What both stood at."""
-        self._waiting = Gauge("lopa_requests_waiting", "Requests that wait for a slot in the group.", **tags)
 
     def on_step(self, batch: StepEvents) -> None:
         """After every step of the group."""

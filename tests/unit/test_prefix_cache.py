@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import settings as checks
 from hypothesis import strategies as st
 from workers import Bits, WorkerGroup, bits, decode_alone, tiny
 
+from actors.master import MasterStatus
+from cluster.serving import metrics
 from lopa_ray.errors import ProtocolError
 from lopa_ray.local import LocalEngine
 from lopa_ray.plan import Branch, Plan, StepPlan, Stored, Work
@@ -170,8 +173,8 @@ def test_a_local_engine_keeps_prefixes_as_its_configuration_says() -> None:
     stored = LocalEngine.from_pretrained(folder, max_model_len=96, prefix_cache_positions=100)
     for prompt in ([*range(30)], [*range(25), 3], [*range(30)]):
         assert stored.generate(prompt, wanted).token_ids == plain.generate(prompt, wanted).token_ids
-    assert stored._scheduler.prefixes.hits == 2
-    assert plain._scheduler.prefixes.saved == 0
+    assert stored.prefixes.hits == 2
+    assert plain.prefixes.saved == 0
 
 
 def test_a_worker_that_lacks_a_prefix_says_so() -> None:
@@ -195,6 +198,30 @@ def test_a_step_that_failed_on_a_worker_is_made_again() -> None:
     alone, _ = run(WorkerGroup(tiny("sdar-tiny-3l"), 1), list(range(24)), wanted)
     assert run(group, list(range(24)), wanted)[0] == alone
     check(group)
+
+
+def test_the_servers_counters_follow_a_group_and_the_one_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: Counter[str] = Counter()
+
+    class Metric:
+        def __init__(self, name: str, *_: object, **__: object) -> None:
+            self.name = name
+
+        def inc(self, value: float, tags: object) -> None:
+            assert value > 0
+            counted[self.name] += value
+
+        def set(self, value: float, tags: object) -> None:
+            pass
+
+    for kind in ("Counter", "Gauge", "Histogram"):
+        monkeypatch.setattr(metrics, kind, Metric)
+    group = metrics.GroupMetrics("m")
+    for hits, saved in ((0, 0), (2, 64), (2, 64), (3, 80), (1, 16)):  # the last one is another group's
+        group.on_status(MasterStatus(1, 0, 1, 8, 0, 0, 9, 0.0, None, None, hits, saved))
+    assert counted == {"lopa_prefix_hits": 4, "lopa_prefix_positions": 96}
 
 
 # The index alone
