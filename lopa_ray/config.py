@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.config import Quantization
+from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.scaling import ScalingSettings
 from lopa_ray.settings import GenerationSettings, LopaSettings, decode_settings, override
 from lopa_ray.strict import Strict
@@ -59,6 +60,18 @@ class ModelSettings(Strict):
 
     max_model_len: int = Field(default=2048, ge=2)
     """Positions per slot: prompt plus answer."""
+
+    prefix_cache_positions: int = Field(default=0, ge=0)
+    """K/V of prompts that each worker keeps for later ones that begin alike, in positions; 0: none."""
+
+    prefix_cache: Literal["exact", "approximate"] = "exact"
+    """exact: where K/V cannot depend on what follows (block-causal attention). approximate: under full attention
+    too; tokens then depend on earlier prompts."""
+
+    @property
+    def prefixes(self) -> PrefixCache:
+        """A new index, as these settings have it."""
+        return PrefixCache(self.prefix_cache_positions, self.prefix_cache == "approximate")
 
     @model_validator(mode="after")
     def _no_adapter_on_random_weights(self) -> Self:
