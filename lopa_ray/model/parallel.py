@@ -91,7 +91,7 @@ def cut(name: str, whole: Tensor, config: ModelConfig, rank: int, size: int) -> 
     module, kind = name.split(".")[-2:]
     fused = fused_rows(config, name)
     if fused is not None:
-        return torch.cat([_rows(piece, rank, size) for piece in whole.split(list(fused))])
+        return torch.cat([_rows(piece, rank, size) for piece in torch.split(whole, list(fused))])
     if module == "lm_head":
         return _rows(whole, rank, size)
     if module in ("o", "down") and kind == "weight":
