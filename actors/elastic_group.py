@@ -151,8 +151,8 @@ class ElasticGroup(BaseGroup):
             options = c10d.AllreduceOptions()
             self._group.allreduce(tensors, options).wait(self._timeout)
             return
-        # Gloo adds three or more in an order that depends on the place in the tensor: a row's bits would depend on the rows
-        # before it.
+        # Gloo adds three or more in an order that depends on the place in the tensor: the bits of a row would
+        # depend on the rows before it.
         (tensor,) = tensors
         gathered = tensor.new_empty(self.world_size, *tensor.shape)
         self.allgather([list(gathered.unbind())], tensors)

@@ -106,7 +106,9 @@ def score_rows(
     # ones, with the probability 0 that the nucleus gives them. Softmax without the forbidden
     # logits, since theirs can be so high that every other probability vanishes.
     empty = axis.amax(allowed) <= 0.0
-    weights = torch.where(empty, axis.softmax(scaled.masked_fill(forbidden, -torch.inf)), allowed)
+    weights = allowed
+    if bool(empty.any()):
+        weights = torch.where(empty, axis.softmax(scaled.masked_fill(forbidden, -torch.inf)), allowed)
 
     if drawn:
         draws = [keyed_uniform(sampling.seed, step, p) for p in positions]

@@ -1,7 +1,8 @@
 """What scoring does along the vocabulary, over whole rows of logits or over rows that shards have a part of each.
 
-Shards tell each other a few numbers per row, never the row: how large its largest logit is and what the exponentials
-add up to, which token is best and how good it is. Equal values go to the lowest id, on any number of shards.
+Shards tell each other a few numbers per row: how large its largest logit is and what the exponentials add up to,
+which token is best and how good it is. Whole rows move only where a nucleus may hold very many tokens. Equal values go
+to the lowest id, on any number of shards.
 
 Shape suffixes: N rows, V vocabulary (of a shard: its part of it), K best tokens, S shards.
 """
@@ -9,7 +10,6 @@ Shape suffixes: N rows, V vocabulary (of a shard: its part of it), K best tokens
 from __future__ import annotations
 
 from functools import reduce
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -21,49 +21,50 @@ CANDIDATES = 64
 """Tokens of each shard among which a nucleus is looked for first."""
 
 
-class VocabularyAxis(Protocol):
-    """Results are of whole rows, and the same on every shard; `x` is [N, V], and ids count from the first shard's."""
+class VocabularyAxis:
+    """Rows that are here as a whole: torch's own operations, over x [N, V]."""
 
-    size: int
-    """Of the whole vocabulary."""
-    own: range
-    """The ids of the columns that are here."""
+    def __init__(self, size: int) -> None:
+        self.size = size
+        """Of the whole vocabulary."""
+        self.own = range(size)
+        """The ids of the columns that are here."""
 
     def softmax(self, x: Tensor) -> Tensor:
         """Probabilities [N, V] of the columns here."""
-        ...
+        return x.softmax(-1)
 
     def logsumexp(self, x: Tensor) -> Tensor:
         """[N, 1]."""
-        ...
+        return x.logsumexp(-1, keepdim=True)
 
     def amax(self, x: Tensor) -> Tensor:
         """[N, 1]."""
-        ...
+        return x.amax(-1, keepdim=True)
 
     def sum(self, x: Tensor) -> Tensor:
         """[N]."""
-        ...
+        return x.sum(-1)
 
     def all(self, x: Tensor) -> Tensor:
         """Of bool x: bool [N]."""
-        ...
+        return x.all(-1)
 
     def argmax(self, x: Tensor) -> Tensor:
         """The id of the largest, int64 [N]."""
-        ...
+        return x.argmax(-1)
 
     def pick(self, x: Tensor, ids: Tensor) -> Tensor:
         """The values [N, 1] at one id per row."""
-        ...
+        return x.gather(1, ids[:, None])
 
     def largest(self, x: Tensor, k: int) -> Tensor:
         """The largest values [N, K], in descending order."""
-        ...
+        return x.topk(k, dim=-1).values
 
     def top(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The largest values [N, K] in descending order, and their ids."""
-        ...
+        return _top(x, k)
 
     def draw(self, weights: Tensor, uniform: Tensor) -> Tensor:
         """Inverse-CDF draw: weights ≥ 0 (not all 0), uniform [N] in [0, 1) → ids int64 [N].
@@ -71,62 +72,6 @@ class VocabularyAxis(Protocol):
         Rounding can put a draw beyond the last token or, with a parallel cumulative sum, on one
         without weight: then it is the token with the most weight.
         """
-        ...
-
-    def outside_nucleus(self, logits: Tensor, top_p: float) -> Tensor:
-        """Bool [N, V]: not among the most likely tokens up to the one that brings their mass above `top_p`."""
-        ...
-
-    def whole(self, x: Tensor) -> Tensor:
-        """All columns. For research and tests: scoring never asks for it."""
-        ...
-
-
-class WholeVocabulary:
-    """Rows that are here as a whole: torch's own operations."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.own = range(size)
-
-    def softmax(self, x: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
-        return x.softmax(-1)
-
-    def logsumexp(self, x: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
-        return x.logsumexp(-1, keepdim=True)
-
-    def amax(self, x: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
-        return x.amax(-1, keepdim=True)
-
-    def sum(self, x: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
-        return x.sum(-1)
-
-    def all(self, x: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
-        return x.all(-1)
-
-    def argmax(self, x: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
-        return x.argmax(-1)
-
-    def pick(self, x: Tensor, ids: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
-        return x.gather(1, ids[:, None])
-
-    def largest(self, x: Tensor, k: int) -> Tensor:
-        """See `VocabularyAxis`."""
-        return x.topk(k, dim=-1).values
-
-    def top(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """See `VocabularyAxis`."""
-        return _top(x, k)
-
-    def draw(self, weights: Tensor, uniform: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
         cumulative = weights.cumsum(-1)
         target = uniform[:, None] * cumulative[:, -1:]
         drawn = torch.searchsorted(cumulative, target, right=True).clamp_max(weights.shape[-1] - 1)
@@ -134,7 +79,7 @@ class WholeVocabulary:
         return torch.where(weights.gather(1, drawn) > 0, drawn, heaviest)[:, 0]
 
     def outside_nucleus(self, logits: Tensor, top_p: float) -> Tensor:
-        """See `VocabularyAxis`."""
+        """Bool [N, V]: not among the most likely tokens up to the one that brings their mass above `top_p`."""
         ordered, index = logits.sort(dim=-1, descending=True, stable=True)
         before = ordered.softmax(-1).cumsum(-1)
         outside = torch.zeros_like(before, dtype=torch.bool)
@@ -142,19 +87,20 @@ class WholeVocabulary:
         return torch.zeros_like(outside).scatter(1, index, outside)
 
     def whole(self, x: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
+        """All columns. For research and tests: scoring never asks for it."""
         return x
 
 
-class VocabularyShard:
-    """Rows of which every shard has its columns. All shards make the same calls, in the same order.
+class VocabularyShard(VocabularyAxis):
+    """Rows of which every shard has its columns. All shards make the same calls, in the same order, and get the same
+    results, which are of whole rows; ids are those of the whole vocabulary.
 
     A nucleus is looked for among the best `CANDIDATES` of each shard; rows where it may reach beyond these are
     gathered as a whole.
     """
 
     def __init__(self, size: int, parallel: Parallel) -> None:
-        self.size = size
+        super().__init__(size)
         self.own = part(size, parallel.rank, parallel.size)
         self._parts = [part(size, rank, parallel.size) for rank in range(parallel.size)]
         self._widest = len(self._parts[0])
@@ -184,10 +130,9 @@ class VocabularyShard:
 
     def argmax(self, x: Tensor) -> Tensor:
         """See `VocabularyAxis`."""
-        best = x.argmax(-1)
-        values = self._parallel.all_gather(x.gather(1, best[:, None])[:, 0])
-        ids = self._parallel.all_gather(best + self.own.start)
-        return ids.gather(0, values.argmax(0)[None])[0]
+        best = x.argmax(-1, keepdim=True)
+        values, ids = self._gather_with_ids(x.gather(1, best), best + self.own.start)
+        return ids.gather(0, values.argmax(0)[None])[0, :, 0]
 
     def pick(self, x: Tensor, ids: Tensor) -> Tensor:
         """See `VocabularyAxis`."""
@@ -261,14 +206,18 @@ class VocabularyShard:
         if k > here:
             values = F.pad(values, (0, k - here), value=-torch.inf)
             ids = F.pad(ids, (0, k - here), value=self._parts[-1].stop)
-        gathered = self._parallel.all_gather(values)
+        gathered, ids = self._gather_with_ids(values, ids)
         # Of each shard that has further columns, these may be as good as the last that it gave.
         further = [each[:, -1:] for each, own in zip(gathered, self._parts, strict=True) if len(own) > k]
         bound = reduce(torch.maximum, further) if further else torch.full_like(values[:, -1:], -torch.inf)
         # By shard, and within one by value and id: a stable sort leaves equal values in order of their ids.
         values, order = gathered.transpose(0, 1).flatten(1).sort(dim=-1, descending=True, stable=True)
-        ids = self._parallel.all_gather(ids).transpose(0, 1).flatten(1).gather(1, order)
-        return values, ids, bound
+        return values, ids.transpose(0, 1).flatten(1).gather(1, order), bound
+
+    def _gather_with_ids(self, values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Both of all shards, as one message: fp32 holds ids below 2^24 exactly."""
+        gathered = self._parallel.all_gather(torch.stack((values, ids.to(values.dtype))))
+        return gathered[:, 0], gathered[:, 1].to(torch.int64)
 
     def _crossing(
         self, logits: Tensor, largest: Tensor, mass: Tensor, top_p: float, candidates: int
@@ -285,7 +234,7 @@ class VocabularyShard:
 
 def vocabulary_axis(size: int, parallel: Parallel) -> VocabularyAxis:
     """The axis of the logits that a model's shard computes."""
-    return WholeVocabulary(size) if parallel.size == 1 else VocabularyShard(size, parallel)
+    return VocabularyAxis(size) if parallel.size == 1 else VocabularyShard(size, parallel)
 
 
 def _top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -8,13 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from workers import bits
 
-from lopa_ray.model.parallel import Parallel, cut
+from lopa_ray.config import Config
+from lopa_ray.local import LocalEngine, load_runner
+from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.weights import build_model
 from lopa_ray.plan import StepPlan, StepReport
 from lopa_ray.runner import BranchRunner
+from lopa_ray.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
@@ -79,14 +83,9 @@ class Shards:
 
 def shard_of(whole: Transformer, parallel: Parallel) -> Transformer:
     """A shard of a model that is there as a whole."""
-    with torch.device("meta"):
-        model = Transformer(whole.config, parallel)
-    for name, parameter in whole.named_parameters():
-        owner, _, attribute = name.rpartition(".")
-        own = cut(name, parameter.detach(), whole.config, parallel.rank, parallel.size)
-        setattr(model.get_submodule(owner), attribute, nn.Parameter(own, requires_grad=False))
-    model.tie()
-    return model.eval()
+    weights = ((name, parameter.detach()) for name, parameter in whole.named_parameters())
+    like = whole.embed.weight
+    return build_model(whole.config, weights, dtype=like.dtype, device=like.device, parallel=parallel)
 
 
 class ShardedRunner:
@@ -107,3 +106,11 @@ class ShardedRunner:
         first, *others = self.shards.run(lambda shard: self.runners[shard.rank].logits(*arguments, **options))
         assert all(torch.equal(first, other) for other in others)
         return first
+
+
+def engine_in_two_shards(config: Config) -> LocalEngine:
+    """As `LocalEngine.from_config`, but for the model being in two shards."""
+    model = config.model
+    whole = load_runner(config, None).model
+    runner = ShardedRunner(whole, 2, slots=model.slots, max_model_len=model.max_model_len)
+    return LocalEngine(config, runner, Tokenizer.from_pretrained(model.folder))  # type: ignore[arg-type]

@@ -81,7 +81,7 @@ def part(total: int, rank: int, size: int) -> range:
 
 
 def cut(name: str, whole: Tensor, config: ModelConfig, rank: int, size: int) -> Tensor:
-    """A shard's part of the parameter `name` of the model `config`; views where rows stay together.
+    """A shard's part of the parameter `name` of the model `config`: a copy, but for what all shards have whole.
 
     Rows of `qkv` and `gate_up` (each fused part by itself) and of the LM head, columns of `o` and `down`. Int8
     weights are cut with the scales that they have as a whole.
@@ -93,10 +93,10 @@ def cut(name: str, whole: Tensor, config: ModelConfig, rank: int, size: int) -> 
     if fused is not None:
         return torch.cat([_rows(piece, rank, size) for piece in torch.split(whole, list(fused))])
     if module == "lm_head":
-        return _rows(whole, rank, size)
+        return _rows(whole, rank, size).clone()
     if module in ("o", "down") and kind == "weight":
         columns = part(whole.shape[1], rank, size)
-        return whole[:, columns.start : columns.stop].contiguous()
+        return whole[:, columns.start : columns.stop].clone(memory_format=torch.contiguous_format)
     return whole
 
 

@@ -13,7 +13,7 @@ from lopa_ray import scoring
 from lopa_ray.draws import keyed_uniform
 from lopa_ray.plan import Sampling
 from lopa_ray.scoring import Scores
-from lopa_ray.vocabulary_axis import WholeVocabulary
+from lopa_ray.vocabulary_axis import VocabularyAxis
 
 VOCAB, MASK, EOS = 40, 39, 38
 BANNED = torch.zeros(VOCAB, dtype=torch.bool)
@@ -35,7 +35,7 @@ def score_rows(
     choices: Tensor | None = None,
 ) -> Scores:
     """Of whole rows."""
-    axis = WholeVocabulary(logits.shape[-1])
+    axis = VocabularyAxis(logits.shape[-1])
     return scoring.score_rows(logits, positions, step, sampling, banned, eos, choices, axis)
 
 

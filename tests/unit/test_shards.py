@@ -7,44 +7,35 @@ from pathlib import Path
 
 import pytest
 import torch
-from shards import ShardedRunner, Shards, ThreadShard, shard_of
+from shards import ShardedRunner, Shards, ThreadShard, engine_in_two_shards, shard_of
 from torch import Tensor
 from workers import tiny
 
 from lopa_ray.config import Config
 from lopa_ray.conformance import Case, Verdict, read_cases, replay
 from lopa_ray.errors import SettingsError
-from lopa_ray.local import LocalEngine, load_runner
-from lopa_ray.model.checkpoint import random_model
+from lopa_ray.local import LocalEngine
 from lopa_ray.model.parallel import cut, part
 from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.weights import random_model
 from lopa_ray.runner import BranchRunner
-from lopa_ray.settings import LopaSettings
-from lopa_ray.tokenizer import Tokenizer
+from lopa_ray.settings import BlockDiffusionSettings, LopaSettings
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 FILES = {
-    "lopa_cases": 6,
+    "lopa_cases": 3,
     "lora_cases": 2,
-    "d2f_llada_cases": 3,
-    "dream_generate_cases": 5,
-    "llada_generate_cases": 5,
-    "forward_cases": 9,
+    "d2f_llada_cases": 2,
+    "dream_generate_cases": 3,
+    "llada_generate_cases": 3,
+    "forward_cases": 6,
     "sdar/sdar_forward_cases": 5,
-    "sdar/sdar_generate_cases": 8,
+    "sdar/sdar_generate_cases": 4,
 }
 """Recorded cases of each file that are repeated here, spread over it. On workers all of them are (long tests)."""
 
 NAMES = ("dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l")
-
-
-def two_shards(config: Config) -> LocalEngine:
-    """An engine whose model is in two shards."""
-    runner = load_runner(config, None)
-    model = config.model
-    sharded = ShardedRunner(runner.model, 2, slots=model.slots, max_model_len=model.max_model_len)
-    return LocalEngine(config, sharded, Tokenizer.from_pretrained(model.folder))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -53,7 +44,7 @@ def test_recorded_cases_in_two_shards(name: str) -> None:
     cases = [case for case in read_cases(GOLDEN / f"{name}.jsonl") if isinstance(case, Case)]
     cases = cases[:: len(cases) // FILES[name]]
     assert len(cases) >= FILES[name]
-    for verdict in replay(cases, GOLDEN / "models", two_shards):
+    for verdict in replay(cases, GOLDEN / "models", engine_in_two_shards):
         assert isinstance(verdict, Verdict)
         assert verdict.status == "passed" or "mask token" in verdict.reason, verdict.as_dict()
 
@@ -111,6 +102,15 @@ def test_int8_has_the_bits_of_one_process(name: str) -> None:
     torch.testing.assert_close(shards, whole, atol=1e-4, rtol=1e-4)
 
 
+def test_graphs_end_where_shards_talk_to_each_other() -> None:
+    torch._dynamo.reset()
+    plain, compiled = (ShardedRunner(tiny("sdar-tiny-3l"), 2, slots=1, max_model_len=64) for _ in range(2))
+    for runner in compiled.runners:
+        runner.model.compile_layers("eager")
+    for ids in (list(range(48)), list(range(16))):
+        assert torch.equal(compiled.logits(ids), plain.logits(ids))
+
+
 def test_bits_do_not_depend_on_the_batch() -> None:
     config = Config.parse({"model": {"max_model_len": 96, "slots": 4}})
     runner = ShardedRunner(odd_model(), 3, slots=4, max_model_len=96)
@@ -140,6 +140,20 @@ def test_shards_share_all_but_what_is_replicated(size: int, quantization: str) -
             assert all(torch.equal(piece, parameter) for piece in pieces)
     heads = cut("layers.0.qkv.weight", torch.arange(192)[:, None], whole.config, 1, 3)[:, 0].tolist()
     assert heads == [*range(32, 64), *range(112, 128), *range(160, 176)]
+
+
+def test_each_shard_stores_its_part_of_a_prefix() -> None:
+    model = {
+        "path": str(GOLDEN / "models" / "sdar-tiny-3l"),
+        "max_model_len": 96,
+        "prefix_cache_positions": 100,
+    }
+    engine = engine_in_two_shards(Config.parse({"model": model}))
+    wanted = LocalEngine.from_config(Config.parse({"model": {**model, "prefix_cache_positions": 0}}))
+    for prompt in (list(range(30)), [*range(24), 90, 91, 92]):
+        settings = BlockDiffusionSettings(max_new_tokens=24, stop_at_eos=False)
+        assert engine.generate(prompt, settings).token_ids == wanted.generate(prompt, settings).token_ids
+    assert engine.prefixes.hits == 1
 
 
 def test_a_slot_holds_the_heads_of_its_shard() -> None:

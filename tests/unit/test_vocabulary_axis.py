@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lopa_ray.plan import Sampling
 from lopa_ray.scoring import Scores, score_rows
-from lopa_ray.vocabulary_axis import CANDIDATES, VocabularyShard, WholeVocabulary
+from lopa_ray.vocabulary_axis import CANDIDATES, VocabularyAxis, VocabularyShard
 
 ROWS = 16
 
@@ -84,7 +84,7 @@ def test_shards_score_as_one_process(size, vocab, seed, spread, grid, constraine
         choices[: ROWS // 2] = True
         choices[:, 0] = True
     whole = score_rows(
-        logits, list(range(ROWS)), 1, sampling, banned, vocab - 1, choices, WholeVocabulary(vocab)
+        logits, list(range(ROWS)), 1, sampling, banned, vocab - 1, choices, VocabularyAxis(vocab)
     )
     first, *others = scored_by_shards(size, logits, sampling, banned, choices)
     agree(whole, first)
@@ -108,7 +108,7 @@ def test_only_a_wide_nucleus_takes_whole_rows(wide):
     vocab, size = 20 * CANDIDATES, 2
     logits = torch.randn(ROWS, vocab, generator=torch.Generator().manual_seed(0)) * 8
     logits[wide] *= 0.01
-    expected = WholeVocabulary(vocab).outside_nucleus(logits, 0.9)
+    expected = VocabularyAxis(vocab).outside_nucleus(logits, 0.9)
     assert [row for row in range(ROWS) if (~expected[row]).sum() > CANDIDATES] == wide
     gathered: list[int] = []
 
