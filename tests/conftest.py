@@ -35,6 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         "browser": shutil.which("chromium") is not None,
     }
     for item in items:
+        # Tests that share a Ray or a server stay in one of pytest's processes; the others go where there is room.
+        folder = item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group(item.path.name if folder == "unit" else folder))
         for need, there in present.items():
             if item.get_closest_marker(need) and not there:
                 item.add_marker(pytest.mark.skip(reason=f"no {need} here"))
