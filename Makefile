@@ -1,4 +1,4 @@
-# make install | demo | test | test-long | format | clean
+# make install | demo | test | test-long | test-gpu | format | clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -10,13 +10,14 @@ PROMPT ?= Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom
 export PROMPT
 
 .DELETE_ON_ERROR:
-.PHONY: help install dev demo test test-long format clean distclean
+.PHONY: help install dev demo test test-long test-gpu format clean distclean
 
 help:
 	@echo "make install    .venv with the project and its pinned dependencies; then .venv/bin/lopa"
 	@echo "make demo       decode a word problem with LoPA on a local Ray with 2 branch actors"
 	@echo "make test       format, lint, types, import contracts, tests"
 	@echo "make test-long  soaks and sweeps"
+	@echo "make test-gpu   what needs an NVIDIA GPU, recorded in tests/gpu/LAST_RUN.md"
 	@echo "make format     format and fix what can be fixed"
 	@echo "make clean      remove caches and build output; distclean: .venv too"
 
@@ -53,6 +54,9 @@ test: dev
 
 test-long: dev
 	@$(BIN)/python -m pytest -m long --timeout 7200 -v $(PYTEST_ARGS)
+
+test-gpu: dev
+	@PYTHONPATH=.:tests $(BIN)/python tests/record_gpu_run.py $(PYTEST_ARGS)
 
 format: dev
 	@$(BIN)/ruff check --fix --quiet .

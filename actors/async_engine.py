@@ -19,7 +19,7 @@ import ray
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
 from actors.clients import StepEvents
-from actors.journals import Journals, not_replaced
+from actors.journals import RETRY_PAUSE_S, Journals, not_replaced
 from actors.master import MasterStatus, start_master, unwrapped
 from actors.placement import Reservation
 from lopa_ray.config import Config
@@ -178,15 +178,25 @@ class AsyncRayEngine:
         if not within:
             raise loss
         ray.kill(self._master)
+        last: Exception | None = None
         try:
             async with asyncio.timeout(within):
-                self._master, _, stream = await _open(
-                    self._config, self._runner_factory, self._reservation, self._client
-                )
-                if self._resized is not None:
-                    await self.resize(self._resized)
+                while True:
+                    try:
+                        return await self._open_another()
+                    except WorkerLostError as error:
+                        last = error
+                        await asyncio.sleep(RETRY_PAUSE_S)
         except Exception as error:
-            raise not_replaced(loss, error, within) from None
+            raise not_replaced(loss, last or error, within) from None
+
+    async def _open_another(self) -> Any:
+        """The stream of another group in the same places, of the size that was asked for last."""
+        self._master, _, stream = await _open(
+            self._config, self._runner_factory, self._reservation, self._client
+        )
+        if self._resized is not None:
+            await self.resize(self._resized)
         return stream
 
     async def _cancel_left(self) -> None:

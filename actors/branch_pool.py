@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,10 @@ def uses_store(config: Config) -> bool:
     """Whether K/V travels by object store rather than by collective."""
     shared = config.model.device != "cpu" and config.group.num_accelerators < 1
     return config.group.transfer == "object_store" or (config.group.transfer == "auto" and shared)
+
+
+_NO_MEMORY = re.compile("out of memory|(allocate|enough) memory", re.IGNORECASE)
+"""How torch says it, for CPUs and accelerators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +261,12 @@ def _cause(who: str, error: BaseException) -> LopaError:
     if isinstance(cause, LopaError):
         return cause
     kind = TransferError if isinstance(cause, RayActorError | ObjectLostError) else WorkerError
-    wrapped = kind(f"{who} failed: {type(cause).__name__}: {cause}")
+    said = f"{who} failed: {type(cause).__name__}: {cause}"
+    if isinstance(cause, MemoryError) or _NO_MEMORY.search(said):
+        said += (
+            "; a step of this request needs more memory than there is: lower num_branches or block_size, or, for all "
+            "requests, model.slots or model.max_model_len"
+        )
+    wrapped = kind(said)
     wrapped.__cause__ = error
     return wrapped

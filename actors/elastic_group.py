@@ -20,6 +20,8 @@ from ray.util.collective.backend_registry import BackendRegistry, register_colle
 from ray.util.collective.collective_group.base_collective_group import BaseGroup
 from torch import Tensor
 
+from lopa_ray import npu
+
 c10d: Any = importlib.import_module("torch.distributed")  # its type stubs lag behind its bindings
 
 BACKEND = "LOPA_ELASTIC"
@@ -82,12 +84,7 @@ def _process_group(name: str, store: Any, rank: int, size: int, timeout: timedel
         nccl = c10d.ProcessGroupNCCL.Options()
         nccl._timeout = timeout
         return c10d.ProcessGroupNCCL(store, rank, size, nccl)
-    torch_npu = importlib.import_module(
-        "torch_npu"
-    )  # written against the published package, not run on hardware
-    hccl = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()
-    hccl._timeout = timeout
-    return torch_npu._C._distributed_c10d.ProcessGroupHCCL(store, rank, size, hccl)
+    return npu.process_group(store, rank, size, timeout)
 
 
 class ElasticGroup(BaseGroup):

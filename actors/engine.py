@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
@@ -12,7 +13,7 @@ import ray
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
 from actors.connection import Connection
-from actors.journals import Journals, not_replaced
+from actors.journals import RETRY_PAUSE_S, Journals, not_replaced
 from actors.master import MasterStatus, start_master, unwrapped
 from actors.placement import Reservation
 from lopa_ray.cache import SlotChecksum
@@ -128,21 +129,34 @@ class RayEngine(Engine):
             if not within:
                 raise loss
             ray.kill(lost)
-            master = start_master(self.config, self._runner_factory, self._reservation.places)
-            try:
-                with unwrapped():
-                    ray.get(master.start.remote(), timeout=within)
-                    if self._resized is not None:
-                        ray.get(master.resize.remote(self._resized))
-            except BaseException as error:
-                ray.kill(master)
-                if isinstance(error, Exception):
+            deadline = time.monotonic() + within
+            while self._actor is lost:
+                try:
+                    another = self._start_another(max(0.0, deadline - time.monotonic()))
+                except WorkerLostError as error:
+                    if time.monotonic() + RETRY_PAUSE_S > deadline:
+                        raise not_replaced(loss, error, within) from None
+                    time.sleep(RETRY_PAUSE_S)
+                except Exception as error:
                     raise not_replaced(loss, error, within) from None
-                raise
-            if self._actor is lost:
-                self._actor = master
-            else:
-                ray.kill(master)  # the engine was closed meanwhile
+                else:
+                    if self._actor is lost:
+                        self._actor = another
+                    else:
+                        ray.kill(another)  # the engine was closed meanwhile
+
+    def _start_another(self, within: float) -> Any:
+        """Another master in the same places, of the size that was asked for last."""
+        master = start_master(self.config, self._runner_factory, self._reservation.places)
+        try:
+            with unwrapped():
+                ray.get(master.start.remote(), timeout=within)
+                if self._resized is not None:
+                    ray.get(master.resize.remote(self._resized))
+        except BaseException:
+            ray.kill(master)
+            raise
+        return master
 
     def resize(self, num_workers: int) -> None:
         """Have that many workers, while requests decode; see `Master.resize`. Raises SettingsError."""

@@ -10,6 +10,10 @@ from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.journal import Journal
 from lopa_ray.session import DecodeSession
 
+RETRY_PAUSE_S = 1.0
+"""Between two attempts to replace a lost group. Ray goes on placing actors on a node that is gone until it has
+missed several health checks, 10 to 20 seconds by default; such an attempt fails, and the next may not."""
+
 
 def not_replaced(loss: WorkerLostError, why: Exception, within: float) -> WorkerLostError:
     """What ends the requests of a lost group when no other could be started."""

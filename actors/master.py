@@ -61,6 +61,10 @@ class MasterStatus:
     broken: LopaError | None
     problem: LopaError | None
     """Why the last attempt to get another worker failed; None once one came in after it."""
+    prefix_hits: int
+    """Requests that found K/V of the beginning of their prompt."""
+    prefix_positions: int
+    """Positions that they did not have to compute."""
 
 
 class Master:
@@ -76,7 +80,9 @@ class Master:
         self._config = config
         self._runner_factory = runner_factory
         self._places = places
-        self._scheduler = Scheduler(config.model.slots, BranchBudget(config.group.shared_branches))
+        self._scheduler = Scheduler(
+            config.model.slots, BranchBudget(config.group.shared_branches), config.model.prefixes
+        )
         self._awake = asyncio.Event()
         """There may be something to do."""
         self._turn = asyncio.Lock()
@@ -166,6 +172,8 @@ class Master:
             stalled_s=0.0 if began is None else time.monotonic() - began,
             broken=self._clients.broken,
             problem=self._crew.problem,
+            prefix_hits=self._scheduler.prefixes.hits,
+            prefix_positions=self._scheduler.prefixes.saved,
         )
 
     # The step loop

@@ -97,7 +97,9 @@ def generate(
                 "model.device": device,
                 "group.num_workers": workers,
                 "decode.decoder": decoder,
-                "decode.num_branches": num_branches,
+                "decode.num_branches": int(num_branches)
+                if num_branches and num_branches.isdecimal()
+                else num_branches,
                 "decode.max_new_tokens": max_new_tokens,
                 "decode.temperature": temperature,
                 "decode.seed": seed,

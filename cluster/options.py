@@ -44,7 +44,10 @@ DecoderOption = Annotated[
     str | None, typer.Option("--decoder", help=f"{', '.join(DECODER_SETTINGS)}. [decode.decoder]")
 ]
 BranchesOption = Annotated[
-    int | None, typer.Option("--num-branches", "-b", help="Branches per step, the anchor included. [decode]")
+    str | None,
+    typer.Option(
+        "--num-branches", "-b", metavar="N|auto", help="Branches per step, the anchor included. [decode]"
+    ),
 ]
 TokensOption = Annotated[
     int | None, typer.Option("--max-new-tokens", "-n", help="Length of the answer. [decode]")

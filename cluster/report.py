@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lopa_ray.answer import GenerationResult, TraceStep
-from lopa_ray.budget import requested_branches
-from lopa_ray.settings import GenerationSettings
+from lopa_ray.settings import GenerationSettings, LookaheadSettings
 
 
 def as_json(result: GenerationResult, settings: GenerationSettings) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def as_json(result: GenerationResult, settings: GenerationSettings) -> dict[str,
         "tps": round(result.tps, 2),
         "seconds": round(result.seconds, 4),
         "decoder": settings.decoder,
-        "num_branches": requested_branches(settings),
+        "num_branches": settings.num_branches if isinstance(settings, LookaheadSettings) else 1,
     }
 
 

@@ -1,7 +1,7 @@
 """BranchBudget: how many branches a request gets in a step. Nothing else decides it.
 
-`fixed` gives what the request asks for, always: its tokens then depend on nothing but itself. So
-they do under `auto`, which follows the request's own steps.
+`fixed` gives what the request asks for: its tokens then depend on nothing but itself. So they do with
+`num_branches` auto, which follows the request's own steps.
 `load` shares a number of branches among the requests in flight: few get many each, many get
 few. Their tokens then depend on the load. How many workers there are plays no part.
 """
@@ -16,8 +16,8 @@ from lopa_ray.settings import GenerationSettings, LookaheadSettings
 
 
 def requested_branches(settings: GenerationSettings) -> int:
-    """What the settings ask for; decoders without lookahead have a single branch."""
-    return settings.num_branches if isinstance(settings, LookaheadSettings) else 1
+    """The most that the settings ask for; decoders without lookahead have a single branch."""
+    return settings.most_branches if isinstance(settings, LookaheadSettings) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class BranchBudget:
     def branches(self, settings: GenerationSettings, in_flight: int) -> int:
         """Branches of one request in the coming step, the anchor included; at least 1.
 
-        Under `load` the request's `num_branches` is the most it gets.
+        It is the most that a request with `num_branches` auto has in that step; see `AutoBudget`.
         """
         wanted = requested_branches(settings)
         if isinstance(settings, LookaheadSettings) and settings.branch_budget == "load":
@@ -39,7 +39,7 @@ class BranchBudget:
 
 
 FIRST_BRANCHES = 4
-"""Branches that `auto` starts with."""
+"""Branches that `num_branches` auto starts with."""
 
 WORTH = 0.005
 """Branch confidence that a wider field must win by to be worth its forwards."""

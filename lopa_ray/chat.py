@@ -68,7 +68,7 @@ class ChatTemplate:
             )
         except Exception as error:  # a template may fail in any way that an expression can
             raise PromptError(
-                f"{self._where}: the chat template does not accept these messages ({error}); "
+                f"the checkpoint's chat template does not accept these messages ({error}); "
                 f"change their roles or order, or send plain text"
             ) from None
 

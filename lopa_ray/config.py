@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.config import Quantization
+from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.scaling import ScalingSettings
 from lopa_ray.settings import GenerationSettings, LopaSettings, decode_settings, override
 from lopa_ray.strict import Strict
@@ -46,14 +47,31 @@ class ModelSettings(Strict):
     device: Literal["cpu", "cuda", "npu"] = "cpu"
     """Where each worker holds its replica."""
 
-    attention: Literal["auto", "sdpa", "flash_attn", "flex"] = "auto"
-    """Attention kernel: torch's own, of the package flash-attn, or torch's flex attention; auto tries and picks."""
+    attention: Literal["auto", "sdpa", "flash_attn", "flex", "npu"] = "auto"
+    """Attention kernel: torch's own, of the package flash-attn, torch's flex attention, or torch-npu's; auto tries
+    and picks."""
+
+    compile: bool = False
+    """Graph mode: torch.compile for the layers, all but attention (npu: TorchAir). Takes a compiler, and up to
+    minutes at the first step; its rounding differs a little from that of the layers as they are."""
 
     slots: int = Field(default=8, ge=1)
     """Requests in flight per group; each has a KV cache slot on every worker."""
 
     max_model_len: int = Field(default=2048, ge=2)
     """Positions per slot: prompt plus answer."""
+
+    prefix_cache_positions: int = Field(default=0, ge=0)
+    """K/V of prompts that each worker keeps for later ones that begin alike, in positions; 0: none."""
+
+    prefix_cache: Literal["exact", "approximate"] = "exact"
+    """exact: where K/V cannot depend on what follows (block-causal attention). approximate: under full attention
+    too; tokens then depend on earlier prompts."""
+
+    @property
+    def prefixes(self) -> PrefixCache:
+        """A new index, as these settings have it."""
+        return PrefixCache(self.prefix_cache_positions, self.prefix_cache == "approximate")
 
     @model_validator(mode="after")
     def _no_adapter_on_random_weights(self) -> Self:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
+from lopa_ray import npu
 from lopa_ray.errors import SettingsError
+
+_log = logging.getLogger("lopa.device")
 
 
 def _cuda_ready() -> str | None:
@@ -17,12 +21,9 @@ def _cuda_ready() -> str | None:
     )
 
 
-def _npu_ready() -> str | None:
-    try:
-        importlib.import_module("torch_npu")
-    except ImportError as error:
-        return f"torch-npu cannot be imported ({error}); install lopa-ray[npu]"
-    return None
+@cache
+def _warn_unproven(name: str) -> None:
+    _log.warning("device %s: this project has not run on hardware of that kind; check what it gives", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +38,31 @@ class Device:
     ray_resource: str
     attention: tuple[str, ...]
     """Attention kernels that are for it, in the order in which `auto` tries them."""
+    compiler: str
+    """torch.compile's backend for it."""
     problem: Callable[[], str | None]
     """Why it cannot be used in this process, or None."""
+    proven: bool
+    """Whether this project has run on one, with a record of it in the repository."""
 
     def require(self) -> torch.device:
-        """The torch device. Raises SettingsError with the reason if it cannot be used."""
+        """The torch device. Raises SettingsError with the reason if it cannot be used.
+
+        Warns, once per process, of a kind of device that nothing here has run on yet.
+        """
         problem = self.problem()
         if problem is not None:
             raise SettingsError(f"device: got {self.name!r}, but {problem}, or set model.device: cpu")
+        if not self.proven:
+            _warn_unproven(self.name)
         return torch.device(self.torch_name)
 
 
+_CUDA_KERNELS = ("flash_attn", "sdpa", "flex")
+
 DEVICES = {
-    "cpu": Device("cpu", "cpu", "gloo", "CPU", ("sdpa", "flex"), lambda: None),
-    "cuda": Device("cuda", "cuda:0", "nccl", "GPU", ("flash_attn", "sdpa", "flex"), _cuda_ready),
-    # Written against the published torch-npu; it has not run on hardware.
-    "npu": Device("npu", "npu:0", "hccl", "NPU", ("sdpa",), _npu_ready),
+    "cpu": Device("cpu", "cpu", "gloo", "CPU", ("sdpa", "flex"), "inductor", lambda: None, proven=True),
+    # tests/gpu/LAST_RUN.md says whether, and a test holds this to it.
+    "cuda": Device("cuda", "cuda:0", "nccl", "GPU", _CUDA_KERNELS, "inductor", _cuda_ready, proven=False),
+    "npu": Device("npu", "npu:0", "hccl", "NPU", ("npu", "sdpa"), npu.COMPILER, npu.problem, proven=False),
 }

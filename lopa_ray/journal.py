@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lopa_ray.plan import Branch, Commit, Plan, Sampling, StepOutcome, Work
+from lopa_ray.plan import Branch, Commit, Plan, Sampling, Spans, StepOutcome, Work
 from lopa_ray.session import DecodeSession
 
 
@@ -28,10 +28,8 @@ class Journal:
     def add(self, plan: Plan, outcome: StepOutcome, state: bytes) -> None:
         """Take in a step; `state`: the session's after it (see `DecodeSession.state`)."""
         self._state = state
-        if not plan.cached:  # all that was committed before is cut
-            self._replay, self._commit = [], None
-        elif not self._replay[-1].plan.keep:
-            self._replay.pop()  # it was there for its commit and its cut, and this step has both
+        while self._replay and not _reads(plan, self._replay[-1].plan.keep):
+            self._commit = self._replay.pop().plan.commit  # this step cuts all that it has left in the cache
         if plan.keep or plan.cached:
             staged = plan.keep and not plan.shared_keep
             self._replay.append(Work(0, 0, self._again(plan), (outcome.winner,) if staged else ()))
@@ -50,3 +48,8 @@ class Journal:
         if self._state is None:
             return self._session
         return self._session.resumed(self._state, self._replay)
+
+
+def _reads(plan: Plan, spans: Spans) -> bool:
+    """Whether a step reads any of `spans` from the cache."""
+    return any(have.start < span.stop and span.start < have.stop for have in plan.cached for span in spans)

@@ -32,6 +32,9 @@ MAX_PARTS, MAX_LENGTH = 5_000, 200_000
 MAX_WRITTEN = 20 * MAX_LENGTH
 """Characters of the expressions of all parts, each within those around it."""
 
+MAX_PATTERNS = 16
+"""Different ones in a schema: each is tried out by itself, which may take seconds."""
+
 TOO_MUCH = "it unfolds into too much; use fewer references, properties and repetitions"
 
 MAX_BOUND = 10**15
@@ -87,6 +90,7 @@ class _Translation:
 
     def __init__(self, root: Any) -> None:
         self._root = root
+        self._patterns: dict[str, str] = {}
         self._parts = self._written = 0
 
     def regex(self, schema: Any, path: str, within: tuple[str, ...]) -> Regex:
@@ -222,9 +226,23 @@ class _Translation:
                 raise _error(path, f"format: got {schema['format']!r}; allowed: {', '.join(FORMATS)}")
             return f'"{FORMATS[schema["format"]]}"'
         if "pattern" in schema:
-            return f'"(?:{_pattern(schema["pattern"], path)})"'
+            return f'"(?:{self._pattern(schema["pattern"], path)})"'
         least, most = _counts(schema, "minLength", "maxLength", path)
         return f'"{CHARACTER}{{{least},{"" if most is None else most}}}"'
+
+    def _pattern(self, pattern: Any, path: str) -> str:
+        """As `_pattern`, once for each: a reference may bring the same one back a thousand times."""
+        if not isinstance(pattern, str):
+            raise _error(path, f"pattern: got {pattern!r}; allowed: a regular expression")
+        if pattern not in self._patterns:
+            if len(self._patterns) == MAX_PATTERNS:
+                raise _error(
+                    path,
+                    f"got more than {MAX_PATTERNS} different patterns; allowed: {MAX_PATTERNS}; leave some out, or ask "
+                    "in parts",
+                )
+            self._patterns[pattern] = _pattern(pattern, path)
+        return self._patterns[pattern]
 
     def _integer(self, schema: dict[str, Any], path: str, within: tuple[str, ...]) -> Regex:
         for name in BOUNDS & schema.keys():
@@ -259,10 +277,8 @@ class _Translation:
     }  # fmt: skip
 
 
-def _pattern(pattern: Any, path: str) -> str:
+def _pattern(pattern: str, path: str) -> str:
     """A pattern as it may stand between quotes: what it matches as a whole, if that never needs escaping."""
-    if not isinstance(pattern, str):
-        raise _error(path, f"pattern: got {pattern!r}; allowed: a regular expression")
     body = plain(pattern, space=" ")
     table = ByteAutomaton.from_regex(body).table
     forbidden = [*range(0x20), ord('"'), ord("\\")]

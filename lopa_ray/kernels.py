@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lopa_ray import npu
 from lopa_ray.device import Device
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.config import ModelConfig
@@ -69,7 +70,7 @@ def _compiled_flex() -> Callable[..., Any]:
     return torch.compile(flex_attention, dynamic=True)
 
 
-KERNELS: dict[str, Kernel] = {"sdpa": sdpa, "flash_attn": flash_attn, "flex": flex}
+KERNELS: dict[str, Kernel] = {"sdpa": sdpa, "flash_attn": flash_attn, "flex": flex, "npu": npu.attention}
 
 
 def reference(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:

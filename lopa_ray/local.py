@@ -19,6 +19,7 @@ from lopa_ray.kernels import choose_kernel
 from lopa_ray.model.checkpoint import load_config, read_weights
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.weights import DTYPE_NAMES, Weights, build_model, random_weights, weight_bytes
+from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Event, Failure, Scheduler
 from lopa_ray.session import DecodeSession
@@ -54,18 +55,22 @@ def load_runner(config: Config, tokenizer: Tokenizer | None, weights: Weights | 
     Raises CheckpointError or SettingsError if it cannot be.
     """
     model = config.model
-    device = DEVICES[model.device].require()
+    device = DEVICES[model.device]
+    torch_device = device.require()
     shape, dtype = shape_of(config), DTYPES[model.dtype]
     if weights is None:
-        weights = weights_of(config, device)
+        weights = weights_of(config, torch_device)
+    loaded = build_model(shape, weights, dtype=dtype, device=torch_device)
+    if model.compile:
+        loaded.compile_layers(device.compiler)
     # A tokenizer smaller than the embedding means that the rest is padding nobody can decode.
     choosable = None if tokenizer is None else min(tokenizer.vocab_size, shape.vocab_size)
     return BranchRunner(
-        build_model(shape, weights, dtype=dtype, device=device),
+        loaded,
         slots=model.slots,
         max_model_len=model.max_model_len,
         choosable=choosable,
-        kernel=choose_kernel(model.attention, DEVICES[model.device], shape, dtype),
+        kernel=choose_kernel(model.attention, device, shape, dtype),
     )
 
 
@@ -76,9 +81,16 @@ class LocalEngine(Engine):
         """Over a runner that is there already; see `from_config` and `from_pretrained`."""
         super().__init__(config, runner.vocabulary, tokenizer)
         self.runner = runner
-        self._scheduler = Scheduler(config.model.slots, BranchBudget(config.group.shared_branches))
+        self._scheduler = Scheduler(
+            config.model.slots, BranchBudget(config.group.shared_branches), config.model.prefixes
+        )
         self._inboxes: dict[int, deque[Event]] = {}
         """Where the events of each unfinished request go: several calls of `events` may be open."""
+
+    @property
+    def prefixes(self) -> PrefixCache:
+        """What is kept of prompts, and how often that was of use."""
+        return self._scheduler.prefixes
 
     @classmethod
     def from_config(cls, config: Config) -> Self:

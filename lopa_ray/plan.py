@@ -205,6 +205,14 @@ class StepOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """K/V of a prompt's positions that workers keep for other requests; see `PrefixCache`."""
+
+    id: int
+    span: range
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """One request's share of a step on one worker."""
 
@@ -215,6 +223,15 @@ class Work:
     """Indices of the plan's branches that this worker evaluates."""
     source: int | None = None
     """Rank of the worker that holds the winner's staged K/V; None: every worker its own."""
+    prefix: tuple[Stored, ...] = ()
+    """K/V that are there already, from position 0 on: the rows of these positions are not computed."""
+    store: Stored | None = None
+    """What of the plan's commit is to be kept for other requests."""
+
+    @property
+    def start(self) -> int:
+        """First position whose row is computed."""
+        return self.prefix[-1].span.stop if self.prefix else self.plan.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +241,8 @@ class StepPlan:
     epoch: int
     step: int
     work: tuple[Work, ...]
+    forget: tuple[int, ...] = ()
+    """Ids of stored K/V that are to be forgotten, before anything else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from lopa_ray.head import MAX_HEAD_ROWS, Head, Row, padded_rows
 from lopa_ray.kernels import Kernel, sdpa
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.plan import BranchReport, Segment, Spans, StepPlan, StepReport, Work
+from lopa_ray.prefix_store import PrefixStore
 from lopa_ray.session import Vocabulary
 
 Exchange: TypeAlias = Callable[[int, Tensor], None]
@@ -68,11 +69,12 @@ class BranchRunner:
             config.mask_token_id,
             config.eos_token_id,
             config.stop_token_ids,
-            config.family,
+            config.shifted,
         )
         self._head = Head(model, choosable)
         self._shift = int(config.shifted)
         self._staged: dict[int, Staged] = {}
+        self.prefixes = PrefixStore(self.cache)
 
     @torch.inference_mode()
     def step(self, plan: StepPlan, exchange: Exchange | None = None) -> StepReport:
@@ -83,8 +85,11 @@ class BranchRunner:
         CapacityError for positions beyond a slot.
         """
         began = time.perf_counter()
+        self.prefixes.forget(plan.forget)
         for work in plan.work:
             self._commit(work, exchange)
+        for work in plan.work:
+            self.prefixes.load(work.prefix, work.slot)
         committed = time.perf_counter()
         evaluations = [evaluation for work in plan.work for evaluation in self._evaluations(work)]
         if not evaluations:
@@ -117,6 +122,8 @@ class BranchRunner:
                 if fresh:
                     cache.write(slot, commit.spans, payload)
                     cache.last_commit[slot] = commit.step
+            if work.store is not None:
+                self.prefixes.keep(work.store, slot)
         cache.cut(slot, work.plan.cached)
 
     def payload(self, work: Work) -> Tensor:
@@ -153,10 +160,12 @@ class BranchRunner:
 
     def settle(self, owners: Mapping[int, int], pending: Sequence[Work]) -> tuple[bool, ...]:
         """Forget all but the requests in flight (slot → request) and what is staged for their next commits.
+        Newcomers have no stored prefixes, so nobody keeps any.
 
         `pending`: per such commit, the work that staged its K/V. Says of each whether they are
         here, staged or committed.
         """
+        self.prefixes.clear()
         steps = {work.slot: work.plan.step for work in pending}
         for slot, had in enumerate(self.cache.owner):
             owner, staged = owners.get(slot), self._staged.get(slot)
@@ -191,16 +200,24 @@ class BranchRunner:
         """Where all branches stage the same K/V one of them does, or, without any, a lane of the kept span alone."""
         plan = work.plan
         evaluations: list[Evaluation] = []
+
+        def add(index: int, ids: list[int], segments: tuple[Segment, ...], keep: Spans) -> None:
+            ids = ids[work.start - plan.start :]
+            segments = tuple(segment for segment in segments if segment[0] > work.start)
+            evaluations.append(Evaluation(work, index, Lane(work.slot, work.start, ids, segments, keep)))
+
         for index in work.branches:
             branch = plan.branches[index]
-            keep = () if plan.shared_keep and evaluations else plan.keep
-            lane = Lane(work.slot, plan.start, plan.input_ids(branch), branch.segments, keep)
-            evaluations.append(Evaluation(work, index, lane))
+            add(
+                index,
+                plan.input_ids(branch),
+                branch.segments,
+                () if plan.shared_keep and evaluations else plan.keep,
+            )
         if plan.keep and plan.shared_keep and not evaluations:
             stop = plan.keep[-1].stop
             segments = tuple(segment for segment in plan.branches[0].segments if segment[0] <= stop)
-            ids = list(plan.canvas[: stop - plan.start])
-            evaluations.append(Evaluation(work, -1, Lane(work.slot, plan.start, ids, segments, plan.keep)))
+            add(-1, list(plan.canvas[: stop - plan.start]), segments, plan.keep)
         return evaluations
 
     def _forward(self, lanes: list[Lane]) -> tuple[Tensor, list[int], list[Tensor | None]]:
@@ -209,7 +226,7 @@ class BranchRunner:
         positions: list[int] = []
         starts: list[int] = []
         for lane in lanes:
-            reach = max(lane.stop, lane.segments[-1][1])
+            reach = max([lane.stop, *(sees for _, sees in lane.segments)])
             if reach > self.cache.capacity:
                 raise CapacityError(
                     f"{reach} positions do not fit a slot of {self.cache.capacity}; raise max_model_len "
@@ -218,7 +235,7 @@ class BranchRunner:
             starts.append(len(ids))
             ids += lane.ids
             positions += range(lane.start, lane.stop)
-        padding = [0] * (padded_rows(len(ids)) - len(ids))
+        padding = [0] * (padded_rows(max(1, len(ids))) - len(ids))
         attention = SlotAttention(self.cache, lanes, self.kernel)
         hidden: Tensor = self.model(
             torch.tensor(ids + padding, device=self.device),
@@ -228,7 +245,8 @@ class BranchRunner:
         for lane, start, payload in zip(lanes, starts, attention.staged, strict=True):
             if payload is not None:
                 boundary = self.cache.split(payload)[1]
-                boundary.copy_(hidden[start + lane.keep[0].stop - 1 - lane.start])
+                at = lane.keep[0].stop - 1 - lane.start
+                boundary.copy_(hidden[start + at] if at >= 0 else self.cache.boundary[lane.slot])
         return hidden, starts, attention.staged
 
     # Scores

@@ -19,7 +19,8 @@ from typing import TypeAlias
 
 from lopa_ray.budget import BranchBudget
 from lopa_ray.errors import ProtocolError, RequestCancelledError
-from lopa_ray.plan import BranchReport, Plan, StepOutcome, StepPlan, StepReport, Work
+from lopa_ray.plan import BranchReport, Plan, StepOutcome, StepPlan, StepReport, Stored, Work
+from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.session import DecodeSession
 
 
@@ -56,14 +57,22 @@ class _InFlight:
     """What staged that: the last plan and its winner, kept until a step that committed it has succeeded."""
     replay: list[Work] = field(default_factory=list)
     """What every worker must carry out before the session's next step, one after the other; see `Journal`."""
+    prefix: tuple[Stored, ...] = ()
+    """What the current plan takes from earlier requests."""
+    store: Stored | None = None
+    """What the next plan's commit leaves for later ones."""
 
 
 class Scheduler:
     """Requests waiting and in flight; `slots` bounds the latter."""
 
-    def __init__(self, slots: int, budget: BranchBudget | None = None) -> None:
-        """Without a budget every request gets the branches that it asks for."""
+    def __init__(
+        self, slots: int, budget: BranchBudget | None = None, prefixes: PrefixCache | None = None
+    ) -> None:
+        """Without a budget every request gets the branches that it asks for; without `prefixes` nothing is
+        kept of its prompt."""
         self._budget = budget or BranchBudget()
+        self.prefixes = prefixes or PrefixCache(0)
         self.epoch = 0
         """Raised when the workers' membership changes (see `regroup`); older reports are rejected."""
         self._step = 0
@@ -73,6 +82,8 @@ class Scheduler:
         self._running: dict[int, _InFlight] = {}
         self._next_request = 0
         self._ended: list[Event] = []
+        self._forget: tuple[int, ...] = ()
+        """What the current step tells the workers to forget."""
 
     @property
     def in_flight(self) -> int:
@@ -102,11 +113,17 @@ class Scheduler:
 
     def fail(self, request: int, error: Exception) -> None:
         """End a request with an error and free its slot. Unknown ids (ended already) are ignored."""
-        running = self._running.pop(request, None)
+        running = self._running.get(request)
         if running is not None:
-            self._free.append(running.slot)
+            self._leave(request, running)
         if running is not None or self._waiting.pop(request, None) is not None:
             self._ended.append(Failure(request, error))
+
+    def _leave(self, request: int, entry: _InFlight) -> None:
+        del self._running[request]
+        self._free.append(entry.slot)
+        if entry.store is not None:
+            self.prefixes.discard(entry.store)
 
     def cancel(self, request: int) -> None:
         """Free the request's slot at the next step."""
@@ -139,8 +156,9 @@ class Scheduler:
         """Enter an epoch, with other ranks. `sources`: per request, who has the K/V of its pending commit,
         unless every worker does."""
         self.epoch = epoch
+        self.prefixes.clear()
         for request, entry in self._running.items():
-            entry.source = sources.get(request)
+            entry.source, entry.store = sources.get(request), None
 
     def plan(self, num_workers: int, only: int | None = None) -> list[StepPlan]:
         """One plan per worker for the next step; empty when nothing is in flight.
@@ -154,7 +172,7 @@ class Scheduler:
             replay = [replace(work, request=request, slot=slot) for work in session.replay]
             self._running[request] = _InFlight(session, slot, replay=replay)
         for request, entry in list(self._running.items()):
-            entry.plan = None
+            entry.plan, entry.prefix = None, ()
             if only not in (None, request):
                 continue
             if entry.replay:
@@ -163,12 +181,17 @@ class Scheduler:
             try:
                 branches = self._budget.branches(entry.session.settings, len(self._running))
                 entry.plan = entry.session.plan(self.epoch, branches)
+                entry.prefix = self.prefixes.match(self.prefixes.chain(entry.plan))
             except Exception as error:  # whatever is wrong with one request must not end the others
                 self.fail(request, error)
         self._assign(num_workers)
         if all(entry.plan is None for entry in self._running.values()):
             return []
-        return [StepPlan(self.epoch, self._step + 1, self._work(rank)) for rank in range(num_workers)]
+        self._forget = self.prefixes.to_forget
+        return [
+            StepPlan(self.epoch, self._step + 1, self._work(rank), self._forget)
+            for rank in range(num_workers)
+        ]
 
     def _assign(self, num_workers: int) -> None:
         """Each branch goes to the worker with the fewest rows so far; ties to the lowest rank."""
@@ -181,7 +204,7 @@ class Scheduler:
             entry.ranks = {}
             for index, branch in enumerate(plan.branches):
                 rank = load.index(min(load))
-                load[rank] += branch.stop - plan.start
+                load[rank] += branch.stop - plan.start - sum(len(part.span) for part in entry.prefix)
                 entry.ranks[index] = rank
 
     def _work(self, rank: int) -> tuple[Work, ...]:
@@ -195,6 +218,8 @@ class Scheduler:
                 entry.plan,
                 tuple(b for b, r in entry.ranks.items() if r == rank),
                 entry.source,
+                entry.prefix,
+                entry.store,
             )
             for request, entry in self._running.items()
             if entry.plan is not None
@@ -216,6 +241,7 @@ class Scheduler:
             for request, branch_report in report.reports:
                 by_request.setdefault(request, []).append(branch_report)
         self._step += 1
+        self._settle_prefixes()
         events: list[Event] = []
         for request, entry in list(self._running.items()):
             if entry.plan is None:
@@ -233,9 +259,20 @@ class Scheduler:
             self._remember_source(request, entry, plan, outcome)
             events.append(Progress(request, plan, outcome))
             if outcome.finish_reason is not None:
-                del self._running[request]
-                self._free.append(entry.slot)
+                self._leave(request, entry)
+            else:
+                entry.store = self.prefixes.reserve(self.prefixes.chain(plan))
         return events + self.drain()
+
+    def _settle_prefixes(self) -> None:
+        """The workers have done what the current step told them."""
+        self.prefixes.forgotten(self._forget)
+        for entry in self._running.values():
+            if entry.plan is not None:
+                self.prefixes.took(entry.prefix)
+                if entry.store is not None:
+                    self.prefixes.stored(entry.store)
+                    entry.store = None
 
     def _remember_source(self, request: int, entry: _InFlight, plan: Plan, outcome: StepOutcome) -> None:
         """Whom the others receive from; nobody, where everyone staged the same or there are no others."""

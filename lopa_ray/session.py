@@ -32,14 +32,15 @@ from lopa_ray.settings import GenerationSettings
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a session must know of its model: how many ids there are, which are special, and its family."""
+    """What a session must know of its model: how many ids there are, which are special, and where logits point."""
 
     size: int
     mask_token_id: int
     eos_token_id: int
     stop_token_ids: tuple[int, ...] = ()
     """Ids that end an answer like EOS, as the checkpoint says."""
-    family: str = ""
+    shifted: bool = False
+    """Row p - 1 of the logits decides position p."""
 
 
 GIVEN = ("prompt", "settings", "vocabulary", "constraint", "replay")
@@ -123,7 +124,7 @@ class DecodeSession(ABC):
         if least > most:
             raise SettingsError(
                 f"the shortest answer that matches the pattern or schema has {least} tokens; max_new_tokens "
-                f"(max_tokens) is {most}: raise it to {least} or more, or loosen the pattern"
+                f"is {most}: raise it to {least} or more, or loosen the pattern"
             )
         raise SettingsError(
             f"no answer of {settings.min_tokens} to {most} tokens matches the pattern or schema; lower min_tokens "

@@ -33,7 +33,7 @@ class SessionFactory:
         template, and anything that is no prompt.
         """
         if isinstance(prompt, str):
-            tokenizer = require_tokenizer(self.tokenizer, self.config.model.folder)
+            tokenizer = require_tokenizer(self.tokenizer)
             if raw or not tokenizer.has_chat_template:
                 return tokenizer.encode(prompt)
             return tokenizer.chat_prompt([{"role": "user", "content": prompt}])
@@ -44,7 +44,7 @@ class SessionFactory:
             and prompt
             and all(isinstance(message, Mapping) for message in prompt)
         ):
-            tokenizer = require_tokenizer(self.tokenizer, self.config.model.folder)
+            tokenizer = require_tokenizer(self.tokenizer)
             return tokenizer.chat_prompt(cast(Sequence[Mapping[str, str]], prompt))
         if isinstance(prompt, Sequence) and not prompt:
             return []
@@ -77,7 +77,7 @@ class SessionFactory:
             return None
         if self._guide is None:
             raise SettingsError(
-                f"{self.config.model.folder}: got a pattern for the answer, but the checkpoint has no tokenizer "
+                "got a pattern for the answer, but the checkpoint has no tokenizer "
                 "that says what its tokens spell; add its files or leave guided_* out"
             )
         return self._guide.constraint(pattern, trusted=settings.guided_regex is None)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.generation_settings import GenerationSettings
-from lopa_ray.selection import check_metric, parse_metric
+from lopa_ray.lookahead_settings import Branches, LookaheadSettings
 
 __all__ = [
     "DECODER_SETTINGS",
@@ -30,41 +30,6 @@ __all__ = [
 
 MAX_STEPS = 2**16
 """Longest schedule of an answer: it is kept in memory as a whole."""
-
-
-class LookaheadSettings(GenerationSettings):
-    """LoPA's lookahead (arXiv 2512.16229), on top of whichever decoder has these settings."""
-
-    num_branches: int = Field(default=1, ge=1, le=1024)
-    """Branches per step, the anchor included; 1 is plain decoding."""
-
-    branch_budget: Literal["fixed", "auto", "load"] = "fixed"
-    """fixed: always num_branches. auto: at most num_branches, as many as have paid off in this request's
-    own steps. load: at most num_branches, fewer while many requests are in flight; the tokens then depend
-    on the load."""
-
-    branch_confidence: str = "mean"
-    """How a branch is scored by its empty positions: mean, or another of `METRICS`, as in bottom(0.3)."""
-
-    creation_confidence_alpha: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Share of the creation confidence (1.0 for the anchor) in the branch's score."""
-
-    anchor: Literal["compete", "win", "omit"] = "compete"
-    """Ablations: let the anchor compete (LoPA), always win, or leave it out while there are forks."""
-
-    lookahead_below: float = Field(default=1.0, ge=0.0, le=1.0)
-    """Early exit: a step has the anchor alone when the probability of every candidate exceeds this."""
-
-    @field_validator("branch_confidence")
-    @classmethod
-    def _known_metric(cls, value: str) -> str:
-        parse_metric(value)
-        return value
-
-    @model_validator(mode="after")
-    def _metric_fits_ranking(self) -> Self:
-        check_metric(self.branch_confidence, self.ranking)
-        return self
 
 
 class BlockSettings(GenerationSettings):
@@ -123,8 +88,9 @@ class LopaSettings(BlockSettings, LookaheadSettings):
 
     decoder: Literal["lopa"] = "lopa"
 
-    num_branches: int = Field(default=4, ge=1, le=1024)
-    """Branches per step, the anchor included; 1 is plain decoding."""
+    num_branches: Branches = 4
+    """Branches per step, the anchor included; 1 is plain decoding. auto: as many as have paid off in this
+    request's own steps, max_branches at most."""
 
 
 class MaskedAnswerSettings(LookaheadSettings):
@@ -132,7 +98,7 @@ class MaskedAnswerSettings(LookaheadSettings):
 
     sampler: Literal["auto", "dream", "llada"] = "auto"
     """Whose published sampler: how a schedule is rounded, what a block's first call fills, and in which
-    precision confidences are computed. auto: that of the model's family."""
+    precision confidences are computed. auto: dream for models whose logits are shifted, as Dream's are."""
 
     block_size: int | None = Field(default=None, ge=1)
     """Positions per block (semi-autoregressive decoding); the last block is cut to fit `max_new_tokens`.
@@ -224,7 +190,8 @@ class FastDllmSettings(MaskedAnswerSettings):
 
 
 class BlockDiffusionSettings(LookaheadSettings):
-    """Block diffusion (SDAR, arXiv 2510.06303): small blocks one after the other, earlier ones cached exactly."""
+    """Block diffusion (SDAR, arXiv 2510.06303; with sub-blocks Fast-dLLM v2, arXiv 2509.26328): blocks one after
+    the other, earlier ones cached exactly."""
 
     decoder: Literal["block_diffusion"] = "block_diffusion"
 
@@ -232,7 +199,8 @@ class BlockDiffusionSettings(LookaheadSettings):
     """Positions per block, counted from the start of the prompt; what the model was trained with."""
 
     denoising_steps: int | None = Field(default=None, ge=1)
-    """Forward passes per block over which its positions are spread evenly. None: one per position."""
+    """Forward passes per block (per sub-block, where there are any) over which its positions are spread
+    evenly. None: one per position."""
 
     remasking: Literal["low_confidence_dynamic", "low_confidence_static", "sequential", "entropy_bounded"] = (
         "low_confidence_dynamic"
@@ -254,6 +222,32 @@ class BlockDiffusionSettings(LookaheadSettings):
     fuse_store: bool = False
     """The pass that caches a finished block is also the next block's first one: the same tokens from one
     pass fewer per block. The published decoder has a pass of its own for it."""
+
+    sub_block_size: int | None = Field(default=None, ge=1)
+    """Fast-dLLM v2: a block is filled in parts of this size, one after the other. None: as a whole."""
+
+    sub_block_cache: bool = False
+    """Passes on a sub-block feed it alone, and read K/V around it as a pass on the whole block left them. Such a
+    pass begins each sub-block; others follow while its first position is masked."""
+
+    @model_validator(mode="after")
+    def _sub_blocks_fit(self) -> Self:
+        size = self.sub_block_size
+        if size is None and self.sub_block_cache:
+            raise ValueError(
+                "sub_block_cache without sub_block_size: there is nothing to cache around; set sub_block_size "
+                "or leave sub_block_cache out"
+            )
+        if size is not None and self.block_size % size:
+            raise ValueError(
+                f"sub_block_size: got {size}; allowed: a divisor of block_size ({self.block_size})"
+            )
+        if size is not None and self.fuse_store:
+            raise ValueError(
+                "fuse_store with sub_block_size: a pass that caches a block decides the next one's first token "
+                "before any other; leave one of them out"
+            )
+        return self
 
     @model_validator(mode="before")
     @classmethod

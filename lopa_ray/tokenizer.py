@@ -44,9 +44,9 @@ _BYTE_OF = _byte_alphabet()
 class Tokenizer:
     """A checkpoint's tokenizer and chat template. Stateless between calls, and picklable."""
 
-    def __init__(self, backend: Backend, folder: Path, template: ChatTemplate | None) -> None:
-        """`backend` recognises special tokens; `folder` is named in errors."""
-        self._backend, self._folder, self._template = backend, folder, template
+    def __init__(self, backend: Backend, template: ChatTemplate | None) -> None:
+        """`backend` recognises special tokens."""
+        self._backend, self._template = backend, template
         # A twin that reads special tokens as text; a switch on one object would not be thread-safe.
         self._plain = Backend.from_str(backend.to_str())
         self._plain.encode_special_tokens = True
@@ -55,9 +55,9 @@ class Tokenizer:
         self._added = frozenset(added)
         self._special = {i: token for i, token in added.items() if token.special and token.content}
 
-    def __reduce__(self) -> tuple[type[Tokenizer], tuple[Backend, Path, ChatTemplate | None]]:
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[Backend, ChatTemplate | None]]:
         # The twin's switch is not part of its pickled form.
-        return (Tokenizer, (self._backend, self._folder, self._template))
+        return (Tokenizer, (self._backend, self._template))
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Tokenizer | None:
@@ -75,7 +75,7 @@ class Tokenizer:
         backend.no_padding()
         names = _special_names(folder, settings)
         _add_tokens(backend, folder, settings, names)
-        return cls(backend, folder, _read_template(folder, settings, names))
+        return cls(backend, _read_template(folder, settings, names))
 
     @property
     def has_chat_template(self) -> bool:
@@ -128,9 +128,7 @@ class Tokenizer:
         that cannot be rendered, `CheckpointError` for a template that cannot be read.
         """
         if self._template is None:
-            raise PromptError(
-                f"{self._folder}: got chat messages, but the checkpoint has no chat template; send plain text"
-            )
+            raise PromptError("got chat messages, but the checkpoint has no chat template; send plain text")
         ids: list[int] = []
         by_text = {token.content: i for i, token in self._special.items()}
         for text, special in self._template.pieces(messages, list(self._special.values())):
@@ -157,11 +155,11 @@ class Tokenizer:
         return list(encoding.ids)
 
 
-def require_tokenizer(tokenizer: Tokenizer | None, path: str | Path) -> Tokenizer:
-    """`tokenizer` itself; raises `PromptError` if the checkpoint `path` has none and text was given."""
+def require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
+    """`tokenizer` itself; raises `PromptError` if the checkpoint has none and text was given."""
     if tokenizer is None:
         raise PromptError(
-            f"{path}: got text, but the checkpoint has no tokenizer (tokenizer.json, or vocab.json and "
+            "got text, but the checkpoint has no tokenizer (tokenizer.json, or vocab.json and "
             "merges.txt); add its files or send token ids"
         )
     return tokenizer

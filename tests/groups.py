@@ -6,6 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from actors.branch_worker import default_runner
 from lopa_ray.config import Config
 from lopa_ray.model.weights import Weights
@@ -38,12 +41,15 @@ SETTINGS: dict[str, GenerationSettings] = {
     ),
     "sampled": LopaSettings(max_new_tokens=64, num_branches=4, temperature=0.8, top_p=0.95, seed=3),
     "d2f": D2FSettings(max_new_tokens=64, block_size=16, stop_at_eos=False),
-    "auto_budget": LopaSettings(max_new_tokens=48, num_branches=8, branch_budget="auto", block_size=16),
+    "auto_budget": LopaSettings(max_new_tokens=48, num_branches="auto", max_branches=8, block_size=16),
     "prefix_cache": FastDllmSettings(
         max_new_tokens=40, block_size=16, cache="prefix", num_branches=4, stop_at_eos=False
     ),
     "random_order": VanillaSettings(max_new_tokens=24, remasking="random", temperature=0.7, num_branches=3),
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=40, num_branches=3, stop_at_eos=False),
+    "sub_blocks": BlockDiffusionSettings(
+        max_new_tokens=40, block_size=16, sub_block_size=4, sub_block_cache=True, num_branches=3
+    ),
     "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
 }
 
@@ -65,8 +71,9 @@ class FaultyRunner:
     peers already wait for them.
     """
 
-    def __init__(self, runner: BranchRunner, hang_s: float, before_exchange: bool) -> None:
+    def __init__(self, runner: BranchRunner, error: Exception, hang_s: float, before_exchange: bool) -> None:
         self._runner = runner
+        self._error = error
         self._hang_s = hang_s
         self._before_exchange = before_exchange
         self._poisoned: set[int] = set()
@@ -85,7 +92,7 @@ class FaultyRunner:
             hit = any(work.branches for work in poisoned)
         if hit:
             time.sleep(self._hang_s)
-            raise RuntimeError("injected fault")
+            raise self._error
         return self._runner.step(plan, exchange)
 
     def _staged_here(self, work: Work) -> bool:
@@ -95,9 +102,27 @@ class FaultyRunner:
 class FaultyFactory:
     """Makes faulty runners; picklable."""
 
-    def __init__(self, hang_s: float = 0.0, before_exchange: bool = False) -> None:
+    def __init__(
+        self,
+        error: Exception = RuntimeError("injected fault"),  # noqa: B008 - never changed
+        hang_s: float = 0.0,
+        before_exchange: bool = False,
+    ) -> None:
+        self._error = error
         self._hang_s = hang_s
         self._before_exchange = before_exchange
 
     def __call__(self, config: Config, weights: Weights | None) -> Any:
-        return FaultyRunner(default_runner(config, weights), self._hang_s, self._before_exchange)
+        runner = default_runner(config, weights)
+        return FaultyRunner(runner, self._error, self._hang_s, self._before_exchange)
+
+
+def overflowing(config: Config, weights: Weights | None) -> BranchRunner:
+    """A runner whose model has no number for the poison, so all that attends to it comes out as NaN; as a factory."""
+    runner = default_runner(config, weights)
+
+    def spoil(module: torch.nn.Module, inputs: tuple[Tensor], rows: Tensor) -> Tensor:
+        return rows.masked_fill((inputs[0] == POISON)[:, None], torch.nan)
+
+    runner.model.embed.register_forward_hook(spoil)
+    return runner

@@ -14,9 +14,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import ray
+from ray.cluster_utils import Cluster
 from served import free_port
 
 START_S = 120.0
+
+TEST_NODE = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
+"""A node of `three_nodes`."""
+
+
+@contextlib.contextmanager
+def three_nodes() -> Iterator[Cluster]:
+    """Ray's test cluster, whose nodes are children of this process; it is connected to the first one."""
+    cluster = Cluster(initialize_head=True, head_node_args={**TEST_NODE, "include_dashboard": False})
+    try:
+        for _ in range(2):
+            cluster.add_node(**TEST_NODE)
+        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
 
 
 @dataclass

@@ -113,15 +113,20 @@ def any_fast_dllm(draw: st.DrawFn) -> FastDllmSettings:
 def any_block_diffusion(draw: st.DrawFn) -> BlockDiffusionSettings:
     """Every rule, with more and fewer passes than positions."""
     common = draw(any_common()) | draw(any_lookahead())
+    size = draw(st.integers(1, 17))
+    common["block_size"] = size
     rules = ["low_confidence_dynamic", "low_confidence_static", "sequential", "entropy_bounded"]
     remasking = draw(st.sampled_from(rules))
     if remasking == "entropy_bounded":
         del common["ranking"]
+    sub_blocks = draw(st.sampled_from([None, *(part for part in range(1, size + 1) if size % part == 0)]))
     return BlockDiffusionSettings(
         remasking=remasking,
         denoising_steps=draw(st.sampled_from([None, 1, 3, 20])),
         eb_threshold=draw(st.sampled_from([0.0, 0.5, 4.0])),
-        fuse_store=draw(st.booleans()),
+        fuse_store=sub_blocks is None and draw(st.booleans()),
+        sub_block_size=sub_blocks,
+        sub_block_cache=sub_blocks is not None and draw(st.booleans()),
         **common,
     )
 

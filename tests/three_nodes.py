@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 
-import ray
 from groups import config
-from ray.cluster_utils import Cluster
+from lost_nodes import lose
+from ray_nodes import three_nodes
 from spread_group import seen
+from trials import Oracle
 
 from actors.engine import RayEngine
 from lopa_ray.errors import CapacityError
@@ -25,21 +26,14 @@ def refusal() -> dict[str, object]:
 
 
 def main() -> None:
-    node = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-    try:
-        for _ in range(2):
-            cluster.add_node(**node)
-        ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+    with three_nodes() as cluster:
         found = {
             "SPREAD": seen({"num_workers": 3, "placement": "SPREAD"}),
             "PACK": seen({"num_workers": 2, "num_cpus": 1.0}),
             "refusal": refusal(),
+            "lost": lose(cluster, Oracle(config()), "workers", seed=1),  # the last one: a node is gone then
         }
-        ray.shutdown()
-        print(json.dumps(found))
-    finally:
-        cluster.shutdown()
+    print(json.dumps(found))  # now that Ray has nothing more to print
 
 
 if __name__ == "__main__":

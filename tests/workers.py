@@ -14,6 +14,7 @@ from lopa_ray.model.checkpoint import load_model
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.plan import BranchReport, StepPlan, StepReport, Work
+from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Event, Scheduler
 from lopa_ray.session import DecodeSession
@@ -50,9 +51,17 @@ def decode_alone(model: Transformer, session: DecodeSession) -> list[list[Bits]]
 class WorkerGroup:
     """Runners that share a scheduler, with K/V handed over in this process."""
 
-    def __init__(self, model: Transformer, workers: int, *, slots: int = 4, max_model_len: int = 96) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        workers: int,
+        *,
+        slots: int = 4,
+        max_model_len: int = 96,
+        prefixes: PrefixCache | None = None,
+    ) -> None:
         self.runners = [BranchRunner(model, slots=slots, max_model_len=max_model_len) for _ in range(workers)]
-        self.scheduler = Scheduler(slots)
+        self.scheduler = Scheduler(slots, prefixes=prefixes)
         self.sources: set[int] = set()
         """Ranks that have sent K/V."""
 

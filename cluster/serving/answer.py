@@ -14,6 +14,8 @@ from cluster.serving.log import Record, log_failure
 from cluster.serving.messages import Accepted, Backend, Message
 from cluster.serving.objects import dumps
 from cluster.serving.reply import Reply
+from cluster.serving.words import Words
+from lopa_ray.errors import PromptError, SettingsError
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Send
@@ -35,6 +37,7 @@ class Answer:
 
     backend: Backend
     reply: Reply
+    words: Words
     record: Record
     running: set[str]
     """Ids of the requests that are being answered."""
@@ -49,6 +52,8 @@ class Answer:
         self.running.add(job.id)
         try:
             await until_gone(receive, self._stream(send) if job.pieces else self._whole(send))
+        except (PromptError, SettingsError) as error:  # the group's, before anything is sent
+            raise self.words.refusal(error, api_error(error, self.retry_after_s)) from None
         finally:
             self.running.remove(job.id)
             self.record.prompt_tokens = self.reply.prompt_tokens

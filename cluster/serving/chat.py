@@ -91,6 +91,7 @@ class ChatRequest(GenerationRequest):
         "web_search_options": (),
         # vLLM's
         "add_generation_prompt": (True,),
+        "add_special_tokens": (False,),
         "chat_template": (),
         "chat_template_kwargs": ({},),
         "continue_final_message": (False,),
@@ -98,6 +99,9 @@ class ChatRequest(GenerationRequest):
         "echo": (False,),
         "include_reasoning": (True, False),
     }
+
+    prompt_field: ClassVar[str] = "messages"
+    listing_field: ClassVar[str] = "top_logprobs"
 
     messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
     """The chat so far."""
@@ -113,6 +117,11 @@ class ChatRequest(GenerationRequest):
 
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     """Add this many most likely tokens at each place. Only with `logprobs`."""
+
+    @property
+    def length_field(self) -> str:
+        """Whichever of the two names was used."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
     @property
     def raw(self) -> bool:

@@ -44,7 +44,7 @@ class Choice:
         self.index, self.session, self.arrived = index, session, arrived
         self.done = False
         self._job = job
-        self._tokenizer = require_tokenizer(tokenizer, f"choice {index}")
+        self._tokenizer = require_tokenizer(tokenizer)
         settings, vocabulary = session.settings, session.vocabulary
         self._answer = Answer(len(session.prompt), settings, session.ends, keep_trace=False)
         self._stream = TextStream(self._tokenizer.decode, vocabulary.mask_token_id, session.ends, job.stop)

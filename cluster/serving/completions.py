@@ -43,7 +43,14 @@ def _is_ids(value: Any) -> bool:
 class CompletionRequest(GenerationRequest):
     """A text completion: no chat template is applied."""
 
-    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {**GenerationRequest.off, "suffix": ()}
+    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **GenerationRequest.off,
+        "add_special_tokens": (True,),  # vLLM's
+        "suffix": (),
+    }
+
+    prompt_field: ClassVar[str] = "prompt"
+    listing_field: ClassVar[str] = "logprobs"
 
     prompt: Annotated[
         list[str | list[int]],

@@ -8,13 +8,17 @@ from reprlib import Repr
 from typing import Any
 
 from lopa_ray.errors import (
+    CheckpointError,
     DeadlineError,
     LopaError,
     OverloadedError,
     PromptError,
     PromptTooLongError,
     RequestCancelledError,
+    ScoreError,
     SettingsError,
+    StepLimitError,
+    WorkerError,
 )
 
 _KINDS = {429: "rate_limit_error", 499: "request_cancelled"}
@@ -26,6 +30,9 @@ _STATUS: tuple[tuple[type[LopaError], int, str], ...] = (
     (OverloadedError, 429, "queue_full"),
     (RequestCancelledError, 499, "request_cancelled"),
     (DeadlineError, 504, "deadline_exceeded"),
+    (WorkerError, 500, "step_failed"),
+    (ScoreError, 500, "step_failed"),
+    (StepLimitError, 500, "step_failed"),
     (LopaError, 503, "unavailable"),
 )
 """The first that fits decides."""
@@ -65,14 +72,15 @@ def bad_value(param: str, message: str) -> ApiError:
 
 
 def api_error(error: Exception, retry_after_s: int) -> ApiError:
-    """What a client is told about an error. One that is none of ours shows nothing of its inside."""
+    """What a client is told about an error. One that is none of ours shows nothing of its inside, nor does one about
+    the model's files, which says where they lie."""
     if isinstance(error, ApiError):
         return error
     for kind, status, code in _STATUS:
-        if isinstance(error, kind):
+        if isinstance(error, kind) and not isinstance(error, CheckpointError):
             headers = {"Retry-After": str(retry_after_s)} if status in (429, 503) else {}
-            if status == 504:
-                # OpenAI's client repeats every 5xx; a repeated request would run into its deadline again.
+            if status in (500, 504):
+                # OpenAI's client repeats every 5xx; a repeated request would run into the same again.
                 headers["X-Should-Retry"] = "false"
             message = str(error)
             if len(message) > LONGEST_MESSAGE:

@@ -24,6 +24,10 @@ def make_job(request_id: str, request: GenerationRequest, limits: HttpSettings) 
         raise bad_value("stream_options", "only has a meaning with stream: true; leave it out")
     if options.stream_canvas and not request.stream:
         raise bad_value("lopa.stream_canvas", "needs stream: true; add that, or leave it out")
+    if options.partial and options.deadline is None:
+        raise bad_value(
+            "lopa.partial", "got true without a deadline, at which alone it has a meaning; add lopa.deadline"
+        )
     if request.best_of not in (None, n):
         raise bad_value(
             "best_of", f"got {request.best_of} with n {n}; other candidates are not made: leave it out"

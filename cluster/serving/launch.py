@@ -22,9 +22,9 @@ from cluster.serving.auth import VARIABLE, load_api_keys
 from cluster.serving.serve_file import read_serve_file
 from cluster.serving.settings import ServeSettings
 from lopa_ray.config import Config
-from lopa_ray.errors import ClusterError, SettingsError
+from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.model.checkpoint import load_config
-from lopa_ray.tokenizer import Tokenizer, require_tokenizer
+from lopa_ray.tokenizer import Tokenizer
 
 LOCAL = "local"
 """The address of a Ray that is started for the server, and ends with it."""
@@ -90,7 +90,11 @@ class Launch:
         for entry in settings.models:
             folder = entry.load().model.folder
             load_config(folder)
-            require_tokenizer(Tokenizer.from_pretrained(folder), folder)
+            if Tokenizer.from_pretrained(folder) is None:
+                raise CheckpointError(
+                    f"{folder}: the checkpoint has no tokenizer (tokenizer.json, or vocab.json and merges.txt), and a "
+                    "server is sent text; add its files"
+                )
         assemble(self.args, self.deployments)
         if _address() == LOCAL:
             keys = load_api_keys(settings.api_keys_file, {**os.environ, **self.environment})

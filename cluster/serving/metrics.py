@@ -48,8 +48,15 @@ class GroupMetrics:
             tag_keys=("model", "kind"),
         )
         self._workers = Gauge("lopa_workers", "Live branch workers.", **tags)
+        self._wanted = Gauge("lopa_workers_wanted", "Branch workers that there should be.", **tags)
         self._slots = Gauge("lopa_slots_used", "Cache slots in use.", **tags)
         self._waiting = Gauge("lopa_requests_waiting", "Requests that wait for a slot in the group.", **tags)
+        self._hits = Counter("lopa_prefix_hits", "Requests that found the beginning of their prompt.", **tags)
+        self._saved = Counter(
+            "lopa_prefix_positions", "Prompt positions that were not computed again.", **tags
+        )
+        self._prefixes = (0, 0)
+        """What both stood at."""
 
     def on_step(self, batch: StepEvents) -> None:
         """After every step of the group."""
@@ -81,5 +88,13 @@ class GroupMetrics:
     def on_status(self, status: MasterStatus) -> None:
         """Now and then."""
         self._workers.set(0 if status.broken else status.workers, tags=self._model)
+        self._wanted.set(status.wanted, tags=self._model)
         self._slots.set(status.in_flight, tags=self._model)
         self._waiting.set(status.waiting, tags=self._model)
+        # Of the group: another one, in place of a lost one, begins anew.
+        now = (status.prefix_hits, status.prefix_positions)
+        before = self._prefixes if now >= self._prefixes else (0, 0)
+        for counter, new, old in zip((self._hits, self._saved), now, before, strict=True):
+            if new > old:
+                counter.inc(new - old, tags=self._model)
+        self._prefixes = now

@@ -46,7 +46,7 @@ class LopaOptions(Part):
     """Seconds after which the request ends with 504."""
 
     partial: bool | None = None
-    """At the deadline, the error carries what was decided so far."""
+    """At the deadline, the error carries what was decided so far. Only with `deadline`."""
 
     stream_canvas: bool | None = None
     """In a stream, send the whole canvas and the race of branches after every step."""

@@ -11,8 +11,10 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from cluster.serving.errors import show
 from cluster.serving.fields import LARGEST, Part
 from cluster.serving.messages import Prompt
-from cluster.serving.options import LopaOptions
+from cluster.serving.options import DECODE_KEYS, OPENAI_NAMES, LopaOptions
 from cluster.serving.structured import StructuredRequest
+from cluster.serving.words import Words
+from lopa_ray.generation_settings import GUIDED
 
 
 def _listed(value: Any) -> Any:
@@ -52,23 +54,28 @@ class GenerationRequest(StructuredRequest, ABC):
         "service_tier": ("auto", "default"),
         "store": (False,),
         # vLLM's
-        "add_special_tokens": (),
         "allowed_token_ids": (),
         "bad_words": ([],),
+        "cache_salt": (),
         "detokenize": (True,),
         "include_stop_str_in_output": (False,),
+        "kv_transfer_params": ({},),
         "length_penalty": (1,),
         "logits_processors": ([],),
+        "media_io_kwargs": ({},),
         "min_p": (0,),
+        "mm_processor_kwargs": ({},),
         "priority": (0,),
         "prompt_logprobs": (),
         "repetition_penalty": (1,),
+        "request_id": (),
         "return_token_ids": (False,),
         "return_tokens_as_token_ids": (False,),
         "skip_special_tokens": (True,),
         "spaces_between_special_tokens": (True,),
         "truncate_prompt_tokens": (),
         "use_beam_search": (False,),
+        "vllm_xargs": ({},),
     }
 
     model: str
@@ -132,6 +139,25 @@ class GenerationRequest(StructuredRequest, ABC):
 
     lopa: LopaOptions | None = None
     """Decode settings, and what OpenAI's API has no word for."""
+
+    def words(self) -> Words:
+        """How this request names what a group may refuse."""
+        pattern = next(iter(self.guides()), None)
+        fields = {name: name for name in OPENAI_NAMES} | {name: f"lopa.{name}" for name in DECODE_KEYS}
+        fields |= {"max_new_tokens": self.length_field, "top_logprobs": self.listing_field}
+        fields |= {name: pattern for name in GUIDED if pattern is not None}
+        return Words(self.prompt_field, fields, pattern)
+
+    prompt_field: ClassVar[str]
+    """What has the prompt."""
+
+    listing_field: ClassVar[str]
+    """What says how many most likely tokens to list."""
+
+    @property
+    def length_field(self) -> str:
+        """What says how many tokens the answer has."""
+        return "max_tokens"
 
     @property
     @abstractmethod

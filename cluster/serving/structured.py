@@ -120,8 +120,8 @@ class StructuredRequest(Part):
     guided_choice: Choices | None = None
     """The answer is one of these."""
 
-    def guide(self) -> dict[str, Any]:
-        """The decode setting that is asked for, if any. Raises ApiError for more than one."""
+    def guides(self) -> dict[str, tuple[str, Any]]:
+        """Each field that asks for something, with the decode setting that it means and its value."""
         wanted = self.structured_outputs or StructuredOutputs()
         asked: dict[str, tuple[str, Any]] = {
             "response_format": ("guided_json", self.response_format and self.response_format.schema_text),
@@ -133,7 +133,12 @@ class StructuredRequest(Part):
             "guided_regex": ("guided_regex", self.guided_regex),
             "guided_choice": ("guided_choice", self.guided_choice),
         }
-        given = [name for name, (_, value) in asked.items() if value is not None]
+        return {name: (setting, value) for name, (setting, value) in asked.items() if value is not None}
+
+    def guide(self) -> dict[str, Any]:
+        """The decode setting that is asked for, if any. Raises ApiError for more than one."""
+        given = self.guides()
         if len(given) > 1:
-            raise bad_value(given[1], f"got it beside {given[0]}; an answer has one shape: give one of them")
-        return dict(asked[name] for name in given)
+            first, second, *_ = given
+            raise bad_value(second, f"got it beside {first}; an answer has one shape: give one of them")
+        return dict(given.values())

@@ -67,7 +67,7 @@ def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> "APIRou
         record.model = asked.model
         usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
         reply = reply_kind(asked.model, job, include_usage=usage)
-        return Exchange(Answer(backend(), reply, record, running, settings.retry_after_s))
+        return Exchange(Answer(backend(), reply, asked.words(), record, running, settings.retry_after_s))
 
     def known(model: str) -> None:
         check_model(model, backend().models)

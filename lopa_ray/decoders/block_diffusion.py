@@ -3,6 +3,11 @@
 Attention is block-causal with blocks counted from position 0, so the prompt's tail shares the first block
 with masks. K/V enter the cache from a call on decided tokens alone, which by itself decides nothing, unless
 `fuse_store` feeds the next block behind it.
+
+Fast-dLLM v2 (arXiv 2509.26328) fills a larger block by sub-blocks, from the left. Its logits are shifted, so the
+last row of the call that caches a block decides the next one's first token. With its sub-block cache, calls on the
+whole block leave K/V of all of it, and calls on the sub-block alone read what lies around it from there. Calls are
+on the whole block as long as the sub-block's first position is masked: the row that decides it lies before.
 """
 
 from __future__ import annotations
@@ -25,6 +30,10 @@ class BlockDiffusionSession(BlockwiseSession):
         super()._begin()
         self._cached = 0
         """End of what is in the cache, or staged for it."""
+
+    def _plan(self, num_branches: int) -> Plan:
+        """K/V that other calls read depend on no fork."""
+        return super()._plan(1 if self._stores_block else num_branches)
 
     @property
     def sampling(self) -> Sampling:
@@ -54,30 +63,64 @@ class BlockDiffusionSession(BlockwiseSession):
         start = position - position % size
         return range(start, min(start + size, self.max_len))
 
+    @property
+    def _part(self) -> range:
+        """The part of the current block that calls fill: all of it, or the first sub-block that has masks."""
+        block, size = self._block, self.settings.sub_block_size
+        masked = self._masked(block)
+        if size is None or not masked:
+            return block
+        start = masked[0] - (masked[0] - block.start) % size
+        return range(start, min(start + size, block.stop))
+
+    @property
+    def _stores_block(self) -> bool:
+        """Whether the coming call leaves K/V of all of the current block for others on its sub-block."""
+        if not self.settings.sub_block_cache or self._cached < self._block.start:
+            return False
+        return self._calls == 0 or self._ids[self._part.start] == self.vocabulary.mask_token_id
+
     def _window(self) -> Window:
-        block, fed = self._block, range(self._cached, self._block.start)
-        cached = (range(self._cached),) if self._cached else ()
-        if not fed:
-            return Window(block, self._segments(block), self._open, cached)
-        scored = range(fed.stop, fed.stop)
+        block, part, fed = self._block, self._part, range(self._cached, self._block.start)
+        if fed:
+            return self._storing(fed)
+        scored = range(max(part.start, len(self.prompt)), part.stop)
+        cached = (range(block.start),) if block.start else ()
+        if self._stores_block:
+            return Window(block, self._segments(block), scored, cached, (block,), True)
+        if self.settings.sub_block_cache:
+            around = (range(part.start), range(part.stop, block.stop))
+            return Window(part, ((part.stop, block.stop),), scored, tuple(span for span in around if span))
+        return Window(block, self._segments(block), scored, cached)
+
+    def _storing(self, fed: range) -> Window:
+        """Of the call that caches decided blocks."""
+        block, keep = self._block, (fed,)
+        scored = range(block.start, block.start)
         if self.settings.fuse_store:
-            fed, scored = range(fed.start, block.stop), self._open
-        return Window(fed, self._segments(fed), scored, cached, (range(fed.start, block.start),), True)
+            scored = self._open
+        elif self.settings.sub_block_size and self.vocabulary.shifted and self._open.start == block.start:
+            scored = range(block.start, block.start + 1)
+        fed = range(fed.start, max(fed.stop, scored.stop))
+        cached = (range(fed.start),) if fed.start else ()
+        return Window(fed, self._segments(fed), scored, cached, keep, True)
 
     def _segments(self, span: range) -> tuple[Segment, ...]:
         stops: list[int] = []
         while not stops or stops[-1] < span.stop:
-            stops.append(self._block_after(stops[-1] if stops else span.start).stop)
+            stops.append(min(span.stop, self._block_after(stops[-1] if stops else span.start).stop))
         return tuple((stop, stop) for stop in stops)
 
     def _turn(self, plan: Plan) -> None:
-        if plan.keep:
+        if plan.keep and plan.keep[-1].stop <= self._block.start:
             self._cached = plan.keep[-1].stop
+        if not self._masked(plan.scored):
+            self._calls = 0  # the next call begins a sub-block
         if not self.exhausted:
             super()._turn(plan)
 
     def _chosen(self, scores: dict[int, Score]) -> list[int]:
-        settings, size = self.settings, self.settings.block_size
+        settings, size = self.settings, self.settings.sub_block_size or self.settings.block_size
         steps = settings.denoising_steps or size
         # With fewer masks than a whole block has, or none left to fill by the schedule, one goes on.
         share = max(1, even_share(size, steps, self._calls)) if self._calls < steps else 1

@@ -26,7 +26,7 @@ class MaskedAnswerSession(BlockwiseSession):
     def _dream(self) -> bool:
         """Whether it follows Dream's sampler, and not LLaDA's."""
         sampler = self.settings.sampler
-        return (self.vocabulary.family == "dream") if sampler == "auto" else sampler == "dream"
+        return self.vocabulary.shifted if sampler == "auto" else sampler == "dream"
 
     @property
     def sampling(self) -> Sampling:

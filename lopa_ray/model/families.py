@@ -71,6 +71,20 @@ DREAM = Family(
     written=_QWEN_WRITTEN,
 )
 
+FAST_DLLM_V2 = Family(
+    name="fast_dllm_v2",
+    model_type="Fast_dLLM_Qwen",
+    architecture="Fast_dLLM_QwenForCausalLM",
+    keys=_QWEN_KEYS,
+    # As above; the mask token is a constant of the published code.
+    defaults={"tie_word_embeddings": False, "rope_theta": 10000.0, "mask_token_id": 151665},
+    supported=_QWEN_SUPPORTED,
+    modules=_QWEN_MODULES,
+    shifted=True,
+    qkv_bias=True,
+    written=_QWEN_WRITTEN,
+)
+
 SDAR = Family(
     name="sdar",
     model_type="sdar",
@@ -157,7 +171,7 @@ LLADA = Family(
     },
 )
 
-FAMILIES: tuple[Family, ...] = (DREAM, LLADA, SDAR)
+FAMILIES: tuple[Family, ...] = (DREAM, LLADA, SDAR, FAST_DLLM_V2)
 
 
 def find_family(raw: Json, where: str) -> Family:

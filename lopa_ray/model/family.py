@@ -78,7 +78,7 @@ class Family:
                 "be even; correct the file"
             )
         vocab = reader.size("vocab_size")
-        ids = {key: _token_id(key, raw, generation, vocab, where) for key in _IDS}
+        ids = {key: _token_id(key, {**self.defaults, **raw}, generation, vocab, where) for key in _IDS}
         for key in ("mask_token_id", "eos_token_id"):
             if ids[key] is None:
                 raise CheckpointError(

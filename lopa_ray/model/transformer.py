@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.quantized import layer_linear
+from lopa_ray.model.quantized import has_int8_kernel, layer_linear
 
 
 class Attend(Protocol):
@@ -73,11 +73,18 @@ class Layer(nn.Module):
         self.down = layer_linear(config, config.intermediate_size, d)
 
     def forward(self, index: int, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        return self.after(x, attend(index, *self.before(x, cos, sin)))
+
+    def before(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What attention takes of rows x [R, D]: q [R, H, E] and k [R, K, E], rotated, and v [R, K, E]."""
         qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.head_dim))
         q, k, v = qkv.split(self.heads, dim=1)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        mixed = attend(index, rotate(q, cos, sin), rotate(k, cos, sin), v)
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+    def after(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """Rows x [R, D] with what attention gave, mixed [R, H, E], and the MLP's part."""
         x = x + self.o(mixed.flatten(1))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         mlp: Tensor = self.down(F.silu(gate) * up)
@@ -96,6 +103,18 @@ class Transformer(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.embed.weight
+
+    def compile_layers(self, backend: str) -> None:
+        """Have torch.compile make graphs of what a layer does before attention, and of what it does after.
+
+        The same ones serve all layers and any number of rows. Attention stays outside: how many calls it takes,
+        and over how many keys, differs from step to step.
+        """
+        # A graph keeps the answer: trying the kernel is not part of a layer.
+        torch.compiler.assume_constant_result(has_int8_kernel.__wrapped__)  # type: ignore[no-untyped-call]
+        for layer in self.layers:
+            for part in ("before", "after"):
+                setattr(layer, part, torch.compile(getattr(layer, part), backend=backend, dynamic=True))
 
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Run int ids [R] at absolute int positions [R]; returns hidden rows [R, D] after the last norm."""

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
 
 import pytest
 import ray
-from groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config
+import torch
+from groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config, overflowing
+from marks import also_long
 from trials import PATIENCE_S, actor_pids, end
 
 from actors.engine import RayEngine
 from lopa_ray.answer import GenerationResult, TraceStep
 from lopa_ray.config import Config
 from lopa_ray.engine import OnStep
-from lopa_ray.errors import CapacityError, CheckpointError, ClusterError, WorkerError, WorkerLostError
+from lopa_ray.errors import (
+    CapacityError,
+    CheckpointError,
+    ClusterError,
+    ScoreError,
+    WorkerError,
+    WorkerLostError,
+)
 from lopa_ray.local import LocalEngine
 
 
@@ -27,17 +37,29 @@ def wait_until_gone() -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize(
-    "before_exchange", [False, True], ids=["in a forward", "while others wait for its K/V"]
-)
-def test_a_fault_ends_the_request_that_caused_it_and_no_other(before_exchange: bool) -> None:
+NO_MEMORY = r"CUDA out of memory\. Tried.* needs more memory than there is: lower num_branches"
+
+FAULTS = {
+    "in a forward": (FaultyFactory(), WorkerError, "RuntimeError: injected fault"),
+    "while others wait for its K/V": (FaultyFactory(before_exchange=True), WorkerError, "injected fault"),
+    "out of memory": (
+        FaultyFactory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")),
+        WorkerError,
+        NO_MEMORY,
+    ),
+    "NaN in logits": (overflowing, ScoreError, r"scores in step 1 are no numbers \(NaN\)"),
+}
+
+
+@pytest.mark.parametrize("fault", [*list(FAULTS)[1:], *also_long("in a forward")])
+def test_a_fault_ends_the_request_that_caused_it_and_no_other(fault: str) -> None:
     settings, local = SETTINGS["two_phase"], LocalEngine.from_config(config())
-    factory = FaultyFactory(before_exchange=before_exchange)
+    factory, kind, message = FAULTS[fault]
     with RayEngine.from_config(config(), runner_factory=factory) as engine:
         prompts = [*PROMPTS[:2], [5, POISON], *PROMPTS[2:]]
         results = dict(engine.run([engine.session(prompt, settings) for prompt in prompts]))
         error = results.pop(2)
-        assert isinstance(error, WorkerError) and "injected fault" in str(error)
+        assert isinstance(error, kind) and re.search(message, str(error))
         for index, result in results.items():
             assert isinstance(result, GenerationResult)
             assert result.token_ids == local.generate(prompts[index], settings).token_ids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from groups import PROMPTS, SETTINGS, config
@@ -13,11 +14,11 @@ from lopa_ray.errors import ProtocolError
 from lopa_ray.local import LocalEngine
 from lopa_ray.settings import LopaSettings
 
-GROUPS = {
-    "1 worker": {"num_workers": 1},
-    "2 workers": {"num_workers": 2},
-    "4 workers": {"num_workers": 4},
-    "2 workers, object store": {"num_workers": 2, "transfer": "object_store"},
+GROUPS: dict[str, dict[str, dict[str, Any]]] = {
+    "1 worker": {"group": {"num_workers": 1}},
+    "2 workers": {"group": {"num_workers": 2}},
+    "4 workers, stored prefixes": {"group": {"num_workers": 4}, "model": {"prefix_cache_positions": 150}},
+    "2 workers, object store": {"group": {"num_workers": 2, "transfer": "object_store"}},
 }
 
 
@@ -28,7 +29,7 @@ def local() -> LocalEngine:
 
 @pytest.fixture(scope="module", params=GROUPS)
 def group(request: pytest.FixtureRequest) -> Iterator[RayEngine]:
-    with RayEngine.from_config(config(group=GROUPS[request.param])) as engine:
+    with RayEngine.from_config(config(**GROUPS[request.param])) as engine:
         yield engine
 
 
@@ -45,6 +46,16 @@ def test_same_tokens_as_local_alone_and_batched(group: RayEngine, local: LocalEn
     assert batched == expected
     assert essence(group.generate(PROMPTS[2], settings, trace=True)) == expected[2]
     assert_caches_agree(group)
+
+
+def test_prefixes_are_stored_as_the_configuration_says(group: RayEngine, local: LocalEngine) -> None:
+    settings, before = SETTINGS["block_diffusion"], group.status()
+    for prompt in (PROMPTS[2], [*PROMPTS[2][:30], 3]):
+        assert group.generate(prompt, settings).token_ids == local.generate(prompt, settings).token_ids
+    stored, now = group.config.model.prefix_cache_positions > 0, group.status()
+    assert now.prefix_hits - before.prefix_hits >= stored
+    assert now.prefix_positions - before.prefix_positions >= 28 * stored
+    assert stored or now.prefix_hits == 0
 
 
 def test_mixed_settings_in_flight_together(group: RayEngine, local: LocalEngine) -> None:

@@ -9,10 +9,12 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
+from fates import Fates
 from groups import PROMPTS, SETTINGS, config
-from trials import PATIENCE_S, actor_pids, end
+from trials import PATIENCE_S, WORKERS, Oracle, actor_pids, end, fated
 
 from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
@@ -134,12 +136,27 @@ def test_a_group_that_cannot_be_replaced_in_time_is_one_clear_error_for_each_req
 
 
 @pytest.mark.long
-def test_an_asyncio_program_sees_a_pause_and_the_rest(undisturbed: Undisturbed) -> None:
+def test_the_first_that_takes_over_is_lost_as_well(tmp_path: Path, oracle: Oracle) -> None:
+    """As when Ray puts it on a node that is gone, and does not know yet."""
+    with fated(tmp_path, oracle) as (trial, fates):
+
+        def happens() -> None:
+            fates.lay("load")
+            strike("Master")
+
+        trial.batch(6, happens)
+        assert not fates.waiting
+        trial.until_there_are(WORKERS)
+
+
+@pytest.mark.long
+def test_an_asyncio_program_sees_a_pause_and_the_rest(undisturbed: Undisturbed, tmp_path: Path) -> None:
     draw = random.Random(3)
     asked = requests(draw, 6)
 
     async def main() -> None:
-        engine = await AsyncRayEngine.start(config())
+        fates = Fates(tmp_path)
+        engine = await AsyncRayEngine.start(config(), runner_factory=fates)
         lost = asyncio.Event()
 
         async def one(request: Request, after: int) -> list[StepOutcome]:
@@ -150,6 +167,7 @@ def test_an_asyncio_program_sees_a_pause_and_the_rest(undisturbed: Undisturbed) 
                 async for _, outcome, _ in steps:
                     got.append(outcome)
                     if len(got) == after:
+                        fates.lay("load")  # for one of those who take over; others follow
                         strike("Master")
                         lost.set()
             return got
@@ -164,6 +182,7 @@ def test_an_asyncio_program_sees_a_pause_and_the_rest(undisturbed: Undisturbed) 
                 *got, last = await asyncio.gather(*tasks, late(asked[0]))
             assert got == [undisturbed[request] for request in asked]
             assert last == undisturbed[asked[0]]
+            assert not fates.waiting
             assert (await engine.status()).in_flight == 0
         finally:
             engine.close()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
@@ -23,7 +25,14 @@ RECOVERY_S = 90.0
 
 WORKER, MASTER, REPLICA = "ray::BranchWorker", "ray::Master", "ray::ServeReplica"
 
+ROUNDS = 7
+"""Of losses, with eight requests each."""
+
 HELD = {name: Ask(settings=SLOW, model=name) for name in ("first", "second")}
+
+HALF = {"max_new_tokens": 150, "min_tokens": 150}
+"""On top of SLOW, for many rounds."""
+
 WORKERS = {"first": 1, "second": 2}
 MODELS = [{"id": name, "group": {"num_workers": WORKERS[name], "num_cpus": 0.25}} for name in HELD]
 
@@ -62,11 +71,13 @@ def cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def ask_all(client: httpx.Client, pool: ThreadPoolExecutor) -> dict[str, list[Future[httpx.Response]]]:
-    """Two requests to each model, which are being decoded when this returns."""
+def ask_all(
+    client: httpx.Client, pool: ThreadPoolExecutor, asks: Mapping[str, Ask] = HELD, number: int = 2
+) -> dict[str, list[Future[httpx.Response]]]:
+    """So many requests to each model, which are being decoded when this returns."""
     asked = {
-        name: [pool.submit(client.post, CHAT, json=ask.body()) for _ in range(2)]
-        for name, ask in HELD.items()
+        name: [pool.submit(client.post, CHAT, json=ask.body()) for _ in range(number)]
+        for name, ask in asks.items()
     }
     time.sleep(0.5)
     assert not any(response.done() for each in asked.values() for response in each)
@@ -113,7 +124,6 @@ def test_a_stream_goes_on_when_all_workers_of_its_group_are_lost(
     assert client.get("/health").json()["status"] == "ok"
 
 
-@pytest.mark.long
 def test_a_lost_replica_costs_the_requests_of_its_group_only(
     server: Served, client: httpx.Client, held: dict[str, Told]
 ) -> None:
@@ -137,6 +147,49 @@ def test_a_lost_replica_costs_the_requests_of_its_group_only(
     print(f"another group answered after {time.monotonic() - began:.1f} s")
     wait_until(lambda: not any(process.is_running() for process in group.values()), 20, "the old group to go")
     assert client.get("/health").json()["status"] == "ok"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("title", [MASTER, REPLICA])
+def test_at_random_steps(
+    server: Served,
+    client: httpx.Client,
+    title: str,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """Again and again. What a lost replica was decoding is refused, and answered when it is sent again."""
+    draw = random.Random(title)
+    asks = {name: Ask(settings={**SLOW, **HALF}, model=name) for name in HELD}
+    held = {name: ask.of_server(client) for name, ask in asks.items()}
+    times: list[float] = []
+    asked = refused = 0
+
+    def insist(answer: Future[httpx.Response]) -> float:
+        """Send a refused request again until it is answered; returns when it was."""
+        response = answer.result()
+        while response.status_code == 503:
+            time.sleep(0.5)
+            response = client.post(CHAT, json=asks["first"].body())
+        assert told(response.raise_for_status().json()["choices"][0]) == held["first"]
+        return time.monotonic()
+
+    for _ in range(ROUNDS):
+        lost = family(server, client, "first")[title]
+        with ThreadPoolExecutor(8) as pool:
+            answers = ask_all(client, pool, asks, 4)
+            time.sleep(draw.uniform(0.0, 1.0))
+            lost.kill()
+            killed = time.monotonic()
+            check_answers(answers["second"], held["second"])
+            refused += sum(answer.result().status_code == 503 for answer in answers["first"])
+            times += [insist(answer) - killed for answer in answers["first"]]
+            asked += 8
+    assert refused == (0 if title == MASTER else asked // 2)
+    with capsys.disabled():
+        print(
+            f"\n{title}: {ROUNDS} lost, {asked} requests, {refused} refused, those of the lost group answered after "
+            f"{statistics.median(times):.1f} s (median), {max(times):.1f} s (worst)"
+        )
 
 
 def test_a_lost_worker_costs_no_request_where_another_is_left(

@@ -127,7 +127,7 @@ def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
         "stream_options": {"include_usage": True},
         "lopa": {"stream_canvas": True},
     }
-    texts = {"Branches": "8", "Confidence threshold": "0.8", "Block size": "16", "Temperature": "0.5"}
+    texts = {"Branches": "auto", "Confidence threshold": "0.8", "Block size": "16", "Temperature": "0.5"}
     for name, value in {**texts, "Top p": "0.9", "Seed": "7", "Max tokens": ""}.items():
         page.get_by_label(name).fill(value)
     page.get_by_label("Decoder").select_option("lopa")
@@ -135,7 +135,7 @@ def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
     page.get_by_label("Raw text").check()
     prompt(page).fill("2+2=")
     run(page)
-    lopa = {"num_branches": 8, "confidence_threshold": 0.8, "block_size": 16}
+    lopa = {"num_branches": "auto", "confidence_threshold": 0.8, "block_size": 16}
     assert server.paths[-1] == "/v1/completions"
     assert server.bodies[-1] == {
         "model": "demo",
@@ -149,7 +149,7 @@ def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
     }
     newest = page.locator("#runs tbody tr").first
     expect(newest).to_contain_text("2+2=")
-    expect(newest).to_contain_text("raw · lopa · branches 8")
+    expect(newest).to_contain_text("raw · lopa · branches auto")
     page.get_by_label("Decoder").select_option("d2f")
     expect(page.get_by_label("Branches")).to_be_disabled()
 

@@ -35,6 +35,11 @@ BASES: dict[str, tuple[str, LookaheadSettings]] = {
     "vanilla LLaDA": ("llada-tiny-3l", VanillaSettings(block_size=16, **WHOLE)),
     "LLaDA, prefix cache": ("llada-tiny-3l", FastDllmSettings(cache="prefix", block_size=16, **WHOLE)),
     "SDAR": ("sdar-tiny-3l", BlockDiffusionSettings(block_size=8, **WHOLE)),
+    "sub-blocks": ("dream-tiny-4l", BlockDiffusionSettings(block_size=16, sub_block_size=8, **WHOLE)),
+    "sub-blocks, cached": (
+        "dream-tiny-4l",
+        BlockDiffusionSettings(block_size=16, sub_block_size=8, sub_block_cache=True, **WHOLE),
+    ),
     "SDAR, fused": ("sdar-tiny-3l", BlockDiffusionSettings(fuse_store=True, **WHOLE)),
 }
 

@@ -48,6 +48,8 @@ def test_block_diffusion_caches_decided_blocks_alone(prompt, wanted, model):
     size, total = wanted.block_size, len(prompt) + wanted.max_new_tokens
     for step in steps:
         plan = step.plan
+        if wanted.sub_block_cache and plan.scored:  # see test_sub_blocks.py
+            continue
         assert plan.cached in ((), (range(plan.start),))
         assert plan.start % size == 0
         ends = [min(end, total) for end in range(plan.start + size, total + size, size)]

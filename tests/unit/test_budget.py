@@ -95,11 +95,19 @@ def test_auto_stays_within_bounds(most, races):
 
 
 def test_an_auto_request_decodes_alike_beside_any_others():
-    auto = FIXED.but(branch_budget="auto", num_branches=12)
+    auto = FIXED.but(num_branches="auto", max_branches=12)
     alone = branches_per_step([auto], shared=6)[1]
     assert branches_per_step([auto, SHARING, FIXED], shared=6)[1] == alone
     assert len(set(alone)) > 1
     assert max(alone) <= 12
+
+
+def test_an_auto_request_shares_too_where_it_is_told_to():
+    auto = FIXED.but(num_branches="auto", max_branches=12)
+    pinned, sharing = (
+        branches_per_step([each, SHARING], shared=6)[1] for each in (auto, auto.but(branch_budget="load"))
+    )
+    assert max(pinned) > 3 >= max(sharing[1:-1])
 
 
 def test_sure_candidates_need_no_lookahead():

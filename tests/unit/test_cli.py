@@ -119,11 +119,18 @@ def test_settings_of_a_line_go_on_top(tmp_path: Path) -> None:
         {"token_ids": [5, 6], "settings": {"max_new_tokens": 7, "ignore_eos": True}},
         {"token_ids": [5, 6], "settings": {"decoder": "d2f"}},
         {"token_ids": [5, 6], "settings": {"window_attention": "block_causal", "num_branches": 2}},
+        {"token_ids": [5, 6], "settings": {"num_branches": "auto", "max_branches": 6}},
     )
     assert result.exit_code == 0
     assert found[0]["tokens"] == len(found[0]["token_ids"]) == 7
-    assert [line["decoder"] for line in found] == ["lopa", "d2f", "lopa"]
-    assert [line["num_branches"] for line in found] == [4, 1, 2]
+    assert [line["decoder"] for line in found] == ["lopa", "d2f", "lopa", "lopa"]
+    assert [line["num_branches"] for line in found] == [4, 1, 2, "auto"]
+
+
+@pytest.mark.parametrize(("text", "number"), [("auto", "auto"), ("3", 3)])
+def test_branches_are_a_number_or_left_to_the_request(tmp_path: Path, text: str, number: object) -> None:
+    _, found = batch(tmp_path, [5, 6], options=(*SMALL, "-b", text))
+    assert found[0]["num_branches"] == number
 
 
 def test_a_line_may_change_the_attention_that_the_commit_protocol_follows(tmp_path: Path) -> None:
@@ -181,6 +188,14 @@ def test_mistakes_are_one_line_and_status_2(tmp_path: Path) -> None:
     refused("generate", *SMALL, "--set", "decode.seed={", "x", part="YAML")
     refused("generate", *SMALL, "--decoder", "other", "x", part="other")
     refused("generate", *SMALL, "--decoder", "d2f", "-b", "2", "x", part="num_branches")
+    refused(
+        "generate",
+        *SMALL,
+        "-b",
+        "many",
+        "x",
+        part="got 'many'; allowed: a whole number from 1 to 1024, or auto",
+    )
     refused("generate", *SMALL, "--config", "absent", "x", part="absent")
     refused("generate", "--local", "--model", str(tmp_path / "absent"), "x", part="absent")
     refused("generate", *SMALL, "--input", str(tmp_path / "absent.jsonl"), part="absent.jsonl")

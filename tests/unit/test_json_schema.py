@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lopa_ray.byte_automaton import ByteAutomaton
 from lopa_ray.errors import SettingsError
-from lopa_ray.json_schema import schema_regex
+from lopa_ray.json_schema import MAX_PATTERNS, schema_regex
 from lopa_ray.regex import integers
 
 
@@ -170,3 +171,24 @@ def test_schemas_that_unfold_without_end_are_refused() -> None:
         schema_regex("[" * 100_000)
     with pytest.raises(SettingsError, match="no JSON"):
         schema_regex("{")
+
+
+def _with_patterns(patterns: list[str]) -> str:
+    properties = {f"p{at}": {"type": "string", "pattern": pattern} for at, pattern in enumerate(patterns)}
+    return json.dumps({"type": "object", "properties": properties, "required": list(properties)})
+
+
+def test_patterns_are_tried_out_once_each_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    build = ByteAutomaton.from_regex
+    monkeypatch.setattr(
+        ByteAutomaton, "from_regex", lambda regex: (tried.append(regex), build("a"))[1]
+    )  # a process each, which this test need not wait for
+    assert schema_regex(_with_patterns(["x1", "x2"] * 20)).count("x1") == 20
+    assert sorted(tried) == ["x1", "x2"]
+    schema_regex(_with_patterns([f"y{at}" for at in range(MAX_PATTERNS)]))
+    with pytest.raises(
+        SettingsError, match=rf"p{MAX_PATTERNS}: got more than {MAX_PATTERNS} different patterns"
+    ):
+        schema_regex(_with_patterns([f"z{at}" for at in range(MAX_PATTERNS + 1)]))
+    assert len(tried) == 2 + 2 * MAX_PATTERNS

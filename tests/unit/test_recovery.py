@@ -16,6 +16,7 @@ from workers import Bits, WorkerGroup, bits, decode_alone, tiny
 from lopa_ray.errors import TransferError
 from lopa_ray.journal import Journal
 from lopa_ray.plan import StepPlan, StepReport, Work
+from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.recovery import recover
 from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Progress, Scheduler
@@ -41,17 +42,21 @@ KINDS: dict[str, GenerationSettings] = {
     "dual_cache": FastDllmSettings(max_new_tokens=20, block_size=8, confidence_threshold=0.6),
     "prefix_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="prefix", num_branches=3),
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=20, num_branches=3),
+    "sub_blocks": BlockDiffusionSettings(
+        max_new_tokens=20, block_size=8, sub_block_size=4, sub_block_cache=True, num_branches=3
+    ),
     "dual_cache_of_one": FastDllmSettings(max_new_tokens=9, block_size=1),
     "no_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="none", num_branches=3),
-    "auto_budget": LopaSettings(**FULL, num_branches=8, branch_budget="auto"),
+    "auto_budget": LopaSettings(**FULL, num_branches="auto", max_branches=8),
 }
 
 
 class Chaos(WorkerGroup):
     """Loses workers at random in the middle of steps, and takes new ones in at random."""
 
-    def __init__(self, draw: random.Random, workers: int) -> None:
-        super().__init__(MODEL, workers, slots=3, max_model_len=48)
+    def __init__(self, draw: random.Random, workers: int, stored: int) -> None:
+        super().__init__(MODEL, workers, slots=3, max_model_len=48, prefixes=PrefixCache(stored))
+        self.stored = stored
         self.draw = draw
         self.counts: Counter[str] = Counter()
         self.journals: dict[int, Journal] = {}
@@ -74,7 +79,8 @@ class Chaos(WorkerGroup):
         """Lose everything but the journals; returns the requests' numbers, before and after."""
         self.counts["groups lost"] += 1
         self.runners = [BranchRunner(MODEL, slots=3, max_model_len=48) for _ in range(workers)]
-        self.scheduler = Scheduler(3)
+        self.counts["prefixes"] += self.scheduler.prefixes.hits
+        self.scheduler = Scheduler(3, prefixes=PrefixCache(self.stored))
         numbers = {}
         for request, journal in sorted(self.journals.items()):
             # As over a process border.
@@ -131,15 +137,18 @@ class Chaos(WorkerGroup):
         self.counts["moved"] += any(recovery.sources.values())
 
 
-def run(seed: int, kinds: list[str], requests: int) -> Counter[str]:
-    """Decode with losses and newcomers at random; compare each report with the same request alone."""
+def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[str]:
+    """Decode with losses and newcomers at random; compare each report with the same request alone.
+
+    `stored`: positions that workers keep of prompts; then prompts begin alike."""
     torch.set_num_threads(1)
     draw = random.Random(seed)
-    group = Chaos(draw, draw.randint(1, 4))
+    group = Chaos(draw, draw.randint(1, 4), stored)
     expected: dict[int, list[list[Bits]]] = {}
     canvases: dict[int, list[int]] = {}
     for number in range(requests):
-        prompt, settings = [5, 6, number % 50], KINDS[draw.choice(kinds)]
+        alike = [8] * 9 + [draw.randrange(3)] * 5 if stored else []
+        prompt, settings = [*alike, 5, 6, number % 50 if not stored else 7], KINDS[draw.choice(kinds)]
         alone = group.session(prompt, settings)
         steps = decode_alone(MODEL, alone)
         request = group.submit(group.session(prompt, settings))
@@ -182,6 +191,7 @@ def run(seed: int, kinds: list[str], requests: int) -> Counter[str]:
             first, *others = group.checksums()
             assert all(other == first for other in others)
     assert not canvases
+    group.counts["prefixes"] += group.scheduler.prefixes.hits
     return group.counts
 
 
@@ -190,8 +200,14 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
     counts = run(1, [kind], 40)
     # Nothing is moved where every worker stages its own.
     assert counts["lost"] > 10 and counts["groups lost"] > 2
-    assert counts["moved"] > 2 or kind in ("single_phase", "block_diffusion", "no_cache")
+    assert counts["moved"] > 2 or kind in ("single_phase", "block_diffusion", "sub_blocks", "no_cache")
     assert bool(counts["replayed"]) == (kind != "no_cache")
+
+
+@pytest.mark.parametrize("kinds", [["single_phase", "two_phase_causal"], ["block_diffusion", "sub_blocks"]])
+def test_stored_prefixes_change_no_bit_whoever_is_lost(kinds: list[str]) -> None:
+    counts = run(2, kinds, 40, stored=40)
+    assert min(counts[key] for key in ("lost", "groups lost", "prefixes")) > 2
 
 
 def test_every_way_to_recover_is_taken() -> None:

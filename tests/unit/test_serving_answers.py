@@ -15,13 +15,15 @@ from cluster.serving.completions import CompletionReply
 from cluster.serving.messages import Accepted, Job, Message, Piece, TokenLogprob
 from cluster.serving.objects import ChatChunk, ChatCompletion, Completion, CompletionChunk, ErrorObject
 from lopa_ray.errors import (
+    CheckpointError,
     DeadlineError,
-    LopaError,
     OverloadedError,
     PromptError,
     PromptTooLongError,
     RequestCancelledError,
+    ScoreError,
     SettingsError,
+    WorkerError,
     WorkerLostError,
 )
 
@@ -205,6 +207,9 @@ def test_the_canvas_rides_on_chunks_without_choices(client: httpx.Client) -> Non
         (RequestCancelledError("cancelled"), 499, "request_cancelled"),
         (WorkerLostError("gone"), 503, "unavailable"),
         (DeadlineError("too late"), 504, "deadline_exceeded"),
+        (WorkerError("worker 0 failed: out of memory"), 500, "step_failed"),
+        (ScoreError("NaN"), 500, "step_failed"),
+        (CheckpointError("/secret/folder: a template is wrong"), 500, "internal_error"),
         (KeyError("secret"), 500, "internal_error"),
     ],
 )
@@ -222,8 +227,10 @@ def test_a_refusal_is_an_http_error(
     told = ErrorObject.model_validate(response.json()).error
     assert (response.status_code, told.code) == (status, code)
     assert ("retry-after" in response.headers) == (status in (429, 503))
-    assert response.headers.get("x-should-retry") == ("false" if status == 504 else None)
-    if isinstance(error, LopaError):
+    assert response.headers.get("x-should-retry") == (
+        "false" if code in ("deadline_exceeded", "step_failed") else None
+    )
+    if code != "internal_error":
         assert told.message == str(error)
     else:
         assert "secret" not in response.text

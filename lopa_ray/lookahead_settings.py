@@ -1,0 +1,66 @@
+"""What a request may ask of the lookahead, whichever decoder it is on top of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from lopa_ray.generation_settings import GenerationSettings
+from lopa_ray.selection import check_metric, parse_metric
+
+MAX_BRANCHES = 1024
+
+Branches = Annotated[int, Field(ge=1, le=MAX_BRANCHES)] | Literal["auto"]
+
+
+class LookaheadSettings(GenerationSettings):
+    """LoPA's lookahead (arXiv 2512.16229), for a decoder's settings to build on."""
+
+    num_branches: Branches = 1
+    """Branches per step, the anchor included; 1 is plain decoding. auto: as many as have paid off in this
+    request's own steps, max_branches at most."""
+
+    max_branches: int = Field(default=16, ge=1, le=MAX_BRANCHES)
+    """Most branches per step where num_branches is auto."""
+
+    branch_budget: Literal["fixed", "load"] = "fixed"
+    """fixed: num_branches alone decides. load: fewer while many requests are in flight; the tokens then depend
+    on the load."""
+
+    branch_confidence: str = "mean"
+    """How a branch is scored by its empty positions: mean, or another of `METRICS`, as in bottom(0.3)."""
+
+    creation_confidence_alpha: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the creation confidence (1.0 for the anchor) in the branch's score."""
+
+    anchor: Literal["compete", "win", "omit"] = "compete"
+    """Ablations: let the anchor compete (LoPA), always win, or leave it out while there are forks."""
+
+    lookahead_below: float = Field(default=1.0, ge=0.0, le=1.0)
+    """Early exit: a step has the anchor alone when the probability of every candidate exceeds this."""
+
+    @property
+    def most_branches(self) -> int:
+        """Branches that a step may have, the anchor included."""
+        return self.max_branches if self.num_branches == "auto" else self.num_branches
+
+    @field_validator("num_branches", mode="before")
+    @classmethod
+    def _number_or_auto(cls, value: Any) -> Any:
+        """One message, where each half of the type would have its own."""
+        number = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_BRANCHES
+        if not (number or value == "auto"):
+            raise ValueError(f"got {value!r}; allowed: a whole number from 1 to {MAX_BRANCHES}, or auto")
+        return value
+
+    @field_validator("branch_confidence")
+    @classmethod
+    def _known_metric(cls, value: str) -> str:
+        parse_metric(value)
+        return value
+
+    @model_validator(mode="after")
+    def _metric_fits_ranking(self) -> Self:
+        check_metric(self.branch_confidence, self.ranking)
+        return self

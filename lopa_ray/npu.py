@@ -1,0 +1,65 @@
+"""Ascend NPUs: everything that is used of torch-npu. Written against its published package, not run on hardware.
+
+torch-npu is imported when something is needed of it, never before. `tests/torch_npu.json` records what its
+packages offer, and a test holds every name and keyword in this file against that.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from torch import Tensor
+
+COMPILER = "npu"
+"""torch.compile's backend for NPUs (TorchAir's graph mode), which importing torch-npu registers."""
+
+
+def problem() -> str | None:
+    """Why no NPU can be used in this process, or None."""
+    try:
+        import torch_npu
+    except ImportError as error:
+        return f"torch-npu cannot be imported ({error}); install lopa-ray[npu] and the CANN that its release names"
+    if not torch_npu.npu.is_available():
+        return "torch-npu sees no NPU; look at the driver and at ASCEND_RT_VISIBLE_DEVICES"
+    return None
+
+
+def attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """A `Kernel`: torch-npu's fused attention for inference, in half precision with head dims of 16, 32, 48 ...
+
+    The operator takes dense tensors, and how many of their keys count. So it is handed the whole slot that
+    `keys` and `values` are the first rows of, and nothing is copied but the queries.
+    """
+    import torch_npu
+
+    heads, dim = q.shape[1:]
+    mixed, _ = torch_npu.npu_fused_infer_attention_score(
+        q.transpose(0, 1).contiguous()[None],
+        _slot(keys),
+        _slot(values),
+        actual_seq_lengths_kv=[keys.shape[1]],
+        num_heads=heads,
+        num_key_value_heads=keys.shape[0],
+        scale=dim**-0.5,
+        input_layout="BNSD",
+    )
+    out: Tensor = mixed[0].transpose(0, 1)
+    return out
+
+
+def _slot(view: Tensor) -> Tensor:
+    """First rows [K, L, E] of a slot → the slot [1, K, C, E], over the same memory."""
+    heads, _, dim = view.shape
+    stride = view.stride(0)
+    return view.as_strided((1, heads, stride // dim, dim), (heads * stride, stride, dim, 1))
+
+
+def process_group(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """An HCCL process group over a store of torch.distributed, registered nowhere; for an elastic backend."""
+    import torch_npu
+
+    options = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()
+    options._timeout = timeout
+    return torch_npu._C._distributed_c10d.ProcessGroupHCCL(store, rank, size, options)

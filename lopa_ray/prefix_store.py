@@ -1,0 +1,49 @@
+"""PrefixStore: K/V of prompts that a worker keeps beyond their requests, as `PrefixCache` decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from lopa_ray.cache import KVCache
+from lopa_ray.errors import ProtocolError
+from lopa_ray.plan import Stored
+
+
+class PrefixStore:
+    """Payloads of a cache by id: the K/V of a span, and its last hidden row (see `KVCache.boundary`)."""
+
+    def __init__(self, cache: KVCache) -> None:
+        self._cache = cache
+        self._payloads: dict[int, Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self._payloads)
+
+    def keep(self, entry: Stored, slot: int) -> None:
+        """Keep what a slot has at the entry's span, which has just been committed there."""
+        self._payloads[entry.id] = self._cache.read(slot, (entry.span,))
+
+    def load(self, parts: Sequence[Stored], slot: int) -> None:
+        """Write K/V where a lane would have, and the last part's hidden row. Nothing is committed.
+
+        Raises ProtocolError for an entry that is not here.
+        """
+        for part in parts:
+            payload = self._payloads.get(part.id)
+            if payload is None:
+                raise ProtocolError(f"prefix {part.id} is not here; kept are {sorted(self._payloads)}")
+            kv, boundary = self._cache.split(payload)
+            span = slice(part.span.start, part.span.stop)
+            self._cache.data[slot, :, :, :, span] = kv[:, :, :, : len(part.span)]
+            self._cache.boundary[slot] = boundary
+
+    def forget(self, ids: Iterable[int]) -> None:
+        """Ids that are not here are passed over: a step may be repeated."""
+        for each in ids:
+            self._payloads.pop(each, None)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._payloads.clear()

@@ -1,0 +1,36 @@
+"""Recorded decodes of the published code in fp32 on CUDA."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lopa_ray.conformance import read_cases, replay
+from lopa_ray.local import LocalEngine
+
+pytestmark = pytest.mark.gpu
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+FILES = {
+    "lopa_cases": 85,
+    "lora_cases": 6,
+    "d2f_llada_cases": 12,
+    "dream_generate_cases": 31,
+    "llada_generate_cases": 29,
+    "forward_cases": 18,
+    "sdar/sdar_forward_cases": 10,
+    "sdar/sdar_generate_cases": 48,
+    "sdar/sdar_entropy_bounded_cases": 3,
+}
+"""Cases that pass on the CPU; `tests/unit/test_golden.py` says of the others why they are not supported."""
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_recorded_cases_replay_in_fp32(name: str) -> None:
+    cases = read_cases(GOLDEN / f"{name}.jsonl")
+    found = list(replay(cases, GOLDEN / "models", LocalEngine.from_config, device="cuda"))
+    wrong = [(v.id, v.reason, v.differences[:1]) for v in found if v.status in ("differs", "error")]
+    assert wrong == []
+    assert Counter(verdict.status for verdict in found)["passed"] == FILES[name]

@@ -1,0 +1,45 @@
+"""How long a step takes. Nothing is demanded of it; the record of a run has the numbers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from lopa_ray.device import DEVICES
+from lopa_ray.errors import SettingsError
+from lopa_ray.local import LocalEngine
+from lopa_ray.settings import LopaSettings
+
+pytestmark = pytest.mark.gpu
+
+SDAR_4B = Path(__file__).parents[1] / "golden" / "published" / "sdar-4b-chat"
+
+
+@pytest.fixture(scope="module", params=DEVICES["cuda"].attention)
+def engine(request: pytest.FixtureRequest) -> Iterator[LocalEngine]:
+    """SDAR-4B's shape with random weights."""
+    options = {"load_format": "dummy", "dtype": "bfloat16", "slots": 1, "max_model_len": 640}
+    try:
+        yield LocalEngine.from_pretrained(SDAR_4B, device="cuda", attention=request.param, **options)
+    except SettingsError as error:
+        pytest.skip(str(error))
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("branches", [1, 4, 8])
+def test_a_step_of_a_model_of_real_size(
+    engine: LocalEngine, branches: int, record_property: Callable[[str, object], None]
+) -> None:
+    settings = LopaSettings(max_new_tokens=64, num_branches=branches, ignore_eos=True)
+    prompt = list(range(512))
+    engine.generate(prompt, settings)
+    began = time.perf_counter()
+    result = engine.generate(prompt, settings)
+    milliseconds = 1000 * (time.perf_counter() - began) / result.steps
+    assert result.tokens == 64
+    kernel = engine.config.model.attention
+    record_property(f"SDAR-4B's shape, bf16, prompt of 512, {kernel}, {branches} branches", milliseconds)
