@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 
 from actors.branch_worker import BranchWorker, RunnerFactory, WorkerInfo, default_runner
@@ -29,6 +29,9 @@ def uses_store(config: Config) -> bool:
     shared = config.model.device != "cpu" and config.group.num_accelerators < 1
     return config.group.transfer == "object_store" or (config.group.transfer == "auto" and shared)
 
+
+GONE = (RayActorError, OutOfMemoryError)
+"""What Ray raises for an actor that is no more. The second one: its memory monitor ended it to spare the node."""
 
 _NO_MEMORY = re.compile("out of memory|(allocate|enough) memory", re.IGNORECASE)
 """How torch says it, for CPUs and accelerators."""
@@ -221,7 +224,7 @@ class BranchPool:
             error = task.exception() if task.done() else None
             if not task.done():
                 lost[worker] = f"{name} did not {what} within {timeout:g} s"
-            elif isinstance(error, RayActorError) and not isinstance(error, RayTaskError):
+            elif isinstance(error, GONE) and not isinstance(error, RayTaskError):
                 lost[worker] = f"{name} died: {error}"
             elif error is not None:
                 errors.append(_cause(name, error))
@@ -260,7 +263,7 @@ def _cause(who: str, error: BaseException) -> LopaError:
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, LopaError):
         return cause
-    kind = TransferError if isinstance(cause, RayActorError | ObjectLostError) else WorkerError
+    kind = TransferError if isinstance(cause, (*GONE, ObjectLostError)) else WorkerError
     said = f"{who} failed: {type(cause).__name__}: {cause}"
     if isinstance(cause, MemoryError) or _NO_MEMORY.search(said):
         said += (

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 from ray.util.placement_group import PlacementGroup
 
+from actors.branch_pool import GONE
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
 from actors.clients import Clients, StepEvents
 from actors.crew import Crew
@@ -287,5 +288,5 @@ def unwrapped() -> Iterator[None]:
         if isinstance(error.cause, LopaError):
             raise error.cause from None
         raise
-    except RayActorError as error:
+    except GONE as error:
         raise WorkerLostError(f"the group's master died: {error}") from None

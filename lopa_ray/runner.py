@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -24,17 +24,10 @@ from lopa_ray.model.transformer import Transformer
 from lopa_ray.plan import BranchReport, Segment, Spans, StepPlan, StepReport, Work
 from lopa_ray.prefix_store import PrefixStore
 from lopa_ray.session import Vocabulary
+from lopa_ray.staging import Staging
 
 Exchange: TypeAlias = Callable[[int, Tensor], None]
 """(rank of the source, payload): fills the payload in place with the source's."""
-
-
-@dataclass(slots=True)
-class Staged:
-    """What the branches of one step have ready for a commit: payloads by branch index."""
-
-    step: int
-    payloads: dict[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +66,7 @@ class BranchRunner:
         )
         self._head = Head(model, choosable)
         self._shift = int(config.shifted)
-        self._staged: dict[int, Staged] = {}
+        self._staging = Staging()
         self.prefixes = PrefixStore(self.cache)
 
     @torch.inference_mode()
@@ -97,7 +90,8 @@ class BranchRunner:
         hidden, starts, payloads = self._forward([evaluation.lane for evaluation in evaluations])
         for evaluation, payload in zip(evaluations, payloads, strict=True):
             if payload is not None:
-                self._stage(evaluation, payload)
+                work = evaluation.work
+                self._staging.put(work.slot, work.plan.step, evaluation.branch, payload)
         reports = tuple(self._score(evaluations, hidden, starts))
         return StepReport(plan.epoch, plan.step, reports, committed - began, time.perf_counter() - committed)
 
@@ -108,7 +102,7 @@ class BranchRunner:
         cache, slot, commit = self.cache, work.slot, work.plan.commit
         if cache.owner[slot] != work.request:
             cache.reset(slot, work.request)
-            self._staged.pop(slot, None)
+            self._staging.clear(slot)
         if commit is not None:
             fresh = cache.last_commit[slot] != commit.step
             if work.source is not None or fresh:
@@ -136,25 +130,15 @@ class BranchRunner:
             raise ProtocolError(f"request {work.request} has no commit in step {work.plan.step}")
         if self.cache.owner[work.slot] == work.request and self.cache.last_commit[work.slot] == commit.step:
             return self.cache.read(work.slot, commit.spans)
-        staged = self._staged.get(work.slot)
-        if staged is not None and staged.step == commit.step:
-            if commit.shared:
-                return next(iter(staged.payloads.values()))
-            if commit.branch in staged.payloads:
-                return staged.payloads[commit.branch]
+        staged = self._staging.find(work.slot, commit.step, None if commit.shared else commit.branch)
+        if staged is not None:
+            return staged
         if work.source is None:
             raise ProtocolError(
                 f"request {work.request}: nothing is staged for the commit of step {commit.step}"
             )
         # NaN, so that a source with nothing to send cannot pass off stray memory as K/V.
         return self.cache.payload(sum(map(len, commit.spans))).fill_(torch.nan)
-
-    def _stage(self, evaluation: Evaluation, payload: Tensor) -> None:
-        slot, step = evaluation.work.slot, evaluation.work.plan.step
-        staged = self._staged.get(slot)
-        if staged is None or staged.step != step:
-            staged = self._staged[slot] = Staged(step)
-        staged.payloads[evaluation.branch] = payload
 
     # Changes of membership
 
@@ -168,21 +152,19 @@ class BranchRunner:
         self.prefixes.clear()
         steps = {work.slot: work.plan.step for work in pending}
         for slot, had in enumerate(self.cache.owner):
-            owner, staged = owners.get(slot), self._staged.get(slot)
+            owner = owners.get(slot)
             if owner != had:
                 self.cache.reset(slot, owner)
-            if staged is not None and (owner != had or staged.step != steps.get(slot)):
-                del self._staged[slot]
+                self._staging.clear(slot)
+            self._staging.keep_only(slot, steps.get(slot))
         return tuple(self._holds(work) for work in pending)
 
     def _holds(self, work: Work) -> bool:
         slot, plan = work.slot, work.plan
         if self.cache.last_commit[slot] == plan.step:
             return True
-        staged = self._staged.get(slot)
-        if staged is None or staged.step != plan.step:
-            return False
-        return plan.shared_keep or work.branches[0] in staged.payloads
+        branch = None if plan.shared_keep else work.branches[0]
+        return self._staging.find(slot, plan.step, branch) is not None
 
     def export(self, owners: Mapping[int, int]) -> list[SlotState]:
         """The slots of requests in flight (slot → request), for a worker that joins."""

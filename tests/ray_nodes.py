@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import ray
@@ -94,6 +96,20 @@ def start_node(log: Path, *options: str, prefix: Sequence[str] = ()) -> subproce
             raise AssertionError(f"the node did not start: {log.read_text()}")
         time.sleep(0.2)
     return process
+
+
+def told_by(program: str, *arguments: str, within_s: float = 280) -> Any:
+    """The JSON that a program of this folder prints last. It has a Ray of its own."""
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name(program), *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=within_s,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -3,34 +3,13 @@ of its own."""
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
-from ray_nodes import environment
-
-TESTS = Path(__file__).parents[1]
+from ray_nodes import told_by
 
 ROUNDS = {"workers": 6, "master": 6}
 """Nodes lost; nine requests each."""
-
-
-def told_by(program: str, *arguments: str, within_s: float = 280) -> Any:
-    """The JSON that the program prints last."""
-    done = subprocess.run(
-        [sys.executable, TESTS / program, *arguments],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=within_s,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_a_group_over_three_nodes() -> None:
