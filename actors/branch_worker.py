@@ -1,4 +1,4 @@
-"""BranchWorker: a branch slot of the group. One runner, and its place among the others.
+"""BranchWorker: a branch slot of the group, or a shard of one. One runner, and its place among the others.
 
 A plain class; `BranchPool` wraps it in an actor.
 """
@@ -6,34 +6,37 @@ A plain class; `BranchPool` wraps it in an actor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import ray
 import torch
+from torch import Tensor
 
 from actors.elastic_group import Membership
 from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer
 from actors.parcels import Parcel, pack, unpack
+from actors.shard_group import ShardGroup
 from lopa_ray.cache import SlotChecksum, SlotState, to_bytes
 from lopa_ray.config import Config
 from lopa_ray.errors import ProtocolError
 from lopa_ray.local import load_runner, size_of_weights, weights_of
+from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights
 from lopa_ray.plan import StepPlan, StepReport, Work
 from lopa_ray.runner import BranchRunner
 from lopa_ray.session import Vocabulary
 from lopa_ray.tokenizer import Tokenizer
 
-RunnerFactory: TypeAlias = Callable[[Config, Weights | None], BranchRunner]
+RunnerFactory: TypeAlias = Callable[[Config, Weights | None, Parallel], BranchRunner]
 """Makes a worker's runner, of weights that are on its node already or, with None, of those that it reads."""
 
 
-def default_runner(config: Config, weights: Weights | None) -> BranchRunner:
+def default_runner(config: Config, weights: Weights | None, parallel: Parallel) -> BranchRunner:
     """The runner that a configuration asks for."""
-    return load_runner(config, Tokenizer.from_pretrained(config.model.folder), weights)
+    return load_runner(config, Tokenizer.from_pretrained(config.model.folder), weights, parallel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,6 @@ class WorkerInfo:
     """What a worker says once its model is loaded."""
 
     vocabulary: Vocabulary
-    parameters: int
     position_bytes: int
     """Bytes of K/V per cached position."""
 
@@ -50,12 +52,18 @@ class BranchWorker:
     """Evaluates its share of each step; rejects whatever belongs to an older epoch."""
 
     def __init__(
-        self, config: Config, runner_factory: RunnerFactory = default_runner, *, uses_store: bool
+        self,
+        config: Config,
+        runner_factory: RunnerFactory = default_runner,
+        *,
+        uses_store: bool,
+        shard: int = 0,
     ) -> None:
         """Nothing that can fail: an actor's constructor cannot say why it did. See `load`."""
         self._config = config
         self._runner_factory = runner_factory
         self._transfer: KVTransfer = ObjectStoreTransfer() if uses_store else CollectiveTransfer()
+        self._shards = ShardGroup(shard, config.group.tensor_parallel_size)
         self._epoch = 0
 
     def ping(self) -> None:
@@ -76,17 +84,26 @@ class BranchWorker:
         Raises CheckpointError or SettingsError.
         """
         torch.set_num_threads(self._config.group.threads_per_worker)
-        self._runner = self._runner_factory(self._config, None if copy is None else unpack(copy))
-        parameters = sum(parameter.numel() for parameter in self._runner.model.parameters())
-        return WorkerInfo(self._runner.vocabulary, parameters, self._runner.position_bytes)
+        weights = None if copy is None else unpack(copy)
+        self._runner = self._runner_factory(self._config, weights, self._shards)
+        return WorkerInfo(self._runner.vocabulary, self._runner.position_bytes * self._shards.size)
 
     def join(
-        self, membership: Membership, owners: Mapping[int, int], pending: Sequence[Work]
+        self, workers: Membership, shards: Membership, owners: Mapping[int, int], pending: Sequence[Work]
     ) -> tuple[bool, ...]:
-        """Enter an epoch of the group; see `BranchRunner.settle`. Raises TransferError if a peer does not."""
-        self._epoch = membership.epoch
-        self._transfer.join(membership)
+        """Enter an epoch among the workers and among the shards of this one; see `BranchRunner.settle`.
+
+        Raises TransferError if a peer does not.
+        """
+        self._epoch = workers.epoch
+        self._transfer.join(workers)
+        self._shards.join(shards)
         return self._runner.settle(owners, pending)
+
+    def leave(self) -> None:
+        """Drop all connections: peers that wait for this one in a collective are released."""
+        self._transfer.leave()
+        self._shards.leave()
 
     def export_slots(self, owners: Mapping[int, int]) -> list[SlotState]:
         """See `BranchRunner.export`."""
@@ -103,6 +120,7 @@ class BranchWorker:
     def step(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> StepReport:
         """Commit, forward, score; see `BranchRunner.step`. `payloads`: what `export` gave, in order.
 
+        All shards have the same reports; the first one's go to the master.
         Raises ProtocolError for a plan of another epoch than the one joined last.
         """
         if plan.epoch != self._epoch:
@@ -110,11 +128,17 @@ class BranchWorker:
         if isinstance(self._transfer, ObjectStoreTransfer):
             self._transfer.receive(payloads)
         try:
-            return self._runner.step(plan, self._transfer.exchange)
+            report = self._runner.step(plan, self._exchange)
         except BaseException:
-            # Peers may be waiting for this worker in a broadcast: dropped connections release them.
-            self._transfer.leave()
+            # Peers may be waiting for this one: dropped connections release them.
+            self.leave()
             raise
+        return report if self._shards.rank == 0 else replace(report, reports=())
+
+    def _exchange(self, source: int, payload: Tensor) -> None:
+        """K/V of the winner; on return all shards of this worker have theirs, so that all commit them or none does."""
+        self._transfer.exchange(source, payload)
+        self._shards.meet(payload.device)
 
     def export(self, work: Work) -> npt.NDArray[np.uint8]:
         """Raw bytes of the K/V that the work's commit orders this worker to send."""

@@ -31,9 +31,7 @@ class Crew:
         """How many there should be."""
         self._on_change = on_change
         pool = self.pool
-        self._recruits = Recruits(
-            pool.hire, pool.fire, pool.weights.load, config.group.start_timeout_s, on_change
-        )
+        self._recruits = Recruits(pool.hire, pool.fire, pool.load, config.group.start_timeout_s, on_change)
 
     async def start(self) -> WorkerInfo:
         """Raises what `BranchPool.start` raises."""

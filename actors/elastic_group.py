@@ -2,7 +2,7 @@
 
 Ray's own groups cannot change their membership. This backend is built anew for each
 membership ("epoch"), on a stateless torch.distributed process group (Gloo, NCCL or HCCL),
-never on the process's default group. It broadcasts; a group needs nothing else.
+never on the process's default group. It broadcasts K/V, and sums and gathers what the shards of a model have.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from datetime import timedelta
 from typing import Any
 
 import ray.util
+import torch
 from ray.util.collective.backend_registry import BackendRegistry, register_collective_backend
 from ray.util.collective.collective_group.base_collective_group import BaseGroup
+from ray.util.collective.types import ReduceOp
 from torch import Tensor
 
 from lopa_ray import npu
@@ -34,7 +36,7 @@ POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A worker's place in one epoch of its group."""
+    """An actor's place in one epoch of a group."""
 
     epoch: int
     rank: int
@@ -46,12 +48,14 @@ class Membership:
     timeout_s: float
     """A peer that hangs shows after this long; a dead one at once. Well below the master's deadline, so
     that workers which only wait for one that hangs are not taken for lost as well."""
+    group: str = "kv"
+    """Which of the groups of that epoch."""
 
     @property
     def group_name(self) -> str:
         """Carries the rendezvous: it is all that Ray hands to a backend beside rank and size."""
         host, port = self.store
-        return f"lopa/{self.collective}/{host}/{port}/{self.epoch}/{self.timeout_s}"
+        return f"lopa/{self.collective}/{host}/{port}/{self.epoch}/{self.timeout_s}/{self.group}"
 
 
 def open_store() -> tuple[Any, tuple[str, int]]:
@@ -88,18 +92,19 @@ def _process_group(name: str, store: Any, rank: int, size: int, timeout: timedel
 
 
 class ElasticGroup(BaseGroup):
-    """A Ray collective backend for one epoch of a group. It broadcasts; nothing else is needed."""
+    """A Ray collective backend for one epoch of a group. It does what groups need, and nothing else."""
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
-        _, backend, host, port, epoch, timeout = group_name.split("/")
+        _, backend, host, port, epoch, timeout, group = group_name.split("/")
+        self._ordered = backend == "gloo" and world_size > 2
         self._timeout = timedelta(seconds=float(timeout))
         made: Future[Any] = Future()
 
         def connect() -> None:
             try:
                 store = c10d.TCPStore(host, int(port), is_master=False, timeout=JOIN_TIMEOUT)
-                prefixed = c10d.PrefixStore(f"epoch{epoch}", store)
+                prefixed = c10d.PrefixStore(f"epoch{epoch}/{group}", store)
                 made.set_result(_process_group(backend, prefixed, rank, world_size, self._timeout))
             except Exception as error:
                 made.set_exception(error)
@@ -138,10 +143,33 @@ class ElasticGroup(BaseGroup):
         options.rootTensor = 0
         self._group.broadcast(tensors, options).wait(self._timeout)
 
-    def _unused(self, *_: Any, **__: Any) -> None:
-        raise RuntimeError(f"the {BACKEND} backend only broadcasts")
+    def allreduce(self, tensors: list[Tensor], allreduce_options: Any = None) -> None:
+        """Sum the tensor over all ranks, in place. Raises RuntimeError if a peer is lost, or for other reductions."""
+        if allreduce_options is not None and allreduce_options.reduceOp != ReduceOp.SUM:
+            raise RuntimeError(f"got {allreduce_options.reduceOp}; the {BACKEND} backend only sums")
+        if not self._ordered:
+            options = c10d.AllreduceOptions()
+            self._group.allreduce(tensors, options).wait(self._timeout)
+            return
+        # Gloo adds three or more in an order that depends on the place in the tensor: the bits of a row would
+        # depend on the rows before it.
+        (tensor,) = tensors
+        gathered = tensor.new_empty(self.world_size, *tensor.shape)
+        self.allgather([list(gathered.unbind())], tensors)
+        torch.add(gathered[0], gathered[1], out=tensor)
+        for other in gathered[2:]:
+            tensor += other
 
-    allreduce = barrier = reduce = allgather = reducescatter = send = recv = _unused
+    def allgather(
+        self, tensor_lists: list[list[Tensor]], tensors: list[Tensor], allgather_options: Any = None
+    ) -> None:
+        """Fill the list with all ranks' tensors. Raises RuntimeError if a peer is lost."""
+        self._group.allgather(tensor_lists, tensors).wait(self._timeout)
+
+    def _unused(self, *_: Any, **__: Any) -> None:
+        raise RuntimeError(f"the {BACKEND} backend broadcasts, sums and gathers; nothing else")
+
+    barrier = reduce = reducescatter = send = recv = _unused
 
 
 def register() -> None:

@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from ray.util import collective
-from ray.util.collective.types import Backend
 from torch import Tensor
 
-from actors.elastic_group import BACKEND, Membership, register
-from lopa_ray.errors import TransferError
+from actors.channel import Channel
+from actors.elastic_group import Membership
 
 
 class KVTransfer(ABC):
@@ -38,42 +37,20 @@ class CollectiveTransfer(KVTransfer):
     """One broadcast per commit."""
 
     def __init__(self) -> None:
-        register()
-        self._membership: Membership | None = None
+        self._channel = Channel()
 
     def join(self, membership: Membership) -> None:
-        """Build the epoch's group; all its workers must do so at about the same time.
-
-        Raises TransferError if a peer does not.
-        """
-        self.leave()
-        if membership.world_size > 1:
-            try:
-                collective.init_collective_group(
-                    membership.world_size, membership.rank, Backend(BACKEND), membership.group_name
-                )
-            except RuntimeError as error:
-                raise TransferError(f"epoch {membership.epoch} was not formed: {error}") from None
-            self._membership = membership
+        """Build the epoch's group. Raises TransferError if a peer does not."""
+        self._channel.join(membership)
 
     def leave(self) -> None:
         """Drop the group, if there is one."""
-        if self._membership is not None:
-            collective.destroy_collective_group(self._membership.group_name)
-            self._membership = None
+        self._channel.leave()
 
     def exchange(self, source: int, payload: Tensor) -> None:
-        """Broadcast. On failure the group is dropped, so that the survivors fail at once as well.
-
-        Raises TransferError.
-        """
-        if self._membership is None:
-            raise TransferError("this worker has left its group, and no new one has been joined")
-        try:
-            collective.broadcast(payload, source, self._membership.group_name)
-        except RuntimeError as error:
-            self.leave()
-            raise TransferError(f"K/V of worker {source} did not arrive: {error}") from None
+        """Broadcast. Raises TransferError."""
+        with self._channel.group(f"K/V of worker {source} did not arrive") as group:
+            collective.broadcast(payload, source, group)
 
 
 class ObjectStoreTransfer(KVTransfer):

@@ -20,8 +20,8 @@ import ray
 from ray.exceptions import RayTaskError
 from ray.util.placement_group import PlacementGroup
 
-from actors.branch_pool import GONE
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
+from actors.calls import GONE
 from actors.clients import Clients, StepEvents
 from actors.crew import Crew
 from actors.load_follower import LoadFollower

@@ -39,14 +39,17 @@ class NodeWeights:
     """The copies of one group's weights. For the master's event loop."""
 
     def __init__(self, config: Config) -> None:
-        """Workers of a group that has only one read for themselves: a copy beside theirs would be a waste."""
-        self.shared = config.group.most_workers > 1
+        """Where one actor is all of a group it reads for itself: a copy beside its own would be a waste."""
+        self.shared = config.group.most_actors > 1
         self._random = config.model.load_format == "dummy"  # drawn where they are used, faster than copied
         self._nodes: dict[str, _Node] = {}
 
     async def load(self, worker: Any) -> WorkerInfo:
-        """Have a worker load its model. Raises what reading raised, or ObjectLostError for a copy that is gone;
-        the next worker on that node then makes another."""
+        """Have a worker's actor load its model, or its shard of it.
+
+        Raises what reading raised, or ObjectLostError for a copy that is gone; the next worker on that node
+        then makes another.
+        """
         if not self.shared or self._random:
             alone: WorkerInfo = await worker.load.remote(None)
             return alone

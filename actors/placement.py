@@ -11,13 +11,20 @@ import ray.util
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from lopa_ray.config import Config, GroupSettings
+from lopa_ray.config import Config
 from lopa_ray.device import DEVICES
 from lopa_ray.errors import CapacityError
 
 
 def worker_bundle(config: Config) -> dict[str, float]:
-    """Ray resource → what one worker takes of it; without those of which it takes nothing."""
+    """Ray resource → what one worker takes of it, all its shards together."""
+    return {
+        name: amount * config.group.tensor_parallel_size for name, amount in _actor_bundle(config).items()
+    }
+
+
+def _actor_bundle(config: Config) -> dict[str, float]:
+    """The same for one shard; without resources of which it takes nothing."""
     group, resource = config.group, DEVICES[config.model.device].ray_resource
     bundle = {"CPU": group.num_cpus, **group.resources}
     if resource != "CPU":
@@ -26,8 +33,8 @@ def worker_bundle(config: Config) -> dict[str, float]:
 
 
 def actor_options(config: Config) -> dict[str, Any]:
-    """What one worker asks of Ray. The master owns replacement, so Ray restarts nothing."""
-    bundle = worker_bundle(config)
+    """What one worker, or a shard of one, asks of Ray. The master owns replacement, so Ray restarts nothing."""
+    bundle = _actor_bundle(config)
     options: dict[str, Any] = {"num_cpus": bundle.pop("CPU", 0.0), "max_restarts": 0, "max_task_retries": 0}
     if "GPU" in bundle:
         options["num_gpus"] = bundle.pop("GPU")
@@ -55,11 +62,13 @@ class Reservation:
             remove_placement_group(places)
 
 
-def inside(places: PlacementGroup | None) -> dict[str, Any]:
-    """Options of an actor that takes one of the places; its children go there too."""
+def inside(places: PlacementGroup | None, bundle: int = -1) -> dict[str, Any]:
+    """Options of an actor that takes one of the places, any or a certain one; its children go there too."""
     if places is None:
         return {}
-    strategy = PlacementGroupSchedulingStrategy(places, placement_group_capture_child_tasks=True)
+    strategy = PlacementGroupSchedulingStrategy(
+        places, placement_group_bundle_index=bundle, placement_group_capture_child_tasks=True
+    )
     return {"scheduling_strategy": strategy}
 
 
@@ -67,34 +76,64 @@ class Seats:
     """Which workers of a group have one of its places. Those for whom none is left, after a `resize`, go
     anywhere in the cluster, one by one, and leave nothing behind."""
 
-    def __init__(self, places: PlacementGroup | None, group: GroupSettings) -> None:
+    def __init__(self, places: PlacementGroup | None, config: Config) -> None:
         """One place for each of the workers that the configuration asks for; see `Reservation`."""
         self._places = places
-        self._group = group
-        self._seated: list[Any] = []
-
-    @property
-    def _free(self) -> bool:
-        return len(self._seated) < self._group.num_workers
+        self._group = config.group
+        self._bundle = worker_bundle(config)
+        self._seated: list[Any] = [None] * config.group.num_workers
+        self._extra: dict[Any, PlacementGroup] = {}
+        """Places of their own, for workers with shards that must be on one node."""
+        self._offered: PlacementGroup | None = None
 
     def next(self) -> dict[str, Any]:
-        """Options that send the next worker where it belongs; `taken` says who it is."""
-        if self._free:
-            return inside(self._places)
+        """Options that send the next worker, with all its shards, where it belongs; `taken` says who it is."""
+        together = self._group.tensor_parallel_size > 1 and bool(self._bundle)
+        if None in self._seated:
+            return self._together(self._seated.index(None)) if together else inside(self._places)
+        if together:
+            self._offered = placement_group([self._bundle])
+            return inside(self._offered, 0)
         if self._group.placement == "SPREAD":
             return {"scheduling_strategy": "SPREAD"}
         nowhere = PlacementGroupSchedulingStrategy(placement_group=None)  # type: ignore[arg-type]  # it may be None
         return {"scheduling_strategy": nowhere}
 
+    def _together(self, seat: int) -> dict[str, Any]:
+        """In a bundle of its own: if only the placement group were named, shards of two workers might share one.
+
+        Raises CapacityError if somebody else's placement group has too few bundles that hold a whole worker.
+        """
+        places = self._places or ray.util.get_current_placement_group()
+        if places is None:
+            return {}
+        number = len(self._seated)
+        # A Serve replica has a bundle of its workers' placement group for itself, the first.
+        bundles = [index for index, held in enumerate(places.bundle_specs) if self._fits(held)][-number:]
+        if len(bundles) < number:
+            raise CapacityError(
+                f"{number} workers with {self._group.tensor_parallel_size} shards each need a bundle each of "
+                f"{_listed(self._bundle, self._bundle)} in the placement group that they run in, which has "
+                f"{len(bundles)} such bundles; reserve more, or set tensor_parallel_size to 1"
+            )
+        return inside(places, bundles[seat])
+
+    def _fits(self, held: Mapping[str, float]) -> bool:
+        return all(held.get(name, 0.0) >= amount for name, amount in self._bundle.items())
+
     def taken(self, worker: Any) -> None:
         """A worker was sent there."""
-        if self._free:
-            self._seated.append(worker)
+        if None in self._seated:
+            self._seated[self._seated.index(None)] = worker
+        elif self._offered is not None:
+            self._extra[worker], self._offered = self._offered, None
 
     def left(self, worker: Any) -> None:
         """A worker has ended; the next one gets its place, if it had one."""
         if worker in self._seated:
-            self._seated.remove(worker)
+            self._seated[self._seated.index(worker)] = None
+        elif worker in self._extra:
+            remove_placement_group(self._extra.pop(worker))
 
 
 def check_room(config: Config, room: Mapping[str, float]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
+from actors.worker_handle import WorkerHandle
 from lopa_ray.errors import LopaError, WorkerLostError
 
 ATTEMPTS = 8
@@ -24,9 +25,9 @@ class Recruits:
 
     def __init__(
         self,
-        hire: Callable[[], Any],
-        fire: Callable[[Any], None],
-        load: Callable[[Any], Coroutine[Any, Any, object]],
+        hire: Callable[[], WorkerHandle],
+        fire: Callable[[WorkerHandle], None],
+        load: Callable[[WorkerHandle], Coroutine[Any, Any, object]],
         load_timeout_s: float,
         on_ready: Callable[[], None],
     ) -> None:
@@ -37,7 +38,7 @@ class Recruits:
         self._load_model = load
         self._load_timeout_s = load_timeout_s
         self._on_ready = on_ready
-        self._coming: list[asyncio.Task[Any]] = []
+        self._coming: list[asyncio.Task[WorkerHandle | None]] = []
         """One per worker; done when the worker has its model, which is the result."""
         self._failures = 0
         self.problem: LopaError | None = None
@@ -58,7 +59,7 @@ class Recruits:
         while len(self._coming) < number and self._failures < ATTEMPTS:
             self._coming.append(asyncio.create_task(self._recruit()))
 
-    def take(self) -> list[Any]:
+    def take(self) -> list[WorkerHandle]:
         """Those who have loaded the model. The caller says what became of them: `came_in`, `failed` or both."""
         ready = [task for task in self._coming if task.done()]
         self._coming = [task for task in self._coming if not task.done()]
@@ -82,14 +83,14 @@ class Recruits:
         """Withdraw all."""
         self.want(0)
 
-    async def _recruit(self) -> Any:
+    async def _recruit(self) -> WorkerHandle | None:
         """A worker that has its model; None after too many failures."""
         while self._failures < ATTEMPTS:
             if self._failures:
                 await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (self._failures - 1), LONGEST_PAUSE_S))
             worker = self._hire()
             try:
-                await worker.ping.remote()
+                await worker.placed()
                 await self._load(worker)
             except asyncio.CancelledError:
                 self._fire(worker)
@@ -105,7 +106,7 @@ class Recruits:
         self._on_ready()
         return None
 
-    async def _load(self, worker: Any) -> None:
+    async def _load(self, worker: WorkerHandle) -> None:
         try:
             await asyncio.wait_for(self._load_model(worker), self._load_timeout_s)
         except TimeoutError:
@@ -113,7 +114,7 @@ class Recruits:
                 f"a new worker did not load the model within {self._load_timeout_s:g} s"
             ) from None
 
-    def _withdraw(self, task: asyncio.Task[Any]) -> None:
+    def _withdraw(self, task: asyncio.Task[WorkerHandle | None]) -> None:
         if not task.done():
             task.cancel()
         elif (worker := task.result()) is not None:

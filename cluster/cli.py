@@ -64,6 +64,7 @@ def generate(
     seed: o.SeedOption = None,
     assignments: o.SetOption = None,
     workers: o.WorkersOption = None,
+    tensor_parallel_size: o.ShardsOption = None,
     local: o.LocalOption = False,
     raw: Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")] = False,
     as_json: o.JsonOption = False,
@@ -86,8 +87,9 @@ def generate(
     optionally "id" and "settings" (decode settings for this line), or just a text or a list of ids.
     """
     with o.exits():
-        if local and workers is not None:
-            raise SettingsError("--local and --workers exclude each other; leave one out")
+        for given, option in ((workers, "--workers"), (tensor_parallel_size, "--tensor-parallel-size")):
+            if local and given is not None:
+                raise SettingsError(f"--local and {option} exclude each other; leave one out")
         changes = o.collect_changes(
             assignments,
             {
@@ -96,6 +98,7 @@ def generate(
                 "model.dtype": dtype,
                 "model.device": device,
                 "group.num_workers": workers,
+                "group.tensor_parallel_size": tensor_parallel_size,
                 "decode.decoder": decoder,
                 "decode.num_branches": int(num_branches)
                 if num_branches and num_branches.isdecimal()
@@ -198,20 +201,28 @@ def conformance(
     cases: Annotated[list[Path], typer.Argument(help="Files of recorded cases (JSONL).", metavar="CASES...")],
     models: Annotated[Path, typer.Option(help="Folder of the recorded checkpoints; adapters in ../lora.")],
     workers: o.WorkersOption = None,
+    tensor_parallel_size: o.ShardsOption = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or npu.")] = "cpu",
     as_json: o.JsonOption = False,
 ) -> None:
     """Replay recorded cases and say what differs first.
 
-    Each row's kind is recognised by its keys. Without --workers the cases run in this process,
-    with it on a group of branch workers; logits never leave a worker, so forward cases are then
-    skipped, and said to be. Exit status 1 if a case differs, is not supported or cannot be read,
+    Each row's kind is recognised by its keys. Without --workers and --tensor-parallel-size the cases
+    run in this process, with one of them on a group of branch workers; logits never leave a worker, so
+    forward cases are then skipped, and said to be. Exit status 1 if a case differs, is not supported or cannot be read,
     or if none passed.
     """
     from cluster.conformance import run_conformance
 
     with o.exits():
-        passed = run_conformance(cases, models, workers=workers, device=device, as_json=as_json)
+        group = {"num_workers": workers, "tensor_parallel_size": tensor_parallel_size}
+        passed = run_conformance(
+            cases,
+            models,
+            group={k: v for k, v in group.items() if v is not None},
+            device=device,
+            as_json=as_json,
+        )
     if not passed:
         raise typer.Exit(o.FAILED)
 
@@ -229,6 +240,7 @@ def serve(
     model: o.ModelOption = None,
     lora: o.LoraOption = None,
     workers: o.WorkersOption = None,
+    tensor_parallel_size: o.ShardsOption = None,
     assignments: o.SetOption = None,
     api_keys: Annotated[
         str | None,
@@ -237,13 +249,19 @@ def serve(
 ) -> None:
     """Serve models behind OpenAI's API, with a playground at /.
 
-    Without --config the demo model on 127.0.0.1:8000. --model, --lora, --workers and --set change the
-    first model of the config. RAY_ADDRESS names a running cluster; without it a local Ray is started,
-    and stopped at the end. SIGTERM and Ctrl-C let what is in flight finish.
+    Without --config the demo model on 127.0.0.1:8000. --model, --lora, --workers, --tensor-parallel-size and
+    --set change the first model of the config. RAY_ADDRESS names a running cluster; without it a local Ray is
+    started, and stopped at the end. SIGTERM and Ctrl-C let what is in flight finish.
     """
     with o.exits():
         changes = o.collect_changes(
-            assignments, {"model.path": model, "model.lora": lora, "group.num_workers": workers}
+            assignments,
+            {
+                "model.path": model,
+                "model.lora": lora,
+                "group.num_workers": workers,
+                "group.tensor_parallel_size": tensor_parallel_size,
+            },
         )
         launch = o.need_extra("cluster.serving.launch", "serve").Launch(config)
         launch.change(host=host, port=port, api_keys_file=api_keys, model=model, sections=changes)

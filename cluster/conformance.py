@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -21,15 +22,18 @@ STYLES = {"passed": "green", "differs": "red", "not supported": "yellow", "error
 
 
 def run_conformance(
-    files: Sequence[Path], models: Path, *, workers: int | None, device: str, as_json: bool
+    files: Sequence[Path], models: Path, *, group: Mapping[str, Any], device: str, as_json: bool
 ) -> bool:
-    """Replay all files, print every verdict as it comes and a summary; true if all is as recorded."""
+    """Replay all files, print every verdict as it comes and a summary; true if all is as recorded.
+
+    `group`: settings of a group of workers; without any the cases run in this process.
+    """
     import torch
 
     torch.set_num_threads(1)
     model = ModelSettings.model_validate({"device": device})
-    group = GroupSettings() if workers is None else GroupSettings(num_workers=workers)
-    if workers is None:
+    on_ray = GroupSettings(**group)
+    if not group:
         DEVICES[model.device].require()
     cases = [case for file in files for case in read_cases(file)]
     if not cases:
@@ -42,12 +46,12 @@ def run_conformance(
     def on_workers(config: Config) -> Engine:
         from actors.engine import RayEngine
 
-        return RayEngine.from_config(Config(model=config.model, group=group))
+        return RayEngine.from_config(Config(model=config.model, group=on_ray))
 
-    make_engine = LocalEngine.from_config if workers is None else on_workers
+    make_engine = on_workers if group else LocalEngine.from_config
     counts: Counter[str] = Counter()
     out = Console(highlight=False, soft_wrap=True)
-    for verdict in replay(cases, models, make_engine, device=device, logits=workers is None):
+    for verdict in replay(cases, models, make_engine, device=device, logits=not group):
         counts[verdict.status] += 1
         if as_json:
             print(json.dumps(verdict.as_dict()), flush=True)

@@ -57,6 +57,12 @@ SeedOption = Annotated[int | None, typer.Option("--seed", help="Same seed, same 
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", "-w", help="Branch workers (Ray actors). [group.num_workers]")
 ]
+ShardsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--tensor-parallel-size", help="Actors per worker, each with a shard. [group.tensor_parallel_size]"
+    ),
+]
 LocalOption = Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print JSON, one object per line, and nothing else.")

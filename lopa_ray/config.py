@@ -93,17 +93,20 @@ class GroupSettings(Strict):
     num_workers: int = Field(default=2, ge=1)
     """Branch workers. More make a step faster; they never change how many branches it has."""
 
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """Actors per worker. From 2 on each holds a shard of the model, and all of a worker's are on one node."""
+
     scaling: ScalingSettings | None = None
     """How the number of workers follows the load, from num_workers on; without it, it stays."""
 
     num_cpus: float = Field(default=1.0, ge=0.0)
-    """CPUs per worker (Ray resource `CPU`; fractions allowed)."""
+    """CPUs per worker, or per shard of one (Ray resource `CPU`; fractions allowed)."""
 
     num_accelerators: float = Field(default=1.0, gt=0.0)
-    """GPUs or NPUs per worker where the device is cuda or npu; below 1 workers share one."""
+    """GPUs or NPUs per worker or shard where the device is cuda or npu; below 1 workers share one."""
 
     resources: dict[str, float] = Field(default_factory=dict)
-    """Further Ray resources per worker."""
+    """Further Ray resources per worker or shard."""
 
     placement: Literal["PACK", "SPREAD"] = "PACK"
     """Workers on few nodes, so that K/V stays within one where it can; or on as many as possible."""
@@ -115,7 +118,7 @@ class GroupSettings(Strict):
     """Branches per step that all requests with branch_budget load have together."""
 
     threads_per_worker: int = Field(default=1, ge=1, le=1024)
-    """Torch threads of each worker."""
+    """Torch threads of each worker or shard."""
 
     transfer: Literal["auto", "collective", "object_store"] = "auto"
     """How a winner's K/V travels. auto: the collective, or the object store where workers share an accelerator."""
@@ -133,6 +136,11 @@ class GroupSettings(Strict):
     def most_workers(self) -> int:
         """As many as the group has at any time, unless somebody calls for more."""
         return self.num_workers if self.scaling is None else self.scaling.max_workers
+
+    @property
+    def most_actors(self) -> int:
+        """The same in actors that hold a model, or a shard of it."""
+        return self.most_workers * self.tensor_parallel_size
 
     @field_validator("scaling", mode="before")
     @classmethod
@@ -191,6 +199,12 @@ class Config(Strict):
     @model_validator(mode="after")
     def _one_accelerator_each_for_a_collective(self) -> Self:
         shared = self.model.device != "cpu" and self.group.num_accelerators < 1
+        if shared and self.group.tensor_parallel_size > 1:
+            raise ValueError(
+                f"group.tensor_parallel_size {self.group.tensor_parallel_size} with num_accelerators "
+                f"{self.group.num_accelerators}: shards that share an accelerator cannot form a collective; set "
+                "num_accelerators to 1, or tensor_parallel_size to 1"
+            )
         if shared and self.group.transfer == "collective":
             raise ValueError(
                 f"group.transfer collective with num_accelerators {self.group.num_accelerators}: workers that share "

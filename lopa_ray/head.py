@@ -1,7 +1,7 @@
 """The LM head over just the rows that decide masked positions, and their scores.
 
-Shape suffixes: N rows to score, R rows of the forward, D hidden size, V vocabulary, S slots,
-M top tokens.
+Shape suffixes: N rows to score, R rows of the forward, D hidden size, V vocabulary (of a shard: its
+part of it), S slots, M top tokens.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lopa_ray.constraint import unpack_choices
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.plan import BranchReport, Sampling
 from lopa_ray.scoring import score_rows
+from lopa_ray.vocabulary_axis import vocabulary_axis
 
 ROW_MULTIPLE = 16
 """On CPU a row of a matmul has the same bits whatever the other rows are, as long as every thread gets 4
@@ -81,9 +82,11 @@ class Head:
         config = model.config
         self._linear = model.lm_head
         self._eos = config.eos_token_id
-        self._banned = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
-        self._banned[config.mask_token_id] = True
-        self._banned[config.vocab_size if choosable is None else choosable :] = True
+        self._axis = vocabulary_axis(config.vocab_size, model.parallel)
+        banned = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
+        banned[config.mask_token_id] = True
+        banned[config.vocab_size if choosable is None else choosable :] = True
+        self._banned = banned[self._axis.own.start : self._axis.own.stop]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden rows [N, D] → logits fp32 [N padded, V]; rows beyond N are padding."""
@@ -92,6 +95,10 @@ class Head:
             hidden = torch.cat((hidden, hidden.new_zeros(missing, hidden.shape[1])))
         logits: Tensor = self._linear(hidden)
         return logits.float()
+
+    def whole_logits(self, hidden: Tensor) -> Tensor:
+        """The same over the whole vocabulary, wherever its parts are."""
+        return self._axis.whole(self.logits(hidden))
 
     def score(self, rows: list[Row], hidden: Tensor, boundary: Tensor) -> HostScores:
         """Score rows from hidden [R, D] and boundary [S, D]; rows that sample alike go together."""
@@ -118,6 +125,7 @@ class Head:
                     self._banned,
                     self._eos,
                     self._choices([rows[i].choices for i in chunk], len(positions)),
+                    self._axis,
                 )
                 n = len(chunk)
                 tokens[chunk] = found.tokens[:n].cpu().numpy()
@@ -138,9 +146,9 @@ class Head:
         sets = {choices: at for at, choices in enumerate(dict.fromkeys((None, *packed)))}
         if len(sets) == 1:
             return None
-        size = len(self._banned)
+        size, own = self._axis.size, self._axis.own
         unpacked = [unpack_choices(choices, size) for choices in sets if choices is not None]
-        table = torch.from_numpy(np.stack([np.ones(size, np.bool_), *unpacked]))
+        table = torch.from_numpy(np.stack([np.ones(size, np.bool_), *unpacked])[:, own.start : own.stop])
         index = [sets[choices] for choices in packed] + [0] * (count - len(packed))
         return table.to(self._banned.device)[index]
 

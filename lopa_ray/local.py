@@ -18,6 +18,7 @@ from lopa_ray.errors import RequestCancelledError
 from lopa_ray.kernels import choose_kernel
 from lopa_ray.model.checkpoint import load_config, read_weights
 from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.parallel import ALONE, Parallel
 from lopa_ray.model.weights import DTYPE_NAMES, Weights, build_model, random_weights, weight_bytes
 from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.runner import BranchRunner
@@ -49,8 +50,14 @@ def size_of_weights(config: Config) -> int:
     return weight_bytes(shape_of(config), DTYPES[config.model.dtype])
 
 
-def load_runner(config: Config, tokenizer: Tokenizer | None, weights: Weights | None = None) -> BranchRunner:
-    """The runner that a configuration asks for, of the `weights` if somebody has read them already.
+def load_runner(
+    config: Config,
+    tokenizer: Tokenizer | None,
+    weights: Weights | None = None,
+    parallel: Parallel = ALONE,
+) -> BranchRunner:
+    """The runner that a configuration asks for, of the `weights` if somebody has read them already. `parallel` says
+    which shard of the model it has; `group.tensor_parallel_size` is the business of who makes the shards.
 
     Raises CheckpointError or SettingsError if it cannot be.
     """
@@ -59,8 +66,8 @@ def load_runner(config: Config, tokenizer: Tokenizer | None, weights: Weights | 
     torch_device = device.require()
     shape, dtype = shape_of(config), DTYPES[model.dtype]
     if weights is None:
-        weights = weights_of(config, torch_device)
-    loaded = build_model(shape, weights, dtype=dtype, device=torch_device)
+        weights = weights_of(config, torch_device if parallel.size == 1 else "cpu")
+    loaded = build_model(shape, weights, dtype=dtype, device=torch_device, parallel=parallel)
     if model.compile:
         loaded.compile_layers(device.compiler)
     # A tokenizer smaller than the embedding means that the rest is padding nobody can decode.
@@ -70,7 +77,7 @@ def load_runner(config: Config, tokenizer: Tokenizer | None, weights: Weights | 
         slots=model.slots,
         max_model_len=model.max_model_len,
         choosable=choosable,
-        kernel=choose_kernel(model.attention, device, shape, dtype),
+        kernel=choose_kernel(model.attention, device, loaded.share, dtype),
     )
 
 

@@ -56,7 +56,7 @@ class BranchRunner:
         self.kernel = kernel
         self.model = model
         self.device = model.embed.weight.device
-        self.cache = KVCache(config, slots, max_model_len, model.embed.weight.dtype, self.device)
+        self.cache = KVCache(model.share, slots, max_model_len, model.embed.weight.dtype, self.device)
         self.vocabulary = Vocabulary(
             config.vocab_size,
             config.mask_token_id,
@@ -291,7 +291,7 @@ class BranchRunner:
         if payload is not None:
             self.cache.write(slot, keep, payload)
         parts = [hidden[at : min(at + MAX_HEAD_ROWS, len(ids))] for at in range(0, len(ids), MAX_HEAD_ROWS)]
-        return torch.cat([self._head.logits(part)[: len(part)] for part in parts])
+        return torch.cat([self._head.whole_logits(part)[: len(part)] for part in parts])
 
     @property
     def position_bytes(self) -> int:

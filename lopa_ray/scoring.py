@@ -5,7 +5,9 @@ padded-vocabulary ids, EOS before `min_tokens`, what a constraint rules out) is 
 the choice of the token alone, so probabilities of all other tokens stay what the model gave them. The published
 decoders can choose the mask token and then hang.
 
-Shape suffixes: N rows to score, V vocabulary, M top tokens.
+Rows may be spread over the shards of a model: then all of them score together (see `vocabulary_axis.py`).
+
+Shape suffixes: N rows to score, V vocabulary (of a shard: its part of it), M top tokens.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from lopa_ray.draws import keyed_uniform
 from lopa_ray.plan import Sampling
+from lopa_ray.vocabulary_axis import VocabularyAxis
 
 EPSILON = 1e-10
 """Keeps the logarithm of neg_entropy finite; the published value."""
@@ -39,7 +42,12 @@ class Scores:
 
 
 def filter_logits(
-    logits: Tensor, top_p: float | None, top_k: int | None, *, top_k_first: bool = False
+    logits: Tensor,
+    top_p: float | None,
+    top_k: int | None,
+    axis: VocabularyAxis,
+    *,
+    top_k_first: bool = False,
 ) -> Tensor:
     """Logits [N, V] with everything outside the nucleus, then outside the top k, at the lowest finite value.
 
@@ -47,16 +55,12 @@ def filter_logits(
     `top_k_first`, SDAR's.
     """
     if top_k_first:
-        return filter_logits(filter_logits(logits, None, top_k), top_p, None)
+        return filter_logits(filter_logits(logits, None, top_k, axis), top_p, None, axis)
     lowest = torch.finfo(logits.dtype).min
     if top_p is not None and top_p < 1.0:
-        ordered, index = logits.sort(dim=-1, descending=True)
-        before = ordered.softmax(-1).cumsum(-1)
-        outside = torch.zeros_like(before, dtype=torch.bool)
-        outside[:, 1:] = before[:, :-1] > top_p
-        logits = logits.masked_fill(torch.zeros_like(outside).scatter(1, index, outside), lowest)
-    if top_k is not None and top_k < logits.shape[-1]:
-        least = logits.topk(top_k, dim=-1).values[:, -1:]
+        logits = logits.masked_fill(axis.outside_nucleus(logits, top_p), lowest)
+    if top_k is not None and top_k < axis.size:
+        least = axis.largest(logits, top_k)[:, -1:]
         logits = logits.masked_fill(logits < least, lowest)
     return logits
 
@@ -68,12 +72,14 @@ def score_rows(
     sampling: Sampling,
     banned: Tensor,
     eos_token_id: int,
-    choices: Tensor | None = None,
+    choices: Tensor | None,
+    axis: VocabularyAxis,
 ) -> Scores:
     """Score rows of logits [N, V] (any float type; computed in fp32, unless `sampling` says otherwise).
 
     `positions` are the absolute positions that the rows decide; `banned` bool [V] marks ids
-    that are never chosen, and `choices` bool [N, V], if given, what each row may choose.
+    that are never chosen, and `choices` bool [N, V], if given, what each row may choose. `axis` says which
+    columns of the vocabulary these are.
     """
     plain = logits.to(torch.float64 if sampling.precision == "float64" else torch.float32)
     logits = plain.half().float() if sampling.precision == "float16" else plain
@@ -84,61 +90,50 @@ def score_rows(
     shaped = scaled if shape is None else logits / max(shape, MIN_TEMPERATURE)
     if not drawn:
         scaled = shaped
-    probabilities = _filtered(shaped, sampling).softmax(-1)
+    probabilities = axis.softmax(_filtered(shaped, sampling, axis))
 
     forbidden = banned.expand_as(probabilities)
     early = torch.tensor([p < sampling.no_eos_before for p in positions], dtype=torch.bool)
     if bool(early.any()):
         forbidden = forbidden.clone()
-        for token in (eos_token_id, *sampling.stop_token_ids):
-            forbidden[:, token] |= early.to(forbidden.device)
+        for token in {eos_token_id, *sampling.stop_token_ids}.intersection(axis.own):
+            forbidden[:, token - axis.own.start] |= early.to(forbidden.device)
     if choices is not None:
         forbidden = forbidden | ~choices
-    chances = probabilities if scaled is shaped else _filtered(scaled, sampling).softmax(-1)
+    chances = probabilities if scaled is shaped else axis.softmax(_filtered(scaled, sampling, axis))
     allowed = chances.masked_fill(forbidden, 0.0)
     # A nucleus may hold nothing but forbidden tokens: then the choice is among all allowed
     # ones, with the probability 0 that the nucleus gives them. Softmax without the forbidden
     # logits, since theirs can be so high that every other probability vanishes.
-    empty = allowed.amax(-1, keepdim=True) <= 0.0
-    weights = torch.where(empty, scaled.masked_fill(forbidden, -torch.inf).softmax(-1), allowed)
+    empty = axis.amax(allowed) <= 0.0
+    weights = allowed
+    if bool(empty.any()):
+        weights = torch.where(empty, axis.softmax(scaled.masked_fill(forbidden, -torch.inf)), allowed)
 
     if drawn:
         draws = [keyed_uniform(sampling.seed, step, p) for p in positions]
-        tokens = _draw(weights, torch.tensor(draws, dtype=logits.dtype, device=logits.device))
+        tokens = axis.draw(weights, torch.tensor(draws, dtype=logits.dtype, device=logits.device))
     else:
-        tokens = weights.argmax(-1)
-    chosen = probabilities.gather(1, tokens[:, None])[:, 0]
+        tokens = axis.argmax(weights)
+    chosen = axis.pick(probabilities, tokens)[:, 0]
 
     if sampling.ranking == "margin":
-        best = probabilities.masked_fill(forbidden, 0.0).topk(2, dim=-1).values
+        best = axis.largest(probabilities.masked_fill(forbidden, 0.0), 2)
         scores = best[:, 0] - best[:, 1]
     elif sampling.ranking == "neg_entropy":
-        scores = (probabilities * torch.log(probabilities + EPSILON)).sum(-1)
+        scores = axis.sum(probabilities * torch.log(probabilities + EPSILON))
         if choices is not None:
             # To be sure of what is ruled out is not to be sure of what is left. (The likeliest token's logarithm
             # is no less than this sum, but for rounding: so rows without a constraint keep their bits.)
-            left = torch.log(probabilities.masked_fill(~choices, 0.0).amax(-1) + EPSILON)
-            scores = torch.where(choices.all(-1), scores, torch.minimum(scores, left))
+            left = torch.log(axis.amax(probabilities.masked_fill(~choices, 0.0))[:, 0] + EPSILON)
+            scores = torch.where(axis.all(choices), scores, torch.minimum(scores, left))
     else:
         scores = chosen
-    normaliser = plain.logsumexp(-1, keepdim=True)
-    logprobs = plain.gather(1, tokens[:, None]) - normaliser
-    top_logits, top_tokens = plain.topk(sampling.top_logprobs, dim=-1)
+    normaliser = axis.logsumexp(plain)
+    logprobs = axis.pick(plain, tokens) - normaliser
+    top_logits, top_tokens = axis.top(plain, sampling.top_logprobs)
     return Scores(tokens, chosen, logprobs[:, 0], scores, top_tokens, top_logits - normaliser)
 
 
-def _filtered(logits: Tensor, sampling: Sampling) -> Tensor:
-    return filter_logits(logits, sampling.top_p, sampling.top_k, top_k_first=sampling.top_k_first)
-
-
-def _draw(weights: Tensor, uniform: Tensor) -> Tensor:
-    """Inverse-CDF draw: weights [N, V] ≥ 0 (not all 0), uniform [N] in [0, 1) → tokens int64 [N].
-
-    Rounding can put a draw beyond the last token or, with a parallel cumulative sum, on one
-    without weight: then it is the token with the most weight.
-    """
-    cumulative = weights.cumsum(-1)
-    target = uniform[:, None] * cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, target, right=True).clamp_max(weights.shape[-1] - 1)
-    heaviest = weights.argmax(-1, keepdim=True)
-    return torch.where(weights.gather(1, drawn) > 0, drawn, heaviest)[:, 0]
+def _filtered(logits: Tensor, sampling: Sampling, axis: VocabularyAxis) -> Tensor:
+    return filter_logits(logits, sampling.top_p, sampling.top_k, axis, top_k_first=sampling.top_k_first)

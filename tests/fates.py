@@ -15,6 +15,7 @@ from torch import Tensor
 
 from actors.branch_worker import default_runner
 from lopa_ray.config import Config
+from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights
 from lopa_ray.plan import StepPlan, StepReport
 from lopa_ray.runner import BranchRunner, Exchange
@@ -55,10 +56,10 @@ class Fates:
         met = [path for path in self.folder.glob("met.*") if path.read_text()]
         return {int(path.name.split(".")[1]): float(path.read_text()) for path in met}
 
-    def __call__(self, config: Config, weights: Weights | None) -> Any:
+    def __call__(self, config: Config, weights: Weights | None, parallel: Parallel) -> Any:
         """A runner that comes by; as a worker's runner factory."""
         self.meet("load")
-        return DoomedRunner(default_runner(config, weights), self)
+        return DoomedRunner(default_runner(config, weights, parallel), self)
 
 
 class DoomedRunner:

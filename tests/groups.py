@@ -11,6 +11,7 @@ from torch import Tensor
 
 from actors.branch_worker import default_runner
 from lopa_ray.config import Config
+from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights
 from lopa_ray.plan import StepPlan, StepReport, Work
 from lopa_ray.runner import BranchRunner, Exchange
@@ -112,14 +113,14 @@ class FaultyFactory:
         self._hang_s = hang_s
         self._before_exchange = before_exchange
 
-    def __call__(self, config: Config, weights: Weights | None) -> Any:
-        runner = default_runner(config, weights)
+    def __call__(self, config: Config, weights: Weights | None, parallel: Parallel) -> Any:
+        runner = default_runner(config, weights, parallel)
         return FaultyRunner(runner, self._error, self._hang_s, self._before_exchange)
 
 
-def overflowing(config: Config, weights: Weights | None) -> BranchRunner:
+def overflowing(config: Config, weights: Weights | None, parallel: Parallel) -> BranchRunner:
     """A runner whose model has no number for the poison, so all that attends to it comes out as NaN; as a factory."""
-    runner = default_runner(config, weights)
+    runner = default_runner(config, weights, parallel)
 
     def spoil(module: torch.nn.Module, inputs: tuple[Tensor], rows: Tensor) -> Tensor:
         return rows.masked_fill((inputs[0] == POISON)[:, None], torch.nan)

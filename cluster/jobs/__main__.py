@@ -39,6 +39,7 @@ def decode(
     model: o.ModelOption = None,
     lora: o.LoraOption = None,
     workers: o.WorkersOption = None,
+    tensor_parallel_size: o.ShardsOption = None,
     assignments: o.SetOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")] = False,
 ) -> None:
@@ -54,7 +55,13 @@ def decode(
                 f"--output: got {output!r}; allowed: an absolute path or a URL, since a job's own folder goes away"
             )
         changes = o.collect_changes(
-            assignments, {"model.path": model, "model.lora": lora, "group.num_workers": workers}
+            assignments,
+            {
+                "model.path": model,
+                "model.lora": lora,
+                "group.num_workers": workers,
+                "group.tensor_parallel_size": tensor_parallel_size,
+            },
         )
         result = run(source, output, o.load_config(config, changes), groups, raw=raw)
         if result is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
+from lopa_ray.errors import SettingsError
+
 Quantization: TypeAlias = Literal["none", "w8", "w8a8"]
 
 QUANTIZATION_CONFIGS: dict[Quantization, dict[str, Any]] = {
@@ -50,6 +52,22 @@ class ModelConfig:
     def quantized(self, quantization: Quantization) -> Self:
         """The same model in that format; with none in the format that it has."""
         return self if quantization == "none" else replace(self, quantization=quantization)
+
+    def shard(self, size: int) -> Self:
+        """What one of `size` tensor parallel shards has of heads, KV heads and MLP width.
+
+        Raises SettingsError if these cannot be spread evenly.
+        """
+        spread = (self.num_heads, self.num_kv_heads, self.intermediate_size)
+        if any(each % size for each in spread):
+            fit = ", ".join(str(n) for n in range(1, min(spread) + 1) if not any(each % n for each in spread))
+            heads, kv_heads, width = spread
+            raise SettingsError(
+                f"group.tensor_parallel_size: got {size} for a model with {heads} heads, {kv_heads} KV heads and an "
+                f"MLP width of {width}; allowed: what divides all three ({fit}); choose one of these"
+            )
+        heads, kv_heads, width = (each // size for each in spread)
+        return replace(self, num_heads=heads, num_kv_heads=kv_heads, intermediate_size=width)
 
     @property
     def kv_shape(self) -> tuple[int, int, int, int]:

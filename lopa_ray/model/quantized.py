@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.parallel import ALONE, Parallel, SummedLinear
 
 LARGEST = 127
 
@@ -32,9 +33,14 @@ _log = logging.getLogger("lopa.quantized")
 class Int8Linear(nn.Module):
     """A linear layer whose weights are int8 [O, I] with scales fp32 [O]."""
 
-    def __init__(self, inputs: int, outputs: int, *, bias: bool, activations: bool) -> None:
-        """`activations`: they are int8 too, and the product is one of integers. Up to 133,000 inputs fit its int32."""
+    def __init__(
+        self, inputs: int, outputs: int, *, bias: bool, activations: bool, summed: Parallel = ALONE
+    ) -> None:
+        """`activations`: they are int8 too, and the product is one of integers. Up to 133,000 inputs fit its int32.
+        `summed`: the shards that have the other inputs, if these are a part of them; then without bias.
+        """
         super().__init__()
+        self._summed = summed
         self.activations = activations
         self.weight = nn.Parameter(torch.empty(outputs, inputs, dtype=torch.int8), requires_grad=False)
         self.weight_scale = nn.Parameter(torch.empty(outputs, dtype=torch.float32), requires_grad=False)
@@ -47,9 +53,11 @@ class Int8Linear(nn.Module):
         """
         if not self.activations:
             weight = self.weight.to(x.dtype).mul_(self.weight_scale.to(x.dtype)[:, None])
-            return F.linear(x, weight, self.bias)
-        whole, scale = quantize_rows(x)
-        out = int8_matmul(whole, self.weight).float().mul_(scale[:, None]).mul_(self.weight_scale)
+            return self._summed.all_reduce(F.linear(x, weight, self.bias))
+        whole, scale = quantize_rows(x, self._summed)
+        # Integers are summed, so a model in shards gives the bits of the whole one.
+        product = self._summed.all_reduce(int8_matmul(whole, self.weight))
+        out = product.float().mul_(scale[:, None]).mul_(self.weight_scale)
         return (out if self.bias is None else out.add_(self.bias)).to(x.dtype)
 
 
@@ -60,11 +68,23 @@ def layer_linear(config: ModelConfig, inputs: int, outputs: int, *, bias: bool =
     return Int8Linear(inputs, outputs, bias=bias, activations=config.quantization == "w8a8")
 
 
-def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [R, I] → int8 [R, I] and scales fp32 [R]; their product is off by half a scale at most."""
+def summed_linear(config: ModelConfig, inputs: int, outputs: int, parallel: Parallel) -> nn.Module:
+    """The same, where `inputs` is what this shard has of them; without bias."""
+    if config.quantization == "none":
+        return SummedLinear(inputs, outputs, parallel)
+    activations = config.quantization == "w8a8"
+    return Int8Linear(inputs, outputs, bias=False, activations=activations, summed=parallel)
+
+
+def quantize_rows(x: Tensor, parallel: Parallel = ALONE) -> tuple[Tensor, Tensor]:
+    """x [R, I] → int8 [R, I] and scales fp32 [R]; their product is off by half a scale at most.
+
+    `parallel`: the shards that have the rest of each row; all get the scale of the whole row.
+    """
     wide = x.float()
+    largest = parallel.all_gather(wide.abs().amax(dim=-1)).amax(dim=0)
     # A row of zeros keeps a scale to divide by.
-    scale = (wide.abs().amax(dim=-1) / LARGEST).clamp_min_(torch.finfo(torch.float32).tiny)
+    scale = (largest / LARGEST).clamp_min_(torch.finfo(torch.float32).tiny)
     return (wide / scale[:, None]).round_().to(torch.int8), scale
 
 

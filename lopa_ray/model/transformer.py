@@ -2,6 +2,7 @@
 
 Shape suffixes: R rows (positions of all sequences in the batch, one after the other),
 D hidden size, H query heads, K key/value heads, E head dim, F MLP width, V vocabulary.
+With tensor parallelism H, K, F and V are what this shard has of them (see `parallel.py`).
 
 The module knows neither batches nor caches: it is handed rows, their absolute positions
 and an `Attend` callable that owns both. Decoding and training differ in that callable alone.
@@ -16,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.quantized import has_int8_kernel, layer_linear
+from lopa_ray.model.parallel import ALONE, Parallel, part
+from lopa_ray.model.quantized import has_int8_kernel, layer_linear, summed_linear
 
 
 class Attend(Protocol):
@@ -58,7 +60,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Layer(nn.Module):
     """Attention and MLP with fused QKV and gate/up projections."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, parallel: Parallel) -> None:
+        """`config` is the shard's."""
         super().__init__()
         self.heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
         self.head_dim = config.head_dim
@@ -67,10 +70,10 @@ class Layer(nn.Module):
         self.qkv = layer_linear(config, d, sum(self.heads) * e, bias=config.qkv_bias)
         self.q_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
-        self.o = layer_linear(config, config.num_heads * e, d)
+        self.o = summed_linear(config, config.num_heads * e, d, parallel)
         self.mlp_norm = RMSNorm(d, config.rms_norm_eps)
         self.gate_up = layer_linear(config, d, 2 * config.intermediate_size)
-        self.down = layer_linear(config, config.intermediate_size, d)
+        self.down = summed_linear(config, config.intermediate_size, d, parallel)
 
     def forward(self, index: int, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         return self.after(x, attend(index, *self.before(x, cos, sin)))
@@ -94,15 +97,28 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     """Token ids in, normed hidden rows out; `lm_head` turns chosen rows into logits."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, parallel: Parallel = ALONE) -> None:
+        """The shard of the model `config` that `parallel` says. Raises SettingsError if it cannot be cut like that."""
         super().__init__()
         self.config = config
+        self.parallel = parallel
+        self.share = config.shard(parallel.size)
+        """The shape of what this shard has; its own but for the vocabulary, which `config` and `parallel` give."""
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(Layer(self.share, parallel) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        if config.tie_word_embeddings:
-            self.lm_head.weight = self.embed.weight
+        self._vocabulary = part(config.vocab_size, parallel.rank, parallel.size)
+        self.lm_head = nn.Linear(config.hidden_size, len(self._vocabulary), bias=False)
+        self.tie()
+
+    def tie(self) -> None:
+        """Where the model says so the LM head is the embedding, or this shard's rows of it: no memory of its own."""
+        if self.config.tie_word_embeddings:
+            rows = self.embed.weight
+            if self.parallel.size > 1:
+                own = self._vocabulary
+                rows = nn.Parameter(rows[own.start : own.stop], requires_grad=False)
+            self.lm_head.weight = rows
 
     def compile_layers(self, backend: str) -> None:
         """Have torch.compile make graphs of what a layer does before attention, and of what it does after.
@@ -112,9 +128,14 @@ class Transformer(nn.Module):
         """
         # A graph keeps the answer: trying the kernel is not part of a layer.
         torch.compiler.assume_constant_result(has_int8_kernel.__wrapped__)  # type: ignore[no-untyped-call]
+        if self.parallel.size > 1:
+            # Graphs end where shards talk to each other.
+            for call in ("all_reduce", "all_gather"):
+                whole = torch.compiler.disable(getattr(self.parallel, call))  # type: ignore[no-untyped-call]
+                setattr(self.parallel, call, whole)
         for layer in self.layers:
-            for part in ("before", "after"):
-                setattr(layer, part, torch.compile(getattr(layer, part), backend=backend, dynamic=True))
+            for half in ("before", "after"):
+                setattr(layer, half, torch.compile(getattr(layer, half), backend=backend, dynamic=True))
 
     def forward(self, ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Run int ids [R] at absolute int positions [R]; returns hidden rows [R, D] after the last norm."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.parallel import ALONE, Parallel, cut
 from lopa_ray.model.quantized import Int8Linear, quantize_rows
 from lopa_ray.model.transformer import Transformer
 
@@ -25,17 +26,22 @@ INIT_STD = 0.02
 
 
 def build_model(
-    config: ModelConfig, weights: Weights, *, dtype: torch.dtype, device: torch.device | str
+    config: ModelConfig,
+    weights: Weights,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    parallel: Parallel = ALONE,
 ) -> Transformer:
-    """A `Transformer` of `config` in eval mode, without gradients, that holds `weights` on `device`.
+    """A `Transformer` of `config` in eval mode, without gradients, that holds `weights` on `device`, or a shard of it.
 
-    Tensors that are there already are used as they are, and never written to. Raises CheckpointError if one is missing.
+    Tensors that are there already are used as they are, and never written to; a shard takes its part of each.
+    Raises CheckpointError if one is missing, and SettingsError if the model cannot be cut like that.
     """
-    model = empty_model(config, dtype)
+    model = empty_model(config, dtype, parallel)
     for name, tensor in weights:
-        _place(model, name, tensor.to(device))
-    if config.tie_word_embeddings:
-        model.lm_head.weight = model.embed.weight
+        _place(model, name, cut(name, tensor, config, parallel.rank, parallel.size).to(device))
+    model.tie()
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing:
         raise CheckpointError(f"got no {missing[0]} for the model; {len(missing)} parameters are missing")
@@ -69,11 +75,11 @@ def random_model(
     return build_model(config, random_weights(config, seed, dtype, device), dtype=dtype, device=device)
 
 
-def empty_model(config: ModelConfig, dtype: torch.dtype) -> Transformer:
+def empty_model(config: ModelConfig, dtype: torch.dtype, parallel: Parallel = ALONE) -> Transformer:
     """The module without memory: every parameter is on the meta device. Raises CheckpointError for the dtype."""
     check_dtype(dtype)
     with torch.device("meta"):
-        return Transformer(config)
+        return Transformer(config, parallel)
 
 
 def check_dtype(dtype: torch.dtype) -> None:

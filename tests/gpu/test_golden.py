@@ -6,8 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from shards import engine_in_two_shards
 
 from lopa_ray.conformance import read_cases, replay
+from lopa_ray.conformance.replay import EngineFactory
 from lopa_ray.local import LocalEngine
 
 pytestmark = pytest.mark.gpu
@@ -28,9 +30,16 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_recorded_cases_replay_in_fp32(name: str) -> None:
+@pytest.mark.parametrize(
+    "make_engine",
+    [
+        pytest.param(LocalEngine.from_config, id="whole"),
+        pytest.param(engine_in_two_shards, id="in two shards that are threads"),
+    ],
+)
+def test_recorded_cases_replay_in_fp32(name: str, make_engine: EngineFactory) -> None:
     cases = read_cases(GOLDEN / f"{name}.jsonl")
-    found = list(replay(cases, GOLDEN / "models", LocalEngine.from_config, device="cuda"))
+    found = list(replay(cases, GOLDEN / "models", make_engine, device="cuda"))
     wrong = [(v.id, v.reason, v.differences[:1]) for v in found if v.status in ("differs", "error")]
     assert wrong == []
     assert Counter(verdict.status for verdict in found)["passed"] == FILES[name]

@@ -23,6 +23,9 @@ TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two G
 GROUPS: list[Any] = [
     pytest.param({"num_workers": 2, "num_accelerators": 0.5}, id="a GPU shared, object store"),
     pytest.param({"num_workers": 2, "transfer": "collective"}, id="a GPU each, NCCL", marks=TWO_GPUS),
+    pytest.param(
+        {"num_workers": 1, "tensor_parallel_size": 2}, id="a model over two GPUs, NCCL", marks=TWO_GPUS
+    ),
 ]
 
 

@@ -36,3 +36,11 @@ def test_nodes_are_lost_again_and_again(what: str, capsys: pytest.CaptureFixture
             f"\nnode with {what}: {len(losses)} nodes, {requests} requests, held up "
             f"{statistics.median(held):.2f} s (median), {max(held):.2f} s (worst)"
         )
+
+
+@pytest.mark.long
+def test_all_shards_of_a_worker_are_on_one_node() -> None:
+    workers = told_by("shard_nodes.py")
+    assert [len(nodes) for nodes in workers] == [2, 2, 2]
+    assert all(len(set(nodes)) == 1 for nodes in workers)
+    assert len({nodes[0] for nodes in workers}) == 3

@@ -1,4 +1,4 @@
-"""The collective backend: rebuilt for each membership, broadcast in place, dead peers show."""
+"""The collective backend: rebuilt for each membership, several groups at a time, dead peers show."""
 
 from __future__ import annotations
 
@@ -11,17 +11,27 @@ from ray.util import collective
 
 from actors.elastic_group import BACKEND, Membership, open_store
 from actors.kv_transfer import CollectiveTransfer
+from actors.shard_group import ShardGroup
 from lopa_ray.errors import TransferError
 
 SIZE = 70_000
 
 
 class Member:
-    """Holds a transfer and broadcasts through it."""
+    """Holds a transfer and broadcasts through it; and a place among shards."""
 
     def __init__(self) -> None:
         self.transfer = CollectiveTransfer()
         self.rank = -1
+
+    def share(self, membership: Membership) -> None:
+        self.shards = ShardGroup(membership.rank, membership.world_size)
+        self.shards.join(membership)
+
+    def sum_and_gather(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        x = part_of(self.shards.rank, shape, dtype)
+        with torch.inference_mode():
+            return self.shards.all_reduce(x.t()), self.shards.all_gather(x.t())
 
     def join(self, membership: Membership) -> None:
         self.rank = membership.rank
@@ -38,10 +48,15 @@ class Member:
     def refused(self) -> str:
         group = collective.get_group_handle(next(iter(collective.collective._group_mgr._name_group_map)))
         try:
-            group.allreduce([torch.zeros(1)])
+            group.reduce([torch.zeros(1)])
         except RuntimeError as error:
             return str(error)
         return ""
+
+
+def part_of(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """What a shard has for the others."""
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(rank)) * 50).to(dtype)
 
 
 @pytest.fixture
@@ -80,3 +95,25 @@ def test_a_dead_peer_is_an_error_for_the_others(members: Any) -> None:
     for call in [h.exchange.remote(2) for h in members[:2]]:
         with pytest.raises(TransferError, match="did not arrive"):
             ray.get(call, timeout=30)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_sums_and_gathers_are_the_same_everywhere(members: Any, size: int) -> None:
+    kept, store = open_store()
+    assert kept is not None
+    group = members[:size]
+    join(group, store, 0)  # another group of the same epoch
+    places = [Membership(0, rank, size, store, "gloo", 5.0, "shards") for rank in range(size)]
+    ray.get([h.share.remote(place) for h, place in zip(group, places, strict=True)], timeout=60)
+    for dtype in (torch.float32, torch.bfloat16, torch.int32, torch.int64, torch.float64):
+        parts = torch.stack([part_of(rank, (33, 7), dtype).t() for rank in range(size)])
+        total = parts[0] + parts[1]
+        for part in parts[2:]:
+            total = total + part  # in order of rank: the bits of a number do not depend on where it stands
+        for summed, gathered in ray.get([h.sum_and_gather.remote((33, 7), dtype) for h in group], timeout=60):
+            assert torch.equal(summed, total)
+            assert torch.equal(gathered, parts)
+    assert all(ray.get([h.exchange.remote(1) for h in group], timeout=30))
+    ray.kill(group[1])
+    with pytest.raises(TransferError, match="lost touch"):
+        ray.get(group[0].sum_and_gather.remote((3, 3), torch.float32), timeout=30)

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ray
@@ -18,6 +17,7 @@ import actors.recruits
 from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
 from actors.recruits import Recruits
+from actors.worker_handle import WorkerHandle
 from lopa_ray.errors import SettingsError, WorkerLostError
 
 
@@ -96,16 +96,16 @@ def test_recruits_who_fail_are_tried_again_but_not_for_ever(
     cured = tmp_path / "cured"
     hired = []
 
-    def hire() -> object:
-        hired.append(ray.remote(Stubborn).options(num_cpus=0).remote(cured))
+    def hire() -> WorkerHandle:
+        hired.append(WorkerHandle((ray.remote(Stubborn).options(num_cpus=0).remote(cured),)))
         return hired[-1]
 
-    async def load(worker: Any) -> None:
-        await worker.load.remote()
+    async def load(worker: WorkerHandle) -> None:
+        await asyncio.gather(*worker.ask("load"))
 
     async def main() -> None:
         awake = asyncio.Event()
-        recruits = Recruits(hire, ray.kill, load, PATIENCE_S, awake.set)
+        recruits = Recruits(hire, WorkerHandle.end, load, PATIENCE_S, awake.set)
         recruits.want(1)
         await awake.wait()
         assert recruits.ready and recruits.take() == []
@@ -122,7 +122,7 @@ def test_recruits_who_fail_are_tried_again_but_not_for_ever(
         assert recruits.problem is None
 
     asyncio.run(main())
-    ray.kill(hired[-1])
+    hired[-1].end()
 
 
 def wait(until: Callable[[], bool]) -> None:

@@ -21,6 +21,7 @@ from actors.engine import RayEngine
 from actors.node_weights import NodeWeights
 from lopa_ray.config import Config
 from lopa_ray.errors import CheckpointError
+from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights
 
 
@@ -30,8 +31,8 @@ class Witness:
 
     folder: Path
 
-    def __call__(self, config: Config, weights: Weights | None) -> Any:
-        runner = default_runner(config, weights)
+    def __call__(self, config: Config, weights: Weights | None, parallel: Parallel) -> Any:
+        runner = default_runner(config, weights, parallel)
         addresses = [parameter.data_ptr() for parameter in runner.model.parameters()]
         (self.folder / str(os.getpid())).write_text(str(all(map(_in_object_store, addresses))))
         return runner

@@ -182,6 +182,7 @@ def test_mistakes_are_one_line_and_status_2(tmp_path: Path) -> None:
     refused("generate", *SMALL, "text", part="no tokenizer")
     refused("generate", *SMALL, "", part="empty")
     refused("generate", "--local", "--workers", "2", "x", part="exclude")
+    refused("generate", "--local", "--tensor-parallel-size", "2", "x", part="exclude")
     refused("generate", *SMALL, "--set", "decode.nope=1", "x", part="nope")
     refused("generate", *SMALL, "--set", "nope", "x", part="SECTION.KEY=VALUE")
     refused("generate", *SMALL, "--set", "nope.seed=1", "x", part="nope")

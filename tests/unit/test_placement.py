@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,7 +86,7 @@ def test_strategies_are_named() -> None:
 
 @pytest.mark.parametrize("strategy", ["PACK", "SPREAD"])
 def test_a_worker_takes_the_place_of_one_that_left_and_others_go_anywhere(strategy: str) -> None:
-    seats = Seats(None, config(num_workers=2, placement=strategy).group)
+    seats = Seats(None, config(num_workers=2, placement=strategy))
     for worker in ("first", "second"):
         assert seats.next() == {}
         seats.taken(worker)
@@ -99,3 +100,29 @@ def test_a_worker_takes_the_place_of_one_that_left_and_others_go_anywhere(strate
     assert seats.next() == {}
     seats.taken("fourth")
     assert seats.next() != {}
+
+
+def test_shards_of_a_worker_share_its_place_on_one_node() -> None:
+    group = {"num_workers": 2, "tensor_parallel_size": 4, "num_cpus": 0.5, "resources": {"fast": 1.0}}
+    wanted = config("cuda", **group)
+    assert worker_bundle(wanted) == {"CPU": 2.0, "GPU": 4.0, "fast": 4.0}
+    assert actor_options(wanted)["num_gpus"] == 1.0
+    with pytest.raises(CapacityError, match="2 workers of 1 CPU, 16 GPU each do not fit"):
+        check_nodes(config("cuda", num_workers=2, tensor_parallel_size=16, num_cpus=1 / 16), GPUS)
+    front, place = {"CPU": 0.1}, {"CPU": 2.0, "GPU": 4.0, "fast": 4.0}
+    for specs, expected in (([place, place], [0, 1]), ([front, place, place], [1, 2])):
+        seats = Seats(SimpleNamespace(bundle_specs=specs), wanted)  # type: ignore[arg-type]
+        for worker, index in enumerate(expected):
+            assert seats.next()["scheduling_strategy"].placement_group_bundle_index == index
+            seats.taken(worker)
+        seats.left(0)
+        assert seats.next()["scheduling_strategy"].placement_group_bundle_index == expected[0]
+    seats = Seats(SimpleNamespace(bundle_specs=[front, place]), wanted)  # type: ignore[arg-type]
+    with pytest.raises(CapacityError, match="has 1 such bundles"):
+        seats.next()
+
+
+def test_shards_need_accelerators_of_their_own() -> None:
+    with pytest.raises(SettingsError, match=r"tensor_parallel_size 2 with num_accelerators 0\.5"):
+        config("cuda", tensor_parallel_size=2, num_accelerators=0.5)
+    config("cpu", tensor_parallel_size=2, num_accelerators=0.5)

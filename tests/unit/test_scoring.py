@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from lopa_ray import scoring
 from lopa_ray.draws import keyed_uniform
 from lopa_ray.plan import Sampling
-from lopa_ray.scoring import Scores, score_rows
+from lopa_ray.scoring import Scores
+from lopa_ray.vocabulary_axis import VocabularyAxis
 
 VOCAB, MASK, EOS = 40, 39, 38
 BANNED = torch.zeros(VOCAB, dtype=torch.bool)
@@ -21,6 +23,20 @@ BANNED[33:36] = True  # padding of the vocabulary
 
 def rows(n: int, seed: int = 0, scale: float = 3.0) -> Tensor:
     return torch.randn(n, VOCAB, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def score_rows(
+    logits: Tensor,
+    positions: list[int],
+    step: int,
+    sampling: Sampling,
+    banned: Tensor,
+    eos: int,
+    choices: Tensor | None = None,
+) -> Scores:
+    """Of whole rows."""
+    axis = VocabularyAxis(logits.shape[-1])
+    return scoring.score_rows(logits, positions, step, sampling, banned, eos, choices, axis)
 
 
 def score(logits: Tensor, sampling: Sampling, step: int = 1, first: int = 0) -> Scores:

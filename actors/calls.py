@@ -1,0 +1,110 @@
+"""Calls: something that several workers are asked to do, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
+
+from actors.worker_handle import WorkerHandle
+from lopa_ray.errors import LopaError, TransferError, WorkerError
+
+GONE = (RayActorError, OutOfMemoryError)
+"""What Ray raises for an actor that is no more. The second one: its memory monitor ended it to spare the node."""
+
+_NO_MEMORY = re.compile("out of memory|(allocate|enough) memory", re.IGNORECASE)
+"""How torch says it, for CPUs and accelerators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """By worker, in order of rank: a call per shard, or one task that waits for all of them."""
+
+    answers: dict[WorkerHandle, tuple[Any, ...]]
+    exports: dict[WorkerHandle, tuple[Any, ...]] = field(default_factory=dict)
+    """Calls that others wait for: K/V that travels by object store."""
+
+    def blocking(self) -> list[WorkerHandle]:
+        """Those for whose exports others still wait."""
+        return [worker for worker, each in self.exports.items() if not all(map(_is_done, each))]
+
+
+class Waiting:
+    """Waiting for calls. To be made inside the event loop."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._tasks = {worker: tuple(map(_as_future, each)) for worker, each in calls.answers.items()}
+
+    async def settle(
+        self,
+        timeout: float,
+        on_error: Callable[[], None] = lambda: None,
+        without: Collection[WorkerHandle] = (),
+    ) -> None:
+        """Wait until all are done, but for some workers, or the time is over.
+
+        `on_error` is called after errors, to release those who wait for the ones that failed.
+        """
+        deadline = time.monotonic() + timeout
+        pending = {task for worker, each in self._tasks.items() if worker not in without for task in each}
+        while pending:
+            left = max(0.0, deadline - time.monotonic())
+            done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
+            if not pending or not any(task.exception() for task in done):
+                return
+            on_error()
+            self._release()
+
+    def _release(self) -> None:
+        """A call that failed may not even have begun, and the worker's other shards wait for that one."""
+        for worker, each in self._tasks.items():
+            if len(worker.shards) == len(each) > 1:
+                for shard, task in zip(worker.shards, each, strict=True):
+                    if task.done() and task.exception() is not None:
+                        shard.leave.remote()
+
+    def late(self) -> list[WorkerHandle]:
+        """Those who have not answered."""
+        return [worker for worker, each in self._tasks.items() if not all(task.done() for task in each)]
+
+    def results(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...], list[BaseException]]]:
+        """Per worker what its shards answered, or what they raised. For calls that are done."""
+        for worker, each in self._tasks.items():
+            errors = [error for task in each if task.done() and (error := task.exception()) is not None]
+            yield worker, () if errors else tuple(task.result() for task in each if task.done()), errors
+
+
+def is_death(error: BaseException) -> bool:
+    """Whether it says that the actor died, not that the actor raised something."""
+    return isinstance(error, GONE) and not isinstance(error, RayTaskError)
+
+
+def cause_of(who: str, error: BaseException) -> LopaError:
+    """What a worker raised, without Ray's wrapping; whatever is not one of our errors becomes one."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    if isinstance(cause, LopaError):
+        return cause
+    kind = TransferError if isinstance(cause, (*GONE, ObjectLostError)) else WorkerError
+    said = f"{who} failed: {type(cause).__name__}: {cause}"
+    if isinstance(cause, MemoryError) or _NO_MEMORY.search(said):
+        said += (
+            "; a step of this request needs more memory than there is: lower num_branches or block_size, or, for all "
+            "requests, model.slots or model.max_model_len"
+        )
+    wrapped = kind(said)
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _as_future(call: Any) -> asyncio.Future[Any]:
+    return call if isinstance(call, asyncio.Task) else asyncio.wrap_future(call.future())
+
+
+def _is_done(call: Any) -> bool:
+    return bool(ray.wait([call], timeout=0, fetch_local=False)[0])

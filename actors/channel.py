@@ -1,0 +1,55 @@
+"""Channel: an actor's connection to the others of a collective group, in one epoch after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ray.util import collective
+from ray.util.collective.types import Backend
+
+from actors.elastic_group import BACKEND, Membership, register
+from lopa_ray.errors import TransferError
+
+
+class Channel:
+    """At most one group at a time. One that fails is dropped, so that its other members fail at once as well."""
+
+    def __init__(self) -> None:
+        register()
+        self._membership: Membership | None = None
+
+    def join(self, membership: Membership) -> None:
+        """Build the epoch's group; all its members must do so at about the same time. One alone needs none.
+
+        Raises TransferError if a peer does not.
+        """
+        self.leave()
+        if membership.world_size > 1:
+            try:
+                collective.init_collective_group(
+                    membership.world_size, membership.rank, Backend(BACKEND), membership.group_name
+                )
+            except RuntimeError as error:
+                raise TransferError(f"epoch {membership.epoch} was not formed: {error}") from None
+            self._membership = membership
+
+    def leave(self) -> None:
+        """Drop the group, if there is one."""
+        if self._membership is not None:
+            collective.destroy_collective_group(self._membership.group_name)
+            self._membership = None
+
+    @contextmanager
+    def group(self, failed: str) -> Iterator[str]:
+        """The name under which Ray's collective interface knows the group.
+
+        What goes wrong meanwhile is a TransferError that begins with `failed`, and so is having left.
+        """
+        if self._membership is None:
+            raise TransferError("this worker has left its group, and no new one has been joined")
+        try:
+            yield self._membership.group_name
+        except RuntimeError as error:
+            self.leave()
+            raise TransferError(f"{failed}: {error}") from None

@@ -1,0 +1,48 @@
+"""ShardGroup: the shards of one worker's model, an actor each; its tensor parallelism."""
+
+from __future__ import annotations
+
+import torch
+from ray.util import collective
+from torch import Tensor
+
+from actors.channel import Channel
+from actors.elastic_group import Membership
+
+
+class ShardGroup:
+    """A `Parallel` whose connections are made anew for each epoch. All methods but `leave` raise TransferError."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self._channel = Channel()
+
+    def join(self, membership: Membership) -> None:
+        """Enter an epoch; leaves the one before."""
+        self._channel.join(membership)
+
+    def leave(self) -> None:
+        """Drop all connections, which releases the other shards."""
+        self._channel.leave()
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """See `Parallel`."""
+        if self.size > 1:
+            x = x.contiguous()
+            with self._channel.group("the shards of a worker lost touch") as group:
+                collective.allreduce(x, group)
+        return x
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        """See `Parallel`."""
+        if self.size == 1:
+            return x[None]
+        gathered = x.new_empty(self.size, *x.shape)
+        with self._channel.group("the shards of a worker lost touch") as group:
+            collective.allgather(list(gathered.unbind()), x.contiguous(), group)
+        return gathered
+
+    def meet(self, device: torch.device) -> None:
+        """Wait until all shards are here."""
+        self.all_gather(torch.zeros(1, device=device))

@@ -1,0 +1,29 @@
+"""WorkerHandle: a branch worker as its master sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHandle:
+    """An actor per shard of its model. Without tensor parallelism that is one."""
+
+    shards: tuple[Any, ...]
+
+    def ask(self, method: str, *arguments: Any) -> tuple[Any, ...]:
+        """Call a method of every shard."""
+        return tuple(getattr(shard, method).remote(*arguments) for shard in self.shards)
+
+    async def placed(self) -> None:
+        """Wait until all shards have a place."""
+        await asyncio.gather(*self.ask("ping"))
+
+    def end(self) -> None:
+        """End all shards."""
+        for shard in self.shards:
+            ray.kill(shard)

@@ -1,0 +1,99 @@
+"""What a step costs on grids of branch workers and shards.
+
+    python examples/tensor_parallel_cost.py
+    python examples/tensor_parallel_cost.py --width 2048 --layers 8 --grids 1x1 1x2 1x4
+
+A Markdown table. Each grid, WORKERSxSHARDS, is a group of its own, on a model with random weights in the demo model's
+layout. All decode the same prompt with LoPA, `--branches` branches of 32 positions per step, every shard on one
+thread. Medians over steps; `forward` is that of the slowest worker, with all that its shards tell each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import statistics
+import tempfile
+from dataclasses import astuple
+from pathlib import Path
+
+import ray
+
+from actors.async_engine import AsyncRayEngine
+from lopa_ray.config import Config
+from lopa_ray.session_factory import SessionFactory
+from start_up import write_checkpoint
+
+PROMPT = list(range(10, 70))
+
+
+async def steps(config: Config) -> tuple[list[float], list[float], tuple[int, ...]]:
+    """Milliseconds of each forward and each step, without the first ones, and the tokens."""
+    forwards, whole, canvas = [], [], ()
+    engine = await AsyncRayEngine.start(config)
+    try:
+        session = SessionFactory(config, engine.info.vocabulary, None).session(PROMPT, config.decode)
+        async for _, outcome, timing in engine.decode(session):
+            forwards.append(1000 * timing.forward)
+            whole.append(1000 * sum(astuple(timing)))
+            canvas = outcome.canvas
+    finally:
+        engine.close()
+    return forwards[3:], whole[3:], canvas
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--grids", nargs="+", default=["1x1", "1x2", "2x1"], metavar="WORKERSxSHARDS")
+    parser.add_argument("--width", type=int, default=1024, help="hidden size, a multiple of 128")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--branches", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3, help="groups of each grid, in turns")
+    arguments = parser.parse_args()
+    grids = [tuple(map(int, grid.split("x"))) for grid in arguments.grids]
+    forwards: dict[tuple[int, ...], list[float]] = {grid: [] for grid in grids}
+    whole: dict[tuple[int, ...], list[float]] = {grid: [] for grid in grids}
+    tokens: dict[tuple[int, ...], tuple[int, ...]] = {}
+    actors = max(workers * shards for workers, shards in grids)
+    with tempfile.TemporaryDirectory() as folder:
+        write_checkpoint(Path(folder), arguments.layers, arguments.width)
+        ray.init(
+            address="local",
+            num_cpus=actors,
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
+        for _ in range(arguments.rounds):
+            for grid in grids:
+                config = Config.parse(
+                    {
+                        "model": {"path": folder, "slots": 1, "max_model_len": 256},
+                        "group": {"num_workers": grid[0], "tensor_parallel_size": grid[1]},
+                        "decode": {
+                            "num_branches": arguments.branches,
+                            "max_new_tokens": 64,
+                            "block_size": 32,
+                            "stop_at_eos": False,
+                        },
+                    }
+                )
+                of_forwards, of_steps, canvas = asyncio.run(steps(config))
+                forwards[grid] += of_forwards
+                whole[grid] += of_steps
+                tokens[grid] = canvas
+        ray.shutdown()
+    first = grids[0]
+    print("| workers | shards each | forward ms | step ms | tokens |\n|---|---|---|---|---|")
+    for grid in grids:
+        same = "" if grid == first else "equal" if tokens[grid] == tokens[first] else "different"
+        medians = f"{statistics.median(forwards[grid]):.1f} | {statistics.median(whole[grid]):.1f}"
+        print(f"| {grid[0]} | {grid[1]} | {medians} | {same} |")
+
+
+if __name__ == "__main__":
+    main()
