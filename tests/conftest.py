@@ -27,6 +27,7 @@ hypothesis.settings.register_profile("lopa", deadline=None, derandomize=True, pr
 hypothesis.settings.load_profile("lopa")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a device or program that is not there."""
     present = {
