@@ -27,7 +27,12 @@ hypothesis.settings.register_profile("lopa", deadline=None, derandomize=True, pr
 hypothesis.settings.load_profile("lopa")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests that share a Ray or a server stay in one of pytest's processes; others go where there is room, by file."""
+    folder = item.path.parent.name
+    item.add_marker(pytest.mark.xdist_group(item.path.name if folder == "unit" else folder))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a device or program that is not there."""
     present = {
@@ -36,9 +41,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         "browser": shutil.which("chromium") is not None,
     }
     for item in items:
-        # Tests that share a Ray or a server stay in one of pytest's processes; the others go where there is room.
-        folder = item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group(item.path.name if folder == "unit" else folder))
         for need, there in present.items():
             if item.get_closest_marker(need) and not there:
                 item.add_marker(pytest.mark.skip(reason=f"no {need} here"))
