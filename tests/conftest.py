@@ -16,6 +16,8 @@ os.environ.update(
 import hypothesis
 import pytest
 import torch
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 torch.set_num_threads(1)
 
@@ -27,10 +29,17 @@ hypothesis.settings.register_profile("lopa", deadline=None, derandomize=True, pr
 hypothesis.settings.load_profile("lopa")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
+class ByFolder(LoadScopeScheduling):
     """Tests that share a Ray or a server stay in one of pytest's processes; others go where there is room, by file."""
-    folder = item.path.parent.name
-    item.add_marker(pytest.mark.xdist_group(item.path.name if folder == "unit" else folder))
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return path if "/unit/" in path else path.rpartition("/")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFolder:
+    """For `pytest -n 2`, as in `make test`: most of the time tests wait for Ray."""
+    return ByFolder(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
