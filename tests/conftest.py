@@ -29,17 +29,18 @@ hypothesis.settings.register_profile("lopa", deadline=None, derandomize=True, pr
 hypothesis.settings.load_profile("lopa")
 
 
-class ByFolder(LoadScopeScheduling):
-    """Tests that share a Ray or a server stay in one of pytest's processes; others go where there is room, by file."""
+class ByFile(LoadScopeScheduling):
+    """Each file of tests goes to whichever of pytest's processes has room; one takes all that share a server or a port."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return path if "/unit/" in path else path.rpartition("/")[0]
+        file = nodeid.partition("::")[0]
+        folder = file.rpartition("/")[0]
+        return folder if folder in ("tests/serving", "tests/on_nodes") else file
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFolder:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
     """For `pytest -n 2`, as in `make test`: most of the time tests wait for Ray."""
-    return ByFolder(config, log)
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
