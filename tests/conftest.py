@@ -30,7 +30,7 @@ hypothesis.settings.load_profile("lopa")
 
 
 class ByFile(LoadScopeScheduling):
-    """Each file of tests goes to whichever of pytest's processes has room; one takes all that share a server or a port."""
+    """A file of tests goes to whichever of pytest's processes has room; one takes all that share a server or ports."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
