@@ -16,6 +16,8 @@ os.environ.update(
 import hypothesis
 import pytest
 import torch
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 torch.set_num_threads(1)
 
@@ -25,6 +27,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Examples are the same in every run, and a slow machine is no failure.
 hypothesis.settings.register_profile("lopa", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("lopa")
+
+
+class ByFile(LoadScopeScheduling):
+    """A file of tests goes to whichever of pytest's processes has room; one takes all that share a server or ports."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        folder = file.rpartition("/")[0]
+        return folder if folder in ("tests/serving", "tests/on_nodes") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    """For `pytest -n 2`, as in `make test`: most of the time tests wait for Ray."""
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
