@@ -22,6 +22,7 @@ from trials import WORKERS, Oracle, Trial
 from actors.branch_worker import default_runner
 from actors.engine import RayEngine
 from lopa_ray.config import Config
+from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights
 from lopa_ray.plan import StepPlan, StepReport
 from lopa_ray.runner import BranchRunner, Exchange
@@ -38,8 +39,8 @@ class Hog:
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    def __call__(self, config: Config, weights: Weights | None) -> Any:
-        return HungryRunner(default_runner(config, weights), self.file)
+    def __call__(self, config: Config, weights: Weights | None, parallel: Parallel) -> Any:
+        return HungryRunner(default_runner(config, weights, parallel), self.file)
 
 
 class HungryRunner:
