@@ -20,6 +20,7 @@ from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
 from lopa_ray.engine import Engine, EngineEvent
 from lopa_ray.errors import ClusterError, WorkerLostError
+from lopa_ray.local import shape_of
 from lopa_ray.session import DecodeSession, Vocabulary
 from lopa_ray.tokenizer import Tokenizer
 
@@ -57,6 +58,7 @@ class RayEngine(Engine):
         `runner_factory` makes each worker's runner; tests inject faults through it.
         """
         tokenizer = Tokenizer.from_pretrained(config.model.folder)
+        shape_of(config).shard(config.group.tensor_parallel_size)  # refused before anything is started
         connection = Connection(config, address)
         master = reservation = None
         try:

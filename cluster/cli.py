@@ -100,9 +100,7 @@ def generate(
                 "group.num_workers": workers,
                 "group.tensor_parallel_size": tensor_parallel_size,
                 "decode.decoder": decoder,
-                "decode.num_branches": int(num_branches)
-                if num_branches and num_branches.isdecimal()
-                else num_branches,
+                "decode.num_branches": num_branches,
                 "decode.max_new_tokens": max_new_tokens,
                 "decode.temperature": temperature,
                 "decode.seed": seed,

@@ -43,10 +43,24 @@ DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or
 DecoderOption = Annotated[
     str | None, typer.Option("--decoder", help=f"{', '.join(DECODER_SETTINGS)}. [decode.decoder]")
 ]
+
+
+def _number_or_word(text: str) -> int | str:
+    """Which numbers and words there may be is the settings' business."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
 BranchesOption = Annotated[
-    str | None,
+    Any,
     typer.Option(
-        "--num-branches", "-b", metavar="N|auto", help="Branches per step, the anchor included. [decode]"
+        "--num-branches",
+        "-b",
+        metavar="N|auto",
+        parser=_number_or_word,
+        help="Branches per step, the anchor included. [decode]",
     ),
 ]
 TokensOption = Annotated[

@@ -74,6 +74,15 @@ class ModelSettings(Strict):
         return PrefixCache(self.prefix_cache_positions, self.prefix_cache == "approximate")
 
     @model_validator(mode="after")
+    def _approximate_has_room(self) -> Self:
+        if self.prefix_cache == "approximate" and not self.prefix_cache_positions:
+            raise ValueError(
+                "prefix_cache approximate with prefix_cache_positions 0: nothing is kept; set "
+                "prefix_cache_positions or leave prefix_cache out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _no_adapter_on_random_weights(self) -> Self:
         if self.load_format == "dummy" and self.lora is not None:
             raise ValueError(

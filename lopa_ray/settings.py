@@ -288,6 +288,14 @@ def decode_settings(values: dict[str, Any]) -> GenerationSettings:
         raise SettingsError(
             f"decoder: got {name!r}; allowed: {', '.join(DECODER_SETTINGS)}; choose one of these"
         )
+    known = DECODER_SETTINGS[name].model_fields
+    for key in (key for key in values if key not in known):
+        others = [other for other, settings in DECODER_SETTINGS.items() if key in settings.model_fields]
+        if others:
+            raise SettingsError(
+                f"unknown setting {key} = {values[key]!r} for decoder {name}; it belongs to {', '.join(others)}: "
+                "choose one of these as decoder, or leave it out"
+            )
     return DECODER_SETTINGS[name](**values)
 
 

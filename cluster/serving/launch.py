@@ -88,8 +88,9 @@ class Launch:
         """Raises SettingsError and CheckpointError for what would otherwise fail inside a replica."""
         settings = ServeSettings(**self.args)
         for entry in settings.models:
-            folder = entry.load().model.folder
-            load_config(folder)
+            config = entry.load()
+            folder = config.model.folder
+            load_config(folder).shard(config.group.tensor_parallel_size)
             if Tokenizer.from_pretrained(folder) is None:
                 raise CheckpointError(
                     f"{folder}: the checkpoint has no tokenizer (tokenizer.json, or vocab.json and merges.txt), and a "

@@ -90,8 +90,7 @@ def test_a_shard_is_killed_where_kv_travel_by_object_store(
         assert all(trial.held_up(moment) < 10.0 for moment in fates.taken().values())
 
 
-@pytest.mark.long
-def test_more_shards_than_heads_are_refused() -> None:
+def test_more_shards_than_heads_are_refused_before_ray_is_started() -> None:
     with pytest.raises(SettingsError, match=r"got 4 for a model with 4 heads, 2 KV heads"):
         RayEngine.from_config(config(group={"num_workers": 1, "tensor_parallel_size": 4}))
 

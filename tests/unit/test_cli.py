@@ -127,6 +127,12 @@ def test_settings_of_a_line_go_on_top(tmp_path: Path) -> None:
     assert [line["num_branches"] for line in found] == [4, 1, 2, "auto"]
 
 
+def test_a_wrong_number_of_branches_is_shown_as_one() -> None:
+    result = lopa("generate", *SMALL, "-b", "-3", "Anna")
+    assert result.exit_code == 2
+    assert "num_branches: got -3; allowed: a whole number" in result.stderr
+
+
 @pytest.mark.parametrize(("text", "number"), [("auto", "auto"), ("3", 3)])
 def test_branches_are_a_number_or_left_to_the_request(tmp_path: Path, text: str, number: object) -> None:
     _, found = batch(tmp_path, [5, 6], options=(*SMALL, "-b", text))

@@ -98,6 +98,7 @@ BAD: list[tuple[type, dict[str, Any], list[str]]] = [
     (ModelSettings, {"dtype": "int8"}, ["dtype", "'int8'", "float32"]),
     (ModelSettings, {"device": "tpu"}, ["device", "'tpu'", "cpu"]),
     (ModelSettings, {"slots": 0}, ["slots", "got 0"]),
+    (ModelSettings, {"prefix_cache": "approximate"}, ["approximate", "prefix_cache_positions 0", "leave"]),
     (ModelSettings, {"max_model_len": 1}, ["max_model_len", "got 1"]),
     (GroupSettings, {"num_workers": 0}, ["num_workers", "got 0"]),
     (GroupSettings, {"step_timeout_s": 0}, ["step_timeout_s", "got 0"]),
@@ -118,6 +119,17 @@ def test_a_bad_value_is_one_clear_error(kind, values, words):
     assert isinstance(caught.value, LopaError)
     assert isinstance(caught.value, ValueError)
     assert str(pickle.loads(pickle.dumps(caught.value))) == message
+
+
+def test_a_setting_of_other_decoders_names_them():
+    with pytest.raises(
+        SettingsError, match=r"sub_block_size = 4 for decoder lopa; .* block_diffusion: choose"
+    ):
+        decode_settings({"sub_block_size": 4})
+    with pytest.raises(
+        SettingsError, match=r"steps = 8 for decoder lopa; it belongs to vanilla, fast_dllm: "
+    ):
+        decode_settings({"decoder": "lopa", "steps": 8})
 
 
 def test_several_mistakes_are_named_together():
