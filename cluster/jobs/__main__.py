@@ -80,9 +80,10 @@ def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> 
 
     prompts = Source(source)
     survey = prompts.survey()
-    # The group's settings and the number of slots change how fast it is, never what comes out.
+    # These and the group's settings change how fast it is, never what comes out.
+    speed = {"slots", "prefix_cache_positions"}
     values = config.as_dict()
-    model = {key: value for key, value in values["model"].items() if key != "slots"}
+    model = {key: value for key, value in values["model"].items() if key not in speed}
     recipe = Recipe(survey.digest, survey.lines, raw, model, values["decode"])
     size = min(CHUNK_SLOTS * config.model.slots, math.ceil(survey.lines / (CHUNKS_PER_GROUP * groups)))
     results = Output(output)

@@ -103,6 +103,7 @@ def test_a_serve_config_that_is_not_there() -> None:
 def test_wrong_options() -> None:
     assert "no such folder" in refused("--model", "nowhere")
     assert "num_workers: got 0" in refused("--workers", "0")
+    assert "got 3 for a model with 4 heads" in refused("--tensor-parallel-size", "3")
     assert "num_branches: got 0" in refused("--set", "decode.num_branches=0")
     assert "unknown section 'foo'" in refused("--set", "foo.bar=0")
 
