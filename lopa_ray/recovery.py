@@ -27,20 +27,21 @@ def recover(pending: Sequence[Work], held: Sequence[Sequence[bool]]) -> Recovery
     """`pending`: per commit, the work that staged it (see `Scheduler.pending`). `held`: per rank, which of
     them it has (see `BranchRunner.settle`).
 
-    Where every worker stages its own (single phase), those who lack it do so, and nothing is sent.
+    Where every worker stages its own (single phase), those who lack it do so, and nothing is sent. But nobody
+    has stored prefixes any more: what began with one may only be had from a worker that has it.
     """
     size = len(held)
     again: dict[int, tuple[Work, ...]] = {}
     sources: dict[int, int] = {}
     for index, work in enumerate(pending):
         holders = [rank for rank in range(size) if held[rank][index]]
-        if work.plan.shared_keep:
+        if work.plan.shared_keep and not (work.prefix and holders):
             for rank in sorted(set(range(size)).difference(holders)):
-                again[rank] = (*again.get(rank, ()), replace(work, branches=()))
+                again[rank] = (*again.get(rank, ()), replace(work, branches=(), prefix=()))
             continue
         source = holders[0] if holders else index % size
         if not holders:
-            again[source] = (*again.get(source, ()), work)
+            again[source] = (*again.get(source, ()), replace(work, prefix=()))
         if size > 1:
             sources[work.request] = source
     return Recovery(again, sources)

@@ -276,7 +276,8 @@ class Scheduler:
 
     def _remember_source(self, request: int, entry: _InFlight, plan: Plan, outcome: StepOutcome) -> None:
         """Whom the others receive from; nobody, where everyone staged the same or there are no others."""
-        entry.pending = Work(request, entry.slot, plan, (outcome.winner,)) if plan.keep else None
+        staged = Work(request, entry.slot, plan, (outcome.winner,), prefix=entry.prefix)
+        entry.pending = staged if plan.keep else None
         sent = plan.keep and not plan.shared_keep and self._num_workers > 1
         entry.source = entry.ranks[outcome.winner] if sent else None
 

@@ -19,6 +19,7 @@ from lopa_ray.errors import ProtocolError
 from lopa_ray.local import LocalEngine
 from lopa_ray.plan import Branch, Plan, StepPlan, Stored, Work
 from lopa_ray.prefix_cache import Chain, PrefixCache
+from lopa_ray.recovery import recover
 from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Progress
 from lopa_ray.settings import (
@@ -156,6 +157,27 @@ def test_under_full_attention_prefixes_are_taken_only_if_that_was_asked_for(kind
     other, _ = run(near, [*range(37), 3, 3, 3], FULL[kind])
     assert whole - other == 32  # a multiple of 16
     check(near)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_newcomer_gets_what_others_have_of_another_prompt(lost: int) -> None:
+    """It has no stored prefix to start from, and all workers need the same K/V, approximate or not."""
+    group = WorkerGroup(tiny(), 2, prefixes=PrefixCache(400, approximate=True))
+    run(group, list(range(40)), EXACT["single_phase"])
+    group.scheduler.submit(group.session([*range(32), 9, 9, 9, 5], EXACT["single_phase"]))
+    group.step()
+    assert group.scheduler.prefixes.hits == 1
+    newcomer = BranchRunner(tiny(), slots=group.runners[0].cache.data.shape[0], max_model_len=96)
+    group.runners = [group.runners[1 - lost], newcomer]
+    owners, pending = group.scheduler.owners, group.scheduler.pending()
+    recovery = recover(pending, [runner.settle(owners, pending) for runner in group.runners])
+    for rank, work in recovery.again.items():
+        group.runners[rank].step(StepPlan(1, 0, work))
+    group.scheduler.regroup(1, recovery.sources)
+    group.step()
+    first, second = group.checksums()
+    assert first == second
+    assert any(slot.digest for slot in first)
 
 
 @pytest.mark.parametrize("kind", NEVER)

@@ -122,12 +122,10 @@ def test_a_bad_value_is_one_clear_error(kind, values, words):
 
 
 def test_a_setting_of_other_decoders_names_them():
-    with pytest.raises(
-        SettingsError, match=r"sub_block_size = 4 for decoder lopa; .* block_diffusion: choose"
-    ):
+    with pytest.raises(SettingsError, match=r"sub_block_size = 4 for decoder lopa; .* block_diffusion; set"):
         decode_settings({"sub_block_size": 4})
     with pytest.raises(
-        SettingsError, match=r"steps = 8 for decoder lopa; it belongs to vanilla, fast_dllm: "
+        SettingsError, match=r"steps = 8 for decoder lopa; decoders that know it: vanilla, fast_dllm; "
     ):
         decode_settings({"decoder": "lopa", "steps": 8})
 
