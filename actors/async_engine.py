@@ -177,18 +177,20 @@ class AsyncRayEngine:
         within = self._config.group.resume_timeout_s
         if not within:
             raise loss
-        ray.kill(self._master)
         last: Exception | None = None
         try:
             async with asyncio.timeout(within):
                 while True:
+                    ray.kill(self._master)
                     try:
                         return await self._open_another()
                     except WorkerLostError as error:
                         last = error
                         await asyncio.sleep(RETRY_PAUSE_S)
-        except Exception as error:
+        except TimeoutError as error:
             raise not_replaced(loss, last or error, within) from None
+        except Exception as error:
+            raise not_replaced(loss, error, within) from None
 
     async def _open_another(self) -> Any:
         """The stream of another group in the same places, of the size that was asked for last."""

@@ -53,7 +53,8 @@ class ModelSettings(Strict):
 
     compile: bool = False
     """Graph mode: torch.compile for the layers, all but attention (npu: TorchAir). Takes a compiler, and up to
-    minutes at the first step; its rounding differs a little from that of the layers as they are."""
+    minutes at the start (with shards: at the first step); its rounding differs a little from that of the layers as
+    they are."""
 
     slots: int = Field(default=8, ge=1)
     """Requests in flight per group; each has a KV cache slot on every worker."""

@@ -28,6 +28,9 @@ from lopa_ray.tokenizer import Tokenizer
 
 DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
+WARM_UP_ROWS = (48, 16)
+"""Of the forwards that compile layers: int8 products of few rows have graphs of their own."""
+
 
 def weights_of(config: Config, device: torch.device | str) -> Weights:
     """The parameters that a configuration asks for, one by one on `device`. Raises CheckpointError."""
@@ -72,13 +75,23 @@ def load_runner(
         loaded.compile_layers(device.compiler)
     # A tokenizer smaller than the embedding means that the rest is padding nobody can decode.
     choosable = None if tokenizer is None else min(tokenizer.vocab_size, shape.vocab_size)
-    return BranchRunner(
+    runner = BranchRunner(
         loaded,
         slots=model.slots,
         max_model_len=model.max_model_len,
         choosable=choosable,
         kernel=choose_kernel(model.attention, device, loaded.share, dtype),
     )
+    if model.compile and parallel.size == 1:  # shards compute together, which is in steps only
+        _make_graphs(runner)
+    return runner
+
+
+def _make_graphs(runner: BranchRunner) -> None:
+    """Compile now, where nobody waits: a first step that takes minutes would pass for a hung worker."""
+    for rows in WARM_UP_ROWS:
+        runner.logits([0] * min(rows, runner.cache.capacity))
+    runner.cache.reset(0, None)
 
 
 class LocalEngine(Engine):

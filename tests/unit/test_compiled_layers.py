@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from marks import also_long
@@ -9,6 +11,7 @@ from torch._dynamo.utils import counters
 from workers import tiny
 
 from lopa_ray.config import Config
+from lopa_ray.device import DEVICES
 from lopa_ray.local import load_runner
 from lopa_ray.model.config import Quantization
 from lopa_ray.runner import BranchRunner
@@ -42,8 +45,17 @@ def test_the_same_graphs_serve_all_layers_and_any_number_of_rows(
     assert not counters["graph_break"]
 
 
-def test_the_setting_reaches_the_layers() -> None:
-    for compile_them in (False, True):
-        changes = {"model": {"compile": compile_them, "slots": 1}}
-        layers = load_runner(Config.load("demo", changes), None).model.layers
-        assert all(("before" in vars(layer)) is compile_them for layer in layers)
+@pytest.mark.parametrize("quantization", ["none", "w8a8"])
+@pytest.mark.parametrize("compile_them", [False, True])
+def test_the_setting_has_the_layers_compiled_before_the_first_step(
+    compile_them: bool, quantization: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DEVICES, "cpu", replace(DEVICES["cpu"], compiler="eager"))
+    changes = {"model": {"compile": compile_them, "slots": 1, "quantization": quantization}}
+    runner = load_runner(Config.load("demo", changes), None)
+    made = counters["stats"]["unique_graphs"]
+    assert (made > 0) is compile_them
+    assert runner.cache.owner == [None]
+    for ids in (IDS, IDS * 6):
+        runner.logits(ids)
+    assert counters["stats"]["unique_graphs"] == made
