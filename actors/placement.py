@@ -88,7 +88,7 @@ class Seats:
 
     def next(self) -> dict[str, Any]:
         """Options that send the next worker, with all its shards, where it belongs; `taken` says who it is."""
-        together = self._group.tensor_parallel_size > 1 and bool(self._bundle)
+        together = self._group.tensor_parallel_size > 1
         if None in self._seated:
             return self._together(self._seated.index(None)) if together else inside(self._places)
         if together:

@@ -222,6 +222,17 @@ class Config(Strict):
             )
         return self
 
+    @model_validator(mode="after")
+    def _shards_take_something(self) -> Self:
+        group = self.group
+        takes = [group.num_cpus, *group.resources.values()]
+        if group.tensor_parallel_size > 1 and self.model.device == "cpu" and not any(takes):
+            raise ValueError(
+                f"group.tensor_parallel_size {group.tensor_parallel_size} with num_cpus 0: shards are kept on one node "
+                "by what they take of it; set num_cpus above 0, or tensor_parallel_size to 1"
+            )
+        return self
+
     def as_dict(self) -> dict[str, Any]:
         """Every section as plain values, which `parse` takes."""
         return {name: getattr(self, name).model_dump(mode="json") for name in type(self).model_fields}

@@ -126,3 +126,6 @@ def test_shards_need_accelerators_of_their_own() -> None:
     with pytest.raises(SettingsError, match=r"tensor_parallel_size 2 with num_accelerators 0\.5"):
         config("cuda", tensor_parallel_size=2, num_accelerators=0.5)
     config("cpu", tensor_parallel_size=2, num_accelerators=0.5)
+    with pytest.raises(SettingsError, match=r"tensor_parallel_size 2 with num_cpus 0: .*; set num_cpus"):
+        config("cpu", tensor_parallel_size=2, num_cpus=0.0)
+    config("cpu", tensor_parallel_size=2, num_cpus=0.0, resources={"fast": 0.5})
