@@ -17,7 +17,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
     [
         ("decode_locally.py", ["4 branches: ", "1 branches: ", "#### 27"]),
         ("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"]),
-        ("scale_while_decoding.py", ["3 workers", "2 workers", "answers as before: yes"]),
+        pytest.param(
+            "scale_while_decoding.py",
+            ["3 workers", "2 workers", "answers as before: yes"],
+            marks=pytest.mark.long,
+        ),
         ("simulate_cluster.py", ["| 64 | 16 | 1,024 | 16 | 100 GbE |"]),
     ],
 )
