@@ -35,7 +35,7 @@ class Whereabouts:
             (self.folder / str(os.getpid())).write_text(f"{worker} {ray.get_runtime_context().get_node_id()}")
             return settle(*arguments)
 
-        runner.settle = noted  # type: ignore[method-assign]
+        runner.settle = noted
         return runner
 
     def nodes(self) -> dict[str, list[str]]:

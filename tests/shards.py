@@ -113,4 +113,4 @@ def engine_in_two_shards(config: Config) -> LocalEngine:
     model = config.model
     whole = load_runner(config, None).model
     runner = ShardedRunner(whole, 2, slots=model.slots, max_model_len=model.max_model_len)
-    return LocalEngine(config, runner, Tokenizer.from_pretrained(model.folder))  # type: ignore[arg-type]
+    return LocalEngine(config, runner, Tokenizer.from_pretrained(model.folder))

@@ -127,11 +127,11 @@ class Transformer(nn.Module):
         and over how many keys, differs from step to step.
         """
         # A graph keeps the answer: trying the kernel is not part of a layer.
-        torch.compiler.assume_constant_result(has_int8_kernel.__wrapped__)  # type: ignore[no-untyped-call]
+        torch.compiler.assume_constant_result(has_int8_kernel.__wrapped__)  # type: ignore[no-untyped-call]  # torch has no types for it
         if self.parallel.size > 1:
             # Graphs end where shards talk to each other.
             for call in ("all_reduce", "all_gather"):
-                whole = torch.compiler.disable(getattr(self.parallel, call))  # type: ignore[no-untyped-call]
+                whole = torch.compiler.disable(getattr(self.parallel, call))  # type: ignore[no-untyped-call]  # nor for it
                 setattr(self.parallel, call, whole)
         for layer in self.layers:
             for half in ("before", "after"):
