@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from lopa_ray.kernels import sdpa
+from tables import markdown
 
 HEADS, KV_HEADS, HEAD_DIM, LAYERS = 28, 4, 128, 28  # Dream-7B's
 MIB = 2 * LAYERS * KV_HEADS * HEAD_DIM * 2 / 2**20
@@ -120,12 +121,6 @@ def times(requests: list[tuple[int, int]], branches: list[int], repeats: int) ->
         means = [statistics.fmean(each) for each in zip(*found, strict=True)]
         columns.append([f"branches: {count}", *(f"{mean:.2f} ms ({mean / means[0]:.2f})" for mean in means)])
     return [list(row) for row in zip(*columns, strict=True)]
-
-
-def markdown(rows: list[list[str]]) -> str:
-    """A table with a header."""
-    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main() -> None:

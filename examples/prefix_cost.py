@@ -31,6 +31,7 @@ from lopa_ray.prefix_cache import PIECE
 from lopa_ray.runner import BranchRunner
 from lopa_ray.session import DecodeSession
 from lopa_ray.settings import BlockDiffusionSettings
+from tables import markdown
 from word_problems import Problem, held_out_problems, is_correct
 
 SEED = 5
@@ -168,12 +169,6 @@ def approximate_rows(count: int) -> list[list[str]]:
     return rows
 
 
-def show(rows: list[list[str]]) -> None:
-    """Print rows, the first one being the head, as a Markdown table."""
-    head, *body = rows
-    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body]))
-
-
 def main() -> None:
     """Measure and print both tables."""
     parser = argparse.ArgumentParser(
@@ -184,8 +179,8 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=40)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    show(exact_rows(arguments.shared, arguments.requests))
-    show(approximate_rows(arguments.problems))
+    print("\n" + markdown(exact_rows(arguments.shared, arguments.requests)))
+    print("\n" + markdown(approximate_rows(arguments.problems)))
 
 
 if __name__ == "__main__":

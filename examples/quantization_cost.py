@@ -28,6 +28,7 @@ from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
+from tables import markdown
 from word_problems import Problem, held_out_problems, is_correct
 
 SEED = 2
@@ -156,12 +157,6 @@ def speed_rows(shapes: dict[str, ModelConfig], batches: list[int], repeats: int)
     return table
 
 
-def show(rows: list[list[str]]) -> None:
-    """Print rows, the first one being the head, as a Markdown table."""
-    head, *body = rows
-    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body]))
-
-
 def main() -> None:
     """Measure and print both tables."""
     parser = argparse.ArgumentParser(
@@ -173,10 +168,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    show(accuracy_rows(arguments.model, arguments.problems))
+    print("\n" + markdown(accuracy_rows(arguments.model, arguments.problems)))
     own = load_config(Config.load("demo", {"model": {"path": arguments.model}}).model.folder)
     shapes = {"SDAR-1.7B layer": dataclasses.replace(own, **SDAR_LAYER), arguments.model: own}
-    show(speed_rows(shapes, arguments.rows, arguments.repeats))
+    print("\n" + markdown(speed_rows(shapes, arguments.rows, arguments.repeats)))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any
 
 import aiohttp
 
+from tables import markdown
 from word_problems import Problem, held_out_problems, is_correct
 
 BUDGETS = {
@@ -82,11 +83,10 @@ async def measure(url: str, model: str, budget: str, concurrency: int, requests:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Rows as a Markdown table."""
-    lines = [list(rows[0]), ["---"] * len(rows[0])]
-    lines += [
+    shown = [
         [f"{value:.1f}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows
     ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return markdown([list(rows[0]), *shown]) + "\n"
 
 
 def main() -> None:

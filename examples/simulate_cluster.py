@@ -31,6 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tables import markdown
+
 COSTS = Path(__file__).with_name("cluster_costs.json")
 
 TINY_MODEL = Path(__file__).parents[1] / "tests" / "golden" / "models" / "dream-tiny-2l"
@@ -120,9 +122,7 @@ def block_bytes(model: dict[str, Any]) -> int:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Rows as a Markdown table."""
-    lines = [list(rows[0]), ["---"] * len(rows[0])]
-    lines += [[_number(value) for value in row.values()] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown([list(rows[0]), *([_number(value) for value in row.values()] for row in rows)])
 
 
 def _number(value: Any) -> str:

@@ -23,6 +23,7 @@ from lopa_ray.local import LocalEngine
 from lopa_ray.plan import StepPlan
 from lopa_ray.scheduler import Failure, Scheduler
 from lopa_ray.settings import GenerationSettings
+from tables import markdown
 
 PERSON = {
     "type": "object",
@@ -96,8 +97,7 @@ def main() -> None:
     for name, constraint in CONSTRAINTS.items():
         rows.append({"constraint": name, **measure(engine, scheduler, base.but(**constraint))})
         print(json.dumps(rows[-1]), flush=True)
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    print("\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
+    print("\n" + markdown([list(rows[0]), *(list(row.values()) for row in rows)]))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a device or program that is not there."""
     present = {
         "gpu": torch.cuda.is_available(),
-        "npu": hasattr(torch, "npu") and torch.npu.is_available(),
         "browser": shutil.which("chromium") is not None,
     }
     for item in items:
