@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import sys
 import time
 from typing import Any
@@ -15,7 +16,7 @@ import psutil
 from groups import config
 from ray.cluster_utils import Cluster
 from ray_nodes import TEST_NODE, three_nodes
-from trials import Oracle, Trial, actor_pids
+from trials import Oracle, Trial, actor_pids, end
 
 from actors.engine import RayEngine
 
@@ -41,6 +42,9 @@ def lose(cluster: Cluster, oracle: Oracle, what: str, *, seed: int, again: bool 
 
             def remove(node: Any = node, moments: list[float] = moments) -> None:
                 moments.append(time.time())
+                # All at once, as with the power: Ray alone would leave the worker a second to go on in.
+                for process in psutil.Process(raylet_of(node)).children(recursive=True):
+                    end(process.pid, signal.SIGKILL)
                 cluster.remove_node(node, allow_graceful=False)
 
             trial.batch(6, remove, after=trial.draw.randrange(5, 60))

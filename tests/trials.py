@@ -18,6 +18,7 @@ from groups import PROMPTS, SETTINGS, config
 
 from actors.engine import RayEngine
 from lopa_ray.answer import GenerationResult, TraceStep
+from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
 from lopa_ray.local import LocalEngine
 
@@ -82,15 +83,16 @@ class Trial:
 
     def until_there_are(self, workers: int) -> None:
         """Wait until the group has that many workers, and no more are to come; decode with them, and see
-        that all have the same in their caches."""
+        that all have the same in their caches. It may learn of a loss only as it decodes, and then waits again."""
         deadline = time.monotonic() + PATIENCE_S
-        while (status := self.engine.status()).workers != workers or status.coming:
-            assert time.monotonic() < deadline, status
-            time.sleep(0.1)
-        self.batch(3)
-        first, *others = self.engine.checksums()
-        assert len(others) == workers - 1
-        assert all(other == first for other in others)
+        caches: list[list[SlotChecksum]] = []
+        while len(caches) != workers:
+            while (status := self.engine.status()).workers != workers or status.coming:
+                assert time.monotonic() < deadline, status
+                time.sleep(0.1)
+            self.batch(3)
+            caches = self.engine.checksums()
+        assert caches == [caches[0]] * workers
 
     def held_up(self, moment: float) -> float:
         """Seconds without a step around that moment, in which something happened; 0 if nothing was decoded."""
