@@ -54,7 +54,7 @@ def lose(cluster: Cluster, oracle: Oracle, what: str, *, seed: int, again: bool 
                 cluster.add_node(**TEST_NODE)
                 trial.until_there_are(3)
             # Steps that were on their way still arrive: the pause comes after them.
-            held_up = max((end - start for start, end in trial.pauses if end > moment), default=0.0)
+            held_up = max((then - now for now, then in trial.pauses if then > moment), default=0.0)
             return {"requests": trial.requests, "workers left": left, "held up": held_up}
 
 
