@@ -1,9 +1,9 @@
-"""What it takes to start a group: with one copy of the weights per node, and with one per worker.
+"""What it takes to start groups: with one copy of the weights per node, and with one per worker.
 
     python examples/start_up.py
-    python examples/start_up.py --workers 4 --layers 24 --rounds 3
+    python examples/start_up.py --groups 4 --workers 1 --layers 24 --rounds 3
 
-Writes a checkpoint with random weights in Dream's layout to a temporary folder and starts a group on it: on a Ray
+Writes a checkpoint with random weights in Dream's layout to a temporary folder and starts groups on it: on a Ray
 whose object store has room for the shared copy, and on one where it has not, so that each worker reads for
 itself. Memory is what the workers' processes have, each shared page counted once (Linux: Pss).
 """
@@ -17,6 +17,8 @@ import re
 import statistics
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -49,11 +51,11 @@ def write_checkpoint(folder: Path, layers: int, width: int) -> None:
         (folder / file.name).write_bytes(file.read_bytes())
 
 
-def start(config: Config, store_bytes: int) -> tuple[float, float]:
-    """Seconds until the group is ready, and MiB of all workers together."""
+def start(config: Config, groups: int, store_bytes: int) -> tuple[float, float]:
+    """Seconds until all groups are ready, and MiB of all workers together."""
     ray.init(
         address="local",
-        num_cpus=config.group.num_workers,
+        num_cpus=groups * config.group.num_workers,
         object_store_memory=store_bytes,
         include_dashboard=False,
         logging_level=logging.ERROR,
@@ -61,7 +63,9 @@ def start(config: Config, store_bytes: int) -> tuple[float, float]:
     )
     try:
         began = time.perf_counter()
-        with RayEngine.from_config(config):
+        with ThreadPoolExecutor(groups) as pool, ExitStack() as open_engines:
+            for engine in pool.map(RayEngine.from_config, [config] * groups):
+                open_engines.enter_context(engine)
             seconds = time.perf_counter() - began
             return seconds, sum(map(proportional_mib, branch_workers()))
     finally:
@@ -87,7 +91,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--groups", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=8, help="per group")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=1024, help="hidden size, a multiple of 128")
     parser.add_argument(
@@ -103,12 +108,13 @@ def main() -> None:
         found = {name: [] for name in stores}
         for _ in range(arguments.rounds):
             for name, store in stores.items():
-                found[name].append(start(config, store))
-    print(f"{arguments.workers} workers, weights of {size / MIB:.0f} MiB\n")
+                found[name].append(start(config, arguments.groups, store))
+    workers = arguments.groups * arguments.workers
+    print(f"{workers} workers in {arguments.groups} groups, weights of {size / MIB:.0f} MiB\n")
     print("| | ready after | memory of all workers | per worker |\n|---|---|---|---|")
     for name, starts in found.items():
         seconds, memory = (statistics.median(column) for column in zip(*starts, strict=True))
-        print(f"| {name} | {seconds:.1f} s | {memory:.0f} MiB | {memory / arguments.workers:.0f} MiB |")
+        print(f"| {name} | {seconds:.1f} s | {memory:.0f} MiB | {memory / workers:.0f} MiB |")
 
 
 if __name__ == "__main__":
