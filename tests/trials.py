@@ -56,8 +56,9 @@ class Trial:
     """From one step's arrival to the next, while requests were in flight, as `time.time`."""
 
     def batch(self, number: int, during: Callable[[], object] | None = None, after: int = 5) -> None:
-        """Decode that many random requests; `during` is called when `after` of their steps are done."""
+        """Decode that many random requests; `during` is called when `after` of their steps, or half, are done."""
         asked = [(self.draw.randrange(len(PROMPTS)), self.draw.choice(list(SETTINGS))) for _ in range(number)]
+        after = min(after, sum(self.oracle[request][1] for request in asked) // 2)
         arrivals: list[float] = []
 
         def on_step(index: int, step: TraceStep) -> None:
