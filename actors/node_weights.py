@@ -7,6 +7,7 @@ upload from it. A `WeightsKeeper` owns the copies, so they outlive workers and m
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -19,6 +20,9 @@ from lopa_ray.config import Config
 
 STORE_SHARE = 0.5
 """A copy may take up so much of a node's object store; the rest is for all else that travels through it."""
+
+ANSWER_S = 30.0
+"""How long a keeper may take to say that it is there; it does nothing else for longer than a moment."""
 
 logger = logging.getLogger("lopa.weights")
 
@@ -55,11 +59,14 @@ class NodeWeights:
             keeper = self._keeper
             assert keeper is not None
             try:
+                await asyncio.wait_for(keeper.ping.remote(), ANSWER_S)
                 parcels: list[Any] = await keeper.copy.remote(arrival.node_id, arrival.stamp, worker)
             except RayTaskError as error:
                 raise error.cause from None  # of the worker, or of what it read
-            except RayActorError:
-                # It went with another group. Others may have another keeper by now.
+            except (RayActorError, TimeoutError) as error:
+                # It went with another group, or hangs. Others may have another keeper by now.
+                if isinstance(error, TimeoutError):
+                    ray.kill(keeper)
                 if self._keeper is keeper:
                     self._keeper = weights_keeper(self._config)
             else:

@@ -1,7 +1,6 @@
 """WeightsKeeper: the copies of one model's weights in Ray's object store, one per node, for all groups that run it.
 
-An actor of its own, since objects go with the process that asked for them, and groups come and go. It computes
-nothing, and imports no torch.
+An actor of its own, since objects go with the process that asked for them, and groups come and go.
 """
 
 from __future__ import annotations
@@ -33,6 +32,9 @@ class WeightsKeeper:
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
+
+    def ping(self) -> None:
+        """Answers while it is alive."""
 
     async def copy(self, node_id: str, stamp: object, worker: Any) -> list[Any]:
         """The parcels of `worker`'s node, made by it if there are none, or if they are of other files than `stamp`.

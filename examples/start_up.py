@@ -5,7 +5,8 @@
 
 Writes a checkpoint with random weights in Dream's layout to a temporary folder and starts groups on it: on a Ray
 whose object store has room for the shared copy, and on one where it has not, so that each worker reads for
-itself. Memory is what the workers' processes have, each shared page counted once (Linux: Pss).
+itself. Memory is what the processes of workers, and of who keeps the copy, have, each shared page counted once
+(Linux: Pss).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def write_checkpoint(folder: Path, layers: int, width: int) -> None:
 
 
 def start(config: Config, groups: int, store_bytes: int) -> tuple[float, float]:
-    """Seconds until all groups are ready, and MiB of all workers together."""
+    """Seconds until all groups are ready, and MiB of all who hold weights together."""
     ray.init(
         address="local",
         num_cpus=groups * config.group.num_workers,
@@ -67,15 +68,15 @@ def start(config: Config, groups: int, store_bytes: int) -> tuple[float, float]:
             for engine in pool.map(RayEngine.from_config, [config] * groups):
                 open_engines.enter_context(engine)
             seconds = time.perf_counter() - began
-            return seconds, sum(map(proportional_mib, branch_workers()))
+            return seconds, sum(map(proportional_mib, holders()))
     finally:
         ray.shutdown()
 
 
-def branch_workers() -> list[psutil.Process]:
+def holders() -> list[psutil.Process]:
     """Those of this process's Ray; an actor's process is named after its class."""
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if "BranchWorker" in " ".join(child.cmdline())]
+    children = [(child, " ".join(child.cmdline())) for child in psutil.Process().children(recursive=True)]
+    return [child for child, title in children if "BranchWorker" in title or "WeightsKeeper" in title]
 
 
 def proportional_mib(process: psutil.Process) -> float:
@@ -111,7 +112,7 @@ def main() -> None:
                 found[name].append(start(config, arguments.groups, store))
     workers = arguments.groups * arguments.workers
     print(f"{workers} workers in {arguments.groups} groups, weights of {size / MIB:.0f} MiB\n")
-    print("| | ready after | memory of all workers | per worker |\n|---|---|---|---|")
+    print("| | ready after | memory of all | per worker |\n|---|---|---|---|")
     for name, starts in found.items():
         seconds, memory = (statistics.median(column) for column in zip(*starts, strict=True))
         print(f"| {name} | {seconds:.1f} s | {memory:.0f} MiB | {memory / workers:.0f} MiB |")

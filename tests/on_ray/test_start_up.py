@@ -73,6 +73,11 @@ def checkpoint(tmp_path: Path) -> Path:
     return Path(shutil.copytree(MODEL, tmp_path / "checkpoint"))
 
 
+@pytest.fixture
+def keepers_of_others() -> set[int]:
+    return set(actor_pids("WeightsKeeper"))
+
+
 def spoil(checkpoint: Path) -> os.stat_result:
     """Whoever reads the weights from now on finds none, though the files look as before; returns how they looked."""
     (file,) = checkpoint.glob("*.safetensors")
@@ -83,7 +88,7 @@ def spoil(checkpoint: Path) -> os.stat_result:
 
 
 def test_groups_share_a_copy_and_so_does_who_takes_over_from_a_lost_one(
-    checkpoint: Path, oracle: Oracle
+    checkpoint: Path, oracle: Oracle, keepers_of_others: set[int]
 ) -> None:
     alone = config(group={"num_workers": 1}, model={"path": str(checkpoint)})
     request = (0, "two_phase")
@@ -103,18 +108,23 @@ def test_groups_share_a_copy_and_so_does_who_takes_over_from_a_lost_one(
         with pytest.raises(CheckpointError):  # another file now, and read as such
             RayEngine.from_config(alone)
     deadline = time.monotonic() + PATIENCE_S
-    while actor_pids("WeightsKeeper"):
+    while {*actor_pids("WeightsKeeper")} - keepers_of_others:
         assert time.monotonic() < deadline, "the copy stays though nobody uses it"
         time.sleep(0.1)
 
 
-def test_a_group_goes_on_without_the_one_that_had_the_copy_made(checkpoint: Path, oracle: Oracle) -> None:
+@pytest.mark.parametrize(
+    "kind", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)], ids=["killed", "stopped"]
+)
+def test_a_group_goes_on_without_who_keeps_the_copy(
+    kind: signal.Signals, checkpoint: Path, oracle: Oracle, keepers_of_others: set[int]
+) -> None:
     shared = config(group={"num_workers": 2}, model={"path": str(checkpoint)})
     with RayEngine.from_config(shared) as engine:
         trial = Trial(engine, oracle)
         for _ in range(2):
-            for pid in actor_pids("WeightsKeeper"):
-                end(pid, signal.SIGKILL)
+            (keeper,) = {*actor_pids("WeightsKeeper")} - keepers_of_others
+            end(keeper, kind)
             trial.batch(2, during=lambda: end(actor_pids("BranchWorker")[0], signal.SIGKILL))
             trial.until_there_are(2)
 
@@ -183,16 +193,21 @@ class Published:
 
 
 class Keeper:
-    """A keeper as an actor: errors come wrapped, or it is gone."""
+    """A keeper as an actor: errors come wrapped, or it hangs, or is gone."""
 
-    def __init__(self, alive: bool = True) -> None:
+    def __init__(self, *, alive: bool = True, hangs: bool = False) -> None:
         self._kept = WeightsKeeper()
         self.alive = alive
-        self.copy, self.forget = Method(self._copy), Method(self._kept.forget)
+        self._hangs = hangs
+        self.ping, self.copy, self.forget = map(Method, (self._ping, self._copy, self._kept.forget))
 
-    async def _copy(self, *call: Any) -> Any:
+    async def _ping(self) -> None:
         if not self.alive:
             raise ActorDiedError
+        if self._hangs:
+            await asyncio.sleep(60)
+
+    async def _copy(self, *call: Any) -> Any:
         try:
             return await self._kept.copy(*call)
         except Exception as error:
@@ -209,6 +224,8 @@ def keepers(monkeypatch: pytest.MonkeyPatch) -> list[Keeper]:
     store = {"object_store_memory": 10 / node_weights.STORE_SHARE}
     nodes = [{"NodeID": name, "Resources": store} for name in ("here", "there")]
     monkeypatch.setattr(node_weights.ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(node_weights.ray, "kill", lambda keeper: setattr(keeper, "alive", False))
+    monkeypatch.setattr(node_weights, "ANSWER_S", 0.1)
     return found
 
 
