@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 
+import actors.branch_worker  # noqa: F401 - a worker's handle takes it, and torch with it: better while workers start
 from lopa_ray.config import Config
 
 
