@@ -22,8 +22,7 @@ from actors.shard_group import ShardGroup
 from lopa_ray.cache import SlotChecksum, SlotState, to_bytes
 from lopa_ray.config import Config
 from lopa_ray.errors import ProtocolError
-from lopa_ray.local import files_of_weights, load_runner, size_of_weights, weights_of
-from lopa_ray.model.files import FileStamp
+from lopa_ray.local import load_runner, size_of_weights, weights_of
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights
 from lopa_ray.plan import StepPlan, StepReport, Work
@@ -38,16 +37,6 @@ RunnerFactory: TypeAlias = Callable[[Config, Weights | None, Parallel], BranchRu
 def default_runner(config: Config, weights: Weights | None, parallel: Parallel) -> BranchRunner:
     """The runner that a configuration asks for."""
     return load_runner(config, Tokenizer.from_pretrained(config.model.folder), weights, parallel)
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """What a worker says once it is placed."""
-
-    node_id: str
-    weight_bytes: int
-    stamp: tuple[FileStamp, ...]
-    """Of the files that it would read the weights from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +69,9 @@ class BranchWorker:
     def ping(self) -> None:
         """Answers once the worker is placed, and while it is alive."""
 
-    def arrive(self) -> Arrival:
-        """Where it is, and what it would read there. Raises CheckpointError."""
-        node_id = ray.get_runtime_context().get_node_id()
-        return Arrival(node_id, size_of_weights(self._config), files_of_weights(self._config))
+    def arrive(self) -> tuple[str, int]:
+        """The id of the node that it is on, and the size of the weights in bytes. Raises CheckpointError."""
+        return ray.get_runtime_context().get_node_id(), size_of_weights(self._config)
 
     def publish(self) -> Iterator[Parcel]:
         """Read the weights for all workers on this node. Raises CheckpointError."""

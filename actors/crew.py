@@ -50,6 +50,7 @@ class Crew:
     def resize(self, num_workers: int) -> None:
         """Have that many workers: at the next step if they are fewer, and as they come if they are more."""
         self.target = num_workers
+        self.pool.weights.shared |= num_workers > 1
         self._recruits.start_over()
         self._recruits.want(self.target - len(self.pool))
         self._on_change()

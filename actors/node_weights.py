@@ -1,38 +1,48 @@
-"""NodeWeights: how a group's workers come to their weights: from one copy per node, which a worker there has read.
+"""NodeWeights: one copy of the weights per node, read once and shared by the node's workers.
 
-That worker reads, fuses, merges and quantises the parameters and puts them into Ray's object store; every
-worker there builds its model from that copy. Workers on CPU map it, so it is their model's memory; others
-upload from it. A `WeightsKeeper` owns the copies, so they outlive workers and masters.
+The first worker on a node reads, fuses, merges and quantises the parameters and puts them into Ray's object
+store; every worker there builds its model from that copy. Workers on CPU map it, so it is their
+model's memory; others upload from it. The master owns the copies, so they outlive the worker that made
+them, and those who replace lost workers start from them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+from ray.exceptions import ObjectLostError
 
-from actors.branch_worker import Arrival, WorkerInfo
-from actors.weights_keeper import weights_keeper
+from actors.branch_worker import WorkerInfo
 from lopa_ray.config import Config
 
 STORE_SHARE = 0.5
 """A copy may take up so much of a node's object store; the rest is for all else that travels through it."""
 
-ANSWER_S = 30.0
-"""How long a keeper may take to say that it is there; it does nothing else for longer than a moment."""
-
 logger = logging.getLogger("lopa.weights")
 
 
+@dataclass(slots=True)
+class _Node:
+    """What a node has."""
+
+    parcels: list[Any] | None = None
+    """Object references of the copy; None: there is none yet."""
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a worker makes the copy; the others wait for it."""
+
+
 class NodeWeights:
-    """The copies of one model's weights, as one group uses them. For the master's event loop."""
+    """The copies of one group's weights. For the master's event loop."""
 
     def __init__(self, config: Config) -> None:
-        self._config = config
-        self._keeper = weights_keeper(config)
+        """Where one actor is all of a group it reads for itself: a copy beside its own would be a waste."""
+        self.shared = config.group.most_actors > 1
+        self._random = config.model.load_format == "dummy"  # drawn where they are used, faster than copied
+        self._nodes: dict[str, _Node] = {}
 
     async def load(self, worker: Any) -> WorkerInfo:
         """Have a worker's actor load its model, or its shard of it.
@@ -40,55 +50,38 @@ class NodeWeights:
         Raises what reading raised, or ObjectLostError for a copy that is gone; the next worker on that node
         then makes another.
         """
-        parcels = None
-        if self._keeper is not None:
-            arrival: Arrival = await worker.arrive.remote()
-            if _has_room(arrival):
-                parcels = await self._copy(arrival, worker)
+        if not self.shared or self._random:
+            alone: WorkerInfo = await worker.load.remote(None)
+            return alone
+        node_id, needed = await worker.arrive.remote()
+        node = self._nodes.setdefault(node_id, _Node())
+        parcels = await self._copy_for(worker, node) if _has_room(node_id, needed) else None
         try:
             info: WorkerInfo = await worker.load.remote(parcels)
         except ObjectLostError:
-            if self._keeper is not None:
-                self._keeper.forget.remote(arrival.node_id)
+            node.parcels = None
             raise
         return info
 
-    async def _copy(self, arrival: Arrival, worker: Any) -> list[Any] | None:
-        """The copy on the worker's node; None if there is nobody to keep it, so that it reads for itself."""
-        for _ in range(2):
-            keeper = self._keeper
-            assert keeper is not None
-            try:
-                await asyncio.wait_for(keeper.ping.remote(), ANSWER_S)
-                parcels: list[Any] = await keeper.copy.remote(arrival.node_id, arrival.stamp, worker)
-            except RayTaskError as error:
-                raise error.cause from None  # of the worker, or of what it read
-            except (RayActorError, TimeoutError) as error:
-                # It went with another group, or hangs. Others may have another keeper by now.
-                if isinstance(error, TimeoutError):
-                    ray.kill(keeper)
-                if self._keeper is keeper:
-                    self._keeper = weights_keeper(self._config)
-            else:
-                return parcels
-        logger.warning(
-            f"a worker on node {arrival.node_id[:8]} reads the weights for itself: their keeper ended twice"
-        )
-        return None
+    @staticmethod
+    async def _copy_for(worker: Any, node: _Node) -> list[Any]:
+        """The copy on the worker's node, made by it if there is none."""
+        async with node.reading:
+            if node.parcels is None:
+                made = worker.publish.options(num_returns="streaming").remote()
+                parcels = [parcel async for parcel in made]
+                await made.completed()  # raises what reading raised
+                node.parcels = parcels
+            return node.parcels
 
 
-def _has_room(arrival: Arrival) -> bool:
-    stores = (
-        node["Resources"].get("object_store_memory", 0.0)
-        for node in ray.nodes()
-        if node["NodeID"] == arrival.node_id
-    )
-    store, needed = sum(stores), arrival.weight_bytes
+def _has_room(node_id: str, needed: int) -> bool:
+    store = sum(n["Resources"].get("object_store_memory", 0.0) for n in ray.nodes() if n["NodeID"] == node_id)
     fits = bool(needed <= store * STORE_SHARE)
     if not fits:
         logger.warning(
-            f"each worker on node {arrival.node_id[:8]} reads the weights for itself: a copy of "
-            f"{needed / 2**30:.1f} GiB is too much for its object store of {store / 2**30:.1f} GiB; start Ray there "
-            f"with --object-store-memory {needed / STORE_SHARE:.0f} or more"
+            f"each worker on node {node_id[:8]} reads the weights for itself: a copy of {needed / 2**30:.1f} GiB is "
+            f"too much for its object store of {store / 2**30:.1f} GiB; start Ray there with "
+            f"--object-store-memory {needed / STORE_SHARE:.0f} or more"
         )
     return fits

@@ -11,7 +11,6 @@ import ray.util
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from actors.weights_keeper import weights_keeper
 from lopa_ray.config import Config
 from lopa_ray.device import DEVICES
 from lopa_ray.errors import CapacityError
@@ -45,16 +44,11 @@ def actor_options(config: Config) -> dict[str, Any]:
 
 
 class Reservation:
-    """What a group has while its masters and workers come and go: places, and copies of the weights.
-
-    Inside of somebody else's placement group (a Serve replica's) there are no places: workers then go into that
-    group's bundles by themselves.
-    """
+    """The places of one group. Inside of somebody else's placement group (a Serve replica's) it is empty:
+    workers then go into that group's bundles by themselves."""
 
     def __init__(self, config: Config) -> None:
         """Asks for the places without waiting for them."""
-        self._weights = weights_keeper(config)
-        """Held, since it ends with who started it; masters find it by its name."""
         bundle = worker_bundle(config)
         self.places: PlacementGroup | None = None
         if bundle and ray.util.get_current_placement_group() is None:
@@ -62,8 +56,8 @@ class Reservation:
             self.places = placement_group(bundles, strategy=config.group.placement)
 
     def release(self) -> None:
-        """Give all of it back; ends whoever is in the places. Then do nothing."""
-        places, self.places, self._weights = self.places, None, None
+        """Give the places back; ends whoever is in them. Then do nothing."""
+        places, self.places = self.places, None
         if places is not None and ray.is_initialized():
             remove_placement_group(places)
 

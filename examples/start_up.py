@@ -1,12 +1,11 @@
-"""What it takes to start groups: with one copy of the weights per node, and with one per worker.
+"""What it takes to start a group: with one copy of the weights per node, and with one per worker.
 
     python examples/start_up.py
-    python examples/start_up.py --groups 4 --workers 1 --layers 24 --rounds 3
+    python examples/start_up.py --workers 4 --layers 24 --rounds 3
 
-Writes a checkpoint with random weights in Dream's layout to a temporary folder and starts groups on it: on a Ray
+Writes a checkpoint with random weights in Dream's layout to a temporary folder and starts a group on it: on a Ray
 whose object store has room for the shared copy, and on one where it has not, so that each worker reads for
-itself. Memory is what the processes of workers, and of who keeps the copy, have, each shared page counted once
-(Linux: Pss).
+itself. Memory is what the workers' processes have, each shared page counted once (Linux: Pss).
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ import re
 import statistics
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -52,11 +49,11 @@ def write_checkpoint(folder: Path, layers: int, width: int) -> None:
         (folder / file.name).write_bytes(file.read_bytes())
 
 
-def start(config: Config, groups: int, store_bytes: int) -> tuple[float, float]:
-    """Seconds until all groups are ready, and MiB of all who hold weights together."""
+def start(config: Config, store_bytes: int) -> tuple[float, float]:
+    """Seconds until the group is ready, and MiB of all workers together."""
     ray.init(
         address="local",
-        num_cpus=groups * config.group.num_workers,
+        num_cpus=config.group.num_workers,
         object_store_memory=store_bytes,
         include_dashboard=False,
         logging_level=logging.ERROR,
@@ -64,19 +61,17 @@ def start(config: Config, groups: int, store_bytes: int) -> tuple[float, float]:
     )
     try:
         began = time.perf_counter()
-        with ThreadPoolExecutor(groups) as pool, ExitStack() as open_engines:
-            for engine in pool.map(RayEngine.from_config, [config] * groups):
-                open_engines.enter_context(engine)
+        with RayEngine.from_config(config):
             seconds = time.perf_counter() - began
-            return seconds, sum(map(proportional_mib, holders()))
+            return seconds, sum(map(proportional_mib, branch_workers()))
     finally:
         ray.shutdown()
 
 
-def holders() -> list[psutil.Process]:
+def branch_workers() -> list[psutil.Process]:
     """Those of this process's Ray; an actor's process is named after its class."""
-    children = [(child, " ".join(child.cmdline())) for child in psutil.Process().children(recursive=True)]
-    return [child for child, title in children if "BranchWorker" in title or "WeightsKeeper" in title]
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "BranchWorker" in " ".join(child.cmdline())]
 
 
 def proportional_mib(process: psutil.Process) -> float:
@@ -92,8 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--groups", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=8, help="per group")
+    parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=1024, help="hidden size, a multiple of 128")
     parser.add_argument(
@@ -109,13 +103,12 @@ def main() -> None:
         found = {name: [] for name in stores}
         for _ in range(arguments.rounds):
             for name, store in stores.items():
-                found[name].append(start(config, arguments.groups, store))
-    workers = arguments.groups * arguments.workers
-    print(f"{workers} workers in {arguments.groups} groups, weights of {size / MIB:.0f} MiB\n")
-    print("| | ready after | memory of all | per worker |\n|---|---|---|---|")
+                found[name].append(start(config, store))
+    print(f"{arguments.workers} workers, weights of {size / MIB:.0f} MiB\n")
+    print("| | ready after | memory of all workers | per worker |\n|---|---|---|---|")
     for name, starts in found.items():
         seconds, memory = (statistics.median(column) for column in zip(*starts, strict=True))
-        print(f"| {name} | {seconds:.1f} s | {memory:.0f} MiB | {memory / workers:.0f} MiB |")
+        print(f"| {name} | {seconds:.1f} s | {memory:.0f} MiB | {memory / arguments.workers:.0f} MiB |")
 
 
 if __name__ == "__main__":

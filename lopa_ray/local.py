@@ -18,7 +18,6 @@ from lopa_ray.errors import RequestCancelledError
 from lopa_ray.kernels import choose_kernel
 from lopa_ray.model.checkpoint import load_config, read_weights
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.files import FileStamp, stamps
 from lopa_ray.model.parallel import ALONE, Parallel
 from lopa_ray.model.weights import DTYPE_NAMES, Weights, build_model, random_weights, weight_bytes
 from lopa_ray.prefix_cache import PrefixCache
@@ -52,12 +51,6 @@ def shape_of(config: Config) -> ModelConfig:
 def size_of_weights(config: Config) -> int:
     """Bytes that they take up. Raises CheckpointError."""
     return weight_bytes(shape_of(config), DTYPES[config.model.dtype])
-
-
-def files_of_weights(config: Config) -> tuple[FileStamp, ...]:
-    """What they would be read from now."""
-    lora = config.model.lora
-    return stamps(config.model.folder) + (() if lora is None else stamps(Path(lora)))
 
 
 def load_runner(

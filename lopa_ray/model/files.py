@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,15 +16,6 @@ from lopa_ray.errors import CheckpointError
 
 _UNREADABLE = (SafetensorError, OSError, ValueError, RuntimeError)
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
-FileStamp: TypeAlias = tuple[str, int, int]
-"""Name, size in bytes, time of the last change in ns: another file has another one."""
-
-
-def stamps(folder: Path) -> tuple[FileStamp, ...]:
-    """Of all files in a folder, by name; none if there is no such folder, as whoever reads it will say."""
-    files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
-    return tuple((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
 
 
 def read_json(path: Path) -> dict[str, Any]:

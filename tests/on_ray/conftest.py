@@ -12,8 +12,6 @@ import ray
 from groups import config
 from trials import Oracle
 
-from actors.weights_keeper import weights_keeper
-
 
 @pytest.fixture(scope="session", autouse=True)
 def local_ray() -> Iterator[None]:
@@ -27,9 +25,7 @@ def local_ray() -> Iterator[None]:
         logging_level=logging.ERROR,
         log_to_driver=False,
     )
-    kept = weights_keeper(config())  # for all groups, which would start one each
     yield
-    del kept
     ray.shutdown()
 
 

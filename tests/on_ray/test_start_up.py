@@ -1,27 +1,24 @@
-"""The weights of a model: read once per node, mapped by all workers of all groups there, and by their successors."""
+"""The weights of a group: read once per node, mapped by all workers there, and by those who replace lost ones."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from groups import MODEL, PROMPTS, SETTINGS, config
-from ray.exceptions import ActorDiedError, ObjectLostError, RayTaskError
-from trials import PATIENCE_S, Oracle, Trial, actor_pids, end, essence
+from groups import config
+from ray.exceptions import ObjectLostError
+from trials import Oracle, Trial
 
 from actors import node_weights
-from actors.branch_worker import Arrival, default_runner
+from actors.branch_worker import default_runner
 from actors.engine import RayEngine
 from actors.node_weights import NodeWeights
-from actors.weights_keeper import WeightsKeeper, weights_keeper
 from lopa_ray.config import Config
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.parallel import Parallel
@@ -67,68 +64,6 @@ def test_workers_map_one_copy_and_so_does_who_replaces_them(tmp_path: Path, orac
     assert len(notes) >= 4 and set(notes.values()) == {"True"}
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    """One of its own, so that nobody has read it before."""
-    return Path(shutil.copytree(MODEL, tmp_path / "checkpoint"))
-
-
-@pytest.fixture
-def keepers_of_others() -> set[int]:
-    return set(actor_pids("WeightsKeeper"))
-
-
-def spoil(checkpoint: Path) -> os.stat_result:
-    """Whoever reads the weights from now on finds none, though the files look as before; returns how they looked."""
-    (file,) = checkpoint.glob("*.safetensors")
-    before = file.stat()
-    file.write_bytes(bytes(before.st_size))
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    return before
-
-
-def test_groups_share_a_copy_and_so_does_who_takes_over_from_a_lost_one(
-    checkpoint: Path, oracle: Oracle, keepers_of_others: set[int]
-) -> None:
-    alone = config(group={"num_workers": 1}, model={"path": str(checkpoint)})
-    request = (0, "two_phase")
-
-    def decoded(engine: RayEngine) -> object:
-        result = engine.generate(PROMPTS[request[0]], SETTINGS[request[1]])
-        return essence(result)
-
-    with RayEngine.from_config(alone) as first:
-        spoil(checkpoint)
-        with RayEngine.from_config(alone) as second:
-            assert decoded(first) == decoded(second) == oracle[request]
-            for pid in actor_pids("Master"):
-                end(pid, signal.SIGKILL)
-            assert decoded(first) == decoded(second) == oracle[request]
-        os.utime(next(checkpoint.glob("*.safetensors")))
-        with pytest.raises(CheckpointError):  # another file now, and read as such
-            RayEngine.from_config(alone)
-    deadline = time.monotonic() + PATIENCE_S
-    while {*actor_pids("WeightsKeeper")} - keepers_of_others:
-        assert time.monotonic() < deadline, "the copy stays though nobody uses it"
-        time.sleep(0.1)
-
-
-@pytest.mark.parametrize(
-    "kind", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)], ids=["killed", "stopped"]
-)
-def test_a_group_goes_on_without_who_keeps_the_copy(
-    kind: signal.Signals, checkpoint: Path, oracle: Oracle, keepers_of_others: set[int]
-) -> None:
-    shared = config(group={"num_workers": 2}, model={"path": str(checkpoint)})
-    with RayEngine.from_config(shared) as engine:
-        trial = Trial(engine, oracle)
-        for _ in range(2):
-            (keeper,) = {*actor_pids("WeightsKeeper")} - keepers_of_others
-            end(keeper, kind)
-            trial.batch(2, during=lambda: end(actor_pids("BranchWorker")[0], signal.SIGKILL))
-            trial.until_there_are(2)
-
-
 class Worker:
     """Answers as a worker actor does."""
 
@@ -138,30 +73,22 @@ class Worker:
         size: int = 1,
         error: Exception | None = None,
         load_error: Exception | None = None,
-        stamp: int = 0,
     ) -> None:
         self.loaded: list[Any] = []
         self._load_error = load_error
         self.arrive, self.load, self.publish = (
             Method(call) for call in (self._arrive, self._load, lambda: Published(error, self))
         )
-        self._arrival = Arrival(node, size, (("weights", 1, stamp),))
+        self._place = (node, size)
 
-    async def _arrive(self) -> Arrival:
-        return self._arrival
+    async def _arrive(self) -> tuple[str, int]:
+        return self._place
 
     async def _load(self, parcels: Any) -> str:
         self.loaded.append(parcels)
         if self._load_error is not None:
             raise self._load_error
         return "info"
-
-    @property
-    def reader(self) -> Worker:
-        """Who read what this one has loaded."""
-        ((first, _), (second, _)) = self.loaded[0]
-        assert first is second
-        return first
 
 
 class Method:
@@ -192,111 +119,66 @@ class Published:
             raise self._error
 
 
-class Keeper:
-    """A keeper as an actor: errors come wrapped, or it hangs, or is gone."""
-
-    def __init__(self, *, alive: bool = True, hangs: bool = False) -> None:
-        self._kept = WeightsKeeper()
-        self.alive = alive
-        self._hangs = hangs
-        self.ping, self.copy, self.forget = map(Method, (self._ping, self._copy, self._kept.forget))
-
-    async def _ping(self) -> None:
-        if not self.alive:
-            raise ActorDiedError
-        if self._hangs:
-            await asyncio.sleep(60)
-
-    async def _copy(self, *call: Any) -> Any:
-        try:
-            return await self._kept.copy(*call)
-        except Exception as error:
-            raise RayTaskError("copy", "", error).as_instanceof_cause() from None
-
-
 @pytest.fixture
-def keepers(monkeypatch: pytest.MonkeyPatch) -> list[Keeper]:
-    """What those who look for a keeper find, the last one for good; two nodes with room for 10 bytes each."""
-    found = [Keeper()]
-    monkeypatch.setattr(
-        node_weights, "weights_keeper", lambda _: found.pop(0) if len(found) > 1 else found[0]
-    )
+def nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes with room for 10 bytes each."""
     store = {"object_store_memory": 10 / node_weights.STORE_SHARE}
-    nodes = [{"NodeID": name, "Resources": store} for name in ("here", "there")]
-    monkeypatch.setattr(node_weights.ray, "nodes", lambda: nodes)
-    monkeypatch.setattr(node_weights.ray, "kill", lambda keeper: setattr(keeper, "alive", False))
-    monkeypatch.setattr(node_weights, "ANSWER_S", 0.1)
-    return found
+    found = [{"NodeID": name, "Resources": store} for name in ("here", "there")]
+    monkeypatch.setattr(node_weights.ray, "nodes", lambda: found)
 
 
-def load(*rounds: list[Worker], groups: int = 1) -> list[list[Any]]:
-    """What loading comes to, or raises: of the workers of a round together, taking turns between groups."""
-
-    async def one_by_one() -> list[list[Any]]:
-        weights = [NodeWeights(config()) for _ in range(groups)]
-        results = []
-        for workers in rounds:
-            loads = (weights[at % groups].load(worker) for at, worker in enumerate(workers))
-            results.append(await asyncio.gather(*loads, return_exceptions=True))
-            await asyncio.sleep(0)
-        return results
-
-    return asyncio.run(one_by_one())
+async def load(weights: NodeWeights, *workers: Worker) -> list[Any]:
+    return await asyncio.gather(*(weights.load(worker) for worker in workers), return_exceptions=True)
 
 
-@pytest.mark.parametrize("groups", [1, 3])
-def test_one_worker_per_node_reads_and_the_others_wait_for_it(keepers: list[Keeper], groups: int) -> None:
+def shared(num_workers: int = 2, **model: Any) -> NodeWeights:
+    return NodeWeights(config(group={"num_workers": num_workers}, model=model))
+
+
+def test_one_worker_per_node_reads_and_the_others_wait_for_it(nodes: None) -> None:
     workers = [Worker("here"), Worker("there"), Worker("here"), Worker("here")]
-    assert load(workers, groups=groups) == [["info"] * 4]
-    assert [worker.reader for worker in workers] == [workers[0], workers[1], workers[0], workers[0]]
+    assert asyncio.run(load(shared(), *workers)) == ["info"] * 4
+    reader = [worker.loaded[0][0][0] for worker in workers]
+    assert reader == [workers[0], workers[1], workers[0], workers[0]]
+    assert all(len(worker.loaded[0]) == 2 for worker in workers)
 
 
-@pytest.mark.parametrize("error", [CheckpointError("damaged"), ActorDiedError()])
-def test_after_one_that_cannot_read_the_next_one_does(keepers: list[Keeper], error: Exception) -> None:
+def test_after_one_that_cannot_read_the_next_one_does(nodes: None) -> None:
+    error = CheckpointError("damaged")
     broken, sound = Worker(error=error), Worker()
-    assert load([broken, sound]) == [[error, "info"]]
-    assert broken.loaded == [] and sound.reader is sound
+    assert asyncio.run(load(shared(), broken, sound)) == [error, "info"]
+    assert broken.loaded == [] and sound.loaded == [[(sound, 0), (sound, 1)]]
 
 
-def test_a_copy_that_is_gone_is_made_anew(keepers: list[Keeper]) -> None:
+def test_a_copy_that_is_gone_is_made_anew(nodes: None) -> None:
     gone = ObjectLostError("0" * 56, "", "")
     first, second, third = Worker(), Worker(load_error=gone), Worker()
-    assert load([first], [second], [third]) == [["info"], [gone], ["info"]]
-    assert second.reader is first and third.reader is third
+
+    async def one_by_one() -> list[Any]:
+        weights = shared()
+        return [(await load(weights, worker))[0] for worker in (first, second, third)]
+
+    assert asyncio.run(one_by_one()) == ["info", gone, "info"]
+    assert second.loaded == first.loaded and third.loaded == [[(third, 0), (third, 1)]]
 
 
-def test_other_files_are_read_anew(keepers: list[Keeper]) -> None:
-    first, second, third = Worker(), Worker(stamp=1), Worker(stamp=1)
-    assert load([first], [second], [third]) == [["info"]] * 3
-    assert second.reader is second and third.reader is second
-
-
-def test_a_keeper_that_is_gone_is_replaced_and_one_that_does_not_stay_done_without(
-    keepers: list[Keeper],
-) -> None:
-    keepers[:] = [Keeper(alive=False), Keeper()]
-    first, second = Worker(), Worker()
-    assert load([first], [second]) == [["info"]] * 2
-    assert first.reader is second.reader is first
-    keepers[:] = [Keeper(alive=False)]
-    third = Worker()
-    assert load([third]) == [["info"]]
-    assert third.loaded == [None]
-
-
-def test_without_room_each_reads_for_itself(keepers: list[Keeper]) -> None:
-    worker = Worker(size=11)
-    assert load([worker]) == [["info"]]
+@pytest.mark.parametrize(
+    ("weights", "size"),
+    [
+        pytest.param(shared(), 11, id="no room"),
+        pytest.param(shared(num_workers=1), 1, id="no company"),
+        pytest.param(shared(load_format="dummy"), 1, id="random weights"),
+    ],
+)
+def test_each_reads_for_itself(nodes: None, weights: NodeWeights, size: int) -> None:
+    worker = Worker(size=size)
+    assert asyncio.run(load(weights, worker)) == ["info"]
     assert worker.loaded == [None]
 
 
-def test_random_weights_have_no_keeper() -> None:
-    worker = Worker()
-    weights = NodeWeights(config(model={"load_format": "dummy"}))
-    assert asyncio.run(weights.load(worker)) == "info"
-    assert worker.loaded == [None]
-
-
-def test_a_keeper_is_of_one_model() -> None:
-    kept = [weights_keeper(config(model=model)) for model in ({}, {"slots": 3}, {"dtype": "bfloat16"})]
-    assert kept[0] == kept[1] != kept[2]
+def test_a_group_that_grows_begins_to_share(nodes: None) -> None:
+    weights, first, second = shared(num_workers=1), Worker(), Worker()
+    assert asyncio.run(load(weights, first)) == ["info"]
+    weights.shared = True
+    assert asyncio.run(load(weights, second)) == ["info"]
+    assert first.loaded == [None] and second.loaded == [[(second, 0), (second, 1)]]
