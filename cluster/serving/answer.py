@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,28 +45,37 @@ class Answer:
 
     async def __call__(self, receive: Receive, send: Send) -> None:
         """Raises ClientGoneError, and as long as nothing was sent the backend's errors and ApiError."""
+        try:
+            await until_gone(receive, self._stream(send) if self.reply.job.pieces else self._whole(send))
+        except (PromptError, SettingsError) as error:  # the group's, before anything is sent
+            raise self.words.refusal(error, api_error(error, self.retry_after_s)) from None
+        finally:
+            self.record.prompt_tokens = self.reply.prompt_tokens
+            self.record.completion_tokens = self.reply.completion_tokens
+
+    @asynccontextmanager
+    async def _messages(self) -> AsyncIterator[AsyncIterator[Message]]:
+        """What comes of the job. Its id is free again before the client hears of the end, and may use it anew."""
         job = self.reply.job
         if job.id in self.running:
             message = f"a request with the X-Request-ID {job.id} is running; wait, or choose another"
             raise ApiError(409, message, "request_id_in_use")
         self.running.add(job.id)
         try:
-            await until_gone(receive, self._stream(send) if job.pieces else self._whole(send))
-        except (PromptError, SettingsError) as error:  # the group's, before anything is sent
-            raise self.words.refusal(error, api_error(error, self.retry_after_s)) from None
+            async with aclosing(self.backend.run(self.reply.model, job)) as messages:
+                yield messages
         finally:
             self.running.remove(job.id)
-            self.record.prompt_tokens = self.reply.prompt_tokens
-            self.record.completion_tokens = self.reply.completion_tokens
 
     async def _whole(self, send: Send) -> None:
-        async with aclosing(self.backend.run(self.reply.model, self.reply.job)) as messages:
+        async with self._messages() as messages:
             async for message in messages:
                 self.reply.add(message)
         await send_json(send, 200, self.reply.whole())
 
     async def _stream(self, send: Send) -> None:
-        async with aclosing(self.backend.run(self.reply.model, self.reply.job)) as messages:
+        refusal: ApiError | None = None
+        async with self._messages() as messages:
             # A refusal comes before anything else, and is an HTTP error.
             accepted = await anext(messages)
             if not isinstance(accepted, Accepted):
@@ -82,8 +91,9 @@ class Answer:
                 if refusal.status == 500:
                     log_failure(self.record, error)
                 self.record.error = refusal.code
-                await _send_event(send, dumps(refusal.body))
-            await _send_event(send, b"[DONE]")
+        if refusal is not None:
+            await _send_event(send, dumps(refusal.body))
+        await _send_event(send, b"[DONE]")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self, first: Message, rest: AsyncIterator[Message]) -> AsyncIterator[dict[str, Any]]:

@@ -244,6 +244,36 @@ def test_a_proxy_may_send_the_id() -> None:
     assert response.json()["id"] == "chatcmpl-of-a-proxy"
 
 
+@pytest.mark.parametrize("last", ["whole", "[DONE]", "error"])
+def test_the_id_is_free_once_the_client_hears_of_the_end(last: str) -> None:
+    """Straight over ASGI, where nothing runs between what is sent and who reads it."""
+    backend = FakeBackend(fail=LopaError("x") if last == "error" else None)
+    app = create_app(lambda: backend, HttpSettings())
+    ask = {**ASK, "stream": last != "whole"}
+    headers = {"X-Request-ID": "mine"}
+    again: list[int] = []
+
+    async def run() -> None:
+        def client(app: Any) -> httpx.AsyncClient:
+            return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+
+        async def watched(scope: Any, receive: Any, send: Any) -> None:
+            async def told(message: Any) -> None:
+                body = message.get("body", b"")
+                if body if last == "whole" else last.encode() in body:
+                    async with client(app) as another:
+                        again.append((await another.post(CHAT, json=ask, headers=headers)).status_code)
+                await send(message)
+
+            await app(scope, receive, told)
+
+        async with client(watched) as first:
+            await first.post(CHAT, json=ask, headers=headers)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert again == [200]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fate", ["cancelled", "gone while sending", "gone while waiting"])
 def test_whatever_ends_the_task_ends_the_job(stream: bool, fate: str) -> None:
