@@ -56,6 +56,7 @@ def test_killed_while_idle(group: tuple[Trial, Fates]) -> None:
     assert trial.engine.status().problem is None
 
 
+@pytest.mark.long
 def test_killed_where_kv_travel_by_object_store(tmp_path: Path, oracle: Oracle) -> None:
     with fated(tmp_path, oracle, transfer="object_store") as (trial, fates):
         for point in ("source", "receiver"):

@@ -60,6 +60,7 @@ def test_a_replacement_takes_the_place_of_the_killed_in_a_full_cluster(oracle: O
         trial.until(lambda: engine.status().workers == 2)
 
 
+@pytest.mark.long
 def test_resize_of_the_asynchronous_engine(oracle: Oracle) -> None:
     async def main() -> None:
         engine = await AsyncRayEngine.start(config(group={"num_workers": 1}))
