@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 import record_gpu_run
@@ -23,14 +24,20 @@ def test_a_device_is_proven_when_a_run_on_it_is_recorded() -> None:
     }
 
 
-def report(name: str, outcome: str, longrepr: object = None, *, when: str = "call") -> pytest.TestReport:
+def report(
+    name: str,
+    outcome: Literal["passed", "failed", "skipped"],
+    longrepr: Any = None,
+    *,
+    when: Literal["setup", "call", "teardown"] = "call",
+) -> pytest.TestReport:
     return pytest.TestReport(
         f"tests/gpu/test_x.py::{name}",
         ("tests/gpu/test_x.py", 1, name),
         {},
-        outcome,  # type: ignore[arg-type]
-        longrepr,  # type: ignore[arg-type]
-        when,  # type: ignore[arg-type]
+        outcome,
+        longrepr,
+        when,
         user_properties=[("bf16, 4 branches", 12.34)] if name == "a" else (),
     )
 
