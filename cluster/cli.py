@@ -261,6 +261,7 @@ def serve(
                 "group.tensor_parallel_size": tensor_parallel_size,
             },
         )
+        o.need_extra("ray.serve.schema", "serve")  # there without its extra too, but not importable
         launch = o.need_extra("cluster.serving.launch", "serve").Launch(config)
         launch.change(host=host, port=port, api_keys_file=api_keys, model=model, sections=changes)
         launch.check()
