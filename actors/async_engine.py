@@ -24,7 +24,7 @@ from actors.master import MasterStatus, start_master, unwrapped
 from actors.placement import Reservation
 from lopa_ray.config import Config
 from lopa_ray.errors import LopaError, WorkerLostError
-from lopa_ray.plan import Plan, StepOutcome, StepTiming
+from lopa_ray.protocol.plan import Plan, StepOutcome, StepTiming
 from lopa_ray.session import DecodeSession
 
 Step: TypeAlias = tuple[Plan, StepOutcome, StepTiming]

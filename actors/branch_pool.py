@@ -19,7 +19,7 @@ from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
 from lopa_ray.device import DEVICES
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
-from lopa_ray.plan import StepPlan, StepReport, Work
+from lopa_ray.protocol.plan import StepPlan, StepReport, Work
 
 
 def uses_store(config: Config) -> bool:

@@ -25,9 +25,9 @@ from lopa_ray.errors import ProtocolError
 from lopa_ray.local import load_runner, size_of_weights, weights_of
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights
-from lopa_ray.plan import StepPlan, StepReport, Work
+from lopa_ray.protocol.plan import StepPlan, StepReport, Work
+from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.runner import BranchRunner
-from lopa_ray.session import Vocabulary
 from lopa_ray.tokenizer import Tokenizer
 
 RunnerFactory: TypeAlias = Callable[[Config, Weights | None, Parallel], BranchRunner]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lopa_ray.engine import EngineEvent
 from lopa_ray.errors import LopaError, ProtocolError
-from lopa_ray.plan import StepTiming
+from lopa_ray.protocol.plan import StepTiming
 from lopa_ray.scheduler import Event, Failure, Scheduler
 from lopa_ray.session import DecodeSession
 

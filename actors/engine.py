@@ -21,7 +21,8 @@ from lopa_ray.config import Config
 from lopa_ray.engine import Engine, EngineEvent
 from lopa_ray.errors import ClusterError, WorkerLostError
 from lopa_ray.local import shape_of
-from lopa_ray.session import DecodeSession, Vocabulary
+from lopa_ray.protocol.vocabulary import Vocabulary
+from lopa_ray.session import DecodeSession
 from lopa_ray.tokenizer import Tokenizer
 
 

@@ -29,7 +29,7 @@ from lopa_ray.budget import BranchBudget
 from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
 from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
-from lopa_ray.plan import StepReport, StepTiming
+from lopa_ray.protocol.plan import StepReport, StepTiming
 from lopa_ray.scheduler import Scheduler
 from lopa_ray.session import DecodeSession
 

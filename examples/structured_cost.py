@@ -20,7 +20,7 @@ from ray import cloudpickle
 
 from lopa_ray.config import Config
 from lopa_ray.local import LocalEngine
-from lopa_ray.plan import StepPlan
+from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduler import Failure, Scheduler
 from lopa_ray.settings import GenerationSettings
 from tables import markdown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from lopa_ray.plan import BlockView, Decision, Fill, FinishReason, Plan, StepOutcome
+from lopa_ray.protocol.plan import BlockView, Decision, Fill, FinishReason, Plan, StepOutcome
 from lopa_ray.settings import GenerationSettings
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lopa_ray.cache import KVCache
 from lopa_ray.kernels import Kernel
-from lopa_ray.plan import Segment, Spans
+from lopa_ray.protocol.plan import Segment, Spans
 
 
 @dataclass(frozen=True, slots=True)

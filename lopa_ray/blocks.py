@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from lopa_ray.plan import BlockView, Fill
+from lopa_ray.protocol.plan import BlockView, Fill
 
 
 class BlockState(Enum):

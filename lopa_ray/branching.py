@@ -8,7 +8,7 @@ from itertools import islice
 
 from lopa_ray.blocks import Canvas
 from lopa_ray.constraint import Fit
-from lopa_ray.plan import BranchReport, Decision
+from lopa_ray.protocol.plan import BranchReport, Decision
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from lopa_ray.errors import CapacityError, ProtocolError
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.plan import Spans
+from lopa_ray.protocol.plan import Spans
 
 ALIGN_ROWS = 32
 """Rows of a slot are a multiple of this, so that keys and values begin at a multiple of 64 bytes in every

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Self, TypeAlias, cast, overload
 
 from lopa_ray.answer import Answer, GenerationResult, TraceStep
-from lopa_ray.plan import Plan, StepOutcome
+from lopa_ray.protocol.plan import Plan, StepOutcome
 from lopa_ray.session import DecodeSession
 from lopa_ray.session_factory import Prompt, SessionFactory, is_ids
 from lopa_ray.settings import GenerationSettings

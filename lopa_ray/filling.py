@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from lopa_ray.branching import Score
-from lopa_ray.draws import keyed_uniform
+from lopa_ray.protocol.keyed_random import keyed_uniform
 
 ORDER_SEED = 0x5EED
 """Keeps draws of positions apart from draws of tokens, which share a request's seed."""

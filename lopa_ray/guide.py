@@ -16,7 +16,7 @@ import numpy.typing as npt
 from lopa_ray.byte_automaton import ByteAutomaton
 from lopa_ray.constraint import Constraint
 from lopa_ray.errors import SettingsError
-from lopa_ray.session import Vocabulary
+from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.tokenizer import Tokenizer
 
 MAX_CELLS = 10_000_000

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lopa_ray.constraint import unpack_choices
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.plan import BranchReport, Sampling
+from lopa_ray.protocol.plan import BranchReport, Sampling
 from lopa_ray.scoring import score_rows
 from lopa_ray.vocabulary_axis import vocabulary_axis
 

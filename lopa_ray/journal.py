@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lopa_ray.plan import Branch, Commit, Plan, Sampling, Spans, StepOutcome, Work
+from lopa_ray.protocol.plan import Branch, Commit, Plan, Sampling, Spans, StepOutcome, Work
 from lopa_ray.session import DecodeSession
 
 

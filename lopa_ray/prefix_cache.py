@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from lopa_ray.plan import Plan, Stored
+from lopa_ray.protocol.plan import Plan, Stored
 
 PIECE = 16
 """Positions after which an approximate prefix may end."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lopa_ray.cache import KVCache
 from lopa_ray.errors import ProtocolError
-from lopa_ray.plan import Stored
+from lopa_ray.protocol.plan import Stored
 
 
 class PrefixStore:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lopa_ray.plan import Work
+from lopa_ray.protocol.plan import Work
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from lopa_ray.errors import CapacityError, ProtocolError
 from lopa_ray.head import MAX_HEAD_ROWS, Head, Row, padded_rows
 from lopa_ray.kernels import Kernel, sdpa
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.plan import BranchReport, Segment, Spans, StepPlan, StepReport, Work
 from lopa_ray.prefix_store import PrefixStore
-from lopa_ray.session import Vocabulary
+from lopa_ray.protocol.plan import BranchReport, Segment, Spans, StepPlan, StepReport, Work
+from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.staging import Staging
 
 Exchange: TypeAlias = Callable[[int, Tensor], None]

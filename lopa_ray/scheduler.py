@@ -19,8 +19,8 @@ from typing import TypeAlias
 
 from lopa_ray.budget import BranchBudget
 from lopa_ray.errors import ProtocolError, RequestCancelledError
-from lopa_ray.plan import BranchReport, Plan, StepOutcome, StepPlan, StepReport, Stored, Work
 from lopa_ray.prefix_cache import PrefixCache
+from lopa_ray.protocol.plan import BranchReport, Plan, StepOutcome, StepPlan, StepReport, Stored, Work
 from lopa_ray.session import DecodeSession
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lopa_ray.draws import keyed_uniform
-from lopa_ray.plan import Sampling
+from lopa_ray.protocol.keyed_random import keyed_uniform
+from lopa_ray.protocol.plan import Sampling
 from lopa_ray.vocabulary_axis import VocabularyAxis
 
 EPSILON = 1e-10

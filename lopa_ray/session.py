@@ -17,7 +17,7 @@ import copy
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -26,22 +26,9 @@ from lopa_ray.answer import length_to_end
 from lopa_ray.budget import requested_branches
 from lopa_ray.constraint import Constraint, Fit
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
-from lopa_ray.plan import BranchReport, FinishReason, Plan, Sampling, StepOutcome, Work
+from lopa_ray.protocol.plan import BranchReport, FinishReason, Plan, Sampling, StepOutcome, Work
+from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.settings import GenerationSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """What a session must know of its model: how many ids there are, which are special, and where logits point."""
-
-    size: int
-    mask_token_id: int
-    eos_token_id: int
-    stop_token_ids: tuple[int, ...] = ()
-    """Ids that end an answer like EOS, as the checkpoint says."""
-    shifted: bool = False
-    """Row p - 1 of the logits decides position p."""
-
 
 GIVEN = ("prompt", "settings", "vocabulary", "constraint", "replay")
 """What no step of a session changes."""

@@ -9,7 +9,8 @@ from lopa_ray.config import Config
 from lopa_ray.constraint import Constraint
 from lopa_ray.errors import PromptError, PromptTooLongError, SettingsError
 from lopa_ray.guide import Guide
-from lopa_ray.session import DecodeSession, Vocabulary
+from lopa_ray.protocol.vocabulary import Vocabulary
+from lopa_ray.session import DecodeSession
 from lopa_ray.settings import GenerationSettings
 from lopa_ray.tokenizer import Tokenizer, require_tokenizer
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa_ray.constraint import unpack_choices
-from lopa_ray.plan import BranchReport, Plan, StepPlan, StepReport
-from lopa_ray.session import Vocabulary
+from lopa_ray.protocol.plan import BranchReport, Plan, StepPlan, StepReport
+from lopa_ray.protocol.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary(size=50, mask_token_id=49, eos_token_id=48)
 

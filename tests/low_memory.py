@@ -24,7 +24,7 @@ from actors.engine import RayEngine
 from lopa_ray.config import Config
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights
-from lopa_ray.plan import StepPlan, StepReport
+from lopa_ray.protocol.plan import StepPlan, StepReport
 from lopa_ray.runner import BranchRunner, Exchange
 
 ROOM = 3 * 2**29

@@ -9,7 +9,7 @@ from fakes import VOCABULARY, FakeModel
 from hypothesis import strategies as st
 
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
-from lopa_ray.plan import BranchReport, Plan, StepOutcome
+from lopa_ray.protocol.plan import BranchReport, Plan, StepOutcome
 from lopa_ray.session import DecodeSession
 from lopa_ray.settings import (
     BlockDiffusionSettings,

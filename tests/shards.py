@@ -16,7 +16,7 @@ from lopa_ray.local import LocalEngine, load_runner
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model
-from lopa_ray.plan import StepPlan, StepReport
+from lopa_ray.protocol.plan import StepPlan, StepReport
 from lopa_ray.runner import BranchRunner
 from lopa_ray.tokenizer import Tokenizer
 

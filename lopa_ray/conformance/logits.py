@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lopa_ray.conformance.cases import Case, Difference, MalformedCaseError, UnsupportedCaseError, token_ids
 from lopa_ray.conformance.compare import LOGIT_TOLERANCE
-from lopa_ray.plan import Segment
+from lopa_ray.protocol.plan import Segment
 from lopa_ray.runner import BranchRunner
 
 

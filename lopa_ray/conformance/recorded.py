@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 from lopa_ray.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError, short, token_ids
 from lopa_ray.errors import SettingsError
-from lopa_ray.plan import Ranking
+from lopa_ray.protocol.plan import Ranking
 from lopa_ray.settings import (
     BlockDiffusionSettings,
     D2FSettings,

@@ -17,7 +17,7 @@ from dataclasses import replace
 from lopa_ray.branching import Score
 from lopa_ray.decoders.blockwise import BlockwiseSession, Window
 from lopa_ray.filling import above_or_share, even_share, ranked, within_entropy
-from lopa_ray.plan import Plan, Sampling, Segment
+from lopa_ray.protocol.plan import Plan, Sampling, Segment
 from lopa_ray.settings import BlockDiffusionSettings
 
 

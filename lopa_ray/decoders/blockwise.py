@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from lopa_ray.branching import Fork, Score, admit, forced, scores_by_position
 from lopa_ray.constraint import ChoiceSets, Fit
 from lopa_ray.lookahead import Lookahead, adopted
-from lopa_ray.plan import BlockView, Branch, BranchReport, Commit, Decision, Plan, Segment, Spans, StepOutcome
+from lopa_ray.protocol.plan import (
+    BlockView,
+    Branch,
+    BranchReport,
+    Commit,
+    Decision,
+    Plan,
+    Segment,
+    Spans,
+    StepOutcome,
+)
 from lopa_ray.session import DecodeSession
 
 

@@ -11,7 +11,7 @@ from lopa_ray.branching import Score
 from lopa_ray.decoders.blockwise import Window
 from lopa_ray.decoders.vanilla import MaskedAnswerSession
 from lopa_ray.filling import above, by_factor, ranked
-from lopa_ray.plan import Spans
+from lopa_ray.protocol.plan import Spans
 from lopa_ray.settings import FastDllmSettings
 
 

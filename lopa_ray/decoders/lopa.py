@@ -15,7 +15,7 @@ from lopa_ray.blocks import BlockState, Canvas
 from lopa_ray.branching import Fork, anchor_fills, scores_by_position
 from lopa_ray.constraint import ChoiceSets, Fit
 from lopa_ray.lookahead import Lookahead, adopted
-from lopa_ray.plan import Branch, BranchReport, Commit, Plan, Segment, StepOutcome
+from lopa_ray.protocol.plan import Branch, BranchReport, Commit, Plan, Segment, StepOutcome
 from lopa_ray.session import DecodeSession
 from lopa_ray.settings import BlockSettings
 

@@ -20,7 +20,7 @@ from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
 from lopa_ray.errors import WorkerLostError
 from lopa_ray.local import LocalEngine
-from lopa_ray.plan import StepOutcome
+from lopa_ray.protocol.plan import StepOutcome
 from lopa_ray.session import DecodeSession
 from lopa_ray.settings import LopaSettings
 

@@ -13,7 +13,8 @@ from fakes import VOCABULARY, FakeModel
 from lopa_ray.answer import GenerationResult
 from lopa_ray.errors import SettingsError
 from lopa_ray.local import LocalEngine
-from lopa_ray.session import DecodeSession, Vocabulary
+from lopa_ray.protocol.vocabulary import Vocabulary
+from lopa_ray.session import DecodeSession
 from lopa_ray.settings import (
     BlockDiffusionSettings,
     D2FSettings,

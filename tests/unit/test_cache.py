@@ -10,7 +10,7 @@ from workers import tiny
 
 from lopa_ray.cache import KVCache, SlotChecksum, merge
 from lopa_ray.errors import CapacityError, ProtocolError
-from lopa_ray.plan import Branch, Commit, Plan, StepPlan, Work
+from lopa_ray.protocol.plan import Branch, Commit, Plan, StepPlan, Work
 from lopa_ray.runner import BranchRunner
 
 MODEL = tiny()

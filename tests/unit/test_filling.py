@@ -20,7 +20,7 @@ from lopa_ray.filling import (
     ranked,
     within_entropy,
 )
-from lopa_ray.plan import Decision
+from lopa_ray.protocol.plan import Decision
 
 
 def scores(*probabilities: float, ranks: list[float] | None = None) -> dict[int, Score]:

@@ -17,8 +17,8 @@ from actors.master import MasterStatus
 from cluster.serving import metrics
 from lopa_ray.errors import ProtocolError
 from lopa_ray.local import LocalEngine
-from lopa_ray.plan import Branch, Plan, StepPlan, Stored, Work
 from lopa_ray.prefix_cache import Chain, PrefixCache
+from lopa_ray.protocol.plan import Branch, Plan, StepPlan, Stored, Work
 from lopa_ray.recovery import recover
 from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Progress

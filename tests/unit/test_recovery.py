@@ -15,8 +15,8 @@ from workers import Bits, WorkerGroup, bits, decode_alone, tiny
 
 from lopa_ray.errors import TransferError
 from lopa_ray.journal import Journal
-from lopa_ray.plan import StepPlan, StepReport, Work
 from lopa_ray.prefix_cache import PrefixCache
+from lopa_ray.protocol.plan import StepPlan, StepReport, Work
 from lopa_ray.recovery import recover
 from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Progress, Scheduler

@@ -13,7 +13,7 @@ from workers import WorkerGroup, tiny
 
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from lopa_ray.errors import ProtocolError, RequestCancelledError, ScoreError, StepLimitError
-from lopa_ray.plan import StepReport
+from lopa_ray.protocol.plan import StepReport
 from lopa_ray.scheduler import Event, Failure, Progress, Scheduler
 from lopa_ray.session import DecodeSession
 from lopa_ray.settings import D2FSettings, FastDllmSettings, GenerationSettings, LopaSettings

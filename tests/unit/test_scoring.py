@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lopa_ray import scoring
-from lopa_ray.draws import keyed_uniform
-from lopa_ray.plan import Sampling
+from lopa_ray.protocol.keyed_random import keyed_uniform
+from lopa_ray.protocol.plan import Sampling
 from lopa_ray.scoring import Scores
 from lopa_ray.vocabulary_axis import VocabularyAxis
 
