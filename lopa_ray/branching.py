@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from lopa_ray.blocks import Canvas
-from lopa_ray.constraint import Fit
+from lopa_ray.constraints.constraint import Fit
 from lopa_ray.protocol.plan import BranchReport, Decision
 
 

@@ -7,9 +7,9 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from lopa_ray.json_schema import schema_regex
+from lopa_ray.constraints.json_schema import schema_regex
+from lopa_ray.constraints.regex import alternatives, literal
 from lopa_ray.protocol.plan import Ranking
-from lopa_ray.regex import alternatives, literal
 from lopa_ray.strict import Strict
 
 GUIDED = ("guided_regex", "guided_choice", "guided_json")

@@ -13,8 +13,8 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 
-from lopa_ray.byte_automaton import ByteAutomaton
-from lopa_ray.constraint import Constraint
+from lopa_ray.constraints.byte_automaton import ByteAutomaton
+from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lopa_ray.constraint import unpack_choices
+from lopa_ray.constraints.constraint import unpack_choices
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.plan import BranchReport, Sampling
 from lopa_ray.scoring import score_rows

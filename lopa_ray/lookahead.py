@@ -7,7 +7,7 @@ from typing import Any
 
 from lopa_ray.branching import Fork, Score, lookahead_forks
 from lopa_ray.budget import AutoBudget
-from lopa_ray.constraint import Fit
+from lopa_ray.constraints.constraint import Fit
 from lopa_ray.protocol.plan import BranchReport, Decision
 from lopa_ray.selection import DONE, mix, parse_metric, winner
 from lopa_ray.settings import GenerationSettings, LookaheadSettings

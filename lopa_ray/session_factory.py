@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias, cast
 
 from lopa_ray.config import Config
-from lopa_ray.constraint import Constraint
+from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.errors import PromptError, PromptTooLongError, SettingsError
 from lopa_ray.guide import Guide
 from lopa_ray.protocol.vocabulary import Vocabulary

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lopa_ray.constraint import unpack_choices
+from lopa_ray.constraints.constraint import unpack_choices
 from lopa_ray.protocol.plan import BranchReport, Plan, StepPlan, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 

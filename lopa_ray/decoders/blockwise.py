@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lopa_ray.branching import Fork, Score, admit, forced, scores_by_position
-from lopa_ray.constraint import ChoiceSets, Fit
+from lopa_ray.constraints.constraint import ChoiceSets, Fit
 from lopa_ray.lookahead import Lookahead, adopted
 from lopa_ray.protocol.plan import (
     BlockView,

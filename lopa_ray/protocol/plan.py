@@ -111,7 +111,7 @@ class Plan:
     """Carried out before the step's forward."""
     sampling: Sampling = Sampling()
     choices: tuple[bytes, ...] = ()
-    """Sets of tokens under a constraint; see `lopa_ray.constraint.unpack_choices`."""
+    """Sets of tokens under a constraint; see `lopa_ray.constraints.constraint.unpack_choices`."""
 
     def choices_at(self, branch: Branch, position: int) -> bytes | None:
         """The tokens that a masked position may get; None: any."""

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
-from lopa_ray import byte_automaton
 from lopa_ray.answer import length_to_end
-from lopa_ray.byte_automaton import ByteAutomaton, plain
-from lopa_ray.constraint import Constraint, Fit, unpack_choices
+from lopa_ray.constraints import byte_automaton
+from lopa_ray.constraints.byte_automaton import ByteAutomaton, plain
+from lopa_ray.constraints.constraint import Constraint, Fit, unpack_choices
 from lopa_ray.errors import SettingsError
 from lopa_ray.guide import tie, token_functions
 from lopa_ray.session import DecodeSession

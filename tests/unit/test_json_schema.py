@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa_ray.byte_automaton import ByteAutomaton
+from lopa_ray.constraints.byte_automaton import ByteAutomaton
+from lopa_ray.constraints.json_schema import MAX_PATTERNS, schema_regex
+from lopa_ray.constraints.regex import integers
 from lopa_ray.errors import SettingsError
-from lopa_ray.json_schema import MAX_PATTERNS, schema_regex
-from lopa_ray.regex import integers
 
 
 def matches(schema: Any, text: str) -> bool:

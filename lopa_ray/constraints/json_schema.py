@@ -15,10 +15,20 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from lopa_ray.byte_automaton import ByteAutomaton, plain
+from lopa_ray.constraints.byte_automaton import ByteAutomaton, plain
+from lopa_ray.constraints.json_regex import (
+    CHARACTER,
+    FORMATS,
+    NUMBER,
+    SPACE,
+    STRING,
+    braces,
+    free,
+    in_order,
+    separated,
+)
+from lopa_ray.constraints.regex import alternatives, integers, literal
 from lopa_ray.errors import SettingsError
-from lopa_ray.json_text import CHARACTER, FORMATS, NUMBER, SPACE, STRING, braces, free, in_order, separated
-from lopa_ray.regex import alternatives, integers, literal
 
 FREE_DEPTH = 2
 """How deep objects and arrays nest where the schema does not say; `{"type": "object"}` is one level."""
