@@ -28,7 +28,7 @@ from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan, StepReport, Work
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.runner import BranchRunner
-from lopa_ray.tokenizer import Tokenizer
+from lopa_ray.text.tokenizer import Tokenizer
 
 RunnerFactory: TypeAlias = Callable[[Config, Weights | None, Parallel], BranchRunner]
 """Makes a worker's runner, of weights that are on its node already or, with None, of those that it reads."""

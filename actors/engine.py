@@ -23,7 +23,7 @@ from lopa_ray.errors import ClusterError, WorkerLostError
 from lopa_ray.local import shape_of
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.session import DecodeSession
-from lopa_ray.tokenizer import Tokenizer
+from lopa_ray.text.tokenizer import Tokenizer
 
 
 class RayEngine(Engine):

@@ -24,7 +24,7 @@ from lopa_ray.answer import TraceStep
 
 if TYPE_CHECKING:
     from lopa_ray.session import DecodeSession
-    from lopa_ray.tokenizer import Tokenizer
+    from lopa_ray.text.tokenizer import Tokenizer
 
 FRAME_SECONDS = 0.12
 """How long a picture stays at least, unless drawing lags behind decoding."""

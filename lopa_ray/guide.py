@@ -17,7 +17,7 @@ from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
-from lopa_ray.tokenizer import Tokenizer
+from lopa_ray.text.tokenizer import Tokenizer
 
 MAX_CELLS = 10_000_000
 """Functions times states: bounds memory (two bytes each), and the time of every step that looks at them all."""

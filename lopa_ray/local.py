@@ -24,7 +24,7 @@ from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Event, Failure, Scheduler
 from lopa_ray.session import DecodeSession
-from lopa_ray.tokenizer import Tokenizer
+from lopa_ray.text.tokenizer import Tokenizer
 
 DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 

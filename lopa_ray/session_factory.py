@@ -12,7 +12,7 @@ from lopa_ray.guide import Guide
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.session import DecodeSession
 from lopa_ray.settings import GenerationSettings
-from lopa_ray.tokenizer import Tokenizer, require_tokenizer
+from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
 """Text, token ids, or chat messages (mappings with role and content)."""

@@ -18,7 +18,7 @@ from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model
 from lopa_ray.protocol.plan import StepPlan, StepReport
 from lopa_ray.runner import BranchRunner
-from lopa_ray.tokenizer import Tokenizer
+from lopa_ray.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from cluster.serving.text import TextStream
 from lopa_ray.answer import Answer, TraceStep
 from lopa_ray.protocol.plan import Decision, FinishReason, Plan, StepOutcome, StepTiming
 from lopa_ray.session import DecodeSession
-from lopa_ray.tokenizer import Tokenizer, require_tokenizer
+from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
 PHASES = tuple(field.name for field in fields(StepTiming))
 

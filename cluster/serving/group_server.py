@@ -24,7 +24,7 @@ from lopa_ray.errors import ClusterError, DeadlineError, LopaError, PromptTooLon
 from lopa_ray.generation_settings import GUIDED
 from lopa_ray.session_factory import SessionFactory
 from lopa_ray.settings import GenerationSettings, decode_settings, override
-from lopa_ray.tokenizer import Tokenizer
+from lopa_ray.text.tokenizer import Tokenizer
 
 LARGEST_SEED = 2**63
 

@@ -24,7 +24,7 @@ from cluster.serving.settings import ServeSettings
 from lopa_ray.config import Config
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.model.checkpoint import load_config
-from lopa_ray.tokenizer import Tokenizer
+from lopa_ray.text.tokenizer import Tokenizer
 
 LOCAL = "local"
 """The address of a Ray that is started for the server, and ends with it."""

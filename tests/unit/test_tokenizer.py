@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 
 from lopa_ray.config import DEMO_MODEL
 from lopa_ray.errors import CheckpointError, PromptError
-from lopa_ray.tokenizer import Tokenizer, require_tokenizer
+from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"]
 THINK = "<think>"

@@ -10,7 +10,7 @@ import pytest
 
 from demo_tokenizer import chat_prompt
 from lopa_ray.config import DEMO_MODEL
-from lopa_ray.tokenizer import Tokenizer
+from lopa_ray.text.tokenizer import Tokenizer
 from word_problems import (
     KINDS,
     Problem,

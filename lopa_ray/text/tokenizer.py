@@ -16,9 +16,9 @@ from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
-from lopa_ray.chat import ChatTemplate
 from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.model.files import read_json
+from lopa_ray.text.chat_template import ChatTemplate
 
 _SETTINGS, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 _FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
