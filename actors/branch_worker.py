@@ -19,15 +19,15 @@ from actors.elastic_group import Membership
 from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer
 from actors.parcels import Parcel, pack, unpack
 from actors.shard_group import ShardGroup
-from lopa_ray.cache import SlotChecksum, SlotState, to_bytes
 from lopa_ray.config import Config
 from lopa_ray.errors import ProtocolError
+from lopa_ray.execution.kv_cache import SlotChecksum, SlotState, to_bytes
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.local import load_runner, size_of_weights, weights_of
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan, StepReport, Work
 from lopa_ray.protocol.vocabulary import Vocabulary
-from lopa_ray.runner import BranchRunner
 from lopa_ray.text.tokenizer import Tokenizer
 
 RunnerFactory: TypeAlias = Callable[[Config, Weights | None, Parallel], BranchRunner]

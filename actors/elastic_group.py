@@ -22,7 +22,7 @@ from ray.util.collective.collective_group.base_collective_group import BaseGroup
 from ray.util.collective.types import ReduceOp
 from torch import Tensor
 
-from lopa_ray import npu
+from lopa_ray.execution import npu
 
 c10d: Any = importlib.import_module("torch.distributed")  # its type stubs lag behind its bindings
 

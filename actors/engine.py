@@ -16,10 +16,10 @@ from actors.connection import Connection
 from actors.journals import RETRY_PAUSE_S, Journals, not_replaced
 from actors.master import MasterStatus, start_master, unwrapped
 from actors.placement import Reservation
-from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
 from lopa_ray.engine import Engine, EngineEvent
 from lopa_ray.errors import ClusterError, WorkerLostError
+from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.local import shape_of
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.session import DecodeSession

@@ -26,9 +26,9 @@ from actors.clients import Clients, StepEvents
 from actors.crew import Crew
 from actors.load_follower import LoadFollower
 from lopa_ray.budget import BranchBudget
-from lopa_ray.cache import SlotChecksum
 from lopa_ray.config import Config
 from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
+from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.protocol.plan import StepReport, StepTiming
 from lopa_ray.scheduler import Scheduler
 from lopa_ray.session import DecodeSession

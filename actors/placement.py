@@ -12,8 +12,8 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lopa_ray.config import Config
-from lopa_ray.device import DEVICES
 from lopa_ray.errors import CapacityError
+from lopa_ray.execution.device import DEVICES
 
 
 def worker_bundle(config: Config) -> dict[str, float]:

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from lopa_ray.config import Config, GroupSettings, ModelSettings
 from lopa_ray.conformance import Verdict, read_cases, replay
-from lopa_ray.device import DEVICES
 from lopa_ray.engine import Engine
 from lopa_ray.errors import SettingsError
+from lopa_ray.execution.device import DEVICES
 from lopa_ray.local import LocalEngine
 
 STYLES = {"passed": "green", "differs": "red", "not supported": "yellow", "error": "red", "skipped": "dim"}

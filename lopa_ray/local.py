@@ -12,16 +12,16 @@ import torch
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from lopa_ray.budget import BranchBudget
 from lopa_ray.config import Config
-from lopa_ray.device import DEVICES
 from lopa_ray.engine import Engine, EngineEvent
 from lopa_ray.errors import RequestCancelledError
-from lopa_ray.kernels import choose_kernel
+from lopa_ray.execution.attention_kernels import choose_kernel
+from lopa_ray.execution.device import DEVICES
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_config, read_weights
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.parallel import ALONE, Parallel
 from lopa_ray.model.weights import DTYPE_NAMES, Weights, build_model, random_weights, weight_bytes
 from lopa_ray.prefix_cache import PrefixCache
-from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Event, Failure, Scheduler
 from lopa_ray.session import DecodeSession
 from lopa_ray.text.tokenizer import Tokenizer

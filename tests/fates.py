@@ -15,10 +15,10 @@ from torch import Tensor
 
 from actors.branch_worker import default_runner
 from lopa_ray.config import Config
+from lopa_ray.execution.runner import BranchRunner, Exchange
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan, StepReport
-from lopa_ray.runner import BranchRunner, Exchange
 
 POINTS = ("load", "adopt", "export", "join", "step", "source", "receiver", "forward", "answer")
 """While it loads its model; takes over slots; hands them to another; enters an epoch; begins a step; sends

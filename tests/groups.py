@@ -11,10 +11,10 @@ from torch import Tensor
 
 from actors.branch_worker import default_runner
 from lopa_ray.config import Config
+from lopa_ray.execution.runner import BranchRunner, Exchange
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan, StepReport, Work
-from lopa_ray.runner import BranchRunner, Exchange
 from lopa_ray.settings import (
     BlockDiffusionSettings,
     D2FSettings,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lopa_ray.kernels import KERNELS, TOLERANCE, reference
+from lopa_ray.execution.attention_kernels import KERNELS, TOLERANCE, reference
 
 
 def check_kernel(name: str, device: str, dtype: torch.dtype) -> None:

@@ -22,10 +22,10 @@ from trials import WORKERS, Oracle, Trial
 from actors.branch_worker import default_runner
 from actors.engine import RayEngine
 from lopa_ray.config import Config
+from lopa_ray.execution.runner import BranchRunner, Exchange
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan, StepReport
-from lopa_ray.runner import BranchRunner, Exchange
 
 ROOM = 3 * 2**29
 """Bytes that there are before the monitor steps in, counted from the start."""

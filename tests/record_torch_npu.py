@@ -1,4 +1,4 @@
-"""What torch-npu offers of what `lopa_ray/npu.py` uses, recorded from its published packages.
+"""What torch-npu offers of what `lopa_ray/execution/npu.py` uses, recorded from its published packages.
 
     pip download --no-deps --only-binary=:all: --platform manylinux_2_28_x86_64 --python-version 3.11 \\
         --implementation cp torch-npu==2.13.0

@@ -12,12 +12,12 @@ from torch import Tensor
 from workers import bits
 
 from lopa_ray.config import Config
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.local import LocalEngine, load_runner
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model
 from lopa_ray.protocol.plan import StepPlan, StepReport
-from lopa_ray.runner import BranchRunner
 from lopa_ray.text.tokenizer import Tokenizer
 
 T = TypeVar("T")

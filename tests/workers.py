@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
-from lopa_ray.cache import SlotChecksum
+from lopa_ray.execution.kv_cache import SlotChecksum
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_model
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.protocol.plan import BranchReport, StepPlan, StepReport, Work
-from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Event, Scheduler
 from lopa_ray.session import DecodeSession
 

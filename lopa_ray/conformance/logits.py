@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lopa_ray.conformance.cases import Case, Difference, MalformedCaseError, UnsupportedCaseError, token_ids
 from lopa_ray.conformance.compare import LOGIT_TOLERANCE
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.plan import Segment
-from lopa_ray.runner import BranchRunner
 
 
 def spans(case: Case) -> list[tuple[int, list[int]]]:

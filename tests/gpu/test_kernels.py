@@ -8,7 +8,7 @@ import pytest
 import torch
 from kernel_contract import check_kernel
 
-from lopa_ray.kernels import TOLERANCE
+from lopa_ray.execution.attention_kernels import TOLERANCE
 
 pytestmark = pytest.mark.gpu
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lopa_ray.device import DEVICES
+from lopa_ray.execution.device import DEVICES
 from lopa_ray.local import LocalEngine
 from lopa_ray.settings import LopaSettings
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from workers import tiny
 
-from lopa_ray.cache import KVCache, SlotChecksum, merge
 from lopa_ray.errors import CapacityError, ProtocolError
+from lopa_ray.execution.kv_cache import KVCache, SlotChecksum, merge
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.plan import Branch, Commit, Plan, StepPlan, Work
-from lopa_ray.runner import BranchRunner
 
 MODEL = tiny()
 CONFIG = MODEL.config

@@ -11,10 +11,10 @@ from torch._dynamo.utils import counters
 from workers import tiny
 
 from lopa_ray.config import Config
-from lopa_ray.device import DEVICES
+from lopa_ray.execution.device import DEVICES
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.local import load_runner
 from lopa_ray.model.config import Quantization
-from lopa_ray.runner import BranchRunner
 
 IDS = [5, 9, 127, 127, 3, 127, 60, 127]
 

@@ -10,7 +10,7 @@ import pytest
 import record_gpu_run
 from record_gpu_run import Outcomes, page
 
-from lopa_ray.device import DEVICES
+from lopa_ray.execution.device import DEVICES
 
 ROOT = Path(__file__).parents[2]
 

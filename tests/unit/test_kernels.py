@@ -11,11 +11,11 @@ from kernel_contract import check_kernel
 from torch import Tensor
 from workers import tiny
 
-from lopa_ray import kernels
 from lopa_ray.config import Config
-from lopa_ray.device import DEVICES
 from lopa_ray.errors import SettingsError
-from lopa_ray.kernels import TOLERANCE, choose_kernel, reference, sdpa
+from lopa_ray.execution import attention_kernels
+from lopa_ray.execution.attention_kernels import TOLERANCE, choose_kernel, reference, sdpa
+from lopa_ray.execution.device import DEVICES
 from lopa_ray.local import LocalEngine, load_runner
 from lopa_ray.settings import LopaSettings
 
@@ -51,7 +51,7 @@ def test_auto_says_what_it_took_and_why(monkeypatch, caplog) -> None:
         return sdpa(q, keys, values) * 1.5
 
     for kernel, reason in ((fails, "ImportError: no kernel here)"), (wrong, "flash_attn is off by")):
-        monkeypatch.setitem(kernels.KERNELS, "flash_attn", kernel)
+        monkeypatch.setitem(attention_kernels.KERNELS, "flash_attn", kernel)
         assert choose_kernel("auto", picky, config, torch.float32) is sdpa
         assert "sdpa (flash_attn" in caplog.messages[-1] and reason in caplog.messages[-1]
         assert "second line" not in caplog.messages[-1]
@@ -71,7 +71,7 @@ def test_the_setting_reaches_the_forward(monkeypatch) -> None:
         calls.append(q.shape)
         return sdpa(q, keys, values)
 
-    monkeypatch.setitem(kernels.KERNELS, "flex", counted)
+    monkeypatch.setitem(attention_kernels.KERNELS, "flex", counted)
     settings = LopaSettings(num_branches=2, max_new_tokens=8)
     one, other = (
         LocalEngine.from_pretrained("demo", attention=name, slots=1).generate([5, 6, 7], settings)

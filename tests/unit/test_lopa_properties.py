@@ -15,7 +15,7 @@ from sessions import (
     run,
 )
 
-from lopa_ray.cache import merge
+from lopa_ray.execution.kv_cache import merge
 from lopa_ray.settings import (
     D2FSettings,
     LookaheadSettings,

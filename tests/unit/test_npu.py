@@ -1,4 +1,4 @@
-"""`lopa_ray/npu.py` against the published torch-npu: names and arguments as recorded, numbers with a stand-in.
+"""`execution/npu.py` against the published torch-npu: names and arguments as recorded, numbers with a stand-in.
 
 No NPU has run any of it. What is checked is that it asks for what the package has, in the layout that it documents.
 """
@@ -23,9 +23,9 @@ from torch import Tensor
 from workers import MODELS, tiny
 
 from lopa_ray import device, npu
-from lopa_ray.device import DEVICES
 from lopa_ray.errors import SettingsError
-from lopa_ray.kernels import choose_kernel
+from lopa_ray.execution.attention_kernels import choose_kernel
+from lopa_ray.execution.device import DEVICES
 from lopa_ray.local import LocalEngine
 from lopa_ray.settings import LopaSettings
 

@@ -16,11 +16,11 @@ from workers import Bits, WorkerGroup, bits, decode_alone, tiny
 from actors.master import MasterStatus
 from cluster.serving import metrics
 from lopa_ray.errors import ProtocolError
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.local import LocalEngine
 from lopa_ray.prefix_cache import Chain, PrefixCache
 from lopa_ray.protocol.plan import Branch, Plan, StepPlan, Stored, Work
 from lopa_ray.recovery import recover
-from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Progress
 from lopa_ray.settings import (
     BlockDiffusionSettings,

@@ -15,13 +15,13 @@ from workers import MODELS, tiny
 
 from lopa_ray.config import Config
 from lopa_ray.errors import CheckpointError, SettingsError
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.local import LocalEngine, load_runner
 from lopa_ray.model import quantized
 from lopa_ray.model.checkpoint import load_config, load_model, save_model
 from lopa_ray.model.quantized import Int8Linear, exact_matmul, has_int8_kernel, int8_matmul, quantize_rows
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
-from lopa_ray.runner import BranchRunner
 from lopa_ray.settings import LopaSettings
 
 FORMATS = ("w8", "w8a8")

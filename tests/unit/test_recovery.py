@@ -14,11 +14,11 @@ from torch import Tensor
 from workers import Bits, WorkerGroup, bits, decode_alone, tiny
 
 from lopa_ray.errors import TransferError
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.journal import Journal
 from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.protocol.plan import StepPlan, StepReport, Work
 from lopa_ray.recovery import recover
-from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Progress, Scheduler
 from lopa_ray.session import DecodeSession
 from lopa_ray.settings import (

@@ -12,11 +12,11 @@ import pytest
 import torch
 from workers import Bits, WorkerGroup, bits, decode_alone, tiny
 
-from lopa_ray.head import padded_rows
-from lopa_ray.kernels import sdpa
+from lopa_ray.execution.attention_kernels import sdpa
+from lopa_ray.execution.lm_head import padded_rows
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
-from lopa_ray.runner import BranchRunner
 from lopa_ray.scheduler import Failure
 from lopa_ray.session import DecodeSession
 from lopa_ray.settings import FastDllmSettings, GenerationSettings, LopaSettings

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from lopa_ray import scoring
+from lopa_ray.execution import sampler
+from lopa_ray.execution.sampler import Scores
+from lopa_ray.execution.vocab_parallel import VocabularyAxis
 from lopa_ray.protocol.keyed_random import keyed_uniform
 from lopa_ray.protocol.plan import Sampling
-from lopa_ray.scoring import Scores
-from lopa_ray.vocabulary_axis import VocabularyAxis
 
 VOCAB, MASK, EOS = 40, 39, 38
 BANNED = torch.zeros(VOCAB, dtype=torch.bool)
@@ -36,7 +36,7 @@ def score_rows(
 ) -> Scores:
     """Of whole rows."""
     axis = VocabularyAxis(logits.shape[-1])
-    return scoring.score_rows(logits, positions, step, sampling, banned, eos, choices, axis)
+    return sampler.score_rows(logits, positions, step, sampling, banned, eos, choices, axis)
 
 
 def score(logits: Tensor, sampling: Sampling, step: int = 1, first: int = 0) -> Scores:

@@ -21,8 +21,8 @@ from sessions import (
 )
 
 from lopa_ray.answer import Answer, answer_ids
-from lopa_ray.cache import merge
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
+from lopa_ray.execution.kv_cache import merge
 from lopa_ray.protocol.plan import BranchReport, Commit
 from lopa_ray.settings import (
     DECODER_SETTINGS,

@@ -14,11 +14,11 @@ from workers import tiny
 from lopa_ray.config import Config
 from lopa_ray.conformance import Case, Verdict, read_cases, replay
 from lopa_ray.errors import SettingsError
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.local import LocalEngine
 from lopa_ray.model.parallel import cut, part
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
-from lopa_ray.runner import BranchRunner
 from lopa_ray.settings import BlockDiffusionSettings, LopaSettings
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from shards import Shards, ThreadShard
 from torch import Tensor
 
+from lopa_ray.execution.sampler import Scores, score_rows
+from lopa_ray.execution.vocab_parallel import CANDIDATES, VocabularyAxis, VocabularyShard
 from lopa_ray.protocol.plan import Sampling
-from lopa_ray.scoring import Scores, score_rows
-from lopa_ray.vocabulary_axis import CANDIDATES, VocabularyAxis, VocabularyShard
 
 ROWS = 16
 

@@ -5,7 +5,7 @@ padded-vocabulary ids, EOS before `min_tokens`, what a constraint rules out) is 
 the choice of the token alone, so probabilities of all other tokens stay what the model gave them. The published
 decoders can choose the mask token and then hang.
 
-Rows may be spread over the shards of a model: then all of them score together (see `vocabulary_axis.py`).
+Rows may be spread over the shards of a model: then all of them score together (see `vocab_parallel.py`).
 
 Shape suffixes: N rows to score, V vocabulary (of a shard: its part of it), M top tokens.
 """
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lopa_ray.execution.vocab_parallel import VocabularyAxis
 from lopa_ray.protocol.keyed_random import keyed_uniform
 from lopa_ray.protocol.plan import Sampling
-from lopa_ray.vocabulary_axis import VocabularyAxis
 
 EPSILON = 1e-10
 """Keeps the logarithm of neg_entropy finite; the published value."""

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lopa_ray import npu
-from lopa_ray.device import Device
 from lopa_ray.errors import SettingsError
+from lopa_ray.execution import npu
+from lopa_ray.execution.device import Device
 from lopa_ray.model.config import ModelConfig
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}

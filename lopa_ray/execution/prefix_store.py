@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from lopa_ray.cache import KVCache
 from lopa_ray.errors import ProtocolError
+from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.protocol.plan import Stored
 
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from lopa_ray.constraints.constraint import unpack_choices
+from lopa_ray.execution.sampler import score_rows
+from lopa_ray.execution.vocab_parallel import vocabulary_axis
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.plan import BranchReport, Sampling
-from lopa_ray.scoring import score_rows
-from lopa_ray.vocabulary_axis import vocabulary_axis
 
 ROW_MULTIPLE = 16
 """On CPU a row of a matmul has the same bits whatever the other rows are, as long as every thread gets 4

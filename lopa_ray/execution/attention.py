@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lopa_ray.cache import KVCache
-from lopa_ray.kernels import Kernel
+from lopa_ray.execution.attention_kernels import Kernel
+from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.protocol.plan import Segment, Spans
 
 

@@ -15,16 +15,16 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from lopa_ray.attention import Lane, SlotAttention
-from lopa_ray.cache import KVCache, SlotChecksum, SlotState
 from lopa_ray.errors import CapacityError, ProtocolError
-from lopa_ray.head import MAX_HEAD_ROWS, Head, Row, padded_rows
-from lopa_ray.kernels import Kernel, sdpa
+from lopa_ray.execution.attention import Lane, SlotAttention
+from lopa_ray.execution.attention_kernels import Kernel, sdpa
+from lopa_ray.execution.kv_cache import KVCache, SlotChecksum, SlotState
+from lopa_ray.execution.lm_head import MAX_HEAD_ROWS, Head, Row, padded_rows
+from lopa_ray.execution.prefix_store import PrefixStore
+from lopa_ray.execution.staging import Staging
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.prefix_store import PrefixStore
 from lopa_ray.protocol.plan import BranchReport, Segment, Spans, StepPlan, StepReport, Work
 from lopa_ray.protocol.vocabulary import Vocabulary
-from lopa_ray.staging import Staging
 
 Exchange: TypeAlias = Callable[[int, Tensor], None]
 """(rank of the source, payload): fills the payload in place with the source's."""

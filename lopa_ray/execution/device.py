@@ -9,8 +9,8 @@ from functools import cache
 
 import torch
 
-from lopa_ray import npu
 from lopa_ray.errors import SettingsError
+from lopa_ray.execution import npu
 
 _log = logging.getLogger("lopa.device")
 
