@@ -22,7 +22,7 @@ from actors.clients import StepEvents
 from actors.journals import RETRY_PAUSE_S, Journals, not_replaced
 from actors.master import MasterStatus, start_master, unwrapped
 from actors.placement import Reservation
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.protocol.plan import Plan, StepOutcome, StepTiming
 from lopa_ray.session import DecodeSession

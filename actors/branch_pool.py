@@ -15,7 +15,7 @@ from actors.elastic_group import Membership, abandon, open_store
 from actors.node_weights import NodeWeights
 from actors.placement import Seats, actor_options
 from actors.worker_handle import WorkerHandle
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.kv_cache import SlotChecksum

@@ -19,7 +19,7 @@ from actors.elastic_group import Membership
 from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer
 from actors.parcels import Parcel, pack, unpack
 from actors.shard_group import ShardGroup
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.kv_cache import SlotChecksum, SlotState, to_bytes
 from lopa_ray.execution.runner import BranchRunner

@@ -13,7 +13,7 @@ import ray
 
 from actors.node_weights import STORE_SHARE
 from actors.placement import check_nodes, check_room
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.errors import ClusterError
 from lopa_ray.local import size_of_weights
 

@@ -9,7 +9,7 @@ from ray.util.placement_group import PlacementGroup
 from actors.branch_pool import BranchPool
 from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.recruits import Recruits
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.recovery import recover
 from lopa_ray.scheduler import Scheduler

@@ -16,7 +16,7 @@ from actors.connection import Connection
 from actors.journals import RETRY_PAUSE_S, Journals, not_replaced
 from actors.master import MasterStatus, start_master, unwrapped
 from actors.placement import Reservation
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.engine import Engine, EngineEvent
 from lopa_ray.errors import ClusterError, WorkerLostError
 from lopa_ray.execution.kv_cache import SlotChecksum

@@ -7,7 +7,8 @@ import logging
 import time
 
 from actors.crew import Crew
-from lopa_ray.scaling import Autoscaler, LoadMeter, ScalingSettings
+from lopa_ray.autoscaler import Autoscaler, LoadMeter
+from lopa_ray.config.scaling_settings import ScalingSettings
 from lopa_ray.scheduler import Scheduler
 
 logger = logging.getLogger("lopa.group")

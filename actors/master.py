@@ -25,8 +25,7 @@ from actors.calls import GONE
 from actors.clients import Clients, StepEvents
 from actors.crew import Crew
 from actors.load_follower import LoadFollower
-from lopa_ray.budget import BranchBudget
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
 from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.protocol.plan import StepReport, StepTiming
@@ -81,9 +80,7 @@ class Master:
         self._config = config
         self._runner_factory = runner_factory
         self._places = places
-        self._scheduler = Scheduler(
-            config.model.slots, BranchBudget(config.group.shared_branches), config.model.prefixes
-        )
+        self._scheduler = Scheduler.from_config(config)
         self._awake = asyncio.Event()
         """There may be something to do."""
         self._turn = asyncio.Lock()

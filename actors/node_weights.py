@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import ObjectLostError
 
 from actors.branch_worker import WorkerInfo
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 
 STORE_SHARE = 0.5
 """A copy may take up so much of a node's object store; the rest is for all else that travels through it."""

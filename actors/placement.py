@@ -11,7 +11,7 @@ import ray.util
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.errors import CapacityError
 from lopa_ray.execution.device import DEVICES
 

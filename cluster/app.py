@@ -20,7 +20,7 @@ from cluster.serving.group_server import GroupServer
 from cluster.serving.ingress import Ingress
 from cluster.serving.messages import Backend, Job, Message, Refused
 from cluster.serving.settings import ServeSettings
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.errors import PromptError, SettingsError
 
 if TYPE_CHECKING:

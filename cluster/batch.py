@@ -15,8 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cluster.report import Recorder, as_json
 from lopa_ray.answer import GenerationResult
+from lopa_ray.config.decoder_settings import decode_settings, override
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.errors import LopaError, PromptError, WorkerLostError
-from lopa_ray.settings import GenerationSettings, decode_settings, override
 
 if TYPE_CHECKING:
     from lopa_ray.engine import Engine

@@ -20,7 +20,7 @@ from lopa_ray.errors import PromptError, SettingsError
 
 if TYPE_CHECKING:
     from lopa_ray.answer import TraceStep
-    from lopa_ray.config import Config
+    from lopa_ray.config.config import Config
 
 app = typer.Typer(
     name="lopa",

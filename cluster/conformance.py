@@ -11,7 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from lopa_ray.config import Config, GroupSettings, ModelSettings
+from lopa_ray.config.config import Config
+from lopa_ray.config.group_settings import GroupSettings
+from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.conformance import Verdict, read_cases, replay
 from lopa_ray.engine import Engine
 from lopa_ray.errors import SettingsError

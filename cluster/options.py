@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from lopa_ray.config import Config, parse_yaml
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import DECODER_SETTINGS
+from lopa_ray.config.yaml_files import parse_yaml
 from lopa_ray.errors import CheckpointError, LopaError, PromptError, SettingsError
-from lopa_ray.settings import DECODER_SETTINGS
 
 if TYPE_CHECKING:
     from lopa_ray.engine import Engine

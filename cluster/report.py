@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lopa_ray.answer import GenerationResult, TraceStep
-from lopa_ray.settings import GenerationSettings, LookaheadSettings
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.config.lookahead_settings import LookaheadSettings
 
 
 def as_json(result: GenerationResult, settings: GenerationSettings) -> dict[str, Any]:

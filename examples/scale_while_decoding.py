@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from actors.engine import RayEngine
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from word_problems import held_out_problems
 
 PROBLEMS = [problem.question for problem in held_out_problems(1, 8)]

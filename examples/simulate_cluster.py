@@ -138,7 +138,7 @@ def measure(machine: str, workers: list[int], num_branches: int) -> dict[str, An
     """Decode with groups of several sizes, and fit the master's costs to what their steps took."""
     import numpy as np
 
-    from lopa_ray.settings import LopaSettings
+    from lopa_ray.config.decoder_settings import LopaSettings
 
     settings = LopaSettings(num_branches=num_branches, max_new_tokens=96, ignore_eos=True)
     rows = [{"workers": size, **_medians(size, settings)} for size in workers]
@@ -164,7 +164,7 @@ def _medians(workers: int, settings: Any) -> dict[str, float]:
     import ray
 
     from actors.async_engine import AsyncRayEngine
-    from lopa_ray.config import Config
+    from lopa_ray.config.config import Config
     from lopa_ray.session_factory import SessionFactory
 
     # A forward takes next to nothing, so that workers do not keep the master from its core.

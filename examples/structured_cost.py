@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from ray import cloudpickle
 
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.local import LocalEngine
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduler import Failure, Scheduler
-from lopa_ray.settings import GenerationSettings
 from tables import markdown
 
 PERSON = {

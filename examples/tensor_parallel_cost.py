@@ -21,7 +21,7 @@ from pathlib import Path
 import ray
 
 from actors.async_engine import AsyncRayEngine
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.session_factory import SessionFactory
 from start_up import write_checkpoint
 

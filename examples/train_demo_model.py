@@ -29,11 +29,11 @@ from torch import Tensor
 
 from demo_batches import ANSWER, Batch, batch_of_step, is_causal
 from demo_tokenizer import EOS, FILES, MASK, load_tokenizer
+from lopa_ray.config.decoder_settings import D2FSettings
 from lopa_ray.local import LocalEngine
 from lopa_ray.model.checkpoint import save_model
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.settings import D2FSettings
 from word_problems import Problem, held_out_problems, is_correct
 
 Report = Callable[[dict[str, float]], None]

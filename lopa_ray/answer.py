@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.protocol.plan import BlockView, Decision, Fill, FinishReason, Plan, StepOutcome
-from lopa_ray.settings import GenerationSettings
 
 
 def length_to_end(ids: Sequence[int], ends: Collection[int]) -> int | None:

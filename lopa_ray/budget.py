@@ -12,7 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa_ray.settings import GenerationSettings, LookaheadSettings
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.config.lookahead_settings import LookaheadSettings
 
 
 def requested_branches(settings: GenerationSettings) -> int:

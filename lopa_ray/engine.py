@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Self, TypeAlias, cast, overload
 
 from lopa_ray.answer import Answer, GenerationResult, TraceStep
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.protocol.plan import Plan, StepOutcome
 from lopa_ray.session import DecodeSession
 from lopa_ray.session_factory import Prompt, SessionFactory, is_ids
-from lopa_ray.settings import GenerationSettings
 
 EngineEvent: TypeAlias = tuple[int, Plan, StepOutcome] | tuple[int, Exception]
 """(index of the request, what happened to it)."""

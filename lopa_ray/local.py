@@ -10,8 +10,7 @@ from typing import Any, Self
 import torch
 
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
-from lopa_ray.budget import BranchBudget
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.engine import Engine, EngineEvent
 from lopa_ray.errors import RequestCancelledError
 from lopa_ray.execution.attention_kernels import choose_kernel
@@ -101,9 +100,7 @@ class LocalEngine(Engine):
         """Over a runner that is there already; see `from_config` and `from_pretrained`."""
         super().__init__(config, runner.vocabulary, tokenizer)
         self.runner = runner
-        self._scheduler = Scheduler(
-            config.model.slots, BranchBudget(config.group.shared_branches), config.model.prefixes
-        )
+        self._scheduler = Scheduler.from_config(config)
         self._inboxes: dict[int, deque[Event]] = {}
         """Where the events of each unfinished request go: several calls of `events` may be open."""
 

@@ -7,10 +7,14 @@ from typing import Any
 
 from lopa_ray.branching import Fork, Score, lookahead_forks
 from lopa_ray.budget import AutoBudget
+from lopa_ray.config.branch_confidence import parse_metric
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.config.lookahead_settings import LookaheadSettings
 from lopa_ray.constraints.constraint import Fit
 from lopa_ray.protocol.plan import BranchReport, Decision
-from lopa_ray.selection import DONE, mix, parse_metric, winner
-from lopa_ray.settings import GenerationSettings, LookaheadSettings
+
+DONE = 1.0
+"""Confidence of a branch without masks: above every probability and every neg-entropy."""
 
 
 def adopted(fork: Fork | None) -> tuple[Decision, ...]:
@@ -77,3 +81,17 @@ class Lookahead:
         self._forks = lookahead_forks(masked, scores, most, fit)
         if all(fork.decision.probability > self._settings.lookahead_below for fork in self._forks):
             self._forks = []
+
+
+def mix(creation: float, confidence: float, alpha: float) -> float:
+    """α · creation confidence + (1 - α) · branch confidence.
+
+    The creation confidence is the score of the one token that a lookahead branch adds to
+    the anchor, and 1.0 for the anchor itself.
+    """
+    return alpha * creation + (1.0 - alpha) * confidence
+
+
+def winner(confidences: Sequence[float]) -> int:
+    """Index of the highest confidence; ties go to the first."""
+    return max(range(len(confidences)), key=confidences.__getitem__)

@@ -17,7 +17,9 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Self
 
+from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.protocol.plan import Plan, Stored
 
 PIECE = 16
@@ -73,6 +75,11 @@ class PrefixCache:
         self._used = 0
         self._next_id = 0
         self._clock = 0
+
+    @classmethod
+    def from_settings(cls, model: ModelSettings) -> Self:
+        """An empty index, as the settings have it."""
+        return cls(model.prefix_cache_positions, model.prefix_cache == "approximate")
 
     def chain(self, plan: Plan) -> Chain:
         """Of a plan; empty unless it is a request's first one, and keeps what it has computed of the prompt."""

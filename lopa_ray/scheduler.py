@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from lopa_ray.budget import BranchBudget
+from lopa_ray.config.config import Config
 from lopa_ray.errors import ProtocolError, RequestCancelledError
 from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.protocol.plan import BranchReport, Plan, StepOutcome, StepPlan, StepReport, Stored, Work
@@ -84,6 +85,12 @@ class Scheduler:
         self._ended: list[Event] = []
         self._forget: tuple[int, ...] = ()
         """What the current step tells the workers to forget."""
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """The scheduler that a configuration asks for."""
+        prefixes = PrefixCache.from_settings(config.model)
+        return cls(config.model.slots, BranchBudget(config.group.shared_branches), prefixes)
 
     @property
     def in_flight(self) -> int:

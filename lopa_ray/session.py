@@ -24,11 +24,11 @@ import numpy as np
 
 from lopa_ray.answer import length_to_end
 from lopa_ray.budget import requested_branches
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, Fit
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
 from lopa_ray.protocol.plan import BranchReport, FinishReason, Plan, Sampling, StepOutcome, Work
 from lopa_ray.protocol.vocabulary import Vocabulary
-from lopa_ray.settings import GenerationSettings
 
 GIVEN = ("prompt", "settings", "vocabulary", "constraint", "replay")
 """What no step of a session changes."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, cast
 
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.errors import PromptError, PromptTooLongError, SettingsError
 from lopa_ray.guide import Guide
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.session import DecodeSession
-from lopa_ray.settings import GenerationSettings
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]

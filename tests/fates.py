@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from actors.branch_worker import default_runner
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.execution.runner import BranchRunner, Exchange
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights

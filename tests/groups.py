@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from actors.branch_worker import default_runner
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    LopaSettings,
+    VanillaSettings,
+)
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.execution.runner import BranchRunner, Exchange
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan, StepReport, Work
-from lopa_ray.settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    GenerationSettings,
-    LopaSettings,
-    VanillaSettings,
-)
 
 MODEL = Path(__file__).parent / "golden" / "models" / "dream-tiny-4l"
 

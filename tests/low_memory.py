@@ -21,7 +21,7 @@ from trials import WORKERS, Oracle, Trial
 
 from actors.branch_worker import default_runner
 from actors.engine import RayEngine
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.execution.runner import BranchRunner, Exchange
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights

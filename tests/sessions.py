@@ -9,17 +9,17 @@ from fakes import VOCABULARY, FakeModel
 from hypothesis import strategies as st
 
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
-from lopa_ray.protocol.plan import BranchReport, Plan, StepOutcome
-from lopa_ray.session import DecodeSession
-from lopa_ray.settings import (
+from lopa_ray.config.decoder_settings import (
     BlockDiffusionSettings,
     BlockSettings,
     D2FSettings,
     FastDllmSettings,
-    GenerationSettings,
     LopaSettings,
     VanillaSettings,
 )
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.protocol.plan import BranchReport, Plan, StepOutcome
+from lopa_ray.session import DecodeSession
 
 MASK, EOS = VOCABULARY.mask_token_id, VOCABULARY.eos_token_id
 UNIT = st.floats(0, 1).map(lambda x: round(x, 2))

@@ -16,7 +16,7 @@ from ray_nodes import three_nodes
 
 from actors.branch_worker import default_runner
 from actors.engine import RayEngine
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.model.weights import Weights
 
 

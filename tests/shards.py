@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from workers import bits
 
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.local import LocalEngine, load_runner
 from lopa_ray.model.parallel import Parallel

@@ -17,7 +17,7 @@ from groups import PROMPTS, SETTINGS, config
 from ray.util import placement_group_table
 
 from actors.async_engine import AsyncRayEngine
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.local import LocalEngine
 from lopa_ray.session_factory import SessionFactory
 

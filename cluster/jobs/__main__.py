@@ -15,7 +15,7 @@ from lopa_ray.errors import SettingsError
 
 if TYPE_CHECKING:
     from cluster.jobs.output import Result
-    from lopa_ray.config import Config
+    from lopa_ray.config.config import Config
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

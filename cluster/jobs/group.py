@@ -10,7 +10,7 @@ from typing import Any
 from actors.engine import RayEngine
 from cluster.batch import Failed, Request, as_row, run_requests
 from cluster.report import Recorder
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.errors import WorkerLostError
 
 

@@ -13,7 +13,7 @@ from actors.master import unwrapped
 from actors.placement import Reservation, inside
 from cluster.jobs.group import Decoded, JobGroup
 from cluster.jobs.source import Chunk
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.errors import CapacityError, WorkerLostError
 
 CHUNKS_IN_HAND = 2

@@ -19,11 +19,11 @@ from actors.async_engine import AsyncRayEngine
 from cluster.serving.choice import Choice
 from cluster.serving.messages import Accepted, Finished, GroupWorkers, Job, Message
 from cluster.serving.metrics import GroupMetrics
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import decode_settings, override
+from lopa_ray.config.generation_settings import GUIDED, GenerationSettings
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, PromptTooLongError, WorkerLostError
-from lopa_ray.generation_settings import GUIDED
 from lopa_ray.session_factory import SessionFactory
-from lopa_ray.settings import GenerationSettings, decode_settings, override
 from lopa_ray.text.tokenizer import Tokenizer
 
 LARGEST_SEED = 2**63

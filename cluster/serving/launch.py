@@ -21,7 +21,7 @@ from cluster.app import FRONT_CPUS, INGRESS, assemble
 from cluster.serving.auth import VARIABLE, load_api_keys
 from cluster.serving.serve_file import read_serve_file
 from cluster.serving.settings import ServeSettings
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.text.tokenizer import Tokenizer

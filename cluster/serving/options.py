@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from cluster.serving.errors import show
 from cluster.serving.fields import LARGEST, Part, unknown
-from lopa_ray.settings import DECODER_SETTINGS
+from lopa_ray.config.decoder_settings import DECODER_SETTINGS
 
 OPENAI_NAMES = {
     "max_new_tokens": "max_tokens or max_completion_tokens",

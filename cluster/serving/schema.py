@@ -14,7 +14,7 @@ from cluster.serving.messages import Prompt
 from cluster.serving.options import DECODE_KEYS, OPENAI_NAMES, LopaOptions
 from cluster.serving.structured import StructuredRequest
 from cluster.serving.words import Words
-from lopa_ray.generation_settings import GUIDED
+from lopa_ray.config.generation_settings import GUIDED
 
 
 def _listed(value: Any) -> Any:

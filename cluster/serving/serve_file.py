@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from lopa_ray.config import SERVE, parse_yaml, serve_config
+from lopa_ray.config.yaml_files import SERVE, parse_yaml, serve_config
 from lopa_ray.errors import SettingsError
 
 IMPORT_PATH = "cluster.app:build"

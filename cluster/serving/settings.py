@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from lopa_ray.config import Config
-from lopa_ray.strict import Strict
+from lopa_ray.config.config import Config
+from lopa_ray.config.strict import Strict
 
 
 class HttpSettings(Strict):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
-from lopa_ray.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError, short, token_ids
-from lopa_ray.errors import SettingsError
-from lopa_ray.protocol.plan import Ranking
-from lopa_ray.settings import (
+from lopa_ray.config.decoder_settings import (
     BlockDiffusionSettings,
     D2FSettings,
     FastDllmSettings,
-    GenerationSettings,
     LopaSettings,
     VanillaSettings,
 )
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError, short, token_ids
+from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.plan import Ranking
 
 
 class _Recorded:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.conformance.cases import (
     Case,
     MalformedCaseError,
@@ -23,7 +24,6 @@ from lopa_ray.engine import Engine
 from lopa_ray.errors import LopaError, PromptError
 from lopa_ray.local import LocalEngine
 from lopa_ray.session import DecodeSession
-from lopa_ray.settings import GenerationSettings
 
 EngineFactory: TypeAlias = Callable[[Config], Engine]
 

@@ -8,11 +8,11 @@ decides the block's first position and no other, since later ones do not feed th
 from __future__ import annotations
 
 from lopa_ray.branching import Score
+from lopa_ray.config.decoder_settings import FastDllmSettings
 from lopa_ray.decoders.blockwise import Window
 from lopa_ray.decoders.vanilla import MaskedAnswerSession
 from lopa_ray.filling import above, by_factor, ranked
 from lopa_ray.protocol.plan import Spans
-from lopa_ray.settings import FastDllmSettings
 
 
 class FastDllmSession(MaskedAnswerSession):

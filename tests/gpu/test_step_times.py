@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.local import LocalEngine
-from lopa_ray.settings import LopaSettings
 
 pytestmark = pytest.mark.gpu
 

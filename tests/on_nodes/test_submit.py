@@ -15,7 +15,7 @@ from groups import MODEL
 from ray_nodes import Head, head
 from served import wait_until
 
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.local import LocalEngine
 
 ROOT = Path(__file__).parents[2]

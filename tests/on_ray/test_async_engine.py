@@ -14,11 +14,12 @@ from groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config
 
 from actors.async_engine import AsyncRayEngine
 from actors.branch_worker import RunnerFactory, default_runner
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.errors import WorkerError, WorkerLostError
 from lopa_ray.local import LocalEngine
 from lopa_ray.session import DecodeSession
-from lopa_ray.settings import GenerationSettings, LopaSettings
 
 LONG = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
 

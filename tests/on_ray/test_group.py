@@ -10,9 +10,9 @@ from groups import PROMPTS, SETTINGS, config
 
 from actors.engine import RayEngine
 from lopa_ray.answer import GenerationResult
+from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.errors import ProtocolError
 from lopa_ray.local import LocalEngine
-from lopa_ray.settings import LopaSettings
 
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     "1 worker": {"group": {"num_workers": 1}},

@@ -18,11 +18,11 @@ from trials import PATIENCE_S, WORKERS, Oracle, actor_pids, end, fated
 
 from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
+from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.errors import WorkerLostError
 from lopa_ray.local import LocalEngine
 from lopa_ray.protocol.plan import StepOutcome
 from lopa_ray.session import DecodeSession
-from lopa_ray.settings import LopaSettings
 
 Request = tuple[int, str]
 

@@ -9,8 +9,9 @@ from groups import config
 
 from actors.engine import RayEngine
 from lopa_ray.answer import GenerationResult
+from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.local import LocalEngine
-from lopa_ray.settings import D2FSettings, FastDllmSettings, GenerationSettings, LopaSettings
 
 REQUESTS = 400
 

@@ -19,7 +19,7 @@ from actors import node_weights
 from actors.branch_worker import default_runner
 from actors.engine import RayEngine
 from actors.node_weights import NodeWeights
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights

@@ -6,8 +6,8 @@ import pytest
 from groups import config
 
 from actors.engine import RayEngine
+from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
 from lopa_ray.local import LocalEngine
-from lopa_ray.settings import D2FSettings, FastDllmSettings, LopaSettings
 
 pytest.importorskip("outlines_core")
 

@@ -15,7 +15,7 @@ from cluster.batch import Request
 from cluster.jobs.group import JobGroup
 from cluster.jobs.source import Chunk
 from cluster.jobs.work_queue import WorkQueue
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.errors import CapacityError, CheckpointError, WorkerLostError
 
 

@@ -11,18 +11,18 @@ import torch
 from fakes import VOCABULARY, FakeModel
 
 from lopa_ray.answer import GenerationResult
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    VanillaSettings,
+)
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.config.lookahead_settings import LookaheadSettings
 from lopa_ray.errors import SettingsError
 from lopa_ray.local import LocalEngine
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.session import DecodeSession
-from lopa_ray.settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    GenerationSettings,
-    LookaheadSettings,
-    VanillaSettings,
-)
 
 MODELS = Path(__file__).parents[1] / "golden" / "models"
 PROMPTS = [[5, 9, 2], list(range(40, 61))]

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from lopa_ray.budget import AutoBudget, BranchBudget
+from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
 from lopa_ray.scheduler import Progress, Scheduler
 from lopa_ray.session import DecodeSession
-from lopa_ray.settings import D2FSettings, FastDllmSettings, LopaSettings
 
 FIXED = LopaSettings(max_new_tokens=24, num_branches=5)
 SHARING = FIXED.but(branch_budget="load")

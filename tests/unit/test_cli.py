@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from cluster.cli import app
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.local import LocalEngine
 
 GOLDEN = Path(__file__).parents[1] / "golden"

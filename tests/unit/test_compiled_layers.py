@@ -10,7 +10,7 @@ from marks import also_long
 from torch._dynamo.utils import counters
 from workers import tiny
 
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.local import load_runner

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from lopa_ray.config.decoder_settings import D2FSettings, LopaSettings
 from lopa_ray.conformance import Case, Verdict, read_cases, replay
 from lopa_ray.conformance.recorded import decode_settings_of
 from lopa_ray.local import LocalEngine
-from lopa_ray.settings import D2FSettings, LopaSettings
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

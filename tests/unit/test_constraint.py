@@ -18,20 +18,20 @@ from hypothesis import strategies as st
 
 import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from lopa_ray.answer import length_to_end
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    LopaSettings,
+    VanillaSettings,
+)
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints import byte_automaton
 from lopa_ray.constraints.byte_automaton import ByteAutomaton, plain
 from lopa_ray.constraints.constraint import Constraint, Fit, unpack_choices
 from lopa_ray.errors import SettingsError
 from lopa_ray.guide import tie, token_functions
 from lopa_ray.session import DecodeSession
-from lopa_ray.settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    GenerationSettings,
-    LopaSettings,
-    VanillaSettings,
-)
 
 pytest.importorskip("outlines_core")
 jsonschema = pytest.importorskip("jsonschema")

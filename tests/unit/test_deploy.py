@@ -25,7 +25,7 @@ from typer.main import get_command
 from cluster.jobs.__main__ import app
 from cluster.serving.settings import ServeSettings
 from lopa_ray import __version__
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "cluster" / "deploy"

@@ -11,13 +11,13 @@ from kernel_contract import check_kernel
 from torch import Tensor
 from workers import tiny
 
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import attention_kernels
 from lopa_ray.execution.attention_kernels import TOLERANCE, choose_kernel, reference, sdpa
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.local import LocalEngine, load_runner
-from lopa_ray.settings import LopaSettings
 
 RUNNABLE = ["sdpa", pytest.param("flex", marks=pytest.mark.long)]  # flex compiles for minutes
 

@@ -11,19 +11,19 @@ import torch
 from workers import MODELS
 
 from lopa_ray.answer import GenerationResult
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    LopaSettings,
+    VanillaSettings,
+)
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.engine import Prompt
 from lopa_ray.errors import CapacityError, LopaError, PromptError, RequestCancelledError
 from lopa_ray.local import LocalEngine
 from lopa_ray.session import DecodeSession
-from lopa_ray.settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    GenerationSettings,
-    LopaSettings,
-    VanillaSettings,
-)
 
 EOS, MASK = 126, 127
 FAST = LopaSettings(max_new_tokens=16, block_size=8, num_branches=3, confidence_threshold=0.5)

@@ -15,12 +15,9 @@ from sessions import (
     run,
 )
 
+from lopa_ray.config.decoder_settings import D2FSettings, LopaSettings
+from lopa_ray.config.lookahead_settings import LookaheadSettings
 from lopa_ray.execution.kv_cache import merge
-from lopa_ray.settings import (
-    D2FSettings,
-    LookaheadSettings,
-    LopaSettings,
-)
 
 
 @settings(max_examples=150)

@@ -22,12 +22,12 @@ from record_torch_npu import RECORD, SOURCE, Use, recorded, signature, uses
 from torch import Tensor
 from workers import MODELS, tiny
 
-from lopa_ray import device, npu
+from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.errors import SettingsError
+from lopa_ray.execution import device, npu
 from lopa_ray.execution.attention_kernels import choose_kernel
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.local import LocalEngine
-from lopa_ray.settings import LopaSettings
 
 RECORDED: dict[str, dict[str, str]] = json.loads(RECORD.read_text(encoding="utf-8"))
 OPERATOR = "npu_fused_infer_attention_score"

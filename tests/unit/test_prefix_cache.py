@@ -15,6 +15,14 @@ from workers import Bits, WorkerGroup, bits, decode_alone, tiny
 
 from actors.master import MasterStatus
 from cluster.serving import metrics
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    LopaSettings,
+    VanillaSettings,
+)
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.local import LocalEngine
@@ -22,14 +30,6 @@ from lopa_ray.prefix_cache import Chain, PrefixCache
 from lopa_ray.protocol.plan import Branch, Plan, StepPlan, Stored, Work
 from lopa_ray.recovery import recover
 from lopa_ray.scheduler import Progress
-from lopa_ray.settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    GenerationSettings,
-    LopaSettings,
-    VanillaSettings,
-)
 
 COMMON: dict[str, Any] = {"max_new_tokens": 16, "block_size": 8, "confidence_threshold": 0.5}
 EXACT: dict[str, GenerationSettings] = {

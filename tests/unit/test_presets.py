@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from lopa_ray.config import Config, presets
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import decode_settings
+from lopa_ray.config.yaml_files import presets
 from lopa_ray.errors import SettingsError
-from lopa_ray.settings import decode_settings
 
 
 def test_the_documented_presets_are_there() -> None:

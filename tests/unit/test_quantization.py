@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from workers import MODELS, tiny
 
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.local import LocalEngine, load_runner
@@ -22,7 +23,6 @@ from lopa_ray.model.checkpoint import load_config, load_model, save_model
 from lopa_ray.model.quantized import Int8Linear, exact_matmul, has_int8_kernel, int8_matmul, quantize_rows
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
-from lopa_ray.settings import LopaSettings
 
 FORMATS = ("w8", "w8a8")
 NAMES = ("dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l")

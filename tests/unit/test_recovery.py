@@ -13,6 +13,13 @@ import torch
 from torch import Tensor
 from workers import Bits, WorkerGroup, bits, decode_alone, tiny
 
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    LopaSettings,
+)
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.errors import TransferError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.journal import Journal
@@ -21,13 +28,6 @@ from lopa_ray.protocol.plan import StepPlan, StepReport, Work
 from lopa_ray.recovery import recover
 from lopa_ray.scheduler import Progress, Scheduler
 from lopa_ray.session import DecodeSession
-from lopa_ray.settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    GenerationSettings,
-    LopaSettings,
-)
 
 MODEL = tiny()
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 from workers import Bits, WorkerGroup, bits, decode_alone, tiny
 
+from lopa_ray.config.decoder_settings import FastDllmSettings, LopaSettings
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.execution.attention_kernels import sdpa
 from lopa_ray.execution.lm_head import padded_rows
 from lopa_ray.execution.runner import BranchRunner
@@ -19,7 +21,6 @@ from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
 from lopa_ray.scheduler import Failure
 from lopa_ray.session import DecodeSession
-from lopa_ray.settings import FastDllmSettings, GenerationSettings, LopaSettings
 
 SHAPES = {
     # hidden, heads, KV heads, head dim, MLP, vocabulary

@@ -8,21 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa_ray.selection import (
-    DONE,
+from lopa_ray.config.branch_confidence import (
     METRICS,
     bottom,
     geometric,
     length_corrected,
     mean,
-    mix,
     parse_metric,
     product,
     segment,
     window,
-    winner,
 )
-from lopa_ray.settings import LopaSettings
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.lookahead import DONE, mix, winner
 
 SCORES = st.lists(st.floats(-5, 1), min_size=1, max_size=20)
 

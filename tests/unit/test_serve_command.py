@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from lopa_ray.config import serve_config
+from lopa_ray.config.yaml_files import serve_config
 
 # Ray Serve's own, when it is imported.
 pytestmark = pytest.mark.filterwarnings("ignore:Using extra keyword arguments")

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from serving_fakes import CHAT, MODEL, TEXT, Server, serving
 
+from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.errors import SettingsError
-from lopa_ray.settings import LopaSettings
 
 SCHEMA = {"type": "object", "properties": {"é": {"type": "integer"}}, "required": ["é"]}
 SCHEMA_TEXT = json.dumps(SCHEMA, ensure_ascii=False)

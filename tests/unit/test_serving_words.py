@@ -9,9 +9,9 @@ import httpx
 import pytest
 from serving_fakes import CHAT, HI, MODEL, TEXT, Server, refusal, serving
 
+from lopa_ray.config.decoder_settings import decode_settings
 from lopa_ray.constraints.json_schema import schema_regex
 from lopa_ray.errors import LopaError, PromptError, PromptTooLongError, SettingsError
-from lopa_ray.settings import decode_settings
 
 
 @pytest.fixture(scope="module")

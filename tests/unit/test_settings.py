@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from lopa_ray.config import Config, GroupSettings, ModelSettings
-from lopa_ray.errors import LopaError, SettingsError
-from lopa_ray.settings import (
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import (
     DECODER_SETTINGS,
     BlockDiffusionSettings,
     D2FSettings,
@@ -20,6 +19,9 @@ from lopa_ray.settings import (
     decode_settings,
     override,
 )
+from lopa_ray.config.group_settings import GroupSettings
+from lopa_ray.config.model_settings import ModelSettings
+from lopa_ray.errors import LopaError, SettingsError
 
 BAD: list[tuple[type, dict[str, Any], list[str]]] = [
     (LopaSettings, {"max_new_tokens": -1}, ["max_new_tokens", "got -1", "greater than or equal to 0"]),

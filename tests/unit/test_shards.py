@@ -11,7 +11,8 @@ from shards import ShardedRunner, Shards, ThreadShard, engine_in_two_shards, sha
 from torch import Tensor
 from workers import tiny
 
-from lopa_ray.config import Config
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import BlockDiffusionSettings, LopaSettings
 from lopa_ray.conformance import Case, Verdict, read_cases, replay
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
@@ -19,7 +20,6 @@ from lopa_ray.local import LocalEngine
 from lopa_ray.model.parallel import cut, part
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
-from lopa_ray.settings import BlockDiffusionSettings, LopaSettings
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -11,16 +11,16 @@ import pytest
 from groups import MODEL
 
 from lopa_ray.answer import GenerationResult
-from lopa_ray.errors import SettingsError
-from lopa_ray.local import LocalEngine
-from lopa_ray.settings import (
+from lopa_ray.config.decoder_settings import (
     BlockDiffusionSettings,
     D2FSettings,
     FastDllmSettings,
-    GenerationSettings,
     LopaSettings,
     VanillaSettings,
 )
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.errors import SettingsError
+from lopa_ray.local import LocalEngine
 
 pytest.importorskip("outlines_core")
 

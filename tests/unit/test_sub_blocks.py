@@ -18,12 +18,12 @@ from sessions import MODELS as FAKES
 from torch import Tensor
 
 from lopa_ray.answer import GenerationResult
+from lopa_ray.config.decoder_settings import BlockDiffusionSettings
 from lopa_ray.errors import SettingsError
 from lopa_ray.local import LocalEngine
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.session import DecodeSession
-from lopa_ray.settings import BlockDiffusionSettings
 
 KeysValues = list[tuple[Tensor, Tensor]]
 """Per layer."""

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from lopa_ray.config import DEMO_MODEL
+from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 

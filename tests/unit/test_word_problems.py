@@ -9,7 +9,7 @@ import re
 import pytest
 
 from demo_tokenizer import chat_prompt
-from lopa_ray.config import DEMO_MODEL
+from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.text.tokenizer import Tokenizer
 from word_problems import (
     KINDS,

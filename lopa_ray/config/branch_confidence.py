@@ -1,4 +1,4 @@
-"""Branch confidence: how a branch is scored by its still empty positions, and who wins.
+"""Branch confidence: how a branch is scored by its still empty positions.
 
 A metric is a function of the ranking scores c_1 .. c_n of a branch's masked positions, in the order of
 their positions; registering it in `METRICS` makes it a legal value of the `branch_confidence` setting.
@@ -18,9 +18,6 @@ BranchConfidence: TypeAlias = Callable[[Sequence[float]], float]
 
 TINY = 1e-30
 """Stands for a score of 0 where logarithms are taken."""
-
-DONE = 1.0
-"""Confidence of a branch without masks: above every probability and every neg-entropy."""
 
 
 def mean() -> BranchConfidence:
@@ -130,17 +127,3 @@ def parse_metric(text: str) -> BranchConfidence:
     except TypeError:
         wanted = ", ".join(inspect.signature(METRICS[match[1]]).parameters)
         raise ValueError(f"got {text!r}; allowed: {match[1]}{f'({wanted})' if wanted else ''}") from None
-
-
-def mix(creation: float, confidence: float, alpha: float) -> float:
-    """α · creation confidence + (1 - α) · branch confidence.
-
-    The creation confidence is the score of the one token that a lookahead branch adds to
-    the anchor, and 1.0 for the anchor itself.
-    """
-    return alpha * creation + (1.0 - alpha) * confidence
-
-
-def winner(confidences: Sequence[float]) -> int:
-    """Index of the highest confidence; ties go to the first."""
-    return max(range(len(confidences)), key=confidences.__getitem__)

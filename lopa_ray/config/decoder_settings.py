@@ -9,24 +9,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.config.lookahead_settings import Branches, LookaheadSettings
 from lopa_ray.errors import SettingsError
-from lopa_ray.generation_settings import GenerationSettings
-from lopa_ray.lookahead_settings import Branches, LookaheadSettings
-
-__all__ = [
-    "DECODER_SETTINGS",
-    "BlockDiffusionSettings",
-    "BlockSettings",
-    "D2FSettings",
-    "FastDllmSettings",
-    "GenerationSettings",
-    "LookaheadSettings",
-    "LopaSettings",
-    "MaskedAnswerSettings",
-    "VanillaSettings",
-    "decode_settings",
-    "override",
-]
 
 MAX_STEPS = 2**16
 """Longest schedule of an answer: it is kept in memory as a whole."""

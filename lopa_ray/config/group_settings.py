@@ -1,0 +1,98 @@
+"""The section `group` of a configuration."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from lopa_ray.config.scaling_settings import ScalingSettings
+from lopa_ray.config.strict import Strict
+
+RAY_OWN_RESOURCES = ("CPU", "GPU", "NPU", "memory", "object_store_memory")
+
+
+class GroupSettings(Strict):
+    """One decode group: how many branch workers, and what each takes of the cluster."""
+
+    num_workers: int = Field(default=2, ge=1)
+    """Branch workers. More make a step faster; they never change how many branches it has."""
+
+    tensor_parallel_size: int = Field(default=1, ge=1)
+    """Actors per worker. From 2 on each holds a shard of the model, and all of a worker's are on one node."""
+
+    scaling: ScalingSettings | None = None
+    """How the number of workers follows the load, from num_workers on; without it, it stays."""
+
+    num_cpus: float = Field(default=1.0, ge=0.0)
+    """CPUs per worker, or per shard of one (Ray resource `CPU`; fractions allowed)."""
+
+    num_accelerators: float = Field(default=1.0, gt=0.0)
+    """GPUs or NPUs per worker or shard where the device is cuda or npu; below 1 workers share one."""
+
+    resources: dict[str, float] = Field(default_factory=dict)
+    """Further Ray resources per worker or shard."""
+
+    placement: Literal["PACK", "SPREAD"] = "PACK"
+    """Workers on few nodes, so that K/V stays within one where it can; or on as many as possible."""
+
+    wait_for_nodes: bool = False
+    """An autoscaler may bring nodes: wait for a place up to start_timeout_s where today's nodes have none."""
+
+    shared_branches: int = Field(default=16, ge=1)
+    """Branches per step that all requests with branch_budget load have together."""
+
+    threads_per_worker: int = Field(default=1, ge=1, le=1024)
+    """Torch threads of each worker or shard."""
+
+    transfer: Literal["auto", "collective", "object_store"] = "auto"
+    """How a winner's K/V travels. auto: the collective, or the object store where workers share an accelerator."""
+
+    step_timeout_s: float = Field(default=60.0, gt=0.0)
+    """A worker that has not answered a step for this long is lost."""
+
+    start_timeout_s: float = Field(default=600.0, gt=0.0)
+    """How long workers may take to be placed and to load the model."""
+
+    resume_timeout_s: float = Field(default=120.0, ge=0.0)
+    """How long requests wait for new workers when all of a group are lost, to go on there. 0: they end with it."""
+
+    @property
+    def most_workers(self) -> int:
+        """As many as the group has at any time, unless somebody calls for more."""
+        return self.num_workers if self.scaling is None else self.scaling.max_workers
+
+    @property
+    def most_actors(self) -> int:
+        """The same in actors that hold a model, or a shard of it."""
+        return self.most_workers * self.tensor_parallel_size
+
+    @field_validator("scaling", mode="before")
+    @classmethod
+    def _scaling(cls, value: Any) -> Any:
+        return ScalingSettings(**value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _begins_within_its_bounds(self) -> Self:
+        if self.scaling is not None:
+            self.scaling.check(self.num_workers)
+        return self
+
+    @field_validator("num_accelerators")
+    @classmethod
+    def _share_or_whole(cls, value: float) -> float:
+        if value > 1 and value != int(value):
+            raise ValueError(f"got {value}; allowed: a share of one below 1, or a whole number")
+        return value
+
+    @field_validator("resources")
+    @classmethod
+    def _custom_resources(cls, value: dict[str, float]) -> dict[str, float]:
+        for name, amount in value.items():
+            if name in RAY_OWN_RESOURCES:
+                raise ValueError(
+                    f"got {name}; allowed: custom resources (num_cpus and num_accelerators say the rest)"
+                )
+            if amount <= 0:
+                raise ValueError(f"got {name}: {amount}; allowed: amounts above 0")
+        return value

@@ -1,0 +1,79 @@
+"""The section `model` of a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from lopa_ray.config.strict import Strict
+from lopa_ray.model.config import Quantization
+
+DEMO_MODEL = Path(__file__).parents[1] / "presets" / "demo-model"
+
+
+class ModelSettings(Strict):
+    """Which checkpoint, and how a worker holds it."""
+
+    path: str = "demo"
+    """Folder with a Hugging Face checkpoint, or "demo" for the small model in the package."""
+
+    lora: str | None = None
+    """Folder with a PEFT LoRA adapter, merged when loaded (D2F checkpoints are such adapters)."""
+
+    load_format: Literal["safetensors", "dummy"] = "safetensors"
+    """dummy: random weights in the shape that config.json gives, for benchmarks without a download."""
+
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Type of weights and KV cache. Scores are always computed in float32."""
+
+    quantization: Quantization = "none"
+    """w8a8: int8 weights and activations in the transformer's linear layers; w8: int8 weights; none: as stored."""
+
+    device: Literal["cpu", "cuda", "npu"] = "cpu"
+    """Where each worker holds its replica."""
+
+    attention: Literal["auto", "sdpa", "flash_attn", "flex", "npu"] = "auto"
+    """Attention kernel: torch's own, of the package flash-attn, torch's flex attention, or torch-npu's; auto tries
+    and picks."""
+
+    compile: bool = False
+    """Graph mode: torch.compile for the layers, all but attention (npu: TorchAir). Takes a compiler, and up to
+    minutes at the start (with shards: at the first step); its rounding differs a little from that of the layers as
+    they are."""
+
+    slots: int = Field(default=8, ge=1)
+    """Requests in flight per group; each has a KV cache slot on every worker."""
+
+    max_model_len: int = Field(default=2048, ge=2)
+    """Positions per slot: prompt plus answer."""
+
+    prefix_cache_positions: int = Field(default=0, ge=0)
+    """K/V of prompts that each worker keeps for later ones that begin alike, in positions; 0: none."""
+
+    prefix_cache: Literal["exact", "approximate"] = "exact"
+    """exact: where K/V cannot depend on what follows (block-causal attention). approximate: under full attention
+    too; tokens then depend on earlier prompts."""
+
+    @model_validator(mode="after")
+    def _approximate_has_room(self) -> Self:
+        if self.prefix_cache == "approximate" and not self.prefix_cache_positions:
+            raise ValueError(
+                "prefix_cache approximate with prefix_cache_positions 0: nothing is kept; set "
+                "prefix_cache_positions or leave prefix_cache out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _no_adapter_on_random_weights(self) -> Self:
+        if self.load_format == "dummy" and self.lora is not None:
+            raise ValueError(
+                f"lora {self.lora!r} with load_format dummy: random weights take no adapter; leave one out"
+            )
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """The checkpoint's folder."""
+        return DEMO_MODEL if self.path == "demo" else Path(self.path).expanduser()
