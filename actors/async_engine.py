@@ -16,16 +16,15 @@ from typing import Any, Self, TypeAlias
 
 import ray
 
-import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
 from actors.clients import StepEvents
 from actors.journals import RETRY_PAUSE_S, Journals, not_replaced
 from actors.master import MasterStatus, start_master, unwrapped
 from actors.placement import Reservation
 from lopa_ray.config.config import Config
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.protocol.plan import Plan, StepOutcome, StepTiming
-from lopa_ray.session import DecodeSession
 
 Step: TypeAlias = tuple[Plan, StepOutcome, StepTiming]
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine import EngineEvent
 from lopa_ray.errors import LopaError, ProtocolError
 from lopa_ray.protocol.plan import StepTiming
 from lopa_ray.scheduler import Event, Failure, Scheduler
-from lopa_ray.session import DecodeSession
 
 
 @dataclass(frozen=True, slots=True)

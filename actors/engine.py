@@ -10,19 +10,18 @@ from typing import Any, Self
 
 import ray
 
-import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
 from actors.connection import Connection
 from actors.journals import RETRY_PAUSE_S, Journals, not_replaced
 from actors.master import MasterStatus, start_master, unwrapped
 from actors.placement import Reservation
 from lopa_ray.config.config import Config
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine import Engine, EngineEvent
 from lopa_ray.errors import ClusterError, WorkerLostError
 from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.local import shape_of
 from lopa_ray.protocol.vocabulary import Vocabulary
-from lopa_ray.session import DecodeSession
 from lopa_ray.text.tokenizer import Tokenizer
 
 

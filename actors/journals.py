@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from actors.clients import StepEvents
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine import EngineEvent
 from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.journal import Journal
-from lopa_ray.session import DecodeSession
 
 RETRY_PAUSE_S = 1.0
 """Between two attempts to replace a lost group. Ray goes on placing actors on a node that is gone until it has

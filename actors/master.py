@@ -26,11 +26,11 @@ from actors.clients import Clients, StepEvents
 from actors.crew import Crew
 from actors.load_follower import LoadFollower
 from lopa_ray.config.config import Config
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
 from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.protocol.plan import StepReport, StepTiming
 from lopa_ray.scheduler import Scheduler
-from lopa_ray.session import DecodeSession
 
 MAX_STREAMS = 1000
 """Calls that a master serves at once."""

@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cluster.report import Recorder, as_json
-from lopa_ray.answer import GenerationResult
 from lopa_ray.config.decoder_settings import decode_settings, override
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.errors import LopaError, PromptError, WorkerLostError
 
 if TYPE_CHECKING:
+    from lopa_ray.decoding.session import DecodeSession
     from lopa_ray.engine import Engine
-    from lopa_ray.session import DecodeSession
     from lopa_ray.session_factory import Prompt
 
 PROMPT_KEYS = ("prompt", "messages", "token_ids")

@@ -19,8 +19,8 @@ from lopa_ray import __version__
 from lopa_ray.errors import PromptError, SettingsError
 
 if TYPE_CHECKING:
-    from lopa_ray.answer import TraceStep
     from lopa_ray.config.config import Config
+    from lopa_ray.decoding.result import TraceStep
 
 app = typer.Typer(
     name="lopa",

@@ -12,9 +12,9 @@ from typing import Any, TextIO
 from rich.table import Table
 from rich.text import Text
 
-from lopa_ray.answer import GenerationResult, TraceStep
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.result import GenerationResult, TraceStep
 
 
 def as_json(result: GenerationResult, settings: GenerationSettings) -> dict[str, Any]:

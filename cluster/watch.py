@@ -20,10 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster.report import branch_name
-from lopa_ray.answer import TraceStep
+from lopa_ray.decoding.result import TraceStep
 
 if TYPE_CHECKING:
-    from lopa_ray.session import DecodeSession
+    from lopa_ray.decoding.session import DecodeSession
     from lopa_ray.text.tokenizer import Tokenizer
 
 FRAME_SECONDS = 0.12

@@ -22,15 +22,15 @@ from itertools import zip_longest
 
 import torch
 
-from lopa_ray.answer import GenerationResult, TraceStep
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import BlockDiffusionSettings
+from lopa_ray.decoding.result import GenerationResult, TraceStep
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.local import LocalEngine
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.weights import random_model
 from lopa_ray.prefix_cache import PIECE
-from lopa_ray.session import DecodeSession
 from tables import markdown
 from word_problems import Problem, held_out_problems, is_correct
 

@@ -21,8 +21,8 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from lopa_ray.answer import GenerationResult
 from lopa_ray.config.config import Config
+from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.local import DTYPES, LocalEngine
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.config import ModelConfig

@@ -11,10 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Self, TypeAlias, cast, overload
 
-from lopa_ray.answer import Answer, GenerationResult, TraceStep
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.result import Answer, GenerationResult, TraceStep
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.plan import Plan, StepOutcome
-from lopa_ray.session import DecodeSession
 from lopa_ray.session_factory import Prompt, SessionFactory, is_ids
 
 EngineEvent: TypeAlias = tuple[int, Plan, StepOutcome] | tuple[int, Exception]

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.plan import Branch, Commit, Plan, Sampling, Spans, StepOutcome, Work
-from lopa_ray.session import DecodeSession
 
 
 class Journal:

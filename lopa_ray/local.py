@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import torch
 
-import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from lopa_ray.config.config import Config
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine import Engine, EngineEvent
 from lopa_ray.errors import RequestCancelledError
 from lopa_ray.execution.attention_kernels import choose_kernel
@@ -22,7 +22,6 @@ from lopa_ray.model.parallel import ALONE, Parallel
 from lopa_ray.model.weights import DTYPE_NAMES, Weights, build_model, random_weights, weight_bytes
 from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.scheduler import Event, Failure, Scheduler
-from lopa_ray.session import DecodeSession
 from lopa_ray.text.tokenizer import Tokenizer
 
 DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}

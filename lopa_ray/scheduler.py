@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeAlias
 
-from lopa_ray.budget import BranchBudget
 from lopa_ray.config.config import Config
+from lopa_ray.decoding.branch_budget import BranchBudget
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
 from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.protocol.plan import BranchReport, Plan, StepOutcome, StepPlan, StepReport, Stored, Work
-from lopa_ray.session import DecodeSession
 
 
 @dataclass(frozen=True, slots=True)

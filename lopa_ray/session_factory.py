@@ -8,10 +8,11 @@ from typing import TypeAlias, cast
 from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import PromptError, PromptTooLongError, SettingsError
 from lopa_ray.guide import Guide
 from lopa_ray.protocol.vocabulary import Vocabulary
-from lopa_ray.session import DecodeSession
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
@@ -70,7 +71,7 @@ class SessionFactory:
                 f"{len(ids)} prompt tokens and max_new_tokens {settings.max_new_tokens} exceed max_model_len {room}; "
                 "shorten the prompt, lower max_new_tokens or raise max_model_len"
             )
-        return DecodeSession.create(ids, settings, self.vocabulary, self._constraint(settings))
+        return new_session(ids, settings, self.vocabulary, self._constraint(settings))
 
     def _constraint(self, settings: GenerationSettings) -> Constraint | None:
         pattern = settings.pattern

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from fakes import VOCABULARY, FakeModel
 from hypothesis import strategies as st
 
-import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from lopa_ray.config.decoder_settings import (
     BlockDiffusionSettings,
     BlockSettings,
@@ -18,8 +17,9 @@ from lopa_ray.config.decoder_settings import (
     VanillaSettings,
 )
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.plan import BranchReport, Plan, StepOutcome
-from lopa_ray.session import DecodeSession
 
 MASK, EOS = VOCABULARY.mask_token_id, VOCABULARY.eos_token_id
 UNIT = st.floats(0, 1).map(lambda x: round(x, 2))
@@ -153,7 +153,7 @@ class Step:
 
 
 def new(prompt: list[int], wanted: GenerationSettings) -> DecodeSession:
-    return DecodeSession.create(prompt, wanted, VOCABULARY)
+    return new_session(prompt, wanted, VOCABULARY)
 
 
 def walk(session: DecodeSession, model: FakeModel) -> Iterator[Step]:

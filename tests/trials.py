@@ -17,8 +17,8 @@ from fates import Fates
 from groups import PROMPTS, SETTINGS, config
 
 from actors.engine import RayEngine
-from lopa_ray.answer import GenerationResult, TraceStep
 from lopa_ray.config.config import Config
+from lopa_ray.decoding.result import GenerationResult, TraceStep
 from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.local import LocalEngine
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import lopa_ray.decoders  # noqa: F401 - registers the decoders
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_model
@@ -17,7 +18,6 @@ from lopa_ray.model.transformer import Transformer
 from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.protocol.plan import BranchReport, StepPlan, StepReport, Work
 from lopa_ray.scheduler import Event, Scheduler
-from lopa_ray.session import DecodeSession
 
 MODELS = Path(__file__).parent / "golden" / "models"
 
@@ -67,7 +67,7 @@ class WorkerGroup:
 
     def session(self, prompt: Sequence[int], settings: object) -> DecodeSession:
         """A session for the group's model."""
-        return DecodeSession.create(prompt, settings, self.runners[0].vocabulary)  # type: ignore[arg-type]
+        return new_session(prompt, settings, self.runners[0].vocabulary)  # type: ignore[arg-type]
 
     def evaluate(self, plans: list[StepPlan], skip: Sequence[int] = ()) -> list[StepReport]:
         """All workers' reports, but for those of the ranks in `skip`: they were lost before the step."""

@@ -20,9 +20,9 @@ from cluster.serving.messages import (
     TokenLogprob,
 )
 from cluster.serving.text import TextStream
-from lopa_ray.answer import Answer, TraceStep
+from lopa_ray.decoding.result import Answer, TraceStep
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.plan import Decision, FinishReason, Plan, StepOutcome, StepTiming
-from lopa_ray.session import DecodeSession
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
 PHASES = tuple(field.name for field in fields(StepTiming))

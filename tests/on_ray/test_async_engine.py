@@ -17,9 +17,9 @@ from actors.branch_worker import RunnerFactory, default_runner
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import new_session
 from lopa_ray.errors import WorkerError, WorkerLostError
 from lopa_ray.local import LocalEngine
-from lopa_ray.session import DecodeSession
 
 LONG = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
 
@@ -37,7 +37,7 @@ async def started(
 
 async def tokens(engine: AsyncRayEngine, prompt: list[int], settings: GenerationSettings) -> tuple[int, ...]:
     canvas: tuple[int, ...] = ()
-    session = DecodeSession.create(prompt, settings, engine.info.vocabulary)
+    session = new_session(prompt, settings, engine.info.vocabulary)
     async for _, outcome, timing in engine.decode(session):
         canvas = outcome.canvas
         assert timing.forward > 0 and timing.gather >= 0
@@ -64,7 +64,7 @@ def test_requests_come_and_go_at_random_and_keep_their_tokens() -> None:
                 return await tokens(engine, prompt, settings)
 
             async def leaves_early() -> None:
-                session = DecodeSession.create([1, 2], LONG, engine.info.vocabulary)
+                session = new_session([1, 2], LONG, engine.info.vocabulary)
                 async with aclosing(engine.decode(session)) as steps:
                     await anext(steps)
 

@@ -16,8 +16,8 @@ from marks import also_long
 from trials import PATIENCE_S, actor_pids, end
 
 from actors.engine import RayEngine
-from lopa_ray.answer import GenerationResult, TraceStep
 from lopa_ray.config.config import Config
+from lopa_ray.decoding.result import GenerationResult, TraceStep
 from lopa_ray.engine import OnStep
 from lopa_ray.errors import (
     CapacityError,

@@ -9,8 +9,8 @@ import pytest
 from groups import PROMPTS, SETTINGS, config
 
 from actors.engine import RayEngine
-from lopa_ray.answer import GenerationResult
 from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.errors import ProtocolError
 from lopa_ray.local import LocalEngine
 

@@ -19,10 +19,10 @@ from trials import PATIENCE_S, WORKERS, Oracle, actor_pids, end, fated
 from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
 from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.decoders import new_session
 from lopa_ray.errors import WorkerLostError
 from lopa_ray.local import LocalEngine
 from lopa_ray.protocol.plan import StepOutcome
-from lopa_ray.session import DecodeSession
 
 Request = tuple[int, str]
 
@@ -161,7 +161,7 @@ def test_an_asyncio_program_sees_a_pause_and_the_rest(undisturbed: Undisturbed, 
 
         async def one(request: Request, after: int) -> list[StepOutcome]:
             prompt, settings = PROMPTS[request[0]], SETTINGS[request[1]]
-            session = DecodeSession.create(prompt, settings, engine.info.vocabulary)
+            session = new_session(prompt, settings, engine.info.vocabulary)
             got = []
             async with aclosing(engine.decode(session)) as steps:
                 async for _, outcome, _ in steps:

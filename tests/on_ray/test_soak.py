@@ -8,9 +8,9 @@ import pytest
 from groups import config
 
 from actors.engine import RayEngine
-from lopa_ray.answer import GenerationResult
 from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.local import LocalEngine
 
 REQUESTS = 400

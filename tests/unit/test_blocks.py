@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lopa_ray.blocks import BlockState, Canvas
+from lopa_ray.decoding.canvas import BlockState, Canvas
 
 MASK = 9
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from fakes import VOCABULARY, FakeModel
 
-from lopa_ray.answer import GenerationResult
 from lopa_ray.config.decoder_settings import (
     BlockDiffusionSettings,
     D2FSettings,
@@ -19,10 +18,12 @@ from lopa_ray.config.decoder_settings import (
 )
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError
 from lopa_ray.local import LocalEngine
 from lopa_ray.protocol.vocabulary import Vocabulary
-from lopa_ray.session import DecodeSession
 
 MODELS = Path(__file__).parents[1] / "golden" / "models"
 PROMPTS = [[5, 9, 2], list(range(40, 61))]
@@ -139,7 +140,7 @@ def test_stop_tokens_end_an_answer_like_eos(kind):
     plain = kind(max_new_tokens=40, stop_at_eos=True)
 
     def run(settings: GenerationSettings, vocabulary: Vocabulary) -> DecodeSession:
-        session = DecodeSession.create([1, 2], settings, vocabulary)
+        session = new_session([1, 2], settings, vocabulary)
         while not session.finished:
             session.advance(model.reports(session.plan()))
         return session
@@ -157,10 +158,10 @@ def test_stop_tokens_end_an_answer_like_eos(kind):
         assert session.steps < whole.steps
         assert run(settings.but(ignore_eos=True), vocabulary).generated == whole.generated
         late = settings.but(min_tokens=5)
-        assert DecodeSession.create([1, 2], late, vocabulary).plan().sampling.stop_token_ids == (stop,)
+        assert new_session([1, 2], late, vocabulary).plan().sampling.stop_token_ids == (stop,)
     for never in (VOCABULARY.size, VOCABULARY.mask_token_id, -1):
         with pytest.raises(SettingsError, match=f"stop_token_ids: got {never}"):
-            DecodeSession.create([1, 2], plain.but(stop_token_ids=(stop, never)), VOCABULARY)
+            new_session([1, 2], plain.but(stop_token_ids=(stop, never)), VOCABULARY)
 
 
 def test_a_schedule_for_more_than_there_is_costs_nothing():
@@ -168,7 +169,7 @@ def test_a_schedule_for_more_than_there_is_costs_nothing():
     settings = BlockDiffusionSettings(
         max_new_tokens=4, block_size=endless, denoising_steps=endless, ignore_eos=True
     )
-    session = DecodeSession.create([1], settings, VOCABULARY)
+    session = new_session([1], settings, VOCABULARY)
     while not session.finished:
         session.advance(model.reports(session.plan()))
     assert session.finish_reason == "length"

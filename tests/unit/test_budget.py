@@ -6,11 +6,10 @@ from fakes import VOCABULARY, FakeModel
 from hypothesis import given
 from hypothesis import strategies as st
 
-import lopa_ray.decoders  # noqa: F401 - registers the decoders
-from lopa_ray.budget import AutoBudget, BranchBudget
 from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
+from lopa_ray.decoding.branch_budget import AutoBudget, BranchBudget
+from lopa_ray.decoding.decoders import new_session
 from lopa_ray.scheduler import Progress, Scheduler
-from lopa_ray.session import DecodeSession
 
 FIXED = LopaSettings(max_new_tokens=24, num_branches=5)
 SHARING = FIXED.but(branch_budget="load")
@@ -39,9 +38,7 @@ def test_decoders_without_lookahead_have_one_branch():
 def branches_per_step(settings: list[LopaSettings], shared: int) -> dict[int, list[int]]:
     scheduler = Scheduler(8, BranchBudget(shared))
     model = FakeModel(seed=2, sureness=2.0)
-    requests = [
-        scheduler.submit(DecodeSession.create((1 + i,), each, VOCABULARY)) for i, each in enumerate(settings)
-    ]
+    requests = [scheduler.submit(new_session((1 + i,), each, VOCABULARY)) for i, each in enumerate(settings)]
     seen: dict[int, list[int]] = {request: [] for request in requests}
     while scheduler.busy:
         plans = scheduler.plan(2)

@@ -16,8 +16,6 @@ from fakes import VOCABULARY, FakeModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import lopa_ray.decoders  # noqa: F401 - registers the decoders
-from lopa_ray.answer import length_to_end
 from lopa_ray.config.decoder_settings import (
     BlockDiffusionSettings,
     D2FSettings,
@@ -29,9 +27,11 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints import byte_automaton
 from lopa_ray.constraints.byte_automaton import ByteAutomaton, plain
 from lopa_ray.constraints.constraint import Constraint, Fit, unpack_choices
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.result import length_to_end
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError
 from lopa_ray.guide import tie, token_functions
-from lopa_ray.session import DecodeSession
 
 pytest.importorskip("outlines_core")
 jsonschema = pytest.importorskip("jsonschema")
@@ -83,7 +83,7 @@ def constraint_to(regex: str, trusted: bool = False) -> Constraint:
 def session(wanted: GenerationSettings, prompt: int = 3) -> DecodeSession:
     assert wanted.pattern is not None
     constraint = constraint_to(wanted.pattern, wanted.guided_regex is None)
-    return DecodeSession.create([1] * prompt, wanted, VOCABULARY, constraint)
+    return new_session([1] * prompt, wanted, VOCABULARY, constraint)
 
 
 def spelled(tokens: list[int]) -> bytes:
@@ -288,7 +288,7 @@ def test_a_match_that_fills_all_positions_and_cannot_go_on_has_stopped() -> None
 
 
 def test_without_a_pattern_plans_say_nothing_of_choices() -> None:
-    decode = DecodeSession.create([1], LopaSettings(max_new_tokens=9), VOCABULARY)
+    decode = new_session([1], LopaSettings(max_new_tokens=9), VOCABULARY)
     plan = decode.plan()
     assert plan.choices == () and all(branch.choices == () for branch in plan.branches)
 
@@ -345,4 +345,4 @@ def test_settings_that_contradict_a_pattern() -> None:
     with pytest.raises(SettingsError, match="leave ignore_eos out"):
         LopaSettings(guided_choice=["a"], ignore_eos=True)
     with pytest.raises(SettingsError, match=r"Engine\.session"):
-        DecodeSession.create([1], LopaSettings(guided_regex="a"), VOCABULARY)
+        new_session([1], LopaSettings(guided_regex="a"), VOCABULARY)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa_ray.branching import Score
-from lopa_ray.filling import (
+from lopa_ray.decoding.branching import Score
+from lopa_ray.decoding.unmasking import (
     above,
     above_or_share,
     by_factor,

@@ -10,7 +10,6 @@ import pytest
 import torch
 from workers import MODELS
 
-from lopa_ray.answer import GenerationResult
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import (
     BlockDiffusionSettings,
@@ -20,10 +19,11 @@ from lopa_ray.config.decoder_settings import (
     VanillaSettings,
 )
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine import Prompt
 from lopa_ray.errors import CapacityError, LopaError, PromptError, RequestCancelledError
 from lopa_ray.local import LocalEngine
-from lopa_ray.session import DecodeSession
 
 EOS, MASK = 126, 127
 FAST = LopaSettings(max_new_tokens=16, block_size=8, num_branches=3, confidence_threshold=0.5)
@@ -260,13 +260,13 @@ def test_closing_one_iterator_spares_the_other(engine):
 
 
 def test_a_finished_session_among_others_is_refused_and_leaves_nothing(engine):
-    done = DecodeSession.create([1], FAST.but(max_new_tokens=0), engine.vocabulary)
+    done = new_session([1], FAST.but(max_new_tokens=0), engine.vocabulary)
     with pytest.raises(LopaError, match="finished"):
         list(engine.events([engine.session([1], FAST), done]))
 
 
 def test_a_step_that_fails_leaves_the_engine_usable(engine):
-    long = DecodeSession.create([1] * 90, FAST, engine.vocabulary)  # past the engine's own check
+    long = new_session([1] * 90, FAST, engine.vocabulary)  # past the engine's own check
     with pytest.raises(CapacityError, match="slot of 96"):
         list(engine.events([long]))
 

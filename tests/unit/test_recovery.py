@@ -20,6 +20,7 @@ from lopa_ray.config.decoder_settings import (
     LopaSettings,
 )
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import TransferError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.journal import Journal
@@ -27,7 +28,6 @@ from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.protocol.plan import StepPlan, StepReport, Work
 from lopa_ray.recovery import recover
 from lopa_ray.scheduler import Progress, Scheduler
-from lopa_ray.session import DecodeSession
 
 MODEL = tiny()
 

@@ -14,13 +14,13 @@ from workers import Bits, WorkerGroup, bits, decode_alone, tiny
 
 from lopa_ray.config.decoder_settings import FastDllmSettings, LopaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import new_session
 from lopa_ray.execution.attention_kernels import sdpa
 from lopa_ray.execution.lm_head import padded_rows
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
 from lopa_ray.scheduler import Failure
-from lopa_ray.session import DecodeSession
 
 SHAPES = {
     # hidden, heads, KV heads, head dim, MLP, vocabulary
@@ -145,9 +145,9 @@ def test_scores_have_the_same_bits_with_two_threads(name):
     model = model_of(name)
     settings = LopaSettings(max_new_tokens=6, block_size=2, num_branches=2, confidence_threshold=0.5)
     runner = BranchRunner(model, slots=1, max_model_len=16)
-    one = decode_alone(model, DecodeSession.create([5, 6, 7], settings, runner.vocabulary))
+    one = decode_alone(model, new_session([5, 6, 7], settings, runner.vocabulary))
     torch.set_num_threads(2)
-    assert decode_alone(model, DecodeSession.create([5, 6, 7], settings, runner.vocabulary)) == one
+    assert decode_alone(model, new_session([5, 6, 7], settings, runner.vocabulary)) == one
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 8, 15, 16, 17, 100])

@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from workers import WorkerGroup, tiny
 
-import lopa_ray.decoders  # noqa: F401 - registers the decoders
 from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError, ScoreError, StepLimitError
 from lopa_ray.protocol.plan import StepReport
 from lopa_ray.scheduler import Event, Failure, Progress, Scheduler
-from lopa_ray.session import DecodeSession
 
 SMALL = LopaSettings(max_new_tokens=8, block_size=4, num_branches=3)
 MODEL = FakeModel(seed=1)
 
 
 def session(wanted: GenerationSettings = SMALL, prompt: tuple[int, ...] = (1, 2)) -> DecodeSession:
-    return DecodeSession.create(prompt, wanted, VOCABULARY)
+    return new_session(prompt, wanted, VOCABULARY)
 
 
 def step(scheduler: Scheduler, workers: int = 1) -> list[Event]:

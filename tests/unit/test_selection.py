@@ -20,7 +20,7 @@ from lopa_ray.config.branch_confidence import (
     window,
 )
 from lopa_ray.config.decoder_settings import LopaSettings
-from lopa_ray.lookahead import DONE, mix, winner
+from lopa_ray.decoding.lookahead import DONE, mix, winner
 
 SCORES = st.lists(st.floats(-5, 1), min_size=1, max_size=20)
 

@@ -20,13 +20,13 @@ from sessions import (
     run,
 )
 
-from lopa_ray.answer import Answer, answer_ids
 from lopa_ray.config.decoder_settings import (
     DECODER_SETTINGS,
     FastDllmSettings,
     LopaSettings,
     MaskedAnswerSettings,
 )
+from lopa_ray.decoding.result import Answer, answer_ids
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
 from lopa_ray.execution.kv_cache import merge
 from lopa_ray.protocol.plan import BranchReport, Commit

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from groups import MODEL
 
-from lopa_ray.answer import GenerationResult
 from lopa_ray.config.decoder_settings import (
     BlockDiffusionSettings,
     D2FSettings,
@@ -19,6 +18,7 @@ from lopa_ray.config.decoder_settings import (
     VanillaSettings,
 )
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.errors import SettingsError
 from lopa_ray.local import LocalEngine
 

@@ -17,13 +17,13 @@ from sessions import MASK, PROMPTS, any_block_diffusion
 from sessions import MODELS as FAKES
 from torch import Tensor
 
-from lopa_ray.answer import GenerationResult
 from lopa_ray.config.decoder_settings import BlockDiffusionSettings
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.errors import SettingsError
 from lopa_ray.local import LocalEngine
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.session import DecodeSession
 
 KeysValues = list[tuple[Tensor, Tensor]]
 """Per layer."""
@@ -193,7 +193,7 @@ def test_a_sub_block_is_filled_before_the_next(prompt, wanted, model):
     if part is None:
         return
     vocabulary = replace(VOCABULARY, shifted=len(prompt) % 2 == 0)
-    session = DecodeSession.create(prompt, wanted, vocabulary)
+    session = new_session(prompt, wanted, vocabulary)
     while not session.finished:
         plan = session.plan()
         if plan.scored:
@@ -216,7 +216,7 @@ def test_a_sub_block_is_filled_before_the_next(prompt, wanted, model):
 def test_a_call_on_the_whole_block_is_made_while_the_first_position_is_masked():
     """The row that decides it is not in the sub-block."""
     wanted = SUB_BLOCKS.but(sub_block_cache=True, remasking="sequential", ignore_eos=True)
-    session = DecodeSession.create([1, 2], wanted, replace(VOCABULARY, shifted=True))
+    session = new_session([1, 2], wanted, replace(VOCABULARY, shifted=True))
     model, calls = FakeModel(), []
     while not session.finished and len(calls) < 15:
         plan = session.plan()

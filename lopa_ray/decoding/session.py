@@ -18,14 +18,14 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
-from lopa_ray.answer import length_to_end
-from lopa_ray.budget import requested_branches
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, Fit
+from lopa_ray.decoding.branch_budget import requested_branches
+from lopa_ray.decoding.result import length_to_end
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
 from lopa_ray.protocol.plan import BranchReport, FinishReason, Plan, Sampling, StepOutcome, Work
 from lopa_ray.protocol.vocabulary import Vocabulary
@@ -36,8 +36,6 @@ GIVEN = ("prompt", "settings", "vocabulary", "constraint", "replay")
 
 class DecodeSession(ABC):
     """One request's decoding. Subclasses hold the canvas and the rule that fills it."""
-
-    decoders: ClassVar[dict[str, type[DecodeSession]]] = {}
 
     def __init__(
         self,
@@ -82,16 +80,6 @@ class DecodeSession(ABC):
         self.finish_reason: FinishReason | None = "length" if settings.max_new_tokens == 0 else None
         self._pending: Plan | None = None
         self._begin()
-
-    @staticmethod
-    def create(
-        prompt: Sequence[int],
-        settings: GenerationSettings,
-        vocabulary: Vocabulary,
-        constraint: Constraint | None = None,
-    ) -> DecodeSession:
-        """The session of the decoder that the settings name."""
-        return DecodeSession.decoders[settings.decoder](prompt, settings, vocabulary, constraint)
 
     def _check_constraint(self) -> None:
         settings = self.settings
@@ -195,7 +183,7 @@ class DecodeSession(ABC):
     def plan(self, epoch: int = 0, num_branches: int | None = None) -> Plan:
         """The current step's plan, stamped with `epoch`, of at most `num_branches` branches.
 
-        Without `num_branches` the settings alone decide; see `lopa_ray.budget`.
+        Without `num_branches` the settings alone decide; see `lopa_ray.decoding.branch_budget`.
 
         Until `advance` has taken its reports the same step is planned again, so a step that
         was lost with a worker can be run once more under a newer epoch.

@@ -10,9 +10,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa_ray.branching import Fork, Score, admit, forced, scores_by_position
 from lopa_ray.constraints.constraint import ChoiceSets, Fit
-from lopa_ray.lookahead import Lookahead, adopted
+from lopa_ray.decoding.branching import Fork, Score, admit, forced, scores_by_position
+from lopa_ray.decoding.lookahead import Lookahead, adopted
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.plan import (
     BlockView,
     Branch,
@@ -24,7 +25,6 @@ from lopa_ray.protocol.plan import (
     Spans,
     StepOutcome,
 )
-from lopa_ray.session import DecodeSession
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from lopa_ray.branching import Score
+from lopa_ray.decoding.branching import Score
 from lopa_ray.protocol.keyed_random import keyed_uniform
 
 ORDER_SEED = 0x5EED

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lopa_ray.branching import Score
 from lopa_ray.config.decoder_settings import MaskedAnswerSettings, VanillaSettings
-from lopa_ray.decoders.blockwise import BlockwiseSession, Window
-from lopa_ray.filling import drawn, dream_schedule, dream_shares, each, even_share, ranked
+from lopa_ray.decoding.branching import Score
+from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
+from lopa_ray.decoding.unmasking import drawn, dream_schedule, dream_shares, each, even_share, ranked
 from lopa_ray.protocol.plan import Sampling
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from lopa_ray.blocks import Canvas
 from lopa_ray.constraints.constraint import Fit
+from lopa_ray.decoding.canvas import Canvas
 from lopa_ray.protocol.plan import BranchReport, Decision
 
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lopa_ray.branching import Score
 from lopa_ray.config.decoder_settings import BlockDiffusionSettings
-from lopa_ray.decoders.blockwise import BlockwiseSession, Window
-from lopa_ray.filling import above_or_share, even_share, ranked, within_entropy
+from lopa_ray.decoding.branching import Score
+from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
+from lopa_ray.decoding.unmasking import above_or_share, even_share, ranked, within_entropy
 from lopa_ray.protocol.plan import Plan, Sampling, Segment
 
 

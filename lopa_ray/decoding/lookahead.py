@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from lopa_ray.branching import Fork, Score, lookahead_forks
-from lopa_ray.budget import AutoBudget
 from lopa_ray.config.branch_confidence import parse_metric
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.lookahead_settings import LookaheadSettings
 from lopa_ray.constraints.constraint import Fit
+from lopa_ray.decoding.branch_budget import AutoBudget
+from lopa_ray.decoding.branching import Fork, Score, lookahead_forks
 from lopa_ray.protocol.plan import BranchReport, Decision
 
 DONE = 1.0

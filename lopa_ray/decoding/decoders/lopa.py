@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa_ray.blocks import BlockState, Canvas
-from lopa_ray.branching import Fork, anchor_fills, scores_by_position
 from lopa_ray.config.decoder_settings import BlockSettings
 from lopa_ray.constraints.constraint import ChoiceSets, Fit
-from lopa_ray.lookahead import Lookahead, adopted
+from lopa_ray.decoding.branching import Fork, anchor_fills, scores_by_position
+from lopa_ray.decoding.canvas import BlockState, Canvas
+from lopa_ray.decoding.lookahead import Lookahead, adopted
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.plan import Branch, BranchReport, Commit, Plan, Segment, StepOutcome
-from lopa_ray.session import DecodeSession
 
 
 @dataclass(frozen=True, slots=True)

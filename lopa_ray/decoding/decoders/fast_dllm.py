@@ -7,11 +7,11 @@ decides the block's first position and no other, since later ones do not feed th
 
 from __future__ import annotations
 
-from lopa_ray.branching import Score
 from lopa_ray.config.decoder_settings import FastDllmSettings
-from lopa_ray.decoders.blockwise import Window
-from lopa_ray.decoders.vanilla import MaskedAnswerSession
-from lopa_ray.filling import above, by_factor, ranked
+from lopa_ray.decoding.branching import Score
+from lopa_ray.decoding.decoders.blockwise import Window
+from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSession
+from lopa_ray.decoding.unmasking import above, by_factor, ranked
 from lopa_ray.protocol.plan import Spans
 
 
