@@ -10,7 +10,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine import EngineEvent
 from lopa_ray.errors import LopaError, ProtocolError
 from lopa_ray.protocol.plan import StepTiming
-from lopa_ray.scheduler import Event, Failure, Scheduler
+from lopa_ray.scheduling.scheduler import Event, Failure, Scheduler
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.recruits import Recruits
 from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
-from lopa_ray.recovery import recover
-from lopa_ray.scheduler import Scheduler
+from lopa_ray.scheduling.recovery import recover
+from lopa_ray.scheduling.scheduler import Scheduler
 
 
 class Crew:

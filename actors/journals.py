@@ -8,7 +8,7 @@ from actors.clients import StepEvents
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine import EngineEvent
 from lopa_ray.errors import LopaError, WorkerLostError
-from lopa_ray.journal import Journal
+from lopa_ray.scheduling.journal import Journal
 
 RETRY_PAUSE_S = 1.0
 """Between two attempts to replace a lost group. Ray goes on placing actors on a node that is gone until it has

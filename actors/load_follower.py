@@ -7,9 +7,9 @@ import logging
 import time
 
 from actors.crew import Crew
-from lopa_ray.autoscaler import Autoscaler, LoadMeter
 from lopa_ray.config.scaling_settings import ScalingSettings
-from lopa_ray.scheduler import Scheduler
+from lopa_ray.scheduling.autoscaler import Autoscaler, LoadMeter
+from lopa_ray.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger("lopa.group")
 

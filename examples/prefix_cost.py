@@ -30,7 +30,7 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.local import LocalEngine
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.weights import random_model
-from lopa_ray.prefix_cache import PIECE
+from lopa_ray.scheduling.prefix_index import PIECE
 from tables import markdown
 from word_problems import Problem, held_out_problems, is_correct
 

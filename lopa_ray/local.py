@@ -20,8 +20,8 @@ from lopa_ray.model.checkpoint import load_config, read_weights
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.parallel import ALONE, Parallel
 from lopa_ray.model.weights import DTYPE_NAMES, Weights, build_model, random_weights, weight_bytes
-from lopa_ray.prefix_cache import PrefixCache
-from lopa_ray.scheduler import Event, Failure, Scheduler
+from lopa_ray.scheduling.prefix_index import PrefixIndex
+from lopa_ray.scheduling.scheduler import Event, Failure, Scheduler
 from lopa_ray.text.tokenizer import Tokenizer
 
 DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
@@ -104,7 +104,7 @@ class LocalEngine(Engine):
         """Where the events of each unfinished request go: several calls of `events` may be open."""
 
     @property
-    def prefixes(self) -> PrefixCache:
+    def prefixes(self) -> PrefixIndex:
         """What is kept of prompts, and how often that was of use."""
         return self._scheduler.prefixes
 

@@ -17,10 +17,10 @@ from dataclasses import asdict
 import torch
 from groups import config
 
-from lopa_ray.autoscaler import LoadMeter
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.local import LocalEngine
-from lopa_ray.scheduler import Scheduler
+from lopa_ray.scheduling.autoscaler import LoadMeter
+from lopa_ray.scheduling.scheduler import Scheduler
 
 PHASES = [(0.5, 10.0), (20.0, 12.0), (0.0, 20.0)]
 """Requests per second, seconds."""

@@ -15,9 +15,9 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_model
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.protocol.plan import BranchReport, StepPlan, StepReport, Work
-from lopa_ray.scheduler import Event, Scheduler
+from lopa_ray.scheduling.prefix_index import PrefixIndex
+from lopa_ray.scheduling.scheduler import Event, Scheduler
 
 MODELS = Path(__file__).parent / "golden" / "models"
 
@@ -58,7 +58,7 @@ class WorkerGroup:
         *,
         slots: int = 4,
         max_model_len: int = 96,
-        prefixes: PrefixCache | None = None,
+        prefixes: PrefixIndex | None = None,
     ) -> None:
         self.runners = [BranchRunner(model, slots=slots, max_model_len=max_model_len) for _ in range(workers)]
         self.scheduler = Scheduler(slots, prefixes=prefixes)

@@ -206,7 +206,7 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """K/V of a prompt's positions that workers keep for other requests; see `PrefixCache`."""
+    """K/V of a prompt's positions that workers keep for other requests; see `PrefixIndex`."""
 
     id: int
     span: range

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
 from lopa_ray.decoding.branch_budget import AutoBudget, BranchBudget
 from lopa_ray.decoding.decoders import new_session
-from lopa_ray.scheduler import Progress, Scheduler
+from lopa_ray.scheduling.scheduler import Progress, Scheduler
 
 FIXED = LopaSettings(max_new_tokens=24, num_branches=5)
 SHARING = FIXED.but(branch_budget="load")

@@ -26,10 +26,10 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.local import LocalEngine
-from lopa_ray.prefix_cache import Chain, PrefixCache
 from lopa_ray.protocol.plan import Branch, Plan, StepPlan, Stored, Work
-from lopa_ray.recovery import recover
-from lopa_ray.scheduler import Progress
+from lopa_ray.scheduling.prefix_index import Chain, PrefixIndex
+from lopa_ray.scheduling.recovery import recover
+from lopa_ray.scheduling.scheduler import Progress
 
 COMMON: dict[str, Any] = {"max_new_tokens": 16, "block_size": 8, "confidence_threshold": 0.5}
 EXACT: dict[str, GenerationSettings] = {
@@ -80,7 +80,7 @@ def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
             loaded,
             draw.randint(1, 3),
             slots=draw.choice([1, 3]),
-            prefixes=PrefixCache(draw.choice([45, 60, 400])),
+            prefixes=PrefixIndex(draw.choice([45, 60, 400])),
         )
         alone: dict[tuple[int, ...], list[list[Bits]]] = {}
         expected = {}
@@ -123,7 +123,7 @@ def run(group: WorkerGroup, prompt: list[int], settings: GenerationSettings) -> 
 
 
 def test_the_first_step_feeds_what_is_new() -> None:
-    group = WorkerGroup(tiny("sdar-tiny-3l"), 1, prefixes=PrefixCache(400))
+    group = WorkerGroup(tiny("sdar-tiny-3l"), 1, prefixes=PrefixIndex(400))
     wanted = EXACT["block_diffusion"]
     assert run(group, list(range(40)), wanted)[0] == 40
     assert run(group, [*range(20), 1, 2, 3, 4], wanted)[0] == 8  # up to a block's end
@@ -135,7 +135,7 @@ def test_the_first_step_feeds_what_is_new() -> None:
 
 
 def test_a_whole_prompt_is_one_block_of_lopa() -> None:
-    group = WorkerGroup(tiny(), 1, prefixes=PrefixCache(400))
+    group = WorkerGroup(tiny(), 1, prefixes=PrefixIndex(400))
     wanted = EXACT["single_phase"]
     assert run(group, list(range(20)), wanted)[0] == 28
     assert run(group, list(range(20)), wanted)[0] == 8
@@ -146,11 +146,11 @@ def test_a_whole_prompt_is_one_block_of_lopa() -> None:
 @pytest.mark.parametrize("kind", FULL)
 def test_under_full_attention_prefixes_are_taken_only_if_that_was_asked_for(kind: str) -> None:
     first = list(range(40))
-    exact = WorkerGroup(tiny(), 1, prefixes=PrefixCache(400))
+    exact = WorkerGroup(tiny(), 1, prefixes=PrefixIndex(400))
     whole, answer = run(exact, first, FULL[kind])
     assert run(exact, first, FULL[kind]) == (whole, answer)
     assert exact.scheduler.prefixes.hits == 0
-    near = WorkerGroup(tiny(), 2, prefixes=PrefixCache(400, approximate=True))
+    near = WorkerGroup(tiny(), 2, prefixes=PrefixIndex(400, approximate=True))
     assert run(near, first, FULL[kind])[1] == answer
     again, same = run(near, first, FULL[kind])
     assert (whole - again, same) == (40, answer)  # all of the same prompt
@@ -162,7 +162,7 @@ def test_under_full_attention_prefixes_are_taken_only_if_that_was_asked_for(kind
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_newcomer_gets_what_others_have_of_another_prompt(lost: int) -> None:
     """It has no stored prefix to start from, and all workers need the same K/V, approximate or not."""
-    group = WorkerGroup(tiny(), 2, prefixes=PrefixCache(400, approximate=True))
+    group = WorkerGroup(tiny(), 2, prefixes=PrefixIndex(400, approximate=True))
     run(group, list(range(40)), EXACT["single_phase"])
     group.scheduler.submit(group.session([*range(32), 9, 9, 9, 5], EXACT["single_phase"]))
     group.step()
@@ -182,7 +182,7 @@ def test_a_newcomer_gets_what_others_have_of_another_prompt(lost: int) -> None:
 
 @pytest.mark.parametrize("kind", NEVER)
 def test_what_caches_nothing_stores_nothing(kind: str) -> None:
-    group = WorkerGroup(tiny(), 1, prefixes=PrefixCache(400, approximate=True))
+    group = WorkerGroup(tiny(), 1, prefixes=PrefixIndex(400, approximate=True))
     run(group, list(range(40)), NEVER[kind])
     run(group, list(range(40)), NEVER[kind])
     assert (group.scheduler.prefixes.hits, len(group.runners[0].prefixes)) == (0, 0)
@@ -208,7 +208,7 @@ def test_a_worker_that_lacks_a_prefix_says_so() -> None:
 
 def test_a_step_that_failed_on_a_worker_is_made_again() -> None:
     """Between the two a request ends: what the first one had kept and forgotten does not matter."""
-    group = WorkerGroup(tiny("sdar-tiny-3l"), 1, prefixes=PrefixCache(30))
+    group = WorkerGroup(tiny("sdar-tiny-3l"), 1, prefixes=PrefixIndex(30))
     wanted = EXACT["block_diffusion"]
     run(group, list(range(24)), wanted)
     request = group.scheduler.submit(group.session([99] * 24, wanted))
@@ -264,7 +264,7 @@ def chains(draw: st.DrawFn) -> Chain:
     ),
 )
 def test_whatever_happens_the_index_is_whole(positions: int, events: list[tuple[str, Chain]]) -> None:
-    index = PrefixCache(positions)
+    index = PrefixIndex(positions)
     texts: dict[int, bytes] = {}
     there: set[int] = set()
     for event, chain in events:
@@ -299,7 +299,7 @@ def test_whatever_happens_the_index_is_whole(positions: int, events: list[tuple[
 
 
 def test_the_least_recently_used_makes_room() -> None:
-    index = PrefixCache(12)
+    index = PrefixIndex(12)
 
     def chain(text: bytes) -> Chain:
         return Chain((4,), (text,))

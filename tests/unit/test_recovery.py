@@ -23,11 +23,11 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import TransferError
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.journal import Journal
-from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.protocol.plan import StepPlan, StepReport, Work
-from lopa_ray.recovery import recover
-from lopa_ray.scheduler import Progress, Scheduler
+from lopa_ray.scheduling.journal import Journal
+from lopa_ray.scheduling.prefix_index import PrefixIndex
+from lopa_ray.scheduling.recovery import recover
+from lopa_ray.scheduling.scheduler import Progress, Scheduler
 
 MODEL = tiny()
 
@@ -55,7 +55,7 @@ class Chaos(WorkerGroup):
     """Loses workers at random in the middle of steps, and takes new ones in at random."""
 
     def __init__(self, draw: random.Random, workers: int, stored: int) -> None:
-        super().__init__(MODEL, workers, slots=3, max_model_len=48, prefixes=PrefixCache(stored))
+        super().__init__(MODEL, workers, slots=3, max_model_len=48, prefixes=PrefixIndex(stored))
         self.stored = stored
         self.draw = draw
         self.counts: Counter[str] = Counter()
@@ -80,7 +80,7 @@ class Chaos(WorkerGroup):
         self.counts["groups lost"] += 1
         self.runners = [BranchRunner(MODEL, slots=3, max_model_len=48) for _ in range(workers)]
         self.counts["prefixes"] += self.scheduler.prefixes.hits
-        self.scheduler = Scheduler(3, prefixes=PrefixCache(self.stored))
+        self.scheduler = Scheduler(3, prefixes=PrefixIndex(self.stored))
         numbers = {}
         for request, journal in sorted(self.journals.items()):
             # As over a process border.

@@ -20,7 +20,7 @@ from lopa_ray.execution.lm_head import padded_rows
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
-from lopa_ray.scheduler import Failure
+from lopa_ray.scheduling.scheduler import Failure
 
 SHAPES = {
     # hidden, heads, KV heads, head dim, MLP, vocabulary

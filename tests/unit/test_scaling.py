@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lopa_ray.autoscaler import POLICIES, Autoscaler, Load, LoadMeter
 from lopa_ray.config.config import Config
 from lopa_ray.config.scaling_settings import ScalingSettings
 from lopa_ray.errors import SettingsError
+from lopa_ray.scheduling.autoscaler import POLICIES, Autoscaler, Load, LoadMeter
 
 RECORDED = Path(__file__).parents[1] / "recorded_loads.jsonl"
 

@@ -17,7 +17,7 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError, ScoreError, StepLimitError
 from lopa_ray.protocol.plan import StepReport
-from lopa_ray.scheduler import Event, Failure, Progress, Scheduler
+from lopa_ray.scheduling.scheduler import Event, Failure, Progress, Scheduler
 
 SMALL = LopaSettings(max_new_tokens=8, block_size=4, num_branches=3)
 MODEL = FakeModel(seed=1)

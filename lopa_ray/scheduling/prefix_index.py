@@ -1,4 +1,4 @@
-"""PrefixCache: which prompts' K/V the workers still have, and what of them a new request may take. No I/O.
+"""PrefixIndex: which prompts' K/V the workers still have, and what of them a new request may take. No I/O.
 
 The scheduler owns it, and the steps' plans tell all workers alike what to keep, to take and to forget, so that
 every worker has the same (`PrefixStore`). Sessions know nothing of it: a request whose prompt begins like an
@@ -54,7 +54,7 @@ class _Node:
             node = node.parent
 
 
-class PrefixCache:
+class PrefixIndex:
     """An index of at most `positions` positions; the least recently used make room."""
 
     def __init__(self, positions: int, approximate: bool = False) -> None:

@@ -21,8 +21,8 @@ from lopa_ray.config.config import Config
 from lopa_ray.decoding.branch_budget import BranchBudget
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
-from lopa_ray.prefix_cache import PrefixCache
 from lopa_ray.protocol.plan import BranchReport, Plan, StepOutcome, StepPlan, StepReport, Stored, Work
+from lopa_ray.scheduling.prefix_index import PrefixIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +68,12 @@ class Scheduler:
     """Requests waiting and in flight; `slots` bounds the latter."""
 
     def __init__(
-        self, slots: int, budget: BranchBudget | None = None, prefixes: PrefixCache | None = None
+        self, slots: int, budget: BranchBudget | None = None, prefixes: PrefixIndex | None = None
     ) -> None:
         """Without a budget every request gets the branches that it asks for; without `prefixes` nothing is
         kept of its prompt."""
         self._budget = budget or BranchBudget()
-        self.prefixes = prefixes or PrefixCache(0)
+        self.prefixes = prefixes or PrefixIndex(0)
         self.epoch = 0
         """Raised when the workers' membership changes (see `regroup`); older reports are rejected."""
         self._step = 0
@@ -89,7 +89,7 @@ class Scheduler:
     @classmethod
     def from_config(cls, config: Config) -> Self:
         """The scheduler that a configuration asks for."""
-        prefixes = PrefixCache.from_settings(config.model)
+        prefixes = PrefixIndex.from_settings(config.model)
         return cls(config.model.slots, BranchBudget(config.group.shared_branches), prefixes)
 
     @property

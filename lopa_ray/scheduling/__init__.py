@@ -1,0 +1,1 @@
+"""Many requests in one group: steps, branches over workers, recovery, stored prefixes, scaling. No torch, no I/O."""
