@@ -22,8 +22,8 @@ from actors.shard_group import ShardGroup
 from lopa_ray.config.config import Config
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.kv_cache import SlotChecksum, SlotState, to_bytes
+from lopa_ray.execution.model_loader import load_runner, size_of_weights, weights_of
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.local import load_runner, size_of_weights, weights_of
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan, StepReport, Work

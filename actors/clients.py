@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine import EngineEvent
+from lopa_ray.engine.base import EngineEvent
 from lopa_ray.errors import LopaError, ProtocolError
 from lopa_ray.protocol.plan import StepTiming
 from lopa_ray.scheduling.scheduler import Event, Failure, Scheduler

@@ -15,7 +15,7 @@ from actors.node_weights import STORE_SHARE
 from actors.placement import check_nodes, check_room
 from lopa_ray.config.config import Config
 from lopa_ray.errors import ClusterError
-from lopa_ray.local import size_of_weights
+from lopa_ray.execution.model_loader import size_of_weights
 
 LOCAL_STORE_BYTES = 200 * 2**20
 """Object store of a Ray that is started just for engines: steps are small, and a collective goes past it."""

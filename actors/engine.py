@@ -17,10 +17,10 @@ from actors.master import MasterStatus, start_master, unwrapped
 from actors.placement import Reservation
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine import Engine, EngineEvent
+from lopa_ray.engine.base import Engine, EngineEvent
 from lopa_ray.errors import ClusterError, WorkerLostError
 from lopa_ray.execution.kv_cache import SlotChecksum
-from lopa_ray.local import shape_of
+from lopa_ray.execution.model_loader import shape_of
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer
 

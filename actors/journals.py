@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from actors.clients import StepEvents
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine import EngineEvent
+from lopa_ray.engine.base import EngineEvent
 from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.scheduling.journal import Journal
 

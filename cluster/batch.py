@@ -21,8 +21,8 @@ from lopa_ray.errors import LopaError, PromptError, WorkerLostError
 
 if TYPE_CHECKING:
     from lopa_ray.decoding.session import DecodeSession
-    from lopa_ray.engine import Engine
-    from lopa_ray.session_factory import Prompt
+    from lopa_ray.engine.base import Engine
+    from lopa_ray.engine.session_factory import Prompt
 
 PROMPT_KEYS = ("prompt", "messages", "token_ids")
 

@@ -15,10 +15,10 @@ from lopa_ray.config.config import Config
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.conformance import Verdict, read_cases, replay
-from lopa_ray.engine import Engine
+from lopa_ray.engine.base import Engine
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.local import LocalEngine
 
 STYLES = {"passed": "green", "differs": "red", "not supported": "yellow", "error": "red", "skipped": "dim"}
 

@@ -19,7 +19,7 @@ from lopa_ray.config.yaml_files import parse_yaml
 from lopa_ray.errors import CheckpointError, LopaError, PromptError, SettingsError
 
 if TYPE_CHECKING:
-    from lopa_ray.engine import Engine
+    from lopa_ray.engine.base import Engine
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 """Exit statuses: a request or case failed; the command or a setting is wrong; Ctrl-C."""
@@ -140,7 +140,7 @@ def open_engine(config: Config, *, local: bool) -> Iterator[Engine]:
     if local:
         import torch
 
-        from lopa_ray.local import LocalEngine
+        from lopa_ray.engine.local import LocalEngine
 
         torch.set_num_threads(config.group.threads_per_worker)
         engine = LocalEngine.from_config(config)

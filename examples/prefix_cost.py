@@ -26,8 +26,8 @@ from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import BlockDiffusionSettings
 from lopa_ray.decoding.result import GenerationResult, TraceStep
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.local import LocalEngine
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.weights import random_model
 from lopa_ray.scheduling.prefix_index import PIECE

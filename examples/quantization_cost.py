@@ -23,7 +23,8 @@ from torch import Tensor
 
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import GenerationResult
-from lopa_ray.local import DTYPES, LocalEngine
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.execution.model_loader import DTYPES
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.transformer import Transformer

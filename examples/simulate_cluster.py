@@ -165,7 +165,7 @@ def _medians(workers: int, settings: Any) -> dict[str, float]:
 
     from actors.async_engine import AsyncRayEngine
     from lopa_ray.config.config import Config
-    from lopa_ray.session_factory import SessionFactory
+    from lopa_ray.engine.session_factory import SessionFactory
 
     # A forward takes next to nothing, so that workers do not keep the master from its core.
     model = {"path": str(TINY_MODEL), "max_model_len": 128}

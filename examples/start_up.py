@@ -26,7 +26,7 @@ import torch
 from actors.engine import RayEngine
 from lopa_ray.config.config import Config
 from lopa_ray.config.model_settings import DEMO_MODEL
-from lopa_ray.local import size_of_weights
+from lopa_ray.execution.model_loader import size_of_weights
 from lopa_ray.model.checkpoint import load_config, save_model
 from lopa_ray.model.weights import random_model
 

@@ -20,7 +20,7 @@ from ray import cloudpickle
 
 from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduling.scheduler import Failure, Scheduler
 from tables import markdown

@@ -22,7 +22,7 @@ import torch
 
 from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 from word_problems import held_out_problems, is_correct
 
 HELD_OUT_SEED = 2

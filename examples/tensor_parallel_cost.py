@@ -22,7 +22,7 @@ import ray
 
 from actors.async_engine import AsyncRayEngine
 from lopa_ray.config.config import Config
-from lopa_ray.session_factory import SessionFactory
+from lopa_ray.engine.session_factory import SessionFactory
 from start_up import write_checkpoint
 
 PROMPT = list(range(10, 70))

@@ -30,7 +30,7 @@ from torch import Tensor
 from demo_batches import ANSWER, Batch, batch_of_step, is_causal
 from demo_tokenizer import EOS, FILES, MASK, load_tokenizer
 from lopa_ray.config.decoder_settings import D2FSettings
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.model.checkpoint import save_model
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.transformer import Transformer

@@ -13,7 +13,7 @@ import httpx
 
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import decode_settings, override
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 from word_problems import held_out_problems
 
 QUESTIONS = [problem.question for problem in held_out_problems(seed=5, count=300)]

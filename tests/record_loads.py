@@ -18,7 +18,7 @@ import torch
 from groups import config
 
 from lopa_ray.config.decoder_settings import LopaSettings
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.scheduling.autoscaler import LoadMeter
 from lopa_ray.scheduling.scheduler import Scheduler
 

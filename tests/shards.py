@@ -12,8 +12,9 @@ from torch import Tensor
 from workers import bits
 
 from lopa_ray.config.config import Config
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.execution.model_loader import load_runner
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.local import LocalEngine, load_runner
 from lopa_ray.model.parallel import Parallel
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model

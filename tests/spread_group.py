@@ -18,8 +18,8 @@ from ray.util import placement_group_table
 
 from actors.async_engine import AsyncRayEngine
 from lopa_ray.config.config import Config
-from lopa_ray.local import LocalEngine
-from lopa_ray.session_factory import SessionFactory
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.engine.session_factory import SessionFactory
 
 NAMES = ("two_phase", "single_phase")
 

@@ -19,8 +19,8 @@ from groups import PROMPTS, SETTINGS, config
 from actors.engine import RayEngine
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import GenerationResult, TraceStep
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.kv_cache import SlotChecksum
-from lopa_ray.local import LocalEngine
 
 WORKERS = 3
 

@@ -22,8 +22,8 @@ from cluster.serving.metrics import GroupMetrics
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import decode_settings, override
 from lopa_ray.config.generation_settings import GUIDED, GenerationSettings
+from lopa_ray.engine.session_factory import SessionFactory
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, PromptTooLongError, WorkerLostError
-from lopa_ray.session_factory import SessionFactory
 from lopa_ray.text.tokenizer import Tokenizer
 
 LARGEST_SEED = 2**63

@@ -21,9 +21,9 @@ from lopa_ray.conformance.compare import Run, differences
 from lopa_ray.conformance.logits import compare_logits, spans
 from lopa_ray.conformance.recorded import decode_settings_of
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine import Engine
+from lopa_ray.engine.base import Engine
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import LopaError, PromptError
-from lopa_ray.local import LocalEngine
 
 EngineFactory: TypeAlias = Callable[[Config], Engine]
 

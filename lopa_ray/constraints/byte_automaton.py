@@ -1,7 +1,7 @@
 """ByteAutomaton: a regular expression as an automaton over bytes, built by outlines-core.
 
 outlines-core turns expressions into automata over whole vocabularies; here it only sees the
-256 bytes, and `lopa_ray.guide` goes on from there, which is faster and far smaller to send.
+256 bytes, and `lopa_ray.engine.constraint_compiler` goes on from there, which is faster and far smaller to send.
 It is imported where it is used alone: whoever asks for no pattern needs no extra.
 """
 

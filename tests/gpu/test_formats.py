@@ -7,8 +7,8 @@ import torch
 from groups import MODEL, PROMPTS, SETTINGS
 from workers import MODELS
 
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.local import LocalEngine
 from lopa_ray.model.checkpoint import load_model
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.quantized import int8_matmul

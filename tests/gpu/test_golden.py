@@ -10,7 +10,7 @@ from shards import engine_in_two_shards
 
 from lopa_ray.conformance import read_cases, replay
 from lopa_ray.conformance.replay import EngineFactory
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 pytestmark = pytest.mark.gpu
 

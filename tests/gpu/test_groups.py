@@ -14,7 +14,7 @@ import torch
 from groups import PROMPTS, SETTINGS, config
 
 from actors.engine import RayEngine
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 pytestmark = pytest.mark.gpu
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.local import LocalEngine
 
 pytestmark = pytest.mark.gpu
 

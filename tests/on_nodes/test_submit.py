@@ -16,7 +16,7 @@ from ray_nodes import Head, head
 from served import wait_until
 
 from lopa_ray.config.config import Config
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,8 +18,8 @@ from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerError, WorkerLostError
-from lopa_ray.local import LocalEngine
 
 LONG = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
 

@@ -18,7 +18,8 @@ from trials import PATIENCE_S, actor_pids, end
 from actors.engine import RayEngine
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import GenerationResult, TraceStep
-from lopa_ray.engine import OnStep
+from lopa_ray.engine.base import OnStep
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import (
     CapacityError,
     CheckpointError,
@@ -27,7 +28,6 @@ from lopa_ray.errors import (
     WorkerError,
     WorkerLostError,
 )
-from lopa_ray.local import LocalEngine
 
 
 def wait_until_gone() -> None:

@@ -11,8 +11,8 @@ from groups import PROMPTS, SETTINGS, config
 from actors.engine import RayEngine
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError
-from lopa_ray.local import LocalEngine
 
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     "1 worker": {"group": {"num_workers": 1}},

@@ -11,7 +11,7 @@ from actors.engine import RayEngine
 from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 REQUESTS = 400
 

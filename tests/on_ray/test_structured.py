@@ -7,7 +7,7 @@ from groups import config
 
 from actors.engine import RayEngine
 from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 pytest.importorskip("outlines_core")
 

@@ -9,7 +9,7 @@ import pytest
 from asking import engine_of
 from served import Served, serving
 
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 DEMO = {"id": "demo", "group": {"num_workers": 2, "num_cpus": 0.25}}
 ONE_SLOT = {

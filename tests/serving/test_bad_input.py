@@ -11,7 +11,7 @@ import httpx
 import pytest
 from asking import PROMPT, SLOW, Ask, Told
 
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 CHAT = "/v1/chat/completions"
 

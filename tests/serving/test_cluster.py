@@ -21,7 +21,7 @@ from asking import Ask
 from served import START_S, STOP_S, free_port, session_of, wait_until
 
 from lopa_ray.config.yaml_files import serve_config
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -15,7 +15,7 @@ import schemathesis
 from asking import SLOW, Ask, random_asks
 from served import Served
 
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

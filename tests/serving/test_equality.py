@@ -6,7 +6,7 @@ import httpx
 import pytest
 from asking import QUESTIONS, Ask, ask_all, random_asks
 
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 
 @pytest.mark.parametrize("model", ["demo", "demo-d2f"])

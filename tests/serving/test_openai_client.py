@@ -11,7 +11,7 @@ import pytest
 from asking import PROMPT, Ask
 from served import Served
 
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
 

@@ -21,7 +21,7 @@ import pytest
 from asking import QUESTIONS, SLOW, Ask, Told, told
 from served import Served, wait_until
 
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 HELD = Ask(settings=SLOW, model="demo-d2f")
 SHORT = Ask(settings={"max_new_tokens": 8}, model="demo-d2f")

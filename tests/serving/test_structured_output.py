@@ -10,7 +10,7 @@ from asking import PROMPT
 from pydantic import BaseModel
 from served import Served
 
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 REGEX = r"[A-Z][a-z]+ has \d\*\d=\d\d pens\.\n#### \d\d?"
 

@@ -21,8 +21,8 @@ from lopa_ray.config.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
-from lopa_ray.local import LocalEngine
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 MODELS = Path(__file__).parents[1] / "golden" / "models"

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from cluster.cli import app
 from lopa_ray.config.config import Config
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MODEL = str(GOLDEN / "models" / "dream-tiny-2l")

@@ -12,8 +12,8 @@ from workers import tiny
 
 from lopa_ray.config.config import Config
 from lopa_ray.execution.device import DEVICES
+from lopa_ray.execution.model_loader import load_runner
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.local import load_runner
 from lopa_ray.model.config import Quantization
 
 IDS = [5, 9, 127, 127, 3, 127, 60, 127]

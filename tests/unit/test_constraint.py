@@ -30,8 +30,8 @@ from lopa_ray.constraints.constraint import Constraint, Fit, unpack_choices
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.result import length_to_end
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.constraint_compiler import tie, token_functions
 from lopa_ray.errors import SettingsError
-from lopa_ray.guide import tie, token_functions
 
 pytest.importorskip("outlines_core")
 jsonschema = pytest.importorskip("jsonschema")

@@ -17,7 +17,7 @@ import torch
 
 from lopa_ray.conformance import Case, Verdict, read_cases, replay
 from lopa_ray.conformance.recorded import decode_settings_of
-from lopa_ray.local import LocalEngine
+from lopa_ray.engine.local import LocalEngine
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

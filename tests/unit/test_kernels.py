@@ -13,11 +13,12 @@ from workers import tiny
 
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import attention_kernels
 from lopa_ray.execution.attention_kernels import TOLERANCE, choose_kernel, reference, sdpa
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.local import LocalEngine, load_runner
+from lopa_ray.execution.model_loader import load_runner
 
 RUNNABLE = ["sdpa", pytest.param("flex", marks=pytest.mark.long)]  # flex compiles for minutes
 

@@ -21,9 +21,9 @@ from lopa_ray.config.decoder_settings import (
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.result import GenerationResult
-from lopa_ray.engine import Prompt
+from lopa_ray.engine.base import Prompt
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CapacityError, LopaError, PromptError, RequestCancelledError
-from lopa_ray.local import LocalEngine
 
 EOS, MASK = 126, 127
 FAST = LopaSettings(max_new_tokens=16, block_size=8, num_branches=3, confidence_threshold=0.5)

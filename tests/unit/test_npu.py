@@ -23,11 +23,11 @@ from torch import Tensor
 from workers import MODELS, tiny
 
 from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import device, npu
 from lopa_ray.execution.attention_kernels import choose_kernel
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.local import LocalEngine
 
 RECORDED: dict[str, dict[str, str]] = json.loads(RECORD.read_text(encoding="utf-8"))
 OPERATOR = "npu_fused_infer_attention_score"

@@ -23,9 +23,9 @@ from lopa_ray.config.decoder_settings import (
     VanillaSettings,
 )
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.local import LocalEngine
 from lopa_ray.protocol.plan import Branch, Plan, StepPlan, Stored, Work
 from lopa_ray.scheduling.prefix_index import Chain, PrefixIndex
 from lopa_ray.scheduling.recovery import recover

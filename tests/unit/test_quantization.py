@@ -15,9 +15,10 @@ from workers import MODELS, tiny
 
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError, SettingsError
+from lopa_ray.execution.model_loader import load_runner
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.local import LocalEngine, load_runner
 from lopa_ray.model import quantized
 from lopa_ray.model.checkpoint import load_config, load_model, save_model
 from lopa_ray.model.quantized import Int8Linear, exact_matmul, has_int8_kernel, int8_matmul, quantize_rows

@@ -19,8 +19,8 @@ from lopa_ray.config.decoder_settings import (
 )
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
-from lopa_ray.local import LocalEngine
 
 pytest.importorskip("outlines_core")
 

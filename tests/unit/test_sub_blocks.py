@@ -20,8 +20,8 @@ from torch import Tensor
 from lopa_ray.config.decoder_settings import BlockDiffusionSettings
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
-from lopa_ray.local import LocalEngine
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.transformer import Transformer
 

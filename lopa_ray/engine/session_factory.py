@@ -10,8 +10,8 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.constraint_compiler import Guide
 from lopa_ray.errors import PromptError, PromptTooLongError, SettingsError
-from lopa_ray.guide import Guide
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 

@@ -14,8 +14,8 @@ from typing import Self, TypeAlias, cast, overload
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import Answer, GenerationResult, TraceStep
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.session_factory import Prompt, SessionFactory, is_ids
 from lopa_ray.protocol.plan import Plan, StepOutcome
-from lopa_ray.session_factory import Prompt, SessionFactory, is_ids
 
 EngineEvent: TypeAlias = tuple[int, Plan, StepOutcome] | tuple[int, Exception]
 """(index of the request, what happened to it)."""
