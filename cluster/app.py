@@ -127,8 +127,8 @@ def http_app(settings: ServeSettings) -> Any:
     def make() -> FastAPI:
         from ray import serve
 
-        from cluster.serving.auth import load_api_keys
-        from cluster.serving.http import create_app
+        from cluster.serving.http.app import create_app
+        from cluster.serving.http.auth import load_api_keys
 
         join_logs()
         keys = load_api_keys(settings.api_keys_file, os.environ)

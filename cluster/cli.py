@@ -287,7 +287,7 @@ def scale(
     place and have loaded the model. A key may also stand in LOPA_API_KEYS.
     """
     from cluster.scale import ask_workers, lines
-    from cluster.serving.auth import load_api_keys
+    from cluster.serving.http.auth import load_api_keys
 
     with o.exits():
         keys = load_api_keys(api_keys, os.environ)

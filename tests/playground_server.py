@@ -61,7 +61,7 @@ class FakeServer:
         return Starlette(routes=[Route("/", self._page), Route("/v1/models", self._models), *posts])
 
     async def _page(self, _request: Request) -> Response:
-        return HTMLResponse(files("cluster.serving").joinpath("playground.html").read_bytes())
+        return HTMLResponse(files("cluster.serving.http").joinpath("playground.html").read_bytes())
 
     async def _models(self, request: Request) -> Response:
         data = [{"id": name, "object": "model"} for name in self.models]

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from cluster.serving.http import create_app
+from cluster.serving.http.app import create_app
 from cluster.serving.messages import (
     Accepted,
     Backend,

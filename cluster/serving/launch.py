@@ -18,7 +18,7 @@ import ray
 from actors.connection import LOCAL_STORE_BYTES
 from actors.placement import check_nodes
 from cluster.app import FRONT_CPUS, INGRESS, assemble
-from cluster.serving.auth import VARIABLE, load_api_keys
+from cluster.serving.http.auth import VARIABLE, load_api_keys
 from cluster.serving.serve_file import read_serve_file
 from cluster.serving.settings import ServeSettings
 from lopa_ray.config.config import Config

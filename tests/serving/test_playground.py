@@ -73,7 +73,7 @@ def shown(page: Page) -> str:
 
 
 def test_policy_allows_just_this_script_and_style() -> None:
-    html = files("cluster.serving").joinpath("playground.html").read_text(encoding="utf-8")
+    html = files("cluster.serving.http").joinpath("playground.html").read_text(encoding="utf-8")
     for policy, tag in ("script-src", '<script type="module">'), ("style-src", "<style>"):
         (inside,) = re.findall(f"{tag}(.*?)</", html, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()

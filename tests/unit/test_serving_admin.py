@@ -15,7 +15,7 @@ from serving_fakes import MODEL, OTHER_MODEL, ROOM_FOR_WORKERS, FakeBackend, Ser
 from typer.testing import CliRunner, Result
 
 from cluster.cli import app
-from cluster.serving.http import create_app
+from cluster.serving.http.app import create_app
 from cluster.serving.objects import ModelWorkers
 from cluster.serving.settings import HttpSettings
 from lopa_ray.errors import WorkerLostError

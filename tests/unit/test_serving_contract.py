@@ -6,7 +6,7 @@ import hypothesis
 import schemathesis
 from serving_fakes import MODEL, FakeBackend
 
-from cluster.serving.http import create_app
+from cluster.serving.http.app import create_app
 from cluster.serving.settings import HttpSettings
 
 BACKEND = FakeBackend()

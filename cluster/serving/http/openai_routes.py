@@ -4,14 +4,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cluster.serving.access import check_model, key_check
-from cluster.serving.answer import Answer
-from cluster.serving.body import parse_object, read_body
 from cluster.serving.chat import ChatReply, ChatRequest
 from cluster.serving.completions import CompletionReply, CompletionRequest
 from cluster.serving.errors import ApiError, show
+from cluster.serving.http.access_log import logger, record_of
+from cluster.serving.http.body import parse_object, read_body
+from cluster.serving.http.dependencies import check_model, key_check
+from cluster.serving.http.openapi import body_of, events_of, problems
+from cluster.serving.http.responder import Answer
 from cluster.serving.job import make_job
-from cluster.serving.log import logger, record_of
 from cluster.serving.messages import Backend
 from cluster.serving.objects import (
     CancelledRequest,
@@ -22,7 +23,6 @@ from cluster.serving.objects import (
     ModelCard,
     ModelList,
 )
-from cluster.serving.openapi import body_of, events_of, problems
 from cluster.serving.reply import Reply
 from cluster.serving.schema import GenerationRequest
 from cluster.serving.settings import HttpSettings

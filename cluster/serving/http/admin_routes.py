@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from cluster.serving.access import check_model, key_check
-from cluster.serving.body import parse_object, read_body
 from cluster.serving.errors import ApiError
+from cluster.serving.http.body import parse_object, read_body
+from cluster.serving.http.dependencies import check_model, key_check
+from cluster.serving.http.openapi import body_of, problems
+from cluster.serving.http.scale_request import ScaleRequest
 from cluster.serving.messages import Backend, GroupWorkers
 from cluster.serving.objects import ModelWorkers, WorkersOfGroup
-from cluster.serving.openapi import body_of, problems
-from cluster.serving.scale import ScaleRequest
 from cluster.serving.settings import HttpSettings
 
 if TYPE_CHECKING:

@@ -5,15 +5,15 @@ from dataclasses import asdict
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from cluster.serving.admin import admin_routes
 from cluster.serving.errors import ApiError
-from cluster.serving.log import log_failure, record_of
+from cluster.serving.http.access_log import log_failure, record_of
+from cluster.serving.http.admin_routes import admin_routes
+from cluster.serving.http.middleware import Failures, RequestLog
+from cluster.serving.http.openai_routes import v1_routes
+from cluster.serving.http.openapi import add_schemas, problems
 from cluster.serving.messages import Backend
-from cluster.serving.middleware import Failures, RequestLog
 from cluster.serving.objects import GroupHealth, Health, Version
-from cluster.serving.openapi import add_schemas, problems
 from cluster.serving.settings import HttpSettings
-from cluster.serving.v1 import v1_routes
 from lopa_ray import __version__
 from lopa_ray.errors import LopaError
 
@@ -82,7 +82,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
         return Version(version=__version__)
 
     def page(name: str) -> Response:
-        file = files("cluster.serving").joinpath(name)
+        file = files("cluster.serving.http").joinpath(name)
         if not file.is_file():
             raise ApiError(404, f"this installation has no {name}; /docs lists what there is", "not_found")
         return Response(file.read_bytes(), media_type="text/html", headers=_PAGE_HEADERS)

@@ -8,9 +8,9 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cluster.serving.body import ClientGoneError
 from cluster.serving.errors import ApiError, api_error
-from cluster.serving.log import Record, log_failure
+from cluster.serving.http.access_log import Record, log_failure
+from cluster.serving.http.body import ClientGoneError
 from cluster.serving.messages import Accepted, Backend, Message
 from cluster.serving.objects import dumps
 from cluster.serving.reply import Reply

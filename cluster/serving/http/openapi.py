@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from cluster.serving.chat import ChatRequest
 from cluster.serving.completions import CompletionRequest
+from cluster.serving.http.scale_request import ScaleRequest
 from cluster.serving.objects import ChatChunk, CompletionChunk, ErrorObject
-from cluster.serving.scale import ScaleRequest
 
 BY_HAND: tuple[type[BaseModel], ...] = (
     ChatRequest,
