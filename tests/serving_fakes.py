@@ -30,7 +30,7 @@ from cluster.serving.messages import (
     Racer,
     TokenLogprob,
 )
-from cluster.serving.objects import ErrorObject
+from cluster.serving.openai.response_models import ErrorObject
 from cluster.serving.settings import HttpSettings
 from lopa_ray.errors import PromptTooLongError, RequestCancelledError, SettingsError
 

@@ -11,9 +11,15 @@ import httpx
 import pytest
 from serving_fakes import CHAT, MODEL, TEXT, WORDS, FakeBackend, Server, serving, wait_until
 
-from cluster.serving.completions import CompletionReply
 from cluster.serving.messages import Accepted, Job, Message, Piece, TokenLogprob
-from cluster.serving.objects import ChatChunk, ChatCompletion, Completion, CompletionChunk, ErrorObject
+from cluster.serving.openai.completions import CompletionReply
+from cluster.serving.openai.response_models import (
+    ChatChunk,
+    ChatCompletion,
+    Completion,
+    CompletionChunk,
+    ErrorObject,
+)
 from lopa_ray.errors import (
     CheckpointError,
     DeadlineError,

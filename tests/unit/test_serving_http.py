@@ -13,10 +13,10 @@ import httpx
 import pytest
 from serving_fakes import CHAT, MODEL, OTHER_MODEL, FakeBackend, Server, refusal, serving, wait_until
 
-from cluster.serving.errors import api_error
 from cluster.serving.http.app import create_app
 from cluster.serving.http.auth import load_api_keys
-from cluster.serving.objects import Health, ModelCard, ModelList
+from cluster.serving.openai.errors import api_error
+from cluster.serving.openai.response_models import Health, ModelCard, ModelList
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
 from lopa_ray.errors import LopaError, SettingsError, WorkerLostError

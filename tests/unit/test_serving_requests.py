@@ -10,9 +10,9 @@ import httpx
 import pytest
 from serving_fakes import CHAT, HI, MODEL, OTHER_MODEL, TEXT, Server, refusal, serving
 
-from cluster.serving.chat import ChatRequest
-from cluster.serving.errors import ApiError
 from cluster.serving.messages import Job
+from cluster.serving.openai.chat import ChatRequest
+from cluster.serving.openai.errors import ApiError
 
 
 @pytest.fixture(scope="module")

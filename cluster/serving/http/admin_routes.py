@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from cluster.serving.errors import ApiError
 from cluster.serving.http.body import parse_object, read_body
 from cluster.serving.http.dependencies import check_model, key_check
 from cluster.serving.http.openapi import body_of, problems
 from cluster.serving.http.scale_request import ScaleRequest
 from cluster.serving.messages import Backend, GroupWorkers
-from cluster.serving.objects import ModelWorkers, WorkersOfGroup
+from cluster.serving.openai.errors import ApiError
+from cluster.serving.openai.response_models import ModelWorkers, WorkersOfGroup
 from cluster.serving.settings import HttpSettings
 
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from dataclasses import asdict
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from cluster.serving.errors import ApiError
 from cluster.serving.http.access_log import log_failure, record_of
 from cluster.serving.http.admin_routes import admin_routes
 from cluster.serving.http.middleware import Failures, RequestLog
 from cluster.serving.http.openai_routes import v1_routes
 from cluster.serving.http.openapi import add_schemas, problems
 from cluster.serving.messages import Backend
-from cluster.serving.objects import GroupHealth, Health, Version
+from cluster.serving.openai.errors import ApiError
+from cluster.serving.openai.response_models import GroupHealth, Health, Version
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
 from lopa_ray.errors import LopaError

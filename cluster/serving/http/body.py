@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from cluster.serving.errors import ApiError
+from cluster.serving.openai.errors import ApiError
 
 if TYPE_CHECKING:
     from starlette.types import Receive

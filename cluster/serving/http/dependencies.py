@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import SecretStr
 
-from cluster.serving.errors import ApiError, show
 from cluster.serving.http.auth import check_key
+from cluster.serving.openai.errors import ApiError, show
 
 
 def key_check(keys: Sequence[SecretStr]) -> Callable[..., Any]:

@@ -7,10 +7,10 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from cluster.serving.errors import api_error
 from cluster.serving.http.access_log import Record, log_end, log_failure, record_of
 from cluster.serving.http.body import ClientGoneError
 from cluster.serving.http.responder import send_json
+from cluster.serving.openai.errors import api_error
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

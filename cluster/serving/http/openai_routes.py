@@ -4,17 +4,19 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from cluster.serving.chat import ChatReply, ChatRequest
-from cluster.serving.completions import CompletionReply, CompletionRequest
-from cluster.serving.errors import ApiError, show
 from cluster.serving.http.access_log import logger, record_of
 from cluster.serving.http.body import parse_object, read_body
 from cluster.serving.http.dependencies import check_model, key_check
 from cluster.serving.http.openapi import body_of, events_of, problems
 from cluster.serving.http.responder import Answer
-from cluster.serving.job import make_job
 from cluster.serving.messages import Backend
-from cluster.serving.objects import (
+from cluster.serving.openai.chat import ChatReply, ChatRequest
+from cluster.serving.openai.completions import CompletionReply, CompletionRequest
+from cluster.serving.openai.engine_request import make_job
+from cluster.serving.openai.errors import ApiError, show
+from cluster.serving.openai.generation_request import GenerationRequest
+from cluster.serving.openai.response_builder import Reply
+from cluster.serving.openai.response_models import (
     CancelledRequest,
     ChatChunk,
     ChatCompletion,
@@ -23,8 +25,6 @@ from cluster.serving.objects import (
     ModelCard,
     ModelList,
 )
-from cluster.serving.reply import Reply
-from cluster.serving.schema import GenerationRequest
 from cluster.serving.settings import HttpSettings
 
 if TYPE_CHECKING:

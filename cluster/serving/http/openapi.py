@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cluster.serving.chat import ChatRequest
-from cluster.serving.completions import CompletionRequest
 from cluster.serving.http.scale_request import ScaleRequest
-from cluster.serving.objects import ChatChunk, CompletionChunk, ErrorObject
+from cluster.serving.openai.chat import ChatRequest
+from cluster.serving.openai.completions import CompletionRequest
+from cluster.serving.openai.response_models import ChatChunk, CompletionChunk, ErrorObject
 
 BY_HAND: tuple[type[BaseModel], ...] = (
     ChatRequest,

@@ -8,13 +8,13 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cluster.serving.errors import ApiError, api_error
 from cluster.serving.http.access_log import Record, log_failure
 from cluster.serving.http.body import ClientGoneError
 from cluster.serving.messages import Accepted, Backend, Message
-from cluster.serving.objects import dumps
-from cluster.serving.reply import Reply
-from cluster.serving.words import Words
+from cluster.serving.openai.errors import ApiError, api_error
+from cluster.serving.openai.field_names import Words
+from cluster.serving.openai.response_builder import Reply
+from cluster.serving.openai.response_models import dumps
 from lopa_ray.errors import PromptError, SettingsError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cluster.serving.errors import ApiError
+from cluster.serving.openai.errors import ApiError
 from lopa_ray.errors import PromptError, SettingsError
 
 _SETTING_FIRST = re.compile(r"(?:unknown setting )?(\w+)")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.serving.errors import bad_value
 from cluster.serving.messages import Job
-from cluster.serving.options import LopaOptions
-from cluster.serving.schema import GenerationRequest
+from cluster.serving.openai.errors import bad_value
+from cluster.serving.openai.generation_request import GenerationRequest
+from cluster.serving.openai.lopa_options import LopaOptions
 from cluster.serving.settings import HttpSettings
 
 

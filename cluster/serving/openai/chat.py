@@ -7,10 +7,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from cluster.serving.errors import bad_value, show
-from cluster.serving.fields import LARGEST, Part
 from cluster.serving.messages import Finished, Piece, Prompt, TokenLogprob
-from cluster.serving.objects import (
+from cluster.serving.openai.errors import bad_value, show
+from cluster.serving.openai.generation_request import GenerationRequest
+from cluster.serving.openai.request_model import LARGEST, Part
+from cluster.serving.openai.response_builder import Reply, finite
+from cluster.serving.openai.response_models import (
     AssistantMessage,
     ChatChoice,
     ChatChunk,
@@ -22,8 +24,6 @@ from cluster.serving.objects import (
     ChoiceCost,
     TopLogprob,
 )
-from cluster.serving.reply import Reply, finite
-from cluster.serving.schema import GenerationRequest
 
 
 class TextPart(Part):

@@ -7,8 +7,8 @@ from typing import Any, Self
 from pydantic import ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import PydanticCustomError
 
-from cluster.serving.errors import show
-from cluster.serving.fields import LARGEST, Part, unknown
+from cluster.serving.openai.errors import show
+from cluster.serving.openai.request_model import LARGEST, Part, unknown
 from lopa_ray.config.decoder_settings import DECODER_SETTINGS
 
 OPENAI_NAMES = {

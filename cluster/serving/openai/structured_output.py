@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from cluster.serving.errors import bad_value, show
-from cluster.serving.fields import Part
+from cluster.serving.openai.errors import bad_value, show
+from cluster.serving.openai.request_model import Part
 
 ANY_OBJECT = '{"type": "object"}'
 """The schema of what asks for JSON alone."""

@@ -8,9 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cluster.serving.errors import ApiError
 from cluster.serving.messages import Accepted, Figures, Finished, Job, Message, Picture, Piece
-from cluster.serving.objects import (
+from cluster.serving.openai.errors import ApiError
+from cluster.serving.openai.response_models import (
     Canvas,
     CanvasBranch,
     CanvasCell,

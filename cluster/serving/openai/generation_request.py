@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from cluster.serving.errors import show
-from cluster.serving.fields import LARGEST, Part
 from cluster.serving.messages import Prompt
-from cluster.serving.options import DECODE_KEYS, OPENAI_NAMES, LopaOptions
-from cluster.serving.structured import StructuredRequest
-from cluster.serving.words import Words
+from cluster.serving.openai.errors import show
+from cluster.serving.openai.field_names import Words
+from cluster.serving.openai.lopa_options import DECODE_KEYS, OPENAI_NAMES, LopaOptions
+from cluster.serving.openai.request_model import LARGEST, Part
+from cluster.serving.openai.structured_output import StructuredRequest
 from lopa_ray.config.generation_settings import GUIDED
 
 

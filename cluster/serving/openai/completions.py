@@ -9,12 +9,18 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from cluster.serving.errors import bad_value, show
-from cluster.serving.fields import LARGEST
 from cluster.serving.messages import Finished, Piece, Prompt, TokenLogprob
-from cluster.serving.objects import ChoiceCost, Completion, CompletionChunk, TextChoice, TextLogprobs
-from cluster.serving.reply import Reply, finite
-from cluster.serving.schema import GenerationRequest
+from cluster.serving.openai.errors import bad_value, show
+from cluster.serving.openai.generation_request import GenerationRequest
+from cluster.serving.openai.request_model import LARGEST
+from cluster.serving.openai.response_builder import Reply, finite
+from cluster.serving.openai.response_models import (
+    ChoiceCost,
+    Completion,
+    CompletionChunk,
+    TextChoice,
+    TextLogprobs,
+)
 
 
 def _prompts(value: Any) -> Any:
