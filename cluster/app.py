@@ -16,9 +16,9 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.placement import worker_bundle
-from cluster.serving.group_server import GroupServer
-from cluster.serving.ingress import Ingress
 from cluster.serving.messages import Backend, Job, Message, Refused
+from cluster.serving.replica.group_server import GroupServer
+from cluster.serving.replica.ingress import Ingress
 from cluster.serving.settings import ServeSettings
 from lopa_ray.config.config import Config
 from lopa_ray.errors import PromptError, SettingsError

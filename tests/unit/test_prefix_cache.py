@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from workers import Bits, WorkerGroup, bits, decode_alone, tiny
 
 from actors.master import MasterStatus
-from cluster.serving import metrics
+from cluster.serving.replica import metrics
 from lopa_ray.config.decoder_settings import (
     BlockDiffusionSettings,
     D2FSettings,

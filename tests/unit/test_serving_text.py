@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.serving.text import TextStream
+from cluster.serving.replica.detokenizer import TextStream
 
 MASK, EOS = 256, 257
 TEXTS = st.text(st.sampled_from("ab€é🙂\n\ufffd x"), max_size=24)

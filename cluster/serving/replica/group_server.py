@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any
 
 from actors.async_engine import AsyncRayEngine
-from cluster.serving.choice import Choice
 from cluster.serving.messages import Accepted, Finished, GroupWorkers, Job, Message
-from cluster.serving.metrics import GroupMetrics
+from cluster.serving.replica.choice import Choice
+from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import decode_settings, override
 from lopa_ray.config.generation_settings import GUIDED, GenerationSettings

@@ -19,7 +19,7 @@ from cluster.serving.messages import (
     Racer,
     TokenLogprob,
 )
-from cluster.serving.text import TextStream
+from cluster.serving.replica.detokenizer import TextStream
 from lopa_ray.decoding.result import Answer, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.plan import Decision, FinishReason, Plan, StepOutcome, StepTiming
