@@ -17,8 +17,8 @@ from typing import Any, Self, TypeAlias
 import ray
 
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
-from actors.clients import StepEvents
-from actors.journals import RETRY_PAUSE_S, Journals, not_replaced
+from actors.client_journals import RETRY_PAUSE_S, ClientJournals, not_replaced
+from actors.client_streams import StepEvents
 from actors.master import MasterStatus, start_master, unwrapped
 from actors.placement import Reservation
 from lopa_ray.config.config import Config
@@ -57,7 +57,7 @@ class AsyncRayEngine:
         self._client = client
         self._numbers = itertools.count()
         self._queues: dict[int, asyncio.Queue[Step | Exception]] = {}
-        self._journals = Journals()
+        self._journals = ClientJournals()
         self._resized: int | None = None
         """How many workers were asked for last, after the start."""
         self.resuming = False

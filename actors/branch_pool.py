@@ -10,10 +10,10 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from actors.branch_worker import BranchWorker, RunnerFactory, WorkerInfo, default_runner
-from actors.calls import Calls, Waiting, cause_of, is_death
-from actors.elastic_group import Membership, abandon, open_store
+from actors.elastic_group import Rendezvous, abandon, open_store
 from actors.node_weights import NodeWeights
-from actors.placement import Seats, actor_options
+from actors.placement import BundleAllocator, actor_options
+from actors.rpc import PendingRPCs, RPCBatch, cause_of, is_death
 from actors.worker_handle import WorkerHandle
 from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
@@ -51,7 +51,7 @@ class BranchPool:
         self._by_store = uses_store(config)
         self.workers: list[WorkerHandle] = []
         """By rank."""
-        self._seats = Seats(places, config)
+        self._seats = BundleAllocator(places, config)
         self.weights = NodeWeights(config)
         """Of all nodes with workers."""
 
@@ -91,7 +91,7 @@ class BranchPool:
         self.workers = [self.hire() for _ in range(self._config.group.num_workers)]
         loads = {worker: (asyncio.create_task(self.load(worker)),) for worker in self.workers}
         try:
-            infos = await self._gather(Calls(loads), "load the model", self._config.group.start_timeout_s)
+            infos = await self._gather(RPCBatch(loads), "load the model", self._config.group.start_timeout_s)
         except WorkerLostError as error:
             raise WorkerLostError(f"{error}; free in the cluster: {ray.available_resources()}") from None
         await self.join({}, [])
@@ -108,8 +108,8 @@ class BranchPool:
             return []
         self.stands = False
         states = self.workers[0].ask("export_slots", owners)
-        waiting = Waiting(
-            Calls(
+        waiting = PendingRPCs(
+            RPCBatch(
                 {
                     worker: tuple(
                         shard.adopt.remote(state) for shard, state in zip(worker.shards, states, strict=True)
@@ -158,7 +158,7 @@ class BranchPool:
                 for index, shard in enumerate(worker.shards)
             )
         held: list[tuple[tuple[bool, ...], ...]] = await self._gather(
-            Calls(joins), "join its group", on_error=lambda: abandon(self._store, self.epoch)
+            RPCBatch(joins), "join its group", on_error=lambda: abandon(self._store, self.epoch)
         )
         torn = [worker for worker, each in zip(self.workers, held, strict=True) if len(set(each)) > 1]
         if torn:
@@ -168,14 +168,14 @@ class BranchPool:
         self.stands = True
         return [each[0] for each in held]
 
-    def _membership(self, group: str, rank: int, size: int) -> Membership:
+    def _membership(self, group: str, rank: int, size: int) -> Rendezvous:
         collective = DEVICES[self._config.model.device].collective
         timeout = self._config.group.step_timeout_s / 2
-        return Membership(self.epoch, rank, size, self._store_address, collective, timeout, group)
+        return Rendezvous(self.epoch, rank, size, self._store_address, collective, timeout, group)
 
     # Calls
 
-    def scatter(self, plans: Sequence[StepPlan]) -> Calls:
+    def scatter(self, plans: Sequence[StepPlan]) -> RPCBatch:
         """Send each worker its plan; `gather` waits for the answers."""
         exports: dict[WorkerHandle, tuple[Any, ...]] = {}
         payloads = []
@@ -193,9 +193,9 @@ class BranchPool:
             )
             for worker, plan in zip(self.workers, plans, strict=True)
         }
-        return Calls(steps, exports)
+        return RPCBatch(steps, exports)
 
-    async def gather(self, calls: Calls) -> list[StepReport]:
+    async def gather(self, calls: RPCBatch) -> list[StepReport]:
         """All workers' reports. Raises WorkerLostError, or what a worker raised."""
         return [report for report, *_ in await self._gather(calls, "answer a step")]
 
@@ -205,20 +205,20 @@ class BranchPool:
             self.workers[rank]: self.workers[rank].ask("restage", StepPlan(self.epoch, 0, work))
             for rank, work in again.items()
         }
-        await self._gather(Calls(calls), "answer a step")
+        await self._gather(RPCBatch(calls), "answer a step")
 
     async def check(self) -> None:
         """Raises WorkerLostError if a worker is lost. For times when there is no other call."""
-        await self._gather(Calls({worker: worker.ask("ping") for worker in self.workers}), "answer")
+        await self._gather(RPCBatch({worker: worker.ask("ping") for worker in self.workers}), "answer")
 
     async def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot; with shards, those of the first shard before those of the next."""
-        answers = await self._gather(Calls({w: w.ask("checksums") for w in self.workers}), "answer")
+        answers = await self._gather(RPCBatch({w: w.ask("checksums") for w in self.workers}), "answer")
         return [[slot for shard in each for slot in shard] for each in answers]
 
     async def _gather(
         self,
-        calls: Calls,
+        calls: RPCBatch,
         what: str,
         timeout: float | None = None,
         on_error: Callable[[], None] = lambda: None,
@@ -227,7 +227,7 @@ class BranchPool:
         so that no worker is still busy with the step when the caller goes on; whoever does not settle is ended.
         `on_error` is called after errors, to release those who wait for the one that failed."""
         timeout = timeout or self._config.group.step_timeout_s
-        waiting = Waiting(calls)
+        waiting = PendingRPCs(calls)
         await waiting.settle(timeout, on_error)
         hung: Collection[WorkerHandle] = waiting.late()
         if hung:

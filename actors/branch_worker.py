@@ -15,26 +15,26 @@ import ray
 import torch
 from torch import Tensor
 
-from actors.elastic_group import Membership
+from actors.elastic_group import Rendezvous
 from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer
-from actors.parcels import Parcel, pack, unpack
-from actors.shard_group import ShardGroup
+from actors.tensor_parallel_group import RayTensorParallelGroup
+from actors.weight_chunks import WeightChunk, pack, unpack
 from lopa_ray.config.config import Config
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.kv_cache import SlotChecksum, SlotState, to_bytes
 from lopa_ray.execution.model_loader import load_runner, size_of_weights, weights_of
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model.parallel import Parallel
+from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan, StepReport, Work
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer
 
-RunnerFactory: TypeAlias = Callable[[Config, Weights | None, Parallel], BranchRunner]
+RunnerFactory: TypeAlias = Callable[[Config, Weights | None, TensorParallelGroup], BranchRunner]
 """Makes a worker's runner, of weights that are on its node already or, with None, of those that it reads."""
 
 
-def default_runner(config: Config, weights: Weights | None, parallel: Parallel) -> BranchRunner:
+def default_runner(config: Config, weights: Weights | None, parallel: TensorParallelGroup) -> BranchRunner:
     """The runner that a configuration asks for."""
     return load_runner(config, Tokenizer.from_pretrained(config.model.folder), weights, parallel)
 
@@ -63,7 +63,7 @@ class BranchWorker:
         self._config = config
         self._runner_factory = runner_factory
         self._transfer: KVTransfer = ObjectStoreTransfer() if uses_store else CollectiveTransfer()
-        self._shards = ShardGroup(shard, config.group.tensor_parallel_size)
+        self._shards = RayTensorParallelGroup(shard, config.group.tensor_parallel_size)
         self._epoch = 0
 
     def ping(self) -> None:
@@ -73,7 +73,7 @@ class BranchWorker:
         """The id of the node that it is on, and the size of the weights in bytes. Raises CheckpointError."""
         return ray.get_runtime_context().get_node_id(), size_of_weights(self._config)
 
-    def publish(self) -> Iterator[Parcel]:
+    def publish(self) -> Iterator[WeightChunk]:
         """Read the weights for all workers on this node. Raises CheckpointError."""
         torch.set_num_threads(self._config.group.threads_per_worker)
         yield from pack(weights_of(self._config, "cpu"))
@@ -89,7 +89,7 @@ class BranchWorker:
         return WorkerInfo(self._runner.vocabulary, self._runner.position_bytes * self._shards.size)
 
     def join(
-        self, workers: Membership, shards: Membership, owners: Mapping[int, int], pending: Sequence[Work]
+        self, workers: Rendezvous, shards: Rendezvous, owners: Mapping[int, int], pending: Sequence[Work]
     ) -> tuple[bool, ...]:
         """Enter an epoch among the workers and among the shards of this one; see `BranchRunner.settle`.
 

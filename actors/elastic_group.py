@@ -35,7 +35,7 @@ POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class Rendezvous:
     """An actor's place in one epoch of a group."""
 
     epoch: int

@@ -11,10 +11,10 @@ from typing import Any, Self
 import ray
 
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
-from actors.connection import Connection
-from actors.journals import RETRY_PAUSE_S, Journals, not_replaced
+from actors.client_journals import RETRY_PAUSE_S, ClientJournals, not_replaced
 from actors.master import MasterStatus, start_master, unwrapped
 from actors.placement import Reservation
+from actors.ray_connection import Connection
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine, EngineEvent
@@ -85,7 +85,7 @@ class RayEngine(Engine):
         When the master or all workers are lost, requests go on on a new group; those for which that
         fails end with WorkerLostError.
         """
-        journals = Journals()
+        journals = ClientJournals()
         for index, session in enumerate(sessions):
             journals.begin(index, session)
         requests = dict(enumerate(sessions))
@@ -104,7 +104,7 @@ class RayEngine(Engine):
                 requests = journals.resumed()
 
     def _stream(
-        self, master: Any, journals: Journals, requests: dict[int, DecodeSession]
+        self, master: Any, journals: ClientJournals, requests: dict[int, DecodeSession]
     ) -> Iterator[EngineEvent]:
         """Raises WorkerLostError if the group is lost."""
         stream = master.stream.options(num_returns="streaming").remote(uuid.uuid4().hex, requests)

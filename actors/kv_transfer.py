@@ -15,14 +15,14 @@ import torch
 from ray.util import collective
 from torch import Tensor
 
-from actors.channel import Channel
-from actors.elastic_group import Membership
+from actors.collective_handle import CollectiveHandle
+from actors.elastic_group import Rendezvous
 
 
 class KVTransfer(ABC):
     """Fills a payload with the source worker's, on every worker, in the same order everywhere."""
 
-    def join(self, membership: Membership) -> None:  # noqa: B027 - the object store needs no membership
+    def join(self, membership: Rendezvous) -> None:  # noqa: B027 - the object store needs no membership
         """Enter an epoch; leaves the one before."""
 
     def leave(self) -> None:  # noqa: B027 - nor has it connections
@@ -37,9 +37,9 @@ class CollectiveTransfer(KVTransfer):
     """One broadcast per commit."""
 
     def __init__(self) -> None:
-        self._channel = Channel()
+        self._channel = CollectiveHandle()
 
-    def join(self, membership: Membership) -> None:
+    def join(self, membership: Rendezvous) -> None:
         """Build the epoch's group. Raises TransferError if a peer does not."""
         self._channel.join(membership)
 
@@ -60,7 +60,7 @@ class ObjectStoreTransfer(KVTransfer):
         self._rank = 0
         self._payloads: list[npt.NDArray[np.uint8]] = []
 
-    def join(self, membership: Membership) -> None:
+    def join(self, membership: Rendezvous) -> None:
         """Take note of the rank."""
         self._rank = membership.rank
 

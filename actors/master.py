@@ -20,11 +20,11 @@ import ray
 from ray.exceptions import RayTaskError
 from ray.util.placement_group import PlacementGroup
 
+from actors.autoscaling_loop import AutoscalingLoop
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
-from actors.calls import GONE
-from actors.clients import Clients, StepEvents
-from actors.crew import Crew
-from actors.load_follower import LoadFollower
+from actors.client_streams import ClientStreams, StepEvents
+from actors.group_membership import GroupMembership
+from actors.rpc import GONE
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
@@ -85,8 +85,10 @@ class Master:
         """There may be something to do."""
         self._turn = asyncio.Lock()
         """Held by whoever calls the workers."""
-        self._clients = Clients(self._scheduler, self._awake.set, journaled=config.group.resume_timeout_s > 0)
-        self._follower: LoadFollower | None = None
+        self._clients = ClientStreams(
+            self._scheduler, self._awake.set, journaled=config.group.resume_timeout_s > 0
+        )
+        self._follower: AutoscalingLoop | None = None
         self._loop: asyncio.Task[None] | None = None
         self._steps = 0
         self._step_began: float | None = None
@@ -99,11 +101,11 @@ class Master:
 
         Raises CapacityError, CheckpointError, SettingsError, WorkerLostError.
         """
-        self._crew = Crew(self._config, self._runner_factory, self._places, self._awake.set)
+        self._crew = GroupMembership(self._config, self._runner_factory, self._places, self._awake.set)
         info = await self._crew.start()
         self._loop = asyncio.create_task(self._run())
         if self._config.group.scaling is not None:
-            self._follower = LoadFollower(self._config.group.scaling, self._crew, self._scheduler)
+            self._follower = AutoscalingLoop(self._config.group.scaling, self._crew, self._scheduler)
         return info
 
     # Clients

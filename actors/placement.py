@@ -72,7 +72,7 @@ def inside(places: PlacementGroup | None, bundle: int = -1) -> dict[str, Any]:
     return {"scheduling_strategy": strategy}
 
 
-class Seats:
+class BundleAllocator:
     """Which workers of a group have one of its places. Those for whom none is left, after a `resize`, go
     anywhere in the cluster, one by one, and leave nothing behind."""
 

@@ -33,7 +33,7 @@ SLOW = {"max_new_tokens": 300, "min_tokens": 300, "confidence_threshold": 1.0}
 
 
 @dataclass(frozen=True)
-class Told:
+class Response:
     """An answer: all of it must not depend on who gives it, and beside whom."""
 
     text: str
@@ -63,13 +63,13 @@ class Ask:
         lopa = {**inside, **more.pop("lopa", {})}
         return {"model": self.model, "messages": messages, "logprobs": True, "lopa": lopa, **outside, **more}
 
-    def of_server(self, client: httpx.Client) -> Told:
+    def of_server(self, client: httpx.Client) -> Response:
         """Raises httpx.HTTPStatusError."""
         response = client.post("/v1/chat/completions", json=self.body())
         response.raise_for_status()
         return told(response.json()["choices"][0])
 
-    def of_engine(self, engine: LocalEngine) -> Told:
+    def of_engine(self, engine: LocalEngine) -> Response:
         """Decoded alone, in this process."""
         values = engine.config.decode.model_dump(exclude_unset=True)
         settings = decode_settings(override(values, dict(self.settings)))
@@ -89,16 +89,18 @@ class Ask:
             for position, token in enumerate(ids[:length], start=result.prompt_tokens)
         ]
         seconds = time.monotonic() - began
-        return Told(result.text, tuple(tokens), result.finish_reason, result.steps, result.forwards, seconds)
+        return Response(
+            result.text, tuple(tokens), result.finish_reason, result.steps, result.forwards, seconds
+        )
 
 
-def told(choice: Mapping[str, Any]) -> Told:
+def told(choice: Mapping[str, Any]) -> Response:
     """What a choice of a chat completion says."""
     tokens = [
         (token["token"], bytes(token["bytes"]), token["logprob"]) for token in choice["logprobs"]["content"]
     ]
     cost = choice["lopa"]
-    return Told(
+    return Response(
         choice["message"]["content"],
         tuple(tokens),
         choice["finish_reason"],
@@ -108,7 +110,7 @@ def told(choice: Mapping[str, Any]) -> Told:
     )
 
 
-def ask_all(client: httpx.Client, asks: Sequence[Ask], concurrency: int) -> list[Told]:
+def ask_all(client: httpx.Client, asks: Sequence[Ask], concurrency: int) -> list[Response]:
     """The answers, in order."""
     with ThreadPoolExecutor(concurrency) as pool:
         return list(pool.map(lambda ask: ask.of_server(client), asks))

@@ -16,7 +16,7 @@ from torch import Tensor
 from actors.branch_worker import default_runner
 from lopa_ray.config.config import Config
 from lopa_ray.execution.runner import BranchRunner, Exchange
-from lopa_ray.model.parallel import Parallel
+from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan, StepReport
 
@@ -26,7 +26,7 @@ K/V; waits for K/V; in the middle of the forward; when it has all reports of a s
 
 
 @dataclass(frozen=True)
-class Fates:
+class FaultInjection:
     """Signals that wait in a folder. Whoever comes first to a point takes the one that waits there."""
 
     folder: Path
@@ -56,7 +56,7 @@ class Fates:
         met = [path for path in self.folder.glob("met.*") if path.read_text()]
         return {int(path.name.split(".")[1]): float(path.read_text()) for path in met}
 
-    def __call__(self, config: Config, weights: Weights | None, parallel: Parallel) -> Any:
+    def __call__(self, config: Config, weights: Weights | None, parallel: TensorParallelGroup) -> Any:
         """A runner that comes by; as a worker's runner factory."""
         self.meet("load")
         return DoomedRunner(default_runner(config, weights, parallel), self)
@@ -65,7 +65,7 @@ class Fates:
 class DoomedRunner:
     """Works as a runner does, and comes by all points."""
 
-    def __init__(self, runner: BranchRunner, fates: Fates) -> None:
+    def __init__(self, runner: BranchRunner, fates: FaultInjection) -> None:
         self._runner = runner
         self._fates = fates
         middle = runner.model.layers[len(runner.model.layers) // 2]

@@ -20,7 +20,7 @@ from lopa_ray.config.decoder_settings import (
 )
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.execution.runner import BranchRunner, Exchange
-from lopa_ray.model.parallel import Parallel
+from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan, StepReport, Work
 
@@ -113,12 +113,12 @@ class FaultyFactory:
         self._hang_s = hang_s
         self._before_exchange = before_exchange
 
-    def __call__(self, config: Config, weights: Weights | None, parallel: Parallel) -> Any:
+    def __call__(self, config: Config, weights: Weights | None, parallel: TensorParallelGroup) -> Any:
         runner = default_runner(config, weights, parallel)
         return FaultyRunner(runner, self._error, self._hang_s, self._before_exchange)
 
 
-def overflowing(config: Config, weights: Weights | None, parallel: Parallel) -> BranchRunner:
+def overflowing(config: Config, weights: Weights | None, parallel: TensorParallelGroup) -> BranchRunner:
     """A runner whose model has no number for the poison, so all that attends to it comes out as NaN; as a factory."""
     runner = default_runner(config, weights, parallel)
 

@@ -23,7 +23,7 @@ from actors.branch_worker import default_runner
 from actors.engine import RayEngine
 from lopa_ray.config.config import Config
 from lopa_ray.execution.runner import BranchRunner, Exchange
-from lopa_ray.model.parallel import Parallel
+from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan, StepReport
 
@@ -39,7 +39,7 @@ class Hog:
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    def __call__(self, config: Config, weights: Weights | None, parallel: Parallel) -> Any:
+    def __call__(self, config: Config, weights: Weights | None, parallel: TensorParallelGroup) -> Any:
         return HungryRunner(default_runner(config, weights, parallel), self.file)
 
 

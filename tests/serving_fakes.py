@@ -18,16 +18,16 @@ from cluster.serving.http.app import create_app
 from cluster.serving.messages import (
     Accepted,
     Backend,
+    BranchView,
+    CanvasSnapshot,
     Cell,
-    Figures,
     Finished,
     GroupStatus,
     GroupWorkers,
     Job,
     Message,
-    Picture,
     Piece,
-    Racer,
+    RequestStats,
     TokenLogprob,
 )
 from cluster.serving.openai.response_models import ErrorObject
@@ -130,7 +130,7 @@ class FakeBackend:
                 choice=choice,
                 text=front + "".join(told),
                 finish_reason=reason,
-                figures=Figures(
+                figures=RequestStats(
                     steps=5,
                     forwards=20,
                     tokens=len(told),
@@ -159,12 +159,12 @@ def _logprobs(job: Job, words: tuple[str, ...]) -> tuple[TokenLogprob, ...]:
     return tuple(TokenLogprob(word, word.encode(), -0.25, top) for word in words)
 
 
-def _picture(choice: int, at: int, words: tuple[str, ...]) -> Picture:
+def _picture(choice: int, at: int, words: tuple[str, ...]) -> CanvasSnapshot:
     cells = tuple(
         Cell(word if place <= at else "", place + 1 if place <= at else 0) for place, word in enumerate(words)
     )
-    racers = (Racer("anchor", "", float("nan")), Racer("+1", words[at], 0.9))
-    return Picture(choice, at + 1, cells, racers, winner=1, seconds=0.01 * at)
+    racers = (BranchView("anchor", "", float("nan")), BranchView("+1", words[at], 0.9))
+    return CanvasSnapshot(choice, at + 1, cells, racers, winner=1, seconds=0.01 * at)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_loader import load_runner
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model.parallel import Parallel
+from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model
 from lopa_ray.protocol.plan import StepPlan, StepReport
@@ -33,7 +33,7 @@ class Meeting:
 
 
 class ThreadShard:
-    """A `Parallel` among threads."""
+    """A `TensorParallelGroup` among threads."""
 
     def __init__(self, rank: int, meeting: Meeting) -> None:
         self.rank = rank
@@ -57,7 +57,7 @@ class ThreadShard:
 
 
 class Shards:
-    """As many threads, each with its `Parallel`."""
+    """As many threads, each with its `TensorParallelGroup`."""
 
     def __init__(self, size: int) -> None:
         self._meeting = Meeting(size)
@@ -82,7 +82,7 @@ class Shards:
         return [future.result() for future in futures]
 
 
-def shard_of(whole: Transformer, parallel: Parallel) -> Transformer:
+def shard_of(whole: Transformer, parallel: TensorParallelGroup) -> Transformer:
     """A shard of a model that is there as a whole."""
     weights = ((name, parameter.detach()) for name, parameter in whole.named_parameters())
     like = whole.embed.weight

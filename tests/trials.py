@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import psutil
-from fates import Fates
+from fates import FaultInjection
 from groups import PROMPTS, SETTINGS, config
 
 from actors.engine import RayEngine
@@ -101,9 +101,9 @@ class Trial:
 
 
 @contextlib.contextmanager
-def fated(folder: Path, oracle: Oracle, **group: object) -> Iterator[tuple[Trial, Fates]]:
+def fated(folder: Path, oracle: Oracle, **group: object) -> Iterator[tuple[Trial, FaultInjection]]:
     """A group whose workers come by the fates in that folder."""
-    fates = Fates(folder)
+    fates = FaultInjection(folder)
     settings = config(group={"num_workers": WORKERS, **group})
     try:
         with RayEngine.from_config(settings, runner_factory=fates) as engine:

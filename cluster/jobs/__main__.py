@@ -72,7 +72,7 @@ def decode(
 
 def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> Result | None:
     """Decode `source` into `output`; None if chunks had to be given up. Raises LopaError."""
-    from actors.connection import Connection
+    from actors.ray_connection import Connection
     from cluster.jobs.output import Output, Recipe
     from cluster.jobs.progress import Progress
     from cluster.jobs.source import Source

@@ -15,8 +15,8 @@ from typing import Any
 
 import ray
 
-from actors.connection import LOCAL_STORE_BYTES
 from actors.placement import check_nodes
+from actors.ray_connection import LOCAL_STORE_BYTES
 from cluster.app import FRONT_CPUS, INGRESS, assemble
 from cluster.serving.http.auth import VARIABLE, load_api_keys
 from cluster.serving.serve_file import read_serve_file

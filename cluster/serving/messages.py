@@ -38,7 +38,7 @@ class Job:
     pieces: bool = False
     """Send `Piece`s as text becomes final."""
     pictures: bool = False
-    """Send a `Picture` per step."""
+    """Send a `CanvasSnapshot` per step."""
     trace: bool = False
     """`Finished` carries the events of a Chrome trace."""
     deadline_s: float | None = None
@@ -88,7 +88,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Racer:
+class BranchView:
     """One evaluated branch: "anchor" or "+3", what it tried, how sure it was."""
 
     name: str
@@ -97,20 +97,20 @@ class Racer:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class CanvasSnapshot:
     """A choice after one of its steps."""
 
     choice: int
     step: int
     cells: tuple[Cell, ...]
-    racers: tuple[Racer, ...]
+    racers: tuple[BranchView, ...]
     winner: int
     seconds: float
     """Since the job arrived."""
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class RequestStats:
     """What a choice cost."""
 
     steps: int
@@ -142,7 +142,7 @@ class Finished:
     """The whole of it, equal to its pieces joined."""
     finish_reason: FinishReason | None
     """None: the deadline came first."""
-    figures: Figures
+    figures: RequestStats
     logprobs: tuple[TokenLogprob, ...] = ()
     trace: tuple[Mapping[str, Any], ...] = field(default=())
     """Events in Chrome's trace format."""
@@ -158,7 +158,7 @@ class Refused:
     error: LopaError
 
 
-Message: TypeAlias = Accepted | Piece | Picture | Finished
+Message: TypeAlias = Accepted | Piece | CanvasSnapshot | Finished
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ def unpack_choices(choices: bytes, vocabulary_size: int) -> npt.NDArray[np.bool_
     return np.unpackbits(bits, count=vocabulary_size, bitorder="little").astype(np.bool_)
 
 
-class Fit:
+class ConstraintState:
     """A constraint laid over one canvas of an answer. Blocks that do not exist yet count as masks."""
 
     def __init__(
@@ -225,7 +225,7 @@ class ChoiceSets:
     def __init__(self) -> None:
         self._index: dict[bytes, int] = {}
 
-    def add(self, fit: Fit | None, span: range) -> tuple[int, ...]:
+    def add(self, fit: ConstraintState | None, span: range) -> tuple[int, ...]:
         """Which sets the positions of `span` may choose from; see `Branch.choices`."""
         if fit is None:
             return ()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from lopa_ray.constraints.constraint import Fit
+from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.canvas import Canvas
 from lopa_ray.protocol.plan import BranchReport, Decision
 
@@ -58,7 +58,7 @@ def scores_by_position(report: BranchReport) -> dict[int, Score]:
 
 
 def anchor_fills(
-    canvas: Canvas, scores: dict[int, Score], threshold: float, fit: Fit | None = None
+    canvas: Canvas, scores: dict[int, Score], threshold: float, fit: ConstraintState | None = None
 ) -> list[Decision]:
     """The usual confidence rule, block by block (LoPA, section 3; D2F, section 4.3).
 
@@ -77,13 +77,13 @@ def anchor_fills(
     return admit(fit, fills, scores)
 
 
-def forced(fit: Fit | None, position: int) -> bool:
+def forced(fit: ConstraintState | None, position: int) -> bool:
     """Whether a constraint leaves one token alone for a position."""
     return fit is not None and fit.forced(position)
 
 
 def lookahead_forks(
-    masked: Iterable[int], scores: dict[int, Score], count: int, fit: Fit | None = None
+    masked: Iterable[int], scores: dict[int, Score], count: int, fit: ConstraintState | None = None
 ) -> list[Fork]:
     """The `count` best-ranked positions still masked after the anchor's fill, best first.
 
@@ -94,7 +94,9 @@ def lookahead_forks(
     return [Fork(scores[p].decision, scores[p].score) for p in islice(fitting, count)]
 
 
-def admit(fit: Fit | None, wanted: Sequence[Decision], scores: dict[int, Score]) -> list[Decision]:
+def admit(
+    fit: ConstraintState | None, wanted: Sequence[Decision], scores: dict[int, Score]
+) -> list[Decision]:
     """Those of `wanted` that a constraint lets be decided together, in their order; all without one.
 
     Each alone leaves a way to a good answer, but two may leave none. So they are taken best-ranked

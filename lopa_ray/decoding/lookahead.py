@@ -8,7 +8,7 @@ from typing import Any
 from lopa_ray.config.branch_confidence import parse_metric
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.lookahead_settings import LookaheadSettings
-from lopa_ray.constraints.constraint import Fit
+from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branch_budget import AutoBudget
 from lopa_ray.decoding.branching import Fork, Score, lookahead_forks
 from lopa_ray.protocol.plan import BranchReport, Decision
@@ -75,7 +75,7 @@ class Lookahead:
             self._auto.observe(confidences)
         return len(confidences) - 1 if self._settings.anchor == "win" else winner(confidences)
 
-    def look(self, masked: Iterable[int], scores: dict[int, Score], fit: Fit | None) -> None:
+    def look(self, masked: Iterable[int], scores: dict[int, Score], fit: ConstraintState | None) -> None:
         """Make the next step's forks from what the winner's scores say of the positions that are still masked."""
         most = 0 if not self.on else self._settings.most_branches - (self._settings.anchor != "omit")
         self._forks = lookahead_forks(masked, scores, most, fit)

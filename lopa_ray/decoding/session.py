@@ -23,7 +23,7 @@ from typing import Self
 import numpy as np
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.constraints.constraint import Constraint, Fit
+from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import requested_branches
 from lopa_ray.decoding.result import length_to_end
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
@@ -137,12 +137,14 @@ class DecodeSession(ABC):
 
     # What every decoder shares
 
-    def _fit(self, answer: Sequence[int]) -> Fit | None:
+    def _fit(self, answer: Sequence[int]) -> ConstraintState | None:
         """How an answer, as it stands, fits the constraint."""
         if self.constraint is None:
             return None
         span = range(len(self.prompt), self.max_len)
-        return Fit(self.constraint, answer, self.vocabulary.mask_token_id, span, self.settings.min_tokens)
+        return ConstraintState(
+            self.constraint, answer, self.vocabulary.mask_token_id, span, self.settings.min_tokens
+        )
 
     @property
     def finished(self) -> bool:

@@ -27,7 +27,7 @@ MAX_CLASSES = 2**16
 KEPT_CONSTRAINTS = 16
 
 
-class Guide:
+class ConstraintCompiler:
     """Makes constraints, one at a time, and keeps the last ones."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:

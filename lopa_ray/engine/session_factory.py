@@ -10,7 +10,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine.constraint_compiler import Guide
+from lopa_ray.engine.constraint_compiler import ConstraintCompiler
 from lopa_ray.errors import PromptError, PromptTooLongError, SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
@@ -26,7 +26,7 @@ class SessionFactory:
         self.config = config
         self.vocabulary = vocabulary
         self.tokenizer = tokenizer
-        self._guide = None if tokenizer is None else Guide(tokenizer, vocabulary)
+        self._guide = None if tokenizer is None else ConstraintCompiler(tokenizer, vocabulary)
 
     def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Prompt → token ids. Text gets the checkpoint's chat template, if it has one, unless `raw`.

@@ -10,7 +10,7 @@ from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_config, read_weights
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.parallel import ALONE, Parallel
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.weights import DTYPE_NAMES, Weights, build_model, random_weights, weight_bytes
 from lopa_ray.text.tokenizer import Tokenizer
 
@@ -45,7 +45,7 @@ def load_runner(
     config: Config,
     tokenizer: Tokenizer | None,
     weights: Weights | None = None,
-    parallel: Parallel = ALONE,
+    parallel: TensorParallelGroup = SINGLE_SHARD,
 ) -> BranchRunner:
     """The runner that a configuration asks for, of the `weights` if somebody has read them already. `parallel` says
     which shard of the model it has; `group.tensor_parallel_size` is the business of who makes the shards.

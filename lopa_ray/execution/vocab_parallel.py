@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lopa_ray.model.parallel import Parallel, part
+from lopa_ray.model.tensor_parallel import TensorParallelGroup, part
 
 CANDIDATES = 64
 """Tokens of each shard among which a nucleus is looked for first."""
@@ -99,7 +99,7 @@ class VocabularyShard(VocabularyAxis):
     gathered as a whole.
     """
 
-    def __init__(self, size: int, parallel: Parallel) -> None:
+    def __init__(self, size: int, parallel: TensorParallelGroup) -> None:
         super().__init__(size)
         self.own = part(size, parallel.rank, parallel.size)
         self._parts = [part(size, rank, parallel.size) for rank in range(parallel.size)]
@@ -232,7 +232,7 @@ class VocabularyShard(VocabularyAxis):
         return value, ids.gather(1, last), certain[:, 0]
 
 
-def vocabulary_axis(size: int, parallel: Parallel) -> VocabularyAxis:
+def vocabulary_axis(size: int, parallel: TensorParallelGroup) -> VocabularyAxis:
     """The axis of the logits that a model's shard computes."""
     return VocabularyAxis(size) if parallel.size == 1 else VocabularyShard(size, parallel)
 

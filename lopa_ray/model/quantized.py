@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.parallel import ALONE, Parallel, SummedLinear
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, SummedLinear, TensorParallelGroup
 
 LARGEST = 127
 
@@ -34,7 +34,13 @@ class Int8Linear(nn.Module):
     """A linear layer whose weights are int8 [O, I] with scales fp32 [O]."""
 
     def __init__(
-        self, inputs: int, outputs: int, *, bias: bool, activations: bool, summed: Parallel = ALONE
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        bias: bool,
+        activations: bool,
+        summed: TensorParallelGroup = SINGLE_SHARD,
     ) -> None:
         """`activations`: they are int8 too, and the product is one of integers. Up to 133,000 inputs fit its int32.
         `summed`: the shards that have the other inputs, if these are a part of them; then without bias.
@@ -68,7 +74,7 @@ def layer_linear(config: ModelConfig, inputs: int, outputs: int, *, bias: bool =
     return Int8Linear(inputs, outputs, bias=bias, activations=config.quantization == "w8a8")
 
 
-def summed_linear(config: ModelConfig, inputs: int, outputs: int, parallel: Parallel) -> nn.Module:
+def summed_linear(config: ModelConfig, inputs: int, outputs: int, parallel: TensorParallelGroup) -> nn.Module:
     """The same, where `inputs` is what this shard has of them; without bias."""
     if config.quantization == "none":
         return SummedLinear(inputs, outputs, parallel)
@@ -76,7 +82,7 @@ def summed_linear(config: ModelConfig, inputs: int, outputs: int, parallel: Para
     return Int8Linear(inputs, outputs, bias=False, activations=activations, summed=parallel)
 
 
-def quantize_rows(x: Tensor, parallel: Parallel = ALONE) -> tuple[Tensor, Tensor]:
+def quantize_rows(x: Tensor, parallel: TensorParallelGroup = SINGLE_SHARD) -> tuple[Tensor, Tensor]:
     """x [R, I] → int8 [R, I] and scales fp32 [R]; their product is off by half a scale at most.
 
     `parallel`: the shards that have the rest of each row; all get the scale of the whole row.

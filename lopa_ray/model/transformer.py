@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.parallel import ALONE, Parallel, part
 from lopa_ray.model.quantized import has_int8_kernel, layer_linear, summed_linear
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, part
 
 
 class Attend(Protocol):
@@ -60,7 +60,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Layer(nn.Module):
     """Attention and MLP with fused QKV and gate/up projections."""
 
-    def __init__(self, config: ModelConfig, parallel: Parallel) -> None:
+    def __init__(self, config: ModelConfig, parallel: TensorParallelGroup) -> None:
         """`config` is the shard's."""
         super().__init__()
         self.heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
@@ -97,7 +97,7 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     """Token ids in, normed hidden rows out; `lm_head` turns chosen rows into logits."""
 
-    def __init__(self, config: ModelConfig, parallel: Parallel = ALONE) -> None:
+    def __init__(self, config: ModelConfig, parallel: TensorParallelGroup = SINGLE_SHARD) -> None:
         """The shard of the model `config` that `parallel` says. Raises SettingsError if it cannot be cut like that."""
         super().__init__()
         self.config = config

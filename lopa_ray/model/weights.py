@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.parallel import ALONE, Parallel, cut
 from lopa_ray.model.quantized import Int8Linear, quantize_rows
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, cut
 from lopa_ray.model.transformer import Transformer
 
 Weights: TypeAlias = Iterator[tuple[str, Tensor]]
@@ -31,7 +31,7 @@ def build_model(
     *,
     dtype: torch.dtype,
     device: torch.device | str,
-    parallel: Parallel = ALONE,
+    parallel: TensorParallelGroup = SINGLE_SHARD,
 ) -> Transformer:
     """A `Transformer` of `config` in eval mode, without gradients, that holds `weights` on `device`, or a shard of it.
 
@@ -75,7 +75,9 @@ def random_model(
     return build_model(config, random_weights(config, seed, dtype, device), dtype=dtype, device=device)
 
 
-def empty_model(config: ModelConfig, dtype: torch.dtype, parallel: Parallel = ALONE) -> Transformer:
+def empty_model(
+    config: ModelConfig, dtype: torch.dtype, parallel: TensorParallelGroup = SINGLE_SHARD
+) -> Transformer:
     """The module without memory: every parameter is on the meta device. Raises CheckpointError for the dtype."""
     check_dtype(dtype)
     with torch.device("meta"):

@@ -9,9 +9,9 @@ import ray
 import torch
 from ray.util import collective
 
-from actors.elastic_group import BACKEND, Membership, open_store
+from actors.elastic_group import BACKEND, Rendezvous, open_store
 from actors.kv_transfer import CollectiveTransfer
-from actors.shard_group import ShardGroup
+from actors.tensor_parallel_group import RayTensorParallelGroup
 from lopa_ray.errors import TransferError
 
 SIZE = 70_000
@@ -24,8 +24,8 @@ class Member:
         self.transfer = CollectiveTransfer()
         self.rank = -1
 
-    def share(self, membership: Membership) -> None:
-        self.shards = ShardGroup(membership.rank, membership.world_size)
+    def share(self, membership: Rendezvous) -> None:
+        self.shards = RayTensorParallelGroup(membership.rank, membership.world_size)
         self.shards.join(membership)
 
     def sum_and_gather(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -33,7 +33,7 @@ class Member:
         with torch.inference_mode():
             return self.shards.all_reduce(x.t()), self.shards.all_gather(x.t())
 
-    def join(self, membership: Membership) -> None:
+    def join(self, membership: Rendezvous) -> None:
         self.rank = membership.rank
         self.transfer.join(membership)
 
@@ -42,7 +42,7 @@ class Member:
         self.transfer.exchange(source, payload)
         return bool((payload == source).all())
 
-    def ray_knows(self, membership: Membership) -> bool:
+    def ray_knows(self, membership: Rendezvous) -> bool:
         return collective.is_group_initialized(membership.group_name)
 
     def refused(self) -> str:
@@ -68,8 +68,8 @@ def members() -> Any:
         ray.kill(handle)
 
 
-def join(handles: list[Any], store: tuple[str, int], epoch: int) -> list[Membership]:
-    memberships = [Membership(epoch, rank, len(handles), store, "gloo", 5.0) for rank in range(len(handles))]
+def join(handles: list[Any], store: tuple[str, int], epoch: int) -> list[Rendezvous]:
+    memberships = [Rendezvous(epoch, rank, len(handles), store, "gloo", 5.0) for rank in range(len(handles))]
     ray.get([h.join.remote(m) for h, m in zip(handles, memberships, strict=True)], timeout=60)
     return memberships
 
@@ -103,7 +103,7 @@ def test_sums_and_gathers_are_the_same_everywhere(members: Any, size: int) -> No
     assert kept is not None
     group = members[:size]
     join(group, store, 0)  # another group of the same epoch
-    places = [Membership(0, rank, size, store, "gloo", 5.0, "shards") for rank in range(size)]
+    places = [Rendezvous(0, rank, size, store, "gloo", 5.0, "shards") for rank in range(size)]
     ray.get([h.share.remote(place) for h, place in zip(group, places, strict=True)], timeout=60)
     for dtype in (torch.float32, torch.bfloat16, torch.int32, torch.int64, torch.float64):
         parts = torch.stack([part_of(rank, (33, 7), dtype).t() for rank in range(size)])

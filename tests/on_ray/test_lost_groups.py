@@ -12,7 +12,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from fates import Fates
+from fates import FaultInjection
 from groups import PROMPTS, SETTINGS, config
 from trials import PATIENCE_S, WORKERS, Oracle, actor_pids, end, fated
 
@@ -155,7 +155,7 @@ def test_an_asyncio_program_sees_a_pause_and_the_rest(undisturbed: Undisturbed, 
     asked = requests(draw, 6)
 
     async def main() -> None:
-        fates = Fates(tmp_path)
+        fates = FaultInjection(tmp_path)
         engine = await AsyncRayEngine.start(config(), runner_factory=fates)
         lost = asyncio.Event()
 

@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fates import Fates
+from fates import FaultInjection
 from marks import also_long
 from trials import WORKERS, Oracle, Trial, actor_pids, end, fated
 
 
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory, oracle: Oracle) -> Iterator[tuple[Trial, Fates]]:
+def group(tmp_path_factory: pytest.TempPathFactory, oracle: Oracle) -> Iterator[tuple[Trial, FaultInjection]]:
     with fated(tmp_path_factory.mktemp("fates"), oracle) as made:
         yield made
 
 
 @pytest.mark.parametrize("point", ["step", "source", "receiver", *also_long("forward", "answer")])
-def test_killed_in_a_step(group: tuple[Trial, Fates], point: str) -> None:
+def test_killed_in_a_step(group: tuple[Trial, FaultInjection], point: str) -> None:
     trial, fates = group
     trial.until(lambda: trial.engine.status().workers > 1)
     trial.batch(6, lambda: fates.lay(point))
@@ -28,7 +28,7 @@ def test_killed_in_a_step(group: tuple[Trial, Fates], point: str) -> None:
 
 
 @pytest.mark.parametrize("point", ["receiver", *also_long("forward")])
-def test_all_but_one_are_killed(group: tuple[Trial, Fates], point: str) -> None:
+def test_all_but_one_are_killed(group: tuple[Trial, FaultInjection], point: str) -> None:
     trial, fates = group
     trial.until_there_are(WORKERS)
     trial.batch(6, lambda: fates.lay(point, WORKERS - 1))
@@ -36,7 +36,7 @@ def test_all_but_one_are_killed(group: tuple[Trial, Fates], point: str) -> None:
 
 
 @pytest.mark.parametrize("point", ["join", *also_long("load", "adopt", "export")])
-def test_killed_while_another_joins(group: tuple[Trial, Fates], point: str) -> None:
+def test_killed_while_another_joins(group: tuple[Trial, FaultInjection], point: str) -> None:
     trial, fates = group
     trial.until_there_are(WORKERS)
     fates.lay(point)
@@ -44,7 +44,7 @@ def test_killed_while_another_joins(group: tuple[Trial, Fates], point: str) -> N
     trial.until(lambda: not fates.waiting)
 
 
-def test_killed_while_idle(group: tuple[Trial, Fates]) -> None:
+def test_killed_while_idle(group: tuple[Trial, FaultInjection]) -> None:
     trial, _ = group
     trial.until_there_are(WORKERS)
     while len(members := actor_pids("BranchWorker")) > WORKERS:  # somebody whom an earlier test withdrew

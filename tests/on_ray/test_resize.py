@@ -13,10 +13,10 @@ import ray
 from groups import config
 from trials import PATIENCE_S, Oracle, Trial, actor_pids, end
 
-import actors.recruits
+import actors.pending_workers
 from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
-from actors.recruits import Recruits
+from actors.pending_workers import PendingWorkers
 from actors.worker_handle import WorkerHandle
 from lopa_ray.errors import SettingsError, WorkerLostError
 
@@ -92,8 +92,8 @@ class Stubborn:
 def test_recruits_who_fail_are_tried_again_but_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actors.recruits, "ATTEMPTS", 3)
-    monkeypatch.setattr(actors.recruits, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(actors.pending_workers, "ATTEMPTS", 3)
+    monkeypatch.setattr(actors.pending_workers, "FIRST_PAUSE_S", 0.01)
     cured = tmp_path / "cured"
     hired = []
 
@@ -106,7 +106,7 @@ def test_recruits_who_fail_are_tried_again_but_not_for_ever(
 
     async def main() -> None:
         awake = asyncio.Event()
-        recruits = Recruits(hire, WorkerHandle.end, load, PATIENCE_S, awake.set)
+        recruits = PendingWorkers(hire, WorkerHandle.end, load, PATIENCE_S, awake.set)
         recruits.want(1)
         await awake.wait()
         assert recruits.ready and recruits.take() == []

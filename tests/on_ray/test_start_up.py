@@ -21,7 +21,7 @@ from actors.engine import RayEngine
 from actors.node_weights import NodeWeights
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.parallel import Parallel
+from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 
 
@@ -31,7 +31,7 @@ class Witness:
 
     folder: Path
 
-    def __call__(self, config: Config, weights: Weights | None, parallel: Parallel) -> Any:
+    def __call__(self, config: Config, weights: Weights | None, parallel: TensorParallelGroup) -> Any:
         runner = default_runner(config, weights, parallel)
         addresses = [parameter.data_ptr() for parameter in runner.model.parameters()]
         (self.folder / str(os.getpid())).write_text(str(all(map(_in_object_store, addresses))))

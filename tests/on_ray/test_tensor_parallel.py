@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fates import Fates
+from fates import FaultInjection
 from groups import PROMPTS, SETTINGS, config
 from marks import also_long
 from trials import PATIENCE_S, Oracle, Trial, actor_pids, essence, fated
@@ -24,12 +24,12 @@ SHARDS = {"num_workers": 2, "tensor_parallel_size": 2}
 
 
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory, oracle: Oracle) -> Iterator[tuple[Trial, Fates]]:
+def group(tmp_path_factory: pytest.TempPathFactory, oracle: Oracle) -> Iterator[tuple[Trial, FaultInjection]]:
     with fated(tmp_path_factory.mktemp("fates"), oracle, **SHARDS) as made:
         yield made
 
 
-def test_same_tokens_as_in_one_process(group: tuple[Trial, Fates], oracle: Oracle) -> None:
+def test_same_tokens_as_in_one_process(group: tuple[Trial, FaultInjection], oracle: Oracle) -> None:
     trial, _ = group
     assert len(actor_pids("BranchWorker")) >= 4
     for name in ("two_phase", "single_phase", "sampled", "prefix_cache", "block_diffusion"):
@@ -46,7 +46,7 @@ def test_same_tokens_as_in_one_process(group: tuple[Trial, Fates], oracle: Oracl
     "point",
     ["forward", *also_long("step", "source", "receiver", "answer", "join", "adopt", "export", "load")],
 )
-def test_a_shard_is_killed(group: tuple[Trial, Fates], point: str) -> None:
+def test_a_shard_is_killed(group: tuple[Trial, FaultInjection], point: str) -> None:
     """It takes its worker along; another worker comes, with all its shards."""
     trial, fates = group
     trial.until_there_are(2)
@@ -59,7 +59,7 @@ def test_a_shard_is_killed(group: tuple[Trial, Fates], point: str) -> None:
 
 
 @pytest.mark.long
-def test_workers_with_shards_come_and_go(group: tuple[Trial, Fates]) -> None:
+def test_workers_with_shards_come_and_go(group: tuple[Trial, FaultInjection]) -> None:
     trial, _ = group
     for size in (1, 3, 2):
         trial.engine.resize(size)

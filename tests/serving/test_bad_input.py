@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from asking import PROMPT, SLOW, Ask, Told
+from asking import PROMPT, SLOW, Ask, Response
 
 from lopa_ray.engine.local import LocalEngine
 
@@ -23,7 +23,7 @@ def neighbour(client: httpx.Client) -> Iterator[None]:
     """Requests decode all the while; at the end they are what they are alone."""
     alone = NEIGHBOUR.of_server(client)
     with ThreadPoolExecutor(1) as pool:
-        ends: list[Told] = []
+        ends: list[Response] = []
         running = True
 
         def ask() -> None:

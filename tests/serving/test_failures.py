@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import httpx
 import psutil
 import pytest
-from asking import SLOW, Ask, Told, told
+from asking import SLOW, Ask, Response, told
 from served import Served, serving, wait_until
 
 pytestmark = pytest.mark.long
@@ -50,7 +50,7 @@ def client(server: Served) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module")
-def held(client: httpx.Client) -> dict[str, Told]:
+def held(client: httpx.Client) -> dict[str, Response]:
     """What each model says, undisturbed."""
     return {name: ask.of_server(client) for name, ask in HELD.items()}
 
@@ -84,7 +84,7 @@ def ask_all(
     return asked
 
 
-def check_answers(responses: list[Future[httpx.Response]], expected: Told) -> None:
+def check_answers(responses: list[Future[httpx.Response]], expected: Response) -> None:
     for response in responses:
         assert told(response.result().raise_for_status().json()["choices"][0]) == expected
 
@@ -102,7 +102,7 @@ def streamed(client: httpx.Client, model: str) -> Iterator[tuple[float, str]]:
 
 @pytest.mark.parametrize("title", [MASTER, WORKER])
 def test_a_stream_goes_on_when_all_workers_of_its_group_are_lost(
-    server: Served, client: httpx.Client, held: dict[str, Told], title: str
+    server: Served, client: httpx.Client, held: dict[str, Response], title: str
 ) -> None:
     group = family(server, client, "first")
     with ThreadPoolExecutor(4) as pool:
@@ -125,7 +125,7 @@ def test_a_stream_goes_on_when_all_workers_of_its_group_are_lost(
 
 
 def test_a_lost_replica_costs_the_requests_of_its_group_only(
-    server: Served, client: httpx.Client, held: dict[str, Told]
+    server: Served, client: httpx.Client, held: dict[str, Response]
 ) -> None:
     group = family(server, client, "first")
     with ThreadPoolExecutor(4) as pool:
@@ -193,7 +193,7 @@ def test_at_random_steps(
 
 
 def test_a_lost_worker_costs_no_request_where_another_is_left(
-    server: Served, client: httpx.Client, held: dict[str, Told]
+    server: Served, client: httpx.Client, held: dict[str, Response]
 ) -> None:
     before = {process.pid for process in server.processes(WORKER)}
     lost = family(server, client, "second")[WORKER]
@@ -212,7 +212,7 @@ def test_a_lost_worker_costs_no_request_where_another_is_left(
 
 
 def test_a_stop_lets_what_is_in_flight_finish(
-    server: Served, client: httpx.Client, held: dict[str, Told]
+    server: Served, client: httpx.Client, held: dict[str, Response]
 ) -> None:
     with ThreadPoolExecutor(4) as pool:
         asked = ask_all(client, pool)

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from asking import QUESTIONS, SLOW, Ask, Told, told
+from asking import QUESTIONS, SLOW, Ask, Response, told
 from served import Served, wait_until
 
 from lopa_ray.engine.local import LocalEngine
@@ -30,13 +30,13 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")
-def held(client: httpx.Client) -> Told:
+def held(client: httpx.Client) -> Response:
     """What a request says that nobody ends."""
     return HELD.of_server(client)
 
 
 @pytest.fixture(scope="module")
-def held_s(client: httpx.Client, held: Told) -> float:
+def held_s(client: httpx.Client, held: Response) -> float:
     """Seconds for which it holds a slot."""
     assert wait_s(client) < 1
     return held.seconds
@@ -208,7 +208,7 @@ def test_a_deadline_ends_a_request(client: httpx.Client, held_s: float) -> None:
     assert wait_s(client) < held_s / 5
 
 
-def test_a_deadline_may_give_what_was_decided(client: httpx.Client, held: Told, held_s: float) -> None:
+def test_a_deadline_may_give_what_was_decided(client: httpx.Client, held: Response, held_s: float) -> None:
     response = client.post(CHAT, json=HELD.body(lopa={"deadline": held_s / 3, "partial": True}))
     assert response.status_code == 504
     partial = told(response.json()["partial"]["choices"][0])
@@ -218,7 +218,7 @@ def test_a_deadline_may_give_what_was_decided(client: httpx.Client, held: Told, 
     assert 0 < partial.steps < held.steps
 
 
-def test_a_stream_says_that_its_deadline_came(client: httpx.Client, held: Told, held_s: float) -> None:
+def test_a_stream_says_that_its_deadline_came(client: httpx.Client, held: Response, held_s: float) -> None:
     body = HELD.body(stream=True, lopa={"deadline": held_s / 3, "partial": True})
     with client.stream("POST", CHAT, json=body) as response:
         assert response.status_code == 200

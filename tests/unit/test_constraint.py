@@ -26,7 +26,7 @@ from lopa_ray.config.decoder_settings import (
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints import byte_automaton
 from lopa_ray.constraints.byte_automaton import ByteAutomaton, plain
-from lopa_ray.constraints.constraint import Constraint, Fit, unpack_choices
+from lopa_ray.constraints.constraint import Constraint, ConstraintState, unpack_choices
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.result import length_to_end
 from lopa_ray.decoding.session import DecodeSession
@@ -125,7 +125,7 @@ def test_choices_are_exactly_the_tokens_that_leave_a_way_to_a_good_answer(
         )
         canvas = [int(t) if draw.random() < 0.4 else MASK for t in source]
         grown = len(canvas) - next((n for n in range(4) if canvas[3 - n] != MASK), 4)
-        fit = Fit(constraint, canvas[: int(draw.integers(grown, 5))], MASK, span, min_tokens)
+        fit = ConstraintState(constraint, canvas[: int(draw.integers(grown, 5))], MASK, span, min_tokens)
         left = [a for a in answers if all(c in (MASK, t) for c, t in zip(canvas, a, strict=True))]
         assert fit.possible == bool(left)
         for at, position in enumerate(span):
@@ -144,13 +144,13 @@ def test_a_fit_that_was_put_together_is_that_of_the_canvas(data: st.DataObject) 
     length, least = data.draw(st.integers(9, 14)), data.draw(st.integers(0, 9))
     constraint, span = constraint_to(regex), range(2, 2 + length)
     canvas = [MASK] * length
-    fit = Fit(constraint, [], MASK, span, least)
+    fit = ConstraintState(constraint, [], MASK, span, least)
     while fit.possible and MASK in canvas:
         at = data.draw(st.sampled_from([at for at, token in enumerate(canvas) if token == MASK]))
         allowed = np.flatnonzero(unpack_choices(fit.choices(2 + at), VOCABULARY.size)).tolist()
         canvas[at] = data.draw(st.sampled_from(allowed))
         fit.put(2 + at, canvas[at])
-        fresh = Fit(constraint, canvas, MASK, span, least)
+        fresh = ConstraintState(constraint, canvas, MASK, span, least)
         for position in span:
             assert fit.choices(position) == fresh.choices(position)
             assert fit.masked(position) == fresh.masked(position)
@@ -161,7 +161,7 @@ def test_a_constraint_survives_pickling() -> None:
     twin = pickle.loads(pickle.dumps(constraint))
     for name in ("classes", "table", "accepting"):
         assert (getattr(twin, name) == getattr(constraint, name)).all()
-    fits = [Fit(c, [MASK, 3], MASK, range(4), 0) for c in (constraint, twin)]
+    fits = [ConstraintState(c, [MASK, 3], MASK, range(4), 0) for c in (constraint, twin)]
     assert fits[0].choices(0) == fits[1].choices(0)
 
 
@@ -244,7 +244,7 @@ def decoded(wanted: GenerationSettings, model: FakeModel) -> str:
         )
         assert now.count(MASK) + wanted.max_new_tokens - len(now) < masks + (not planned)
         assert decode.constraint is not None
-        assert Fit(
+        assert ConstraintState(
             decode.constraint, now, MASK, range(3, 3 + wanted.max_new_tokens), wanted.min_tokens
         ).possible
     ids = decode.generated

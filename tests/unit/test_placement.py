@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors.placement import Seats, actor_options, check_nodes, worker_bundle
+from actors.placement import BundleAllocator, actor_options, check_nodes, worker_bundle
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CapacityError, SettingsError
 
@@ -86,7 +86,7 @@ def test_strategies_are_named() -> None:
 
 @pytest.mark.parametrize("strategy", ["PACK", "SPREAD"])
 def test_a_worker_takes_the_place_of_one_that_left_and_others_go_anywhere(strategy: str) -> None:
-    seats = Seats(None, config(num_workers=2, placement=strategy))
+    seats = BundleAllocator(None, config(num_workers=2, placement=strategy))
     for worker in ("first", "second"):
         assert seats.next() == {}
         seats.taken(worker)
@@ -111,13 +111,13 @@ def test_shards_of_a_worker_share_its_place_on_one_node() -> None:
         check_nodes(config("cuda", num_workers=2, tensor_parallel_size=16, num_cpus=1 / 16), GPUS)
     front, place = {"CPU": 0.1}, {"CPU": 2.0, "GPU": 4.0, "fast": 4.0}
     for specs, expected in (([place, place], [0, 1]), ([front, place, place], [1, 2])):
-        seats = Seats(SimpleNamespace(bundle_specs=specs), wanted)  # type: ignore[arg-type]
+        seats = BundleAllocator(SimpleNamespace(bundle_specs=specs), wanted)  # type: ignore[arg-type]
         for worker, index in enumerate(expected):
             assert seats.next()["scheduling_strategy"].placement_group_bundle_index == index
             seats.taken(worker)
         seats.left(0)
         assert seats.next()["scheduling_strategy"].placement_group_bundle_index == expected[0]
-    seats = Seats(SimpleNamespace(bundle_specs=[front, place]), wanted)  # type: ignore[arg-type]
+    seats = BundleAllocator(SimpleNamespace(bundle_specs=[front, place]), wanted)  # type: ignore[arg-type]
     with pytest.raises(CapacityError, match="has 1 such bundles"):
         seats.next()
 

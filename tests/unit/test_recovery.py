@@ -119,7 +119,7 @@ class Chaos(WorkerGroup):
         return fails_at_times
 
     def regroup(self, lost: set[int], joining: int) -> None:
-        """As `Crew.regroup`."""
+        """As `GroupMembership.regroup`."""
         survivors = [runner for rank, runner in enumerate(self.runners) if rank not in lost]
         self.draw.shuffle(survivors)
         owners, pending = self.scheduler.owners, self.scheduler.pending()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.serving.replica.detokenizer import TextStream
+from cluster.serving.replica.detokenizer import IncrementalDetokenizer
 
 MASK, EOS = 256, 257
 TEXTS = st.text(st.sampled_from("ab€é🙂\n\ufffd x"), max_size=24)
@@ -33,8 +33,8 @@ def canvases(ids: list[int], seed: int) -> list[list[int]]:
     return seen
 
 
-def run(ids: list[int], seed: int, stop: list[str]) -> tuple[TextStream, list[str], int]:
-    stream = TextStream(decode, MASK, [EOS], stop)
+def run(ids: list[int], seed: int, stop: list[str]) -> tuple[IncrementalDetokenizer, list[str], int]:
+    stream = IncrementalDetokenizer(decode, MASK, [EOS], stop)
     steps = canvases(ids, seed)
     pieces = [stream.advance(canvas, last=canvas == steps[-1]) for canvas in steps]
     return stream, [piece.text for piece in pieces], sum(piece.tokens for piece in pieces)
@@ -69,14 +69,14 @@ def test_a_stop_string_ends_the_text_before_it(text, seed, stop):
 
 def test_of_stop_strings_within_each_other_the_one_that_is_whole_first_counts():
     for at_once in (True, False):
-        stream, ids = TextStream(decode, MASK, [EOS], ["bcdef", "cd"]), list(b"abcdefg")
+        stream, ids = IncrementalDetokenizer(decode, MASK, [EOS], ["bcdef", "cd"]), list(b"abcdefg")
         for known in [7] if at_once else range(8):
             stream.advance(ids[:known] + [MASK] * (7 - known))
         assert (stream.text, stream.stopped) == ("ab", True)
 
 
 def test_nothing_that_may_become_a_stop_string_is_given_out():
-    stream = TextStream(decode, MASK, [EOS], ["\n\nQ:"])
+    stream = IncrementalDetokenizer(decode, MASK, [EOS], ["\n\nQ:"])
     given_out = ""
     ids = list(b"one\n\nQ: two")
     for known in range(len(ids) + 1):
@@ -86,22 +86,22 @@ def test_nothing_that_may_become_a_stop_string_is_given_out():
 
 
 def test_a_character_in_parts_waits_for_the_rest():
-    stream = TextStream(decode, MASK, [EOS], [])
+    stream = IncrementalDetokenizer(decode, MASK, [EOS], [])
     euro = list("€".encode())
     assert stream.advance([97, *euro[:2], MASK]).text == "a"
     assert stream.advance([97, *euro]).text == "€"
 
 
 def test_the_first_eos_ends_the_text():
-    stream = TextStream(decode, MASK, [EOS], [])
+    stream = IncrementalDetokenizer(decode, MASK, [EOS], [])
     assert stream.advance([97, EOS, 98, EOS], last=True).text == "a"
     assert stream.decided([97, EOS, 98, EOS]) == 1
-    open_ended = TextStream(decode, MASK, [], [])
+    open_ended = IncrementalDetokenizer(decode, MASK, [], [])
     assert open_ended.advance([97, EOS, 98], last=True).text == "ab"
 
 
 def test_a_decoder_that_changes_its_mind_is_refused():
-    stream = TextStream(lambda ids: "".join(map(str, ids[::-1])), MASK, [EOS], [])
+    stream = IncrementalDetokenizer(lambda ids: "".join(map(str, ids[::-1])), MASK, [EOS], [])
     stream.advance([1, MASK])
     with pytest.raises(ValueError, match="does not go on"):
         stream.advance([1, 2])

@@ -17,7 +17,7 @@ from lopa_ray.conformance import Case, Verdict, read_cases, replay
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model.parallel import cut, part
+from lopa_ray.model.tensor_parallel import cut, part
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
 

@@ -12,7 +12,7 @@ from cluster.serving.http.access_log import Record, log_failure
 from cluster.serving.http.body import ClientGoneError
 from cluster.serving.messages import Accepted, Backend, Message
 from cluster.serving.openai.errors import ApiError, api_error
-from cluster.serving.openai.field_names import Words
+from cluster.serving.openai.field_names import FieldNames
 from cluster.serving.openai.response_builder import Reply
 from cluster.serving.openai.response_models import dumps
 from lopa_ray.errors import PromptError, SettingsError
@@ -37,7 +37,7 @@ class Answer:
 
     backend: Backend
     reply: Reply
-    words: Words
+    words: FieldNames
     record: Record
     running: set[str]
     """Ids of the requests that are being answered."""

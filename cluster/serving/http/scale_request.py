@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cluster.serving.openai.request_model import Part
+from cluster.serving.openai.request_model import RequestModel
 
 MOST_WORKERS = 1024
 """Each of them is an actor that waits for its place, if there is none."""
 
 
-class ScaleRequest(Part):
+class ScaleRequest(RequestModel):
     """How many branch workers each group of a model should have."""
 
     num_workers: int = Field(ge=1, le=MOST_WORKERS)

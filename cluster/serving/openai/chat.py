@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from cluster.serving.messages import Finished, Piece, Prompt, TokenLogprob
 from cluster.serving.openai.errors import bad_value, show
 from cluster.serving.openai.generation_request import GenerationRequest
-from cluster.serving.openai.request_model import LARGEST, Part
+from cluster.serving.openai.request_model import LARGEST, RequestModel
 from cluster.serving.openai.response_builder import Reply, finite
 from cluster.serving.openai.response_models import (
     AssistantMessage,
@@ -26,7 +26,7 @@ from cluster.serving.openai.response_models import (
 )
 
 
-class TextPart(Part):
+class TextPart(RequestModel):
     """A piece of a message's text."""
 
     type: Literal["text"]
@@ -42,7 +42,7 @@ def _parts(value: Any) -> Any:
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
-class ChatMessage(Part):
+class ChatMessage(RequestModel):
     """A message of a chat. Clients hand answers back with all their empty fields."""
 
     off: ClassVar[Mapping[str, tuple[Any, ...]]] = {

@@ -15,7 +15,7 @@ _SETTINGS = re.compile(r"\b(max_new_tokens|top_logprobs|guided_json|guided_regex
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class FieldNames:
     """One request's."""
 
     prompt: str

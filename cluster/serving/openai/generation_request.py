@@ -10,9 +10,9 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from cluster.serving.messages import Prompt
 from cluster.serving.openai.errors import show
-from cluster.serving.openai.field_names import Words
+from cluster.serving.openai.field_names import FieldNames
 from cluster.serving.openai.lopa_options import DECODE_KEYS, OPENAI_NAMES, LopaOptions
-from cluster.serving.openai.request_model import LARGEST, Part
+from cluster.serving.openai.request_model import LARGEST, RequestModel
 from cluster.serving.openai.structured_output import StructuredRequest
 from lopa_ray.config.generation_settings import GUIDED
 
@@ -29,7 +29,7 @@ Stop: TypeAlias = Annotated[
 ]
 
 
-class StreamOptions(Part):
+class StreamOptions(RequestModel):
     """How a stream looks."""
 
     off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -140,13 +140,13 @@ class GenerationRequest(StructuredRequest, ABC):
     lopa: LopaOptions | None = None
     """Decode settings, and what OpenAI's API has no word for."""
 
-    def words(self) -> Words:
+    def words(self) -> FieldNames:
         """How this request names what a group may refuse."""
         pattern = next(iter(self.guides()), None)
         fields = {name: name for name in OPENAI_NAMES} | {name: f"lopa.{name}" for name in DECODE_KEYS}
         fields |= {"max_new_tokens": self.length_field, "top_logprobs": self.listing_field}
         fields |= {name: pattern for name in GUIDED if pattern is not None}
-        return Words(self.prompt_field, fields, pattern)
+        return FieldNames(self.prompt_field, fields, pattern)
 
     prompt_field: ClassVar[str]
     """What has the prompt."""

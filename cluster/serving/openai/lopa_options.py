@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import PydanticCustomError
 
 from cluster.serving.openai.errors import show
-from cluster.serving.openai.request_model import LARGEST, Part, unknown
+from cluster.serving.openai.request_model import LARGEST, RequestModel, unknown
 from lopa_ray.config.decoder_settings import DECODER_SETTINGS
 
 OPENAI_NAMES = {
@@ -36,7 +36,7 @@ LONGEST = 100
 """Characters of a decode setting; a refusal shows what it got."""
 
 
-class LopaOptions(Part):
+class LopaOptions(RequestModel):
     """Settings of diffusion decoding, and of how its result is told. The group checks decode settings,
     since they have to fit the decoder and its defaults."""
 

@@ -19,7 +19,7 @@ MOST_ERRORS = 1000
 """To list more takes longer than others want to wait."""
 
 
-class Part(BaseModel):
+class RequestModel(BaseModel):
     """An object in a request. Types are not converted, null is the same as not given."""
 
     model_config = ConfigDict(
@@ -78,7 +78,7 @@ def _same(value: Any, neutral: Any) -> bool:
     return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
 
 
-def _refusal(error: ValidationError, model: type[Part]) -> ApiError:
+def _refusal(error: ValidationError, model: type[RequestModel]) -> ApiError:
     if error.error_count() > MOST_ERRORS:
         message = f"got {error.error_count()} wrong or unknown values; send fields that /docs describes"
         return ApiError(400, message, "invalid_value")

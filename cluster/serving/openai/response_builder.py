@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cluster.serving.messages import Accepted, Figures, Finished, Job, Message, Picture, Piece
+from cluster.serving.messages import Accepted, CanvasSnapshot, Finished, Job, Message, Piece, RequestStats
 from cluster.serving.openai.errors import ApiError
 from cluster.serving.openai.response_models import (
     Canvas,
@@ -16,8 +16,8 @@ from cluster.serving.openai.response_models import (
     CanvasCell,
     CanvasNote,
     ChoiceCost,
-    Object,
     RequestCost,
+    ResponseModel,
     Trace,
     Usage,
 )
@@ -69,7 +69,7 @@ class Reply(ABC):
                 yield from self._chunks(self.opening(index))
         elif isinstance(message, Piece):
             yield from self._chunks(self.growth(message))
-        elif isinstance(message, Picture):
+        elif isinstance(message, CanvasSnapshot):
             yield self._chunk([], lopa=CanvasNote(canvas=_canvas(message)))
         elif message.finish_reason is not None:
             yield from self._chunks(self.closing(message, choice_cost(message.figures)))
@@ -87,27 +87,27 @@ class Reply(ABC):
         return self._completion()
 
     @abstractmethod
-    def opening(self, index: int) -> Object | None:
+    def opening(self, index: int) -> ResponseModel | None:
         """A choice's first chunk, if it has one before its text."""
 
     @abstractmethod
-    def growth(self, piece: Piece) -> Object:
+    def growth(self, piece: Piece) -> ResponseModel:
         """What a piece adds to its choice."""
 
     @abstractmethod
-    def closing(self, finished: Finished, cost: ChoiceCost) -> Object:
+    def closing(self, finished: Finished, cost: ChoiceCost) -> ResponseModel:
         """A choice's last chunk."""
 
     @abstractmethod
-    def choice(self, finished: Finished, cost: ChoiceCost) -> Object:
+    def choice(self, finished: Finished, cost: ChoiceCost) -> ResponseModel:
         """A whole choice."""
 
     @abstractmethod
-    def chunk(self, **fields: Any) -> Object:
+    def chunk(self, **fields: Any) -> ResponseModel:
         """An event."""
 
     @abstractmethod
-    def completion(self, **fields: Any) -> Object:
+    def completion(self, **fields: Any) -> ResponseModel:
         """The answer."""
 
     def _check_finished(self) -> None:
@@ -133,11 +133,11 @@ class Reply(ABC):
             **self._envelope, choices=choices, usage=self._usage(), lopa=self._cost()
         ).plain()
 
-    def _chunks(self, choice: Object | None) -> Iterator[dict[str, Any]]:
+    def _chunks(self, choice: ResponseModel | None) -> Iterator[dict[str, Any]]:
         if choice is not None:
             yield self._chunk([choice])
 
-    def _chunk(self, choices: Sequence[Object], **fields: Any) -> dict[str, Any]:
+    def _chunk(self, choices: Sequence[ResponseModel], **fields: Any) -> dict[str, Any]:
         usage = {"usage": None} if self._include_usage else {}
         return self.chunk(**{**self._envelope, "choices": choices, **usage, **fields}).plain()
 
@@ -166,7 +166,7 @@ class Reply(ABC):
         )
 
 
-def choice_cost(figures: Figures) -> ChoiceCost:
+def choice_cost(figures: RequestStats) -> ChoiceCost:
     """What one choice cost."""
     return ChoiceCost(
         steps=figures.steps,
@@ -186,7 +186,7 @@ def finite(logprob: float) -> float:
     return max(logprob, NEVER)
 
 
-def _canvas(picture: Picture) -> Canvas:
+def _canvas(picture: CanvasSnapshot) -> Canvas:
     return Canvas(
         choice=picture.choice,
         step=picture.step,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 FinishReason: TypeAlias = Literal["stop", "length"]
 
 
-class Object(BaseModel):
+class ResponseModel(BaseModel):
     """Base of what is sent."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -28,7 +28,7 @@ def dumps(value: Any) -> bytes:
     return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-class Usage(Object):
+class Usage(ResponseModel):
     """Tokens of a request; a prompt counts once, however many choices it has."""
 
     prompt_tokens: int
@@ -36,7 +36,7 @@ class Usage(Object):
     total_tokens: int
 
 
-class Cost(Object):
+class Cost(ResponseModel):
     """What a choice cost, or all of a request's choices together."""
 
     steps: int
@@ -62,7 +62,7 @@ class ChoiceCost(Cost):
     """Sent again as the request's `seed`, with n = 1, it gives this choice."""
 
 
-class Trace(Object):
+class Trace(ResponseModel):
     """Steps in Chrome's trace format."""
 
     traceEvents: list[dict[str, Any]]  # noqa: N815 - Chrome's name
@@ -75,7 +75,7 @@ class RequestCost(Cost):
     """If it was asked for."""
 
 
-class CanvasCell(Object):
+class CanvasCell(ResponseModel):
     """A position of the canvas."""
 
     t: str
@@ -84,7 +84,7 @@ class CanvasCell(Object):
     """The step that decided it; 0 while it is masked."""
 
 
-class CanvasBranch(Object):
+class CanvasBranch(ResponseModel):
     """An evaluated branch."""
 
     name: str
@@ -95,7 +95,7 @@ class CanvasBranch(Object):
     """The highest wins. Null if it has none."""
 
 
-class Canvas(Object):
+class Canvas(ResponseModel):
     """A choice after one of its steps."""
 
     choice: int
@@ -108,13 +108,13 @@ class Canvas(Object):
     """Index into `branches`."""
 
 
-class CanvasNote(Object):
+class CanvasNote(ResponseModel):
     """The `lopa` object of a chunk that shows the canvas; such a chunk has no choices."""
 
     canvas: Canvas
 
 
-class Envelope(Object):
+class Envelope(ResponseModel):
     """What every completion, and every chunk of one, begins with."""
 
     id: str
@@ -123,7 +123,7 @@ class Envelope(Object):
     system_fingerprint: str
 
 
-class TopLogprob(Object):
+class TopLogprob(ResponseModel):
     """A likely token."""
 
     token: str
@@ -137,14 +137,14 @@ class ChatLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(Object):
+class ChatLogprobs(ResponseModel):
     """Log-probabilities of a chat completion's tokens."""
 
     content: list[ChatLogprob]
     refusal: None
 
 
-class AssistantMessage(Object):
+class AssistantMessage(ResponseModel):
     """An answer."""
 
     role: Literal["assistant"]
@@ -152,7 +152,7 @@ class AssistantMessage(Object):
     refusal: None
 
 
-class ChatChoice(Object):
+class ChatChoice(ResponseModel):
     """A finished choice."""
 
     index: int
@@ -172,7 +172,7 @@ class ChatCompletion(Envelope):
     lopa: RequestCost
 
 
-class ChatDelta(Object):
+class ChatDelta(ResponseModel):
     """What a chunk adds to a message: all of it in the first, text in the next ones, nothing in the last."""
 
     role: Literal["assistant"] | None = None
@@ -180,7 +180,7 @@ class ChatDelta(Object):
     refusal: None = None
 
 
-class ChatChunkChoice(Object):
+class ChatChunkChoice(ResponseModel):
     """What a chunk adds to a choice."""
 
     index: int
@@ -200,7 +200,7 @@ class ChatChunk(Envelope):
     lopa: RequestCost | CanvasNote | None = None
 
 
-class TextLogprobs(Object):
+class TextLogprobs(ResponseModel):
     """Log-probabilities of a text completion's tokens, one entry per token in each list."""
 
     tokens: list[str]
@@ -211,7 +211,7 @@ class TextLogprobs(Object):
     """Characters of the answer in front of the token."""
 
 
-class TextChoice(Object):
+class TextChoice(ResponseModel):
     """A finished choice, or in a stream what a chunk adds to it."""
 
     index: int
@@ -241,7 +241,7 @@ class CompletionChunk(Envelope):
     lopa: RequestCost | CanvasNote | None = None
 
 
-class ErrorDetail(Object):
+class ErrorDetail(ResponseModel):
     """What went wrong."""
 
     message: str
@@ -252,7 +252,7 @@ class ErrorDetail(Object):
     code: str
 
 
-class ErrorObject(Object):
+class ErrorObject(ResponseModel):
     """An error, as a response's body or as an event of a stream."""
 
     error: ErrorDetail
@@ -260,7 +260,7 @@ class ErrorObject(Object):
     """What was decided by the deadline, if `lopa.partial` asked for it."""
 
 
-class ModelCard(Object):
+class ModelCard(ResponseModel):
     """A model that is served."""
 
     id: str
@@ -269,14 +269,14 @@ class ModelCard(Object):
     owned_by: str
 
 
-class ModelList(Object):
+class ModelList(ResponseModel):
     """The models that are served."""
 
     object: Literal["list"]
     data: list[ModelCard]
 
 
-class CancelledRequest(Object):
+class CancelledRequest(ResponseModel):
     """A request that was ended."""
 
     id: str
@@ -284,7 +284,7 @@ class CancelledRequest(Object):
     cancelled: bool
 
 
-class WorkersOfGroup(Object):
+class WorkersOfGroup(ResponseModel):
     """The branch workers of one decode group."""
 
     workers: int
@@ -297,7 +297,7 @@ class WorkersOfGroup(Object):
     """Why the last attempt to get another one failed."""
 
 
-class ModelWorkers(Object):
+class ModelWorkers(ResponseModel):
     """The branch workers of a model's decode groups."""
 
     object: Literal["model.workers"]
@@ -305,7 +305,7 @@ class ModelWorkers(Object):
     groups: list[WorkersOfGroup]
 
 
-class GroupHealth(Object):
+class GroupHealth(ResponseModel):
     """How a model's decode groups are doing."""
 
     model: str
@@ -313,14 +313,14 @@ class GroupHealth(Object):
     replicas: int
 
 
-class Health(Object):
+class Health(ResponseModel):
     """How the decode groups are doing."""
 
     status: Literal["ok"]
     groups: list[GroupHealth]
 
 
-class Version(Object):
+class Version(ResponseModel):
     """The version of lopa-ray."""
 
     version: str

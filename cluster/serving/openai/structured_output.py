@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from cluster.serving.openai.errors import bad_value, show
-from cluster.serving.openai.request_model import Part
+from cluster.serving.openai.request_model import RequestModel
 
 ANY_OBJECT = '{"type": "object"}'
 """The schema of what asks for JSON alone."""
@@ -32,7 +32,7 @@ Schema: TypeAlias = Annotated[
 Choices: TypeAlias = Annotated[list[str], Field(min_length=1)]
 
 
-class NamedSchema(Part):
+class NamedSchema(RequestModel):
     """OpenAI's wrapping of a JSON schema."""
 
     name: str | None = None
@@ -48,7 +48,7 @@ class NamedSchema(Part):
     """Accepted, and not used: answers are always valid."""
 
 
-class ResponseFormat(Part):
+class ResponseFormat(RequestModel):
     """OpenAI's way to ask."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -71,7 +71,7 @@ class ResponseFormat(Part):
         return ANY_OBJECT if self.type == "json_object" else None
 
 
-class StructuredOutputs(Part):
+class StructuredOutputs(RequestModel):
     """vLLM's way to ask. One of its fields."""
 
     off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -96,7 +96,7 @@ class StructuredOutputs(Part):
     """The answer is one of these."""
 
 
-class StructuredRequest(Part):
+class StructuredRequest(RequestModel):
     """The fields that ask for structured output. At most one may be given."""
 
     off: ClassVar[Mapping[str, tuple[Any, ...]]] = {

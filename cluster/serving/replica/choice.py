@@ -9,17 +9,17 @@ from typing import Any
 
 from cluster.report import branch_name
 from cluster.serving.messages import (
+    BranchView,
+    CanvasSnapshot,
     Cell,
-    Figures,
     Finished,
     Job,
     Message,
-    Picture,
     Piece,
-    Racer,
+    RequestStats,
     TokenLogprob,
 )
-from cluster.serving.replica.detokenizer import TextStream
+from cluster.serving.replica.detokenizer import IncrementalDetokenizer
 from lopa_ray.decoding.result import Answer, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.plan import Decision, FinishReason, Plan, StepOutcome, StepTiming
@@ -47,7 +47,9 @@ class Choice:
         self._tokenizer = require_tokenizer(tokenizer)
         settings, vocabulary = session.settings, session.vocabulary
         self._answer = Answer(len(session.prompt), settings, session.ends, keep_trace=False)
-        self._stream = TextStream(self._tokenizer.decode, vocabulary.mask_token_id, session.ends, job.stop)
+        self._stream = IncrementalDetokenizer(
+            self._tokenizer.decode, vocabulary.mask_token_id, session.ends, job.stop
+        )
         self._echo = ""
         self._decisions: dict[int, Decision] = {}
         self._decided_in: dict[int, int] = {}
@@ -145,12 +147,12 @@ class Choice:
             }  # fmt: skip
             at += spent[phase]
 
-    def _figures(self) -> Figures:
+    def _figures(self) -> RequestStats:
         now = time.monotonic()
         answer, settings = self._answer, self.session.settings
         decided = self._stream.decided(answer.canvas)
         ended = not self._stream.stopped and self.session.ended(answer.canvas[decided : decided + 1])
-        return Figures(
+        return RequestStats(
             steps=answer.steps,
             forwards=answer.forwards,
             tokens=decided + ended,
@@ -163,7 +165,7 @@ class Choice:
 
     # Pictures
 
-    def _picture(self, step: TraceStep, now: float) -> Picture:
+    def _picture(self, step: TraceStep, now: float) -> CanvasSnapshot:
         cells = tuple(
             Cell(self._tokenizer.token_text(token), self._decided_in[at])
             if at in self._decided_in
@@ -171,10 +173,10 @@ class Choice:
             for at, token in enumerate(step.canvas)
         )
         racers = tuple(
-            Racer(branch_name(step, at), self._tried(branch.fills), branch.confidence)
+            BranchView(branch_name(step, at), self._tried(branch.fills), branch.confidence)
             for at, branch in enumerate(step.branches)
         )
-        return Picture(self.index, step.step, cells, racers, step.winner, now - self.arrived)
+        return CanvasSnapshot(self.index, step.step, cells, racers, step.winner, now - self.arrived)
 
     def _tried(self, fills: Sequence[tuple[int, int]]) -> str:
         prompt = len(self.session.prompt)

@@ -25,7 +25,7 @@ class TextPiece:
     tokens: int
 
 
-class TextStream:
+class IncrementalDetokenizer:
     """The text of one choice as it becomes final. Joined, the pieces are `text`."""
 
     def __init__(self, decode: Decode, mask_token_id: int, ends: Sequence[int], stop: Sequence[str]) -> None:

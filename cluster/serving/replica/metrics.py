@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
-from actors.clients import StepEvents
+from actors.client_streams import StepEvents
 from actors.master import MasterStatus
 from cluster.serving.messages import Finished
 

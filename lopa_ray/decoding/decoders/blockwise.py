@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa_ray.constraints.constraint import ChoiceSets, Fit
+from lopa_ray.constraints.constraint import ChoiceSets, ConstraintState
 from lopa_ray.decoding.branching import Fork, Score, admit, forced, scores_by_position
 from lopa_ray.decoding.lookahead import Lookahead, adopted
 from lopa_ray.decoding.session import DecodeSession
@@ -88,7 +88,7 @@ class BlockwiseSession(DecodeSession):
     def _still_masked(self, scores: dict[int, Score]) -> list[int]:
         return [p for p in scores if self._ids[p] == self.vocabulary.mask_token_id]
 
-    def _fit_of(self, fork: Fork | None) -> Fit | None:
+    def _fit_of(self, fork: Fork | None) -> ConstraintState | None:
         fit = self._fit(self.generated)
         if fit is not None and fork is not None:
             fit.put(*fork.decision.fill)
@@ -146,7 +146,7 @@ class BlockwiseSession(DecodeSession):
         for decision in decisions:
             self._ids[decision.position] = decision.token
 
-    def _fill(self, scores: dict[int, Score], fit: Fit | None) -> tuple[Decision, ...]:
+    def _fill(self, scores: dict[int, Score], fit: ConstraintState | None) -> tuple[Decision, ...]:
         """Fill what the rule chooses and a constraint admits, and what a constraint leaves no choice about."""
         chosen = set(self._chosen(scores)) if scores else set()
         chosen.update(p for p in scores if forced(fit, p))

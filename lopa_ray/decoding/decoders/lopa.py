@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lopa_ray.config.decoder_settings import BlockSettings
-from lopa_ray.constraints.constraint import ChoiceSets, Fit
+from lopa_ray.constraints.constraint import ChoiceSets, ConstraintState
 from lopa_ray.decoding.branching import Fork, anchor_fills, scores_by_position
 from lopa_ray.decoding.canvas import BlockState, Canvas
 from lopa_ray.decoding.lookahead import Lookahead, adopted
@@ -27,7 +27,7 @@ class Candidate:
 
     fork: Fork | None
     canvas: Canvas
-    fit: Fit | None
+    fit: ConstraintState | None
 
 
 class LopaSession(DecodeSession):

@@ -13,20 +13,20 @@ import torch
 
 from lopa_ray.model.weights import Weights
 
-Parcel: TypeAlias = list[tuple[str, torch.dtype, tuple[int, ...], npt.NDArray[np.uint8]]]
+WeightChunk: TypeAlias = list[tuple[str, torch.dtype, tuple[int, ...], npt.NDArray[np.uint8]]]
 """Some parameters: name, type, shape and bytes."""
 
-PARCEL_BYTES = 64 * 2**20
+CHUNK_BYTES = 64 * 2**20
 """A parcel is as small as it can be from here on: the store's objects are few, and packing takes little memory."""
 
 
-def pack(weights: Weights) -> Iterator[Parcel]:
+def pack(weights: Weights) -> Iterator[WeightChunk]:
     """Weights on the CPU as parcels for the object store."""
-    parcel: Parcel = []
+    parcel: WeightChunk = []
     for name, tensor in weights:
         raw = tensor.contiguous().view(-1).view(torch.uint8).numpy()
         parcel.append((name, tensor.dtype, tuple(tensor.shape), raw))
-        if sum(entry[-1].nbytes for entry in parcel) >= PARCEL_BYTES:
+        if sum(entry[-1].nbytes for entry in parcel) >= CHUNK_BYTES:
             yield parcel
             parcel = []
     if parcel:
@@ -36,7 +36,7 @@ def pack(weights: Weights) -> Iterator[Parcel]:
 def unpack(parcels: Sequence[Any]) -> Weights:
     """Weights that lie in the object store of this node, where they stay: read-only, and shared by all who map them."""
     for parcel in parcels:
-        content: Parcel = ray.get(parcel)
+        content: WeightChunk = ray.get(parcel)
         for name, dtype, shape, raw in content:
             with warnings.catch_warnings():
                 # That it cannot be written to is what is wanted.

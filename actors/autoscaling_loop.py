@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 
-from actors.crew import Crew
+from actors.group_membership import GroupMembership
 from lopa_ray.config.scaling_settings import ScalingSettings
 from lopa_ray.scheduling.autoscaler import Autoscaler, LoadMeter
 from lopa_ray.scheduling.scheduler import Scheduler
@@ -14,10 +14,10 @@ from lopa_ray.scheduling.scheduler import Scheduler
 logger = logging.getLogger("lopa.group")
 
 
-class LoadFollower:
+class AutoscalingLoop:
     """Between an `Autoscaler`, which decides, and the crew that it decides about. `meter` is told of every step."""
 
-    def __init__(self, settings: ScalingSettings, crew: Crew, scheduler: Scheduler) -> None:
+    def __init__(self, settings: ScalingSettings, crew: GroupMembership, scheduler: Scheduler) -> None:
         """Begins with as many workers as the crew should have by now. Needs a running event loop."""
         self._settings = settings
         self._crew = crew

@@ -40,7 +40,7 @@ class _Batch:
     states: dict[int, bytes] = field(default_factory=dict)
 
 
-class Clients:
+class ClientStreams:
     """Submits requests to a scheduler, and hands out their events."""
 
     def __init__(self, scheduler: Scheduler, on_arrival: Callable[[], None], *, journaled: bool) -> None:

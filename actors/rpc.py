@@ -23,7 +23,7 @@ _NO_MEMORY = re.compile("out of memory|(allocate|enough) memory", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class RPCBatch:
     """By worker, in order of rank: a call per shard, or one task that waits for all of them."""
 
     answers: dict[WorkerHandle, tuple[Any, ...]]
@@ -35,10 +35,10 @@ class Calls:
         return [worker for worker, each in self.exports.items() if not all(map(_is_done, each))]
 
 
-class Waiting:
+class PendingRPCs:
     """Waiting for calls. To be made inside the event loop."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: RPCBatch) -> None:
         self._tasks = {worker: tuple(map(_as_future, each)) for worker, each in calls.answers.items()}
 
     async def settle(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from actors.clients import StepEvents
+from actors.client_streams import StepEvents
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import EngineEvent
 from lopa_ray.errors import LopaError, WorkerLostError
@@ -24,7 +24,7 @@ def not_replaced(loss: WorkerLostError, why: Exception, within: float) -> Worker
     return WorkerLostError(f"{loss}; no other group could take over: {reason} (see group.resume_timeout_s)")
 
 
-class Journals:
+class ClientJournals:
     """One client's unfinished requests, by its own numbers."""
 
     def __init__(self) -> None:

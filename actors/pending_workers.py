@@ -20,7 +20,7 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 20.0
 
 
-class Recruits:
+class PendingWorkers:
     """Hires workers until as many are on their way as are wanted. Failures are tried again, a few times."""
 
     def __init__(

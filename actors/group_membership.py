@@ -8,14 +8,14 @@ from ray.util.placement_group import PlacementGroup
 
 from actors.branch_pool import BranchPool
 from actors.branch_worker import RunnerFactory, WorkerInfo
-from actors.recruits import Recruits
+from actors.pending_workers import PendingWorkers
 from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.scheduling.recovery import recover
 from lopa_ray.scheduling.scheduler import Scheduler
 
 
-class Crew:
+class GroupMembership:
     """The workers of a group (`pool`), those to come, and how many there should be."""
 
     def __init__(
@@ -31,7 +31,9 @@ class Crew:
         """How many there should be."""
         self._on_change = on_change
         pool = self.pool
-        self._recruits = Recruits(pool.hire, pool.fire, pool.load, config.group.start_timeout_s, on_change)
+        self._recruits = PendingWorkers(
+            pool.hire, pool.fire, pool.load, config.group.start_timeout_s, on_change
+        )
 
     async def start(self) -> WorkerInfo:
         """Raises what `BranchPool.start` raises."""

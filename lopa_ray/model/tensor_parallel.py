@@ -20,7 +20,7 @@ from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.family import fused_rows
 
 
-class Parallel(Protocol):
+class TensorParallelGroup(Protocol):
     """A shard's place among those of its model. All of them make the same calls, in the same order."""
 
     @property
@@ -43,7 +43,7 @@ class Parallel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class SingleShard:
     """The one shard of a model that is not cut."""
 
     rank: int = 0
@@ -58,13 +58,13 @@ class Alone:
         return x[None]
 
 
-ALONE = Alone()
+SINGLE_SHARD = SingleShard()
 
 
 class SummedLinear(nn.Linear):
     """A linear layer without bias, of whose inputs each shard has a part: x [R, I / size] → [R, O]."""
 
-    def __init__(self, inputs: int, outputs: int, parallel: Parallel) -> None:
+    def __init__(self, inputs: int, outputs: int, parallel: TensorParallelGroup) -> None:
         super().__init__(inputs, outputs, bias=False)
         self._parallel = parallel
 

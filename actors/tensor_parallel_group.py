@@ -6,19 +6,22 @@ import torch
 from ray.util import collective
 from torch import Tensor
 
-from actors.channel import Channel
-from actors.elastic_group import Membership
+from actors.collective_handle import CollectiveHandle
+from actors.elastic_group import Rendezvous
 
 
-class ShardGroup:
-    """A `Parallel` whose connections are made anew for each epoch. All methods but `leave` raise TransferError."""
+class RayTensorParallelGroup:
+    """A `TensorParallelGroup` over Ray collectives, made anew for each epoch.
+
+    All methods but `leave` raise TransferError.
+    """
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self._channel = Channel()
+        self._channel = CollectiveHandle()
 
-    def join(self, membership: Membership) -> None:
+    def join(self, membership: Rendezvous) -> None:
         """Enter an epoch; leaves the one before."""
         self._channel.join(membership)
 
@@ -27,7 +30,7 @@ class ShardGroup:
         self._channel.leave()
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """See `Parallel`."""
+        """See `TensorParallelGroup`."""
         if self.size > 1:
             x = x.contiguous()
             with self._channel.group("the shards of a worker lost touch") as group:
@@ -35,7 +38,7 @@ class ShardGroup:
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """See `Parallel`."""
+        """See `TensorParallelGroup`."""
         if self.size == 1:
             return x[None]
         gathered = x.new_empty(self.size, *x.shape)

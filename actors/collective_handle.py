@@ -8,18 +8,18 @@ from contextlib import contextmanager
 from ray.util import collective
 from ray.util.collective.types import Backend
 
-from actors.elastic_group import BACKEND, Membership, register
+from actors.elastic_group import BACKEND, Rendezvous, register
 from lopa_ray.errors import TransferError
 
 
-class Channel:
+class CollectiveHandle:
     """At most one group at a time. One that fails is dropped, so that its other members fail at once as well."""
 
     def __init__(self) -> None:
         register()
-        self._membership: Membership | None = None
+        self._membership: Rendezvous | None = None
 
-    def join(self, membership: Membership) -> None:
+    def join(self, membership: Rendezvous) -> None:
         """Build the epoch's group; all its members must do so at about the same time. One alone needs none.
 
         Raises TransferError if a peer does not.
