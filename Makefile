@@ -56,7 +56,7 @@ test-long: dev
 	@$(BIN)/python -m pytest -m long --timeout 7200 -v $(PYTEST_ARGS)
 
 test-gpu: dev
-	@PYTHONPATH=.:tests $(BIN)/python tests/record_gpu_run.py $(PYTEST_ARGS)
+	@PYTHONPATH=.:tests $(BIN)/python tests/record/gpu_run.py $(PYTEST_ARGS)
 
 format: dev
 	@$(BIN)/ruff check --fix --quiet .

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from groups import MODEL, PROMPTS, SETTINGS
-from workers import MODELS
 
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_model
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.quantized import int8_matmul
+from support.groups import MODEL, PROMPTS, SETTINGS
+from support.paths import MODELS
 
 pytestmark = pytest.mark.gpu
 

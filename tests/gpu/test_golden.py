@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from shards import engine_in_two_shards
 
 from lopa_ray.conformance import read_cases, replay
 from lopa_ray.conformance.replay import EngineFactory
 from lopa_ray.engine.local import LocalEngine
+from support.paths import GOLDEN
+from support.thread_shards import engine_in_two_shards
 
 pytestmark = pytest.mark.gpu
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 FILES = {
     "lopa_cases": 85,
     "lora_cases": 6,
@@ -26,7 +25,7 @@ FILES = {
     "sdar/sdar_generate_cases": 48,
     "sdar/sdar_entropy_bounded_cases": 3,
 }
-"""Cases that pass on the CPU; `tests/unit/test_golden.py` says of the others why they are not supported."""
+"""Cases that pass on the CPU; `tests/unit/conformance/test_golden.py` says of the others why they are not supported."""
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import ray
 import torch
-from groups import PROMPTS, SETTINGS, config
 
 from actors.engine import RayEngine
 from lopa_ray.engine.local import LocalEngine
+from support.groups import PROMPTS, SETTINGS, config
 
 pytestmark = pytest.mark.gpu
 

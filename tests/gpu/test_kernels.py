@@ -6,9 +6,9 @@ import importlib.util
 
 import pytest
 import torch
-from kernel_contract import check_kernel
 
 from lopa_ray.execution.attention_kernels import TOLERANCE
+from support.kernel_contract import check_kernel
 
 pytestmark = pytest.mark.gpu
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,10 +11,11 @@ import torch
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.device import DEVICES
+from support.paths import GOLDEN
 
 pytestmark = pytest.mark.gpu
 
-SDAR_4B = Path(__file__).parents[1] / "golden" / "published" / "sdar-4b-chat"
+SDAR_4B = GOLDEN / "published" / "sdar-4b-chat"
 
 
 @pytest.fixture(scope="module", params=DEVICES["cuda"].attention)

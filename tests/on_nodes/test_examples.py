@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from ray_nodes import environment
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from support.paths import ROOT
+from support.ray_nodes import environment
+
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from ray_nodes import told_by
+
+from support.ray_nodes import told_by
 
 ROUNDS = 6
 """Nine requests each."""

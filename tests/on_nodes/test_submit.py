@@ -11,14 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from groups import MODEL
-from ray_nodes import Head, head
-from served import wait_until
 
 from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
-
-ROOT = Path(__file__).parents[2]
+from support.groups import MODEL
+from support.paths import ROOT
+from support.ray_nodes import Head, head
+from support.server_process import wait_until
 
 RAY = str(Path(sys.executable).parent / "ray")
 

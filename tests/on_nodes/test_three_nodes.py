@@ -6,7 +6,8 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from ray_nodes import told_by
+
+from support.ray_nodes import told_by
 
 ROUNDS = {"workers": 6, "master": 6}
 """Nodes lost; nine requests each."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_nodes import end, environment, head, start_node
-from slow_link import ADDRESSES, SlowLink
 
-TESTS = Path(__file__).parents[1]
+from support.paths import PROGRAMS
+from support.ray_nodes import end, environment, head, start_node
+from support.slow_link import ADDRESSES, SlowLink
 
 NODE = "--num-cpus=1 --object-store-memory=100000000"
 
@@ -26,7 +26,7 @@ DELAYS_MS = [0.0, 1.0, 5.0, 20.0]
 def decode(address: str, prefix: list[str]) -> dict[str, Any]:
     """Two workers, one on each node."""
     done = subprocess.run(
-        [*prefix, sys.executable, str(TESTS / "spread_group.py"), address, "2"],
+        [*prefix, sys.executable, str(PROGRAMS / "spread_group.py"), address, "2"],
         env=environment(),
         capture_output=True,
         text=True,

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 import ray
-from groups import config
-from trials import Oracle
+
+from support.groups import config
+from support.trials import Oracle
 
 
 @pytest.fixture(scope="session", autouse=True)

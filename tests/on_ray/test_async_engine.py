@@ -10,7 +10,6 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 import ray
-from groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config
 
 from actors.async_engine import AsyncRayEngine
 from actors.branch_worker import RunnerFactory, default_runner
@@ -20,6 +19,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerError, WorkerLostError
+from support.groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config
 
 LONG = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
 

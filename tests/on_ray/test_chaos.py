@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from trials import WORKERS, Oracle, Trial, actor_pids, end, fated
+
+from support.trials import WORKERS, Oracle, Trial, actor_pids, end, fated
 
 ROUNDS = 6
 """Each loses workers at a random step of at least nine requests."""

@@ -11,9 +11,6 @@ from pathlib import Path
 import pytest
 import ray
 import torch
-from groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config, overflowing
-from marks import also_long
-from trials import PATIENCE_S, actor_pids, end
 
 from actors.engine import RayEngine
 from lopa_ray.config.config import Config
@@ -28,6 +25,9 @@ from lopa_ray.errors import (
     WorkerError,
     WorkerLostError,
 )
+from support.groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config, overflowing
+from support.marks import also_long
+from support.trials import PATIENCE_S, actor_pids, end
 
 
 def wait_until_gone() -> None:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from groups import PROMPTS, SETTINGS, config
 
 from actors.engine import RayEngine
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError
+from support.groups import PROMPTS, SETTINGS, config
 
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     "1 worker": {"group": {"num_workers": 1}},

@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 import psutil
-from groups import MODEL
+
+from support.groups import MODEL
 
 
 def descendants(pid: int) -> list[psutil.Process]:

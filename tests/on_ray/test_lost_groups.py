@@ -12,9 +12,6 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from fates import FaultInjection
-from groups import PROMPTS, SETTINGS, config
-from trials import PATIENCE_S, WORKERS, Oracle, actor_pids, end, fated
 
 from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
@@ -23,6 +20,9 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerLostError
 from lopa_ray.protocol.plan import StepOutcome
+from support.fault_injection import FaultInjection
+from support.groups import PROMPTS, SETTINGS, config
+from support.trials import PATIENCE_S, WORKERS, Oracle, actor_pids, end, fated
 
 Request = tuple[int, str]
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fates import FaultInjection
-from marks import also_long
-from trials import WORKERS, Oracle, Trial, actor_pids, end, fated
+
+from support.fault_injection import FaultInjection
+from support.marks import also_long
+from support.trials import WORKERS, Oracle, Trial, actor_pids, end, fated
 
 
 @pytest.fixture(scope="module")

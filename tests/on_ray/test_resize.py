@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import ray
-from groups import config
-from trials import PATIENCE_S, Oracle, Trial, actor_pids, end
 
 import actors.pending_workers
 from actors.async_engine import AsyncRayEngine
@@ -19,6 +17,8 @@ from actors.engine import RayEngine
 from actors.pending_workers import PendingWorkers
 from actors.worker_handle import WorkerHandle
 from lopa_ray.errors import SettingsError, WorkerLostError
+from support.groups import config
+from support.trials import PATIENCE_S, Oracle, Trial, actor_pids, end
 
 
 def test_one_to_four_to_two_to_one_while_decoding(oracle: Oracle) -> None:

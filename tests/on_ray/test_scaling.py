@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from groups import config
-from trials import PATIENCE_S, Oracle, Trial
 
 from actors.engine import RayEngine
 from lopa_ray.errors import SettingsError
+from support.groups import config
+from support.trials import PATIENCE_S, Oracle, Trial
 
 SCALING = {
     "max_workers": 3,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from groups import config
 
 from actors.engine import RayEngine
 from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
+from support.groups import config
 
 REQUESTS = 400
 

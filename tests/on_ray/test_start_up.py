@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from groups import config
 from ray.exceptions import ObjectLostError
-from trials import Oracle, Trial
 
 from actors import node_weights
 from actors.branch_worker import default_runner
@@ -23,6 +21,8 @@ from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
+from support.groups import config
+from support.trials import Oracle, Trial
 
 
 @dataclass(frozen=True)

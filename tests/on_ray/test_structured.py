@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from groups import config
 
 from actors.engine import RayEngine
 from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
 from lopa_ray.engine.local import LocalEngine
+from support.groups import config
 
 pytest.importorskip("outlines_core")
 

@@ -10,15 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fates import FaultInjection
-from groups import PROMPTS, SETTINGS, config
-from marks import also_long
-from trials import PATIENCE_S, Oracle, Trial, actor_pids, essence, fated
 
 from actors.engine import RayEngine
 from lopa_ray.errors import SettingsError
-
-GOLDEN = Path(__file__).parents[1] / "golden"
+from support.fault_injection import FaultInjection
+from support.groups import PROMPTS, SETTINGS, config
+from support.marks import also_long
+from support.paths import GOLDEN
+from support.trials import PATIENCE_S, Oracle, Trial, actor_pids, essence, fated
 
 SHARDS = {"num_workers": 2, "tensor_parallel_size": 2}
 

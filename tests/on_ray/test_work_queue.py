@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_fakes import FATAL, FATAL_ONCE, FragileGroup, NoSeat, OneSeat
 
 import cluster.jobs.work_queue
 from cluster.batch import Request
@@ -17,6 +16,7 @@ from cluster.jobs.source import Chunk
 from cluster.jobs.work_queue import WorkQueue
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CapacityError, CheckpointError, WorkerLostError
+from support.fake_job_group import FATAL, FATAL_ONCE, FragileGroup, NoSeat, OneSeat
 
 
 def chunks(prompts: list[str], size: int = 2) -> Iterator[Chunk]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from asking import engine_of
-from served import Served, serving
 
 from lopa_ray.engine.local import LocalEngine
+from support.client import engine_of
+from support.server_process import Served, serving
 
 DEMO = {"id": "demo", "group": {"num_workers": 2, "num_cpus": 0.25}}
 ONE_SLOT = {

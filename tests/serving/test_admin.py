@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import Ask, engine_of
-from served import serving, wait_until
+
+from support.client import Ask, engine_of
+from support.server_process import serving, wait_until
 
 DEMO = {
     "id": "demo",

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
-from asking import PROMPT, SLOW, Ask, Response
 
 from lopa_ray.engine.local import LocalEngine
+from support.client import PROMPT, SLOW, Ask, Response
 
 CHAT = "/v1/chat/completions"
 

@@ -17,11 +17,11 @@ import httpx
 import psutil
 import pytest
 import yaml
-from asking import Ask
-from served import START_S, STOP_S, free_port, session_of, wait_until
 
 from lopa_ray.config.yaml_files import serve_config
 from lopa_ray.engine.local import LocalEngine
+from support.client import Ask
+from support.server_process import START_S, STOP_S, free_port, session_of, wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -12,10 +12,10 @@ import hypothesis
 import psutil
 import pytest
 import schemathesis
-from asking import SLOW, Ask, random_asks
-from served import Served
 
 from lopa_ray.engine.local import LocalEngine
+from support.client import SLOW, Ask, random_asks
+from support.server_process import Served
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from asking import QUESTIONS, Ask, ask_all, random_asks
 
 from lopa_ray.engine.local import LocalEngine
+from support.client import QUESTIONS, Ask, ask_all, random_asks
 
 
 @pytest.mark.parametrize("model", ["demo", "demo-d2f"])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-from served import Served
+from support.paths import ROOT
+from support.server_process import Served
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "ask_a_server.py"
+EXAMPLE = ROOT / "examples" / "ask_a_server.py"
 
 
 def test_the_client_of_the_examples(server: Served) -> None:

@@ -13,8 +13,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import httpx
 import psutil
 import pytest
-from asking import SLOW, Ask, Response, told
-from served import Served, serving, wait_until
+
+from support.client import SLOW, Ask, Response, told
+from support.server_process import Served, serving, wait_until
 
 pytestmark = pytest.mark.long
 

@@ -6,8 +6,9 @@ import re
 from importlib.resources import files
 
 import httpx
-from asking import SLOW, Ask
-from served import Served, wait_until
+
+from support.client import SLOW, Ask
+from support.server_process import Served, wait_until
 
 CHAT = "/v1/chat/completions"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import openai
 import pytest
-from asking import PROMPT, Ask
-from served import Served
 
 from lopa_ray.engine.local import LocalEngine
+from support.client import PROMPT, Ask
+from support.server_process import Served
 
 MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
 

@@ -11,7 +11,8 @@ from importlib.resources import files
 from typing import Any
 
 import pytest
-from playground_server import STEPS, TEXT, TOKENS, FakeServer, serve
+
+from support.fake_playground_server import STEPS, TEXT, TOKENS, FakeServer, serve
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect

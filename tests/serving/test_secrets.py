@@ -8,8 +8,9 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from asking import PROMPT, Ask
-from served import Served, wait_until
+
+from support.client import PROMPT, Ask
+from support.server_process import Served, wait_until
 
 CHAT = "/v1/chat/completions"
 

@@ -18,10 +18,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from asking import QUESTIONS, SLOW, Ask, Response, told
-from served import Served, wait_until
 
 from lopa_ray.engine.local import LocalEngine
+from support.client import QUESTIONS, SLOW, Ask, Response, told
+from support.server_process import Served, wait_until
 
 HELD = Ask(settings=SLOW, model="demo-d2f")
 SHORT = Ask(settings={"max_new_tokens": 8}, model="demo-d2f")

@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 import httpx
 import pytest
-from asking import PROMPT
 from pydantic import BaseModel
-from served import Served
 
 from lopa_ray.engine.local import LocalEngine
+from support.client import PROMPT
+from support.server_process import Served
 
 REGEX = r"[A-Z][a-z]+ has \d\*\d=\d\d pens\.\n#### \d\d?"
 

@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from checkpoints import MODELS
+
+from support.paths import MODELS
 
 
 @pytest.fixture

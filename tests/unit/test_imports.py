@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from support.paths import ROOT
+
 EXTRAS = {
     *("fastapi", "flash_attn", "httpx", "lm_eval", "matplotlib", "openai", "pandas", "playwright", "pyarrow"),
     *("schemathesis", "starlette", "torch_npu", "uvicorn"),

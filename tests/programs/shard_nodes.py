@@ -1,0 +1,70 @@
+"""A program: on which of three nodes the shards of a group's workers are; prints one JSON list of lists."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from actors.branch_worker import default_runner
+from actors.engine import RayEngine
+from lopa_ray.config.config import Config
+from lopa_ray.model.weights import Weights
+from support.groups import PROMPTS, SETTINGS, config
+from support.ray_nodes import three_nodes
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """A runner factory that notes, per process, which worker it is a shard of and on which node."""
+
+    folder: Path
+
+    def __call__(self, config: Config, weights: Weights | None, parallel: Any) -> Any:
+        runner = default_runner(config, weights, parallel)
+        settle = runner.settle
+
+        def noted(*arguments: Any) -> Any:
+            worker = parallel._channel._membership.group
+            (self.folder / str(os.getpid())).write_text(f"{worker} {ray.get_runtime_context().get_node_id()}")
+            return settle(*arguments)
+
+        runner.settle = noted
+        return runner
+
+    def nodes(self) -> dict[str, list[str]]:
+        """Worker → the node of each of its shards."""
+        found: dict[str, list[str]] = {}
+        for path in self.folder.iterdir():
+            worker, node = path.read_text().split()
+            found.setdefault(worker, []).append(node)
+        return found
+
+
+def nodes_of_shards() -> list[list[str]]:
+    """By worker: two for which places are reserved, and one that came later."""
+    group = {"num_workers": 2, "tensor_parallel_size": 2, "num_cpus": 1.0, "placement": "SPREAD"}
+    with tempfile.TemporaryDirectory() as folder:
+        whereabouts = Whereabouts(Path(folder))
+        with RayEngine.from_config(config(group=group), runner_factory=whereabouts) as engine:
+            engine.resize(3)
+            while engine.status().workers < 3:
+                time.sleep(0.1)
+            engine.generate(PROMPTS[0], SETTINGS["d2f"])  # with all three
+            return list(whereabouts.nodes().values())
+
+
+def main() -> None:
+    with three_nodes():
+        found = nodes_of_shards()
+    print(json.dumps(found))  # now that Ray has nothing more to print
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Run everything that needs a CUDA device, and record the outcome in `tests/gpu/LAST_RUN.md`: `make test-gpu`."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+
+import pytest
+import torch
+
+from support.paths import ROOT
+
+RECORD = ROOT / "tests" / "gpu" / "LAST_RUN.md"
+
+
+class Outcomes:
+    """A pytest plugin that keeps what became of each test, and the times that tests report."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, str] = {}
+        """Test → passed, or failed or skipped with the reason."""
+        self.times: dict[str, float] = {}
+        """What was timed → milliseconds per step."""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """The call of a test counts, or the first phase that did not pass."""
+        name = report.nodeid.removeprefix("tests/")
+        if report.when == "call" and report.passed:
+            self.of[name] = "passed"
+            self.times |= {str(what): float(str(value)) for what, value in report.user_properties}
+        elif report.skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+            self.of[name] = f"skipped: {reason.removeprefix('Skipped: ')}"
+        elif report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            self.of[name] = (
+                f"**failed**: {str(crash.message if crash else report.longreprtext).splitlines()[0]}"
+            )
+
+
+def page(outcomes: Outcomes, machine: str, seconds: float) -> str:
+    """The record as Markdown."""
+    counts = [
+        f"{sum(outcome.strip('*').startswith(word) for outcome in outcomes.of.values())} {word}"
+        for word in ("passed", "failed", "skipped")
+    ]
+    lines = ["# Last run of `make test-gpu`", "", machine, "", f"{', '.join(counts)} in {seconds:.0f} s.", ""]
+    if outcomes.times:
+        lines += ["| step | ms |", "|---|---|"]
+        lines += [f"| {what} | {milliseconds:.1f} |" for what, milliseconds in outcomes.times.items()]
+        lines.append("")
+    lines += ["| test | outcome |", "|---|---|"]
+    lines += [f"| `{name}` | {outcome.replace('|', '¦')} |" for name, outcome in sorted(outcomes.of.items())]
+    return "\n".join(lines) + "\n"
+
+
+def machine() -> str:
+    """Date, GPUs, versions and commit."""
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    git = ["git", "-C", str(ROOT)]
+    commit = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True).strip()
+    # The record itself is about to change.
+    changed = subprocess.check_output(
+        [*git, "status", "--porcelain", "--", ".", f":!{RECORD.relative_to(ROOT)}"], text=True
+    )
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d}, {', '.join(gpus)}, torch {torch.__version__} with CUDA {torch.version.cuda}, "
+        f"Python {platform.python_version()}, commit {commit}{' with changes' if changed else ''}."
+    )
+
+
+def main() -> int:
+    """Exit status of the tests; without a GPU nothing is recorded."""
+    if not torch.cuda.is_available():
+        print("torch sees no GPU here: nothing was run, and nothing is recorded", file=sys.stderr)
+        return 1
+    outcomes, began = Outcomes(), time.monotonic()
+    status = pytest.main([str(ROOT / "tests" / "gpu"), "-m", "gpu", "-v", *sys.argv[1:]], plugins=[outcomes])
+    RECORD.write_text(page(outcomes, machine(), time.monotonic() - began), encoding="utf-8")
+    print(f"recorded in {RECORD}; `proven` of the device in lopa_ray/execution/device.py follows from it")
+    return int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""Record what a real decoder's load looks like from outside, for tests of scaling.
+
+    OMP_NUM_THREADS=1 PYTHONPATH=.:tests python tests/record/loads.py > tests/data/recorded_loads.jsonl
+
+A tiny model decodes requests that arrive at random: hardly any for 10 seconds, then more than it can do for 12, then
+none for 20. Each row is the `Load` of one second, on one worker. The clock is the process's own, so that other work
+on the machine does not show: seconds of computing, and of waiting for requests.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from dataclasses import asdict
+
+import torch
+
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.scheduling.autoscaler import LoadMeter
+from lopa_ray.scheduling.scheduler import Scheduler
+from support.groups import config
+
+PHASES = [(0.5, 10.0), (20.0, 12.0), (0.0, 20.0)]
+"""Requests per second, seconds."""
+
+
+def main() -> None:
+    """Decode, and print a row per second."""
+    torch.set_num_threads(1)
+    settings = LopaSettings(max_new_tokens=64, num_branches=5, stop_at_eos=False)
+    group = config()
+    engine, scheduler, meter = LocalEngine.from_config(group), Scheduler(group.model.slots), LoadMeter()
+    draw, arrivals, begins = random.Random(0), list[float](), 0.0
+    for rate, seconds in PHASES:
+        at = begins
+        while rate and (at := at + draw.expovariate(rate)) < begins + seconds:
+            arrivals.append(at)
+        begins += seconds
+    now, look = 0.0, 1.0
+    while now < begins:
+        while arrivals and arrivals[0] <= now:
+            arrivals.pop(0)
+            scheduler.submit(engine.session([draw.randrange(1, 90) for _ in range(8)], settings))
+        began = time.process_time()
+        plans = scheduler.plan(num_workers=1)
+        if plans:
+            reports = [engine.runner.step(plan) for plan in plans]
+            scheduler.advance(reports)
+            seconds = time.process_time() - began
+            meter.step(sum(len(report.reports) for report in reports), seconds)
+        else:
+            seconds = 0.01
+        now += seconds
+        if now >= look:
+            counts = {"in_flight": scheduler.in_flight, "waiting": scheduler.waiting}
+            load = asdict(meter.read(look, workers=1, **counts))
+            load |= {"step_s": round(load["step_s"], 5), "branches": round(load["branches"], 3)}
+            print(json.dumps(load), flush=True)
+            look += 1.0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Several workers in one process: what the actors do, step by step and without Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.execution.kv_cache import SlotChecksum
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.model.checkpoint import load_model
+from lopa_ray.model.config import Quantization
+from lopa_ray.model.transformer import Transformer
+from lopa_ray.protocol.plan import BranchReport, StepPlan, StepReport, Work
+from lopa_ray.scheduling.prefix_index import PrefixIndex
+from lopa_ray.scheduling.scheduler import Event, Scheduler
+from support.paths import MODELS
+
+Bits = tuple[bytes, ...]
+
+
+def tiny(name: str = "dream-tiny-2l", quantization: Quantization = "none") -> Transformer:
+    """One of the small recorded models."""
+    return load_model(MODELS / name, dtype=torch.float32, device="cpu", quantization=quantization)
+
+
+def bits(report: BranchReport) -> Bits:
+    """All numbers of a report, to compare bit for bit."""
+    parts = (report.positions, report.tokens, report.probabilities, report.logprobs, report.scores)
+    return tuple(part.tobytes() for part in (*parts, report.top_tokens, report.top_logprobs))
+
+
+def decode_alone(model: Transformer, session: DecodeSession) -> list[list[Bits]]:
+    """Run a session on a runner of its own; returns the bits of each step's reports."""
+    runner = BranchRunner(model, slots=1, max_model_len=session.max_len)
+    steps = []
+    while not session.finished:
+        plan = session.plan()
+        work = Work(1, 0, plan, tuple(range(len(plan.branches))))
+        reports = [report for _, report in runner.step(StepPlan(0, plan.step, (work,))).reports]
+        steps.append([bits(report) for report in reports])
+        session.advance(reports)
+    return steps
+
+
+class WorkerGroup:
+    """Runners that share a scheduler, with K/V handed over in this process."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        workers: int,
+        *,
+        slots: int = 4,
+        max_model_len: int = 96,
+        prefixes: PrefixIndex | None = None,
+    ) -> None:
+        self.runners = [BranchRunner(model, slots=slots, max_model_len=max_model_len) for _ in range(workers)]
+        self.scheduler = Scheduler(slots, prefixes=prefixes)
+        self.sources: set[int] = set()
+        """Ranks that have sent K/V."""
+
+    def session(self, prompt: Sequence[int], settings: object) -> DecodeSession:
+        """A session for the group's model."""
+        return new_session(prompt, settings, self.runners[0].vocabulary)  # type: ignore[arg-type]
+
+    def evaluate(self, plans: list[StepPlan], skip: Sequence[int] = ()) -> list[StepReport]:
+        """All workers' reports, but for those of the ranks in `skip`: they were lost before the step."""
+        payloads: dict[int, Tensor] = {}
+        for runner, plan in zip(self.runners, plans, strict=True):
+            for work in plan.work:
+                if work.source is not None and self.runners[work.source] is runner:
+                    payloads[work.request] = runner.payload(work).clone()
+        found = []
+        for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True)):
+            if rank not in skip:
+                found.append(runner.step(plan, self._exchange(rank, plan, payloads)))
+        return found
+
+    def _exchange(
+        self, rank: int, plan: StepPlan, payloads: dict[int, Tensor]
+    ) -> Callable[[int, Tensor], None]:
+        coming = iter([work for work in plan.work if work.source is not None])
+
+        def exchange(source: int, payload: Tensor) -> None:
+            work = next(coming)
+            assert work.source == source
+            if rank != source:
+                payload.copy_(payloads[work.request])
+                self.sources.add(source)
+
+        return exchange
+
+    def step(self) -> list[Event]:
+        """One step of all requests in flight."""
+        plans = self.scheduler.plan(len(self.runners))
+        return self.scheduler.advance(self.evaluate(plans)) if plans else self.scheduler.drain()
+
+    def checksums(self) -> list[list[SlotChecksum]]:
+        """Per worker, per slot."""
+        return [runner.checksums() for runner in self.runners]

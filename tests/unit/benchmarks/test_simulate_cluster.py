@@ -1,0 +1,69 @@
+"""The simulated cluster: its numbers are those in the documentation, and its model behaves as it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from simulate_cluster import (
+    COSTS,
+    LATENCY,
+    THROUGHPUT,
+    Scenario,
+    block_bytes,
+    position_bytes,
+    simulate,
+    table,
+)
+from support.paths import ROOT
+
+DOCUMENT = ROOT / "docs" / "cluster.md"
+
+PUBLISHED_TOKENS_PER_S = 619
+"""One request on GSM8K, 8 H200, TP1 × BP8 (arXiv 2512.16229)."""
+
+
+@pytest.fixture(scope="module")
+def costs() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(COSTS.read_text())
+    return found
+
+
+@pytest.mark.parametrize("scenarios", [LATENCY, THROUGHPUT])
+def test_the_documented_tables_are_what_the_command_prints(
+    scenarios: list[Scenario], costs: dict[str, Any]
+) -> None:
+    assert table([simulate(scenario, costs) for scenario in scenarios]) in DOCUMENT.read_text()
+
+
+def test_the_documented_bytes_are_those_of_the_model(costs: dict[str, Any]) -> None:
+    model = costs["assumed"]["model"]
+    assert position_bytes(model) == 56 * 1024
+    assert round(block_bytes(model) / 2**20, 2) == 1.76
+    assert 2048 * position_bytes(model) == 112 * 2**20
+
+
+def test_groups_add_up_and_a_slow_network_costs(costs: dict[str, Any]) -> None:
+    one = Scenario(1, 16, 16, "100 GbE")
+    base = simulate(one, costs)
+    many = simulate(dataclasses.replace(one, groups=64), costs)
+    assert many["tokens/s in all"] == pytest.approx(64 * base["tokens/s in all"])
+    assert many["step ms"] == base["step ms"]
+    assert simulate(dataclasses.replace(one, network="10 GbE"), costs)["step ms"] > base["step ms"]
+
+
+def test_workers_help_one_request_up_to_its_branches(costs: dict[str, Any]) -> None:
+    def step(workers: int) -> float:
+        return float(simulate(Scenario(1, workers, 1, "nvlink"), costs)["step ms"])
+
+    # 5 branches on 3 or 4 workers are 2 on the busiest, on 5 or more they are 1.
+    assert step(1) > step(3)
+    assert step(3) < step(4) and step(5) < step(8)
+
+
+def test_the_assumptions_are_within_reach_of_what_was_published(costs: dict[str, Any]) -> None:
+    simulated = simulate(Scenario(1, 8, 1, "nvlink"), costs)["tokens/s per request"]
+    assert PUBLISHED_TOKENS_PER_S / 1.5 < simulated < PUBLISHED_TOKENS_PER_S * 1.5

@@ -1,0 +1,348 @@
+"""Structured output: whatever a model says and in whatever order, the answer matches; and nothing else is ruled out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import re
+import sys
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    LopaSettings,
+    VanillaSettings,
+)
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.constraints import byte_automaton
+from lopa_ray.constraints.byte_automaton import ByteAutomaton, plain
+from lopa_ray.constraints.constraint import Constraint, ConstraintState, unpack_choices
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.result import length_to_end
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.constraint_compiler import tie, token_functions
+from lopa_ray.errors import SettingsError
+from support.fake_model import VOCABULARY, FakeModel
+
+pytest.importorskip("outlines_core")
+jsonschema = pytest.importorskip("jsonschema")
+
+MASK, EOS = VOCABULARY.mask_token_id, VOCABULARY.eos_token_id
+PIECES = (
+    [bytes([byte]) for byte in b'{}[]":,.- 0127abeflnrstu']
+    + ["{\"", '":', '", "', "true", "null", "als", "12", "007", "ab", "aab", "é", "日", '"]', "}}", " \n", "\\"]
+    + [b"\xc3", b"\xa9", b"\xe6\x97", b'\x00"', b"xyz"]
+)  # fmt: skip
+TEXTS = [piece.encode() if isinstance(piece, str) else piece for piece in PIECES]
+TEXTS += [b""] * (VOCABULARY.size - len(TEXTS))
+assert len(PIECES) <= min(EOS, MASK)
+
+REGEXES = [
+    r"(a|b)*ab",
+    r"a|ab|aab",
+    r"\d{1,3}(\.\d+)?",
+    r"[^a]+",
+    r"(é|日)+b?",
+    r"^-?[a-f]{2,9}$",
+    r".*",
+    r"(ab?){7}",
+    r"[\D\S]{2}[^\d\s]\W*",
+    r"^[^]^$]{2}\$?\^*[\]$^]$",
+]
+SCHEMAS: list[Any] = [
+    {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}}, "required": ["a", "b"]},
+    {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "string"}, "e": {"type": "number"}}},
+    {"type": "object", "properties": {"a": {"const": 1}, "b": {}, "e": {"enum": ["a", None]}}, "required": ["b"]},
+    {"type": "array", "items": {"type": ["integer", "null"]}, "minItems": 1, "maxItems": 3},
+    {"type": "array", "prefixItems": [{"type": "string"}, {"anyOf": [{"type": "null"}, {"type": "number"}]}]},
+    {"type": "array"},
+    {"type": "string", "minLength": 2, "maxLength": 4},
+    {"type": "string", "pattern": "^[a-f]{2}\\d+$"},
+    {"type": "integer", "minimum": -12, "exclusiveMaximum": 27},
+    {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}}}}},
+    {"type": "object", "additionalProperties": {"type": "integer", "minimum": 7}},
+    {"type": "object"},
+]  # fmt: skip
+
+
+@cache
+def constraint_to(regex: str, trusted: bool = False) -> Constraint:
+    automaton = ByteAutomaton.from_regex(regex, trusted=trusted)
+    return tie(*token_functions(automaton.table, TEXTS), automaton.accepting, EOS)
+
+
+def session(wanted: GenerationSettings, prompt: int = 3) -> DecodeSession:
+    assert wanted.pattern is not None
+    constraint = constraint_to(wanted.pattern, wanted.guided_regex is None)
+    return new_session([1] * prompt, wanted, VOCABULARY, constraint)
+
+
+def spelled(tokens: list[int]) -> bytes:
+    return b"".join(TEXTS[token] for token in tokens)
+
+
+# Exactness
+
+
+def good(regex: str, answer: tuple[int, ...], min_tokens: int) -> bool:
+    """A match in text, of tokens with text, then EOS alone."""
+    length = answer.index(EOS) if EOS in answer else len(answer)
+    words, rest = answer[:length], answer[length:]
+    if length < min(min_tokens, len(answer)) or set(rest) - {EOS} or not all(TEXTS[token] for token in words):
+        return False
+    try:
+        return re.fullmatch(regex, spelled(list(words)).decode()) is not None
+    except UnicodeDecodeError:
+        return False
+
+
+@pytest.mark.parametrize("regex", ["a|ab|aab", r"(a|b)*ab", "(ab?)*", "é?a*", r"[^a]é", "(ab?){3}"])
+@pytest.mark.parametrize("min_tokens", [0, 2])
+def test_choices_are_exactly_the_tokens_that_leave_a_way_to_a_good_answer(
+    regex: str, min_tokens: int
+) -> None:
+    constraint = constraint_to(regex)
+    used = [TEXTS.index(t) for t in (b"a", b"b", b"ab", b"aab", "é".encode(), b"\xc3", b"\xa9", b"{")]
+    alphabet = [*used, EOS]
+    span = range(5, 9)
+    answers = [
+        answer for answer in itertools.product(alphabet, repeat=len(span)) if good(regex, answer, min_tokens)
+    ]
+    draw = np.random.default_rng(0)
+    for _ in range(60):
+        # A canvas that leads somewhere (part of a good answer), or any at all; maybe not grown to its end.
+        source = (
+            answers[draw.integers(len(answers))] if draw.random() < 0.8 else tuple(draw.choice(alphabet, 4))
+        )
+        canvas = [int(t) if draw.random() < 0.4 else MASK for t in source]
+        grown = len(canvas) - next((n for n in range(4) if canvas[3 - n] != MASK), 4)
+        fit = ConstraintState(constraint, canvas[: int(draw.integers(grown, 5))], MASK, span, min_tokens)
+        left = [a for a in answers if all(c in (MASK, t) for c, t in zip(canvas, a, strict=True))]
+        assert fit.possible == bool(left)
+        for at, position in enumerate(span):
+            if canvas[at] == MASK:
+                expected = {answer[at] for answer in left}
+                allowed = set(np.flatnonzero(unpack_choices(fit.choices(position), VOCABULARY.size)).tolist())
+                assert allowed & set(alphabet) == expected
+                assert {token for token in alphabet if fit.fits(position, token)} == expected
+                assert fit.forced(position) == (len(allowed) == 1)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_a_fit_that_was_put_together_is_that_of_the_canvas(data: st.DataObject) -> None:
+    regex = data.draw(st.sampled_from(REGEXES))
+    length, least = data.draw(st.integers(9, 14)), data.draw(st.integers(0, 9))
+    constraint, span = constraint_to(regex), range(2, 2 + length)
+    canvas = [MASK] * length
+    fit = ConstraintState(constraint, [], MASK, span, least)
+    while fit.possible and MASK in canvas:
+        at = data.draw(st.sampled_from([at for at, token in enumerate(canvas) if token == MASK]))
+        allowed = np.flatnonzero(unpack_choices(fit.choices(2 + at), VOCABULARY.size)).tolist()
+        canvas[at] = data.draw(st.sampled_from(allowed))
+        fit.put(2 + at, canvas[at])
+        fresh = ConstraintState(constraint, canvas, MASK, span, least)
+        for position in span:
+            assert fit.choices(position) == fresh.choices(position)
+            assert fit.masked(position) == fresh.masked(position)
+
+
+def test_a_constraint_survives_pickling() -> None:
+    constraint = constraint_to(REGEXES[2])
+    twin = pickle.loads(pickle.dumps(constraint))
+    for name in ("classes", "table", "accepting"):
+        assert (getattr(twin, name) == getattr(constraint, name)).all()
+    fits = [ConstraintState(c, [MASK, 3], MASK, range(4), 0) for c in (constraint, twin)]
+    assert fits[0].choices(0) == fits[1].choices(0)
+
+
+# Soundness
+
+
+@st.composite
+def any_wanted(draw: st.DrawFn, patterns: list[dict[str, Any]]) -> GenerationSettings:
+    length = draw(st.integers(24, 40))
+    unit = st.sampled_from([0.0, 0.2, 0.5, 0.9, 1.0])
+    common = {
+        "max_new_tokens": length,
+        "min_tokens": draw(st.sampled_from([0, 0, 3])),
+        "stop_at_eos": draw(st.booleans()),
+        "temperature": draw(st.sampled_from([0.0, 1.0])),
+        "ranking": draw(st.sampled_from(["probability", "margin", "neg_entropy"])),
+        "confidence_threshold": draw(unit),
+        "block_size": draw(st.integers(1, 17)),
+        **draw(st.sampled_from(patterns)),
+    }
+    kind = draw(
+        st.sampled_from(["lopa", "lopa", "d2f", "fast_dllm", "schedule", "vanilla", "block_diffusion"])
+    )
+    if kind == "vanilla":
+        del common["confidence_threshold"], common["block_size"]
+        return VanillaSettings(
+            sampler=draw(st.sampled_from(["dream", "llada"])),
+            num_branches=draw(st.sampled_from([1, 4])),
+            **common,
+        )
+    if kind == "schedule":
+        steps = 2 * FastDllmSettings(**common).num_blocks
+        return FastDllmSettings(
+            fill="schedule",
+            steps=steps,
+            sampler="llada",
+            num_branches=draw(st.sampled_from([1, 4])),
+            **common,
+        )
+    if kind == "block_diffusion":
+        return BlockDiffusionSettings(num_branches=draw(st.sampled_from([1, 4])), **common)
+    if kind == "fast_dllm":
+        return FastDllmSettings(**common)
+    common |= {
+        "block_add_threshold": draw(unit),
+        "decoded_token_threshold": draw(unit),
+        "window_attention": draw(st.sampled_from(["full", "block_causal"])),
+    }
+    if kind == "d2f":
+        return D2FSettings(**common)
+    return LopaSettings(
+        num_branches=draw(st.integers(1, 6)),
+        anchor=draw(st.sampled_from(["compete", "win", "omit"])),
+        **common,
+    )
+
+
+MODELS = st.builds(
+    FakeModel,
+    seed=st.integers(0, 2**16),
+    eos_probability=st.sampled_from([0.0, 0.05, 0.5]),
+    levels=st.sampled_from([3, 1000]),
+    sureness=st.sampled_from([0.1, 1.0, 3.0]),
+)
+
+
+def decoded(wanted: GenerationSettings, model: FakeModel) -> str:
+    """The answer's text. Steps decide something, and what is decided after EOS is EOS."""
+    decode = session(wanted)
+    while not decode.finished:
+        plan = decode.plan()
+        masks = decode.generated.count(MASK) + wanted.max_new_tokens - len(decode.generated)
+        outcome = decode.advance(model.reports(plan))
+        now = list(outcome.canvas)
+        # Calls that a schedule or a cache plans for nothing aside.
+        planned = (
+            plan.scored
+            and not isinstance(wanted, VanillaSettings)
+            and getattr(wanted, "fill", "") != "schedule"
+        )
+        assert now.count(MASK) + wanted.max_new_tokens - len(now) < masks + (not planned)
+        assert decode.constraint is not None
+        assert ConstraintState(
+            decode.constraint, now, MASK, range(3, 3 + wanted.max_new_tokens), wanted.min_tokens
+        ).possible
+    ids = decode.generated
+    length = length_to_end(ids, (EOS,))
+    end = len(ids) if length is None else ids.index(EOS)
+    assert end >= wanted.min_tokens
+    assert MASK not in ids[:end]
+    assert set(ids[end:]) <= {EOS, MASK}
+    if not wanted.stop_at_eos:
+        assert MASK not in ids
+    return spelled(ids[:end]).decode()
+
+
+@settings(max_examples=400)
+@given(any_wanted([{"guided_regex": regex} for regex in REGEXES]), MODELS)
+def test_answers_match_the_regex(wanted: GenerationSettings, model: FakeModel) -> None:
+    assert wanted.guided_regex is not None
+    assert re.fullmatch(wanted.guided_regex, decoded(wanted, model), re.ASCII)
+
+
+@settings(max_examples=300)
+@given(any_wanted([{"guided_json": schema, "min_tokens": 0} for schema in SCHEMAS]), MODELS)
+def test_answers_are_valid_json_under_the_schema(wanted: GenerationSettings, model: FakeModel) -> None:
+    assert wanted.guided_json is not None
+    jsonschema.validate(json.loads(decoded(wanted, model)), json.loads(wanted.guided_json))
+
+
+@settings(max_examples=60)
+@given(any_wanted([{"guided_choice": ["a", "ab", "a.b", "é(", "日"], "min_tokens": 0}]), MODELS)
+def test_answers_are_one_of_the_choices(wanted: GenerationSettings, model: FakeModel) -> None:
+    if wanted.guided_choice is not None:
+        assert decoded(wanted, model) in wanted.guided_choice
+
+
+def test_a_match_that_fills_all_positions_and_cannot_go_on_has_stopped() -> None:
+    for regex, reason in (("(ab?){7}", "stop"), (".*", "length")):
+        decode = session(D2FSettings(max_new_tokens=7, guided_regex=regex, min_tokens=7, block_size=3))
+        while not decode.finished:
+            decode.advance(FakeModel(3).reports(decode.plan()))
+        assert (EOS in decode.generated, decode.finish_reason) == (False, reason)
+
+
+def test_without_a_pattern_plans_say_nothing_of_choices() -> None:
+    decode = new_session([1], LopaSettings(max_new_tokens=9), VOCABULARY)
+    plan = decode.plan()
+    assert plan.choices == () and all(branch.choices == () for branch in plan.branches)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("wanted", "match"),
+    [
+        ({"guided_regex": "(ab?){30}", "max_new_tokens": 13}, "has 15 tokens.*is 13: raise it to 15"),
+        ({"guided_regex": "a", "max_new_tokens": 9, "min_tokens": 3}, "no answer of 3 to 9 tokens"),
+        ({"guided_regex": "Z"}, "no text that this model's tokens can spell"),
+        ({"guided_regex": "a(?=b)"}, "cannot be used.*look-around"),
+        ({"guided_regex": r"(a)\1"}, "backreferences"),
+        ({"guided_regex": r"a\bc"}, "word boundaries"),
+        ({"guided_regex": "a)|(b"}, "cannot be used"),
+        ({"guided_regex": "(^a|b)"}, "anchor inside"),
+        ({"guided_regex": "^a$|b"}, "anchor inside"),
+        ({"guided_regex": r"(\Aa|b)"}, "anchor inside"),
+        ({"guided_regex": r"[^\s\S]"}, "a part can match no text"),
+        ({"guided_regex": "[ab]*a[ab]{11}"}, "too large: .* states"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(wanted: dict[str, Any], match: str) -> None:
+    with pytest.raises(SettingsError, match=match):
+        session(LopaSettings(**{"max_new_tokens": 20, **wanted}))
+
+
+def test_brackets_that_stay_open_are_found_out_at_once() -> None:
+    for regex in ("[" * 200_000, "[" * 200_000 + "\\"):
+        assert plain(regex) == regex  # outlines-core refuses it
+    for good in ("[$^]", r"[\]$]", r"\[\$", "[]^]"):
+        assert plain(good) == good
+    with pytest.raises(SettingsError, match="anchor inside"):
+        plain("[a]$[b]")
+
+
+def test_a_construction_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(byte_automaton, "MAX_SECONDS", 1)
+    with pytest.raises(SettingsError, match="more than 1 s or"):
+        ByteAutomaton.from_regex("[ab]*a[ab]{24}")
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "outlines_core", None)
+    with pytest.raises(SettingsError, match=r"lopa-ray\[serve\]"):
+        ByteAutomaton.from_regex("a")
+
+
+def test_settings_that_contradict_a_pattern() -> None:
+    with pytest.raises(SettingsError, match="guided_regex and guided_json"):
+        LopaSettings(guided_regex="a", guided_json="{}")
+    with pytest.raises(SettingsError, match="leave ignore_eos out"):
+        LopaSettings(guided_choice=["a"], ignore_eos=True)
+    with pytest.raises(SettingsError, match=r"Engine\.session"):
+        new_session([1], LopaSettings(guided_regex="a"), VOCABULARY)

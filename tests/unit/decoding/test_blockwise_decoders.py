@@ -1,0 +1,174 @@
+"""Vanilla, Fast-dLLM and block diffusion with real forwards: lookahead on top, fused stores, draws, ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    VanillaSettings,
+)
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.config.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.vocabulary import Vocabulary
+from support.fake_model import VOCABULARY, FakeModel
+from support.paths import MODELS
+
+PROMPTS = [[5, 9, 2], list(range(40, 61))]
+WHOLE = {"max_new_tokens": 32, "stop_at_eos": False, "ignore_eos": True}
+
+BASES: dict[str, tuple[str, LookaheadSettings]] = {
+    "vanilla Dream": ("dream-tiny-4l", VanillaSettings(**WHOLE)),
+    "Dream by threshold": ("dream-tiny-4l", FastDllmSettings(cache="none", block_size=None, **WHOLE)),
+    "Dream, prefix cache": ("dream-tiny-4l", FastDllmSettings(cache="prefix", block_size=16, **WHOLE)),
+    "Dream, dual cache": ("dream-tiny-4l", FastDllmSettings(cache="dual", block_size=16, **WHOLE)),
+    "vanilla LLaDA": ("llada-tiny-3l", VanillaSettings(block_size=16, **WHOLE)),
+    "LLaDA, prefix cache": ("llada-tiny-3l", FastDllmSettings(cache="prefix", block_size=16, **WHOLE)),
+    "SDAR": ("sdar-tiny-3l", BlockDiffusionSettings(block_size=8, **WHOLE)),
+    "sub-blocks": ("dream-tiny-4l", BlockDiffusionSettings(block_size=16, sub_block_size=8, **WHOLE)),
+    "sub-blocks, cached": (
+        "dream-tiny-4l",
+        BlockDiffusionSettings(block_size=16, sub_block_size=8, sub_block_cache=True, **WHOLE),
+    ),
+    "SDAR, fused": ("sdar-tiny-3l", BlockDiffusionSettings(fuse_store=True, **WHOLE)),
+}
+
+
+@cache
+def engine(model: str) -> LocalEngine:
+    torch.set_num_threads(1)
+    return LocalEngine.from_pretrained(MODELS / model, max_model_len=96, slots=4)
+
+
+def decode(model: str, settings: GenerationSettings) -> list[GenerationResult]:
+    return engine(model).generate(PROMPTS, settings, trace=True)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_lookahead_decides_more_per_step(name):
+    """Every race that a fork wins adds a token, and a fork that fills a block's last mask needs none."""
+    model, settings = BASES[name]
+    for plain, ahead in zip(
+        decode(model, settings), decode(model, settings.but(num_branches=4)), strict=True
+    ):
+        assert len(ahead.token_ids) == len(plain.token_ids) == 32
+        assert ahead.steps < plain.steps
+        assert ahead.tpf > plain.tpf
+        won = [len(step.branches[step.winner].fills) for step in ahead.trace]
+        assert sum(won) > 0
+        assert all(len(step.branches) <= 4 for step in ahead.trace)
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_an_anchor_that_always_wins_is_plain_decoding(name):
+    """Forks that are evaluated and lose leave nothing behind: neither in the cache nor in the rule's schedule."""
+    model, settings = BASES[name]
+    plain = decode(model, settings)
+    losing = decode(model, settings.but(num_branches=4, anchor="win"))
+    assert [r.token_ids for r in losing] == [r.token_ids for r in plain]
+    assert [r.steps for r in losing] == [r.steps for r in plain]
+    assert sum(r.forwards for r in losing) > sum(r.forwards for r in plain)
+
+
+@pytest.mark.parametrize("branches", [1, 4])
+def test_fused_stores_give_the_same_tokens_in_fewer_steps(branches):
+    apart = BlockDiffusionSettings(num_branches=branches, **WHOLE)
+    for one, two in zip(
+        decode("sdar-tiny-3l", apart.but(fuse_store=True)), decode("sdar-tiny-3l", apart), strict=True
+    ):
+        assert one.token_ids == two.token_ids
+        stores = sum(step.kept > 0 for step in two.trace)
+        assert one.steps == two.steps - stores
+        assert stores >= 7
+
+
+RANDOM: list[Callable[[int], VanillaSettings]] = [
+    lambda seed: VanillaSettings(remasking="random", seed=seed, **WHOLE),
+    lambda seed: VanillaSettings(remasking="origin", steps=16, seed=seed, **WHOLE),
+    lambda seed: VanillaSettings(alg_temp=0.3, steps=16, seed=seed, **WHOLE),
+    lambda seed: VanillaSettings(temperature=0.9, seed=seed, **WHOLE),
+]
+
+
+@pytest.mark.parametrize("settings", RANDOM)
+@pytest.mark.parametrize("model", ["dream-tiny-2l", "llada-tiny-3l"])
+def test_random_choices_follow_the_seed(settings, model):
+    def order(seed: int) -> list[list[tuple[tuple[int, int], ...]]]:
+        return [[step.fills for step in result.trace] for result in decode(model, settings(seed))]
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+
+
+def test_origin_fills_about_its_schedule_and_ends_with_it():
+    settings = VanillaSettings(remasking="origin", steps=8, **WHOLE)
+    for result in decode("dream-tiny-2l", settings):
+        assert result.steps <= 8
+        assert max(len(step.fills) for step in result.trace[:-1]) < 16
+
+
+def test_the_sampler_is_that_of_the_family():
+    """Dream's cut shares and LLaDA's even ones differ, as do their first calls under a cache."""
+    for model, sampler in (("dream-tiny-2l", "dream"), ("llada-tiny-3l", "llada")):
+        for settings in (VanillaSettings(steps=7, **WHOLE), FastDllmSettings(block_size=16, **WHOLE)):
+            other = "llada" if sampler == "dream" else "dream"
+            of = [[step.fills for step in r.trace] for r in decode(model, settings)]
+            assert of == [
+                [step.fills for step in r.trace] for r in decode(model, settings.but(sampler=sampler))
+            ]
+            assert of != [
+                [step.fills for step in r.trace] for r in decode(model, settings.but(sampler=other))
+            ]
+
+
+@pytest.mark.parametrize("kind", [D2FSettings, FastDllmSettings, BlockDiffusionSettings])
+def test_stop_tokens_end_an_answer_like_eos(kind):
+    """Of the request (DiffuCoder stops on its PAD token) or of the checkpoint."""
+    model = FakeModel(seed=3)
+    plain = kind(max_new_tokens=40, stop_at_eos=True)
+
+    def run(settings: GenerationSettings, vocabulary: Vocabulary) -> DecodeSession:
+        session = new_session([1, 2], settings, vocabulary)
+        while not session.finished:
+            session.advance(model.reports(session.plan()))
+        return session
+
+    whole = run(plain, VOCABULARY)
+    assert whole.finish_reason == "length"
+    stop = whole.generated[17]
+    of_checkpoint = Vocabulary(VOCABULARY.size, VOCABULARY.mask_token_id, VOCABULARY.eos_token_id, (stop,))
+    for settings, vocabulary in (
+        (plain.but(stop_token_ids=(stop,)), VOCABULARY),
+        (plain, of_checkpoint),
+    ):
+        session = run(settings, vocabulary)
+        assert session.finish_reason == "stop"
+        assert session.steps < whole.steps
+        assert run(settings.but(ignore_eos=True), vocabulary).generated == whole.generated
+        late = settings.but(min_tokens=5)
+        assert new_session([1, 2], late, vocabulary).plan().sampling.stop_token_ids == (stop,)
+    for never in (VOCABULARY.size, VOCABULARY.mask_token_id, -1):
+        with pytest.raises(SettingsError, match=f"stop_token_ids: got {never}"):
+            new_session([1, 2], plain.but(stop_token_ids=(stop, never)), VOCABULARY)
+
+
+def test_a_schedule_for_more_than_there_is_costs_nothing():
+    model, endless = FakeModel(), 2**31 - 1
+    settings = BlockDiffusionSettings(
+        max_new_tokens=4, block_size=endless, denoising_steps=endless, ignore_eos=True
+    )
+    session = new_session([1], settings, VOCABULARY)
+    while not session.finished:
+        session.advance(model.reports(session.plan()))
+    assert session.finish_reason == "length"

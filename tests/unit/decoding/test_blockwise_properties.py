@@ -1,0 +1,82 @@
+"""What decoders that finish one block before the next keep to, whatever the settings and the model."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+
+from support.sessions import (
+    BLOCKWISE,
+    MASK,
+    MODELS,
+    PROMPTS,
+    any_block_diffusion,
+    any_fast_dllm,
+    run,
+)
+
+
+@settings(max_examples=80)
+@given(PROMPTS, any_fast_dllm(), MODELS)
+def test_a_cache_is_rebuilt_once_per_block(prompt, wanted, model):
+    session, steps = run(prompt, wanted, model)
+    total = len(prompt) + wanted.max_new_tokens
+    begun: list[int] = []
+    for step in steps:
+        plan = step.plan
+        first = plan.scored.start not in begun
+        if first:
+            begun.append(plan.scored.start)
+        if first or wanted.cache == "none":
+            assert (plan.start, len(plan.canvas), plan.cached) == (0, total, ())
+            around = {"none": 0, "prefix": plan.scored.start, "dual": total - len(plan.scored)}
+            assert sum(map(len, plan.keep)) == around[wanted.cache]
+        else:
+            assert sum(map(len, plan.cached)) + len(plan.canvas) == total
+            assert plan.start == plan.scored.start
+            assert not plan.keep
+        if first and wanted.sampler == "dream" and wanted.cache != "none":
+            alone = 1 + (wanted.num_branches > 1 and wanted.anchor != "win" and len(plan.scored) == 2)
+            assert [position for position, _ in step.outcome.fills] == list(plan.scored[:alone])
+    assert begun == list(range(len(prompt), total, wanted.block_size))[: len(begun)]
+    if wanted.fill == "schedule" and session.finish_reason == "length":
+        assert session.steps <= wanted.steps
+
+
+@settings(max_examples=80)
+@given(PROMPTS, any_block_diffusion(), MODELS)
+def test_block_diffusion_caches_decided_blocks_alone(prompt, wanted, model):
+    _, steps = run(prompt, wanted, model)
+    size, total = wanted.block_size, len(prompt) + wanted.max_new_tokens
+    for step in steps:
+        plan = step.plan
+        if wanted.sub_block_cache and plan.scored:  # see test_sub_blocks.py
+            continue
+        assert plan.cached in ((), (range(plan.start),))
+        assert plan.start % size == 0
+        ends = [min(end, total) for end in range(plan.start + size, total + size, size)]
+        for branch in plan.branches:
+            assert branch.segments == tuple((end, end) for end in ends[: len(branch.segments)])
+        kept = [
+            token
+            for token, p in zip(plan.canvas, range(plan.start, total), strict=False)
+            for span in plan.keep
+            if p in span
+        ]
+        assert MASK not in kept
+        assert bool(plan.keep) == plan.shared_keep
+        if not wanted.fuse_store:
+            assert not (plan.keep and plan.scored)
+            assert len(plan.canvas) <= size or not plan.scored
+        assert len({p // size for p in plan.scored}) <= 1
+
+
+@settings(max_examples=60)
+@given(PROMPTS, BLOCKWISE, MODELS)
+def test_a_blocks_last_mask_is_not_raced_for(prompt, wanted, model):
+    """The branch that fills it has none left and would win, so with lookahead no anchor is left with one."""
+    _, steps = run(prompt, wanted, model)
+    if wanted.num_branches == 1 or wanted.anchor == "win":
+        return
+    for step in steps:
+        seen = step.reports[step.outcome.winner].positions.tolist()
+        assert sum(step.outcome.canvas[p - len(prompt)] == MASK for p in seen) != 1

@@ -1,0 +1,114 @@
+"""How many branches a request gets."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
+from lopa_ray.decoding.branch_budget import AutoBudget, BranchBudget
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.scheduling.scheduler import Progress, Scheduler
+from support.fake_model import VOCABULARY, FakeModel
+
+FIXED = LopaSettings(max_new_tokens=24, num_branches=5)
+SHARING = FIXED.but(branch_budget="load")
+COUNTS = st.integers(1, 64)
+
+
+@given(COUNTS, COUNTS, COUNTS)
+def test_fixed_is_what_was_asked_for(shared, wanted, in_flight):
+    assert BranchBudget(shared).branches(FIXED.but(num_branches=wanted), in_flight) == wanted
+
+
+@given(COUNTS, COUNTS, COUNTS)
+def test_load_shares_and_never_exceeds_what_was_asked_for(shared, wanted, in_flight):
+    budget, settings = BranchBudget(shared), SHARING.but(num_branches=wanted)
+    got = budget.branches(settings, in_flight)
+    assert 1 <= got <= wanted
+    assert got * in_flight <= max(shared, in_flight)
+    assert budget.branches(settings, in_flight + 1) <= got
+
+
+def test_decoders_without_lookahead_have_one_branch():
+    for settings in (D2FSettings(), FastDllmSettings()):
+        assert BranchBudget().branches(settings, 1) == 1
+
+
+def branches_per_step(settings: list[LopaSettings], shared: int) -> dict[int, list[int]]:
+    scheduler = Scheduler(8, BranchBudget(shared))
+    model = FakeModel(seed=2, sureness=2.0)
+    requests = [scheduler.submit(new_session((1 + i,), each, VOCABULARY)) for i, each in enumerate(settings)]
+    seen: dict[int, list[int]] = {request: [] for request in requests}
+    while scheduler.busy:
+        plans = scheduler.plan(2)
+        events = scheduler.advance([model.step(plan) for plan in plans]) if plans else scheduler.drain()
+        for event in events:
+            assert isinstance(event, Progress)
+            seen[event.request].append(len(event.plan.branches))
+    return seen
+
+
+def test_the_scheduler_asks_the_budget_at_every_step():
+    alone = branches_per_step([SHARING], shared=6)
+    assert max(alone[1]) == 5
+    together = branches_per_step([SHARING, SHARING, FIXED], shared=6)
+    assert max(together[3]) == 5, "a fixed request keeps its branches"
+    assert together[1][1] == together[2][1] == 2, "two sharing requests beside it get a third of six each"
+
+
+def test_a_fixed_request_decodes_alike_beside_any_others():
+    alone = branches_per_step([FIXED], shared=6)[1]
+    assert branches_per_step([FIXED, SHARING, SHARING], shared=6)[1] == alone
+
+
+# auto
+
+
+def test_auto_widens_the_field_when_its_second_half_wins_and_narrows_it_otherwise():
+    budget = AutoBudget(16)
+    assert budget.branches == 4
+    budget.observe([0.3, 0.4, 0.9, 0.2])  # the last fork
+    assert budget.branches == 6
+    budget.observe([0.9, 0.3, 0.4, 0.3, 0.3, 0.2])  # the first
+    assert budget.branches == 5
+    budget.observe([0.3, 0.3, 0.304, 0.3, 0.3])  # a later one, by too little
+    assert budget.branches == 4
+    budget.observe([0.5])  # no race
+    assert budget.branches == 4
+    for _ in range(9):
+        budget.observe([0.3, 0.3, 0.3, 0.9])
+    assert budget.branches == 2
+    budget.observe([0.9, 0.1])  # the only fork wins
+    assert budget.branches == 3
+
+
+@given(st.integers(1, 9), st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=9), max_size=20))
+def test_auto_stays_within_bounds(most, races):
+    budget = AutoBudget(most)
+    for confidences in races:
+        budget.observe(confidences)
+        assert min(2, most) <= budget.branches <= most
+
+
+def test_an_auto_request_decodes_alike_beside_any_others():
+    auto = FIXED.but(num_branches="auto", max_branches=12)
+    alone = branches_per_step([auto], shared=6)[1]
+    assert branches_per_step([auto, SHARING, FIXED], shared=6)[1] == alone
+    assert len(set(alone)) > 1
+    assert max(alone) <= 12
+
+
+def test_an_auto_request_shares_too_where_it_is_told_to():
+    auto = FIXED.but(num_branches="auto", max_branches=12)
+    pinned, sharing = (
+        branches_per_step([each, SHARING], shared=6)[1] for each in (auto, auto.but(branch_budget="load"))
+    )
+    assert max(pinned) > 3 >= max(sharing[1:-1])
+
+
+def test_sure_candidates_need_no_lookahead():
+    """Early exit: with `lookahead_below` 0 every candidate is sure enough, so the anchor runs alone."""
+    assert set(branches_per_step([FIXED.but(lookahead_below=0.0)], shared=6)[1]) == {1}
+    some = branches_per_step([FIXED.but(lookahead_below=0.4)], shared=6)[1]
+    assert 1 in some[1:] and max(some) > 1

@@ -1,0 +1,141 @@
+"""What LoPA and D2F keep to on their canvas of blocks, whatever the settings and the model."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given, settings
+
+from lopa_ray.config.decoder_settings import D2FSettings, LopaSettings
+from lopa_ray.config.lookahead_settings import LookaheadSettings
+from lopa_ray.execution.kv_cache import merge
+from support.fake_model import FakeModel
+from support.sessions import (
+    ANY,
+    MASK,
+    MODELS,
+    PROMPTS,
+    any_blocks,
+    run,
+)
+
+
+@settings(max_examples=150)
+@given(PROMPTS, any_blocks(), MODELS)
+def test_blocks_are_cached_in_order_and_only_when_decided(prompt, wanted, model):
+    _, steps = run(prompt, wanted, model)
+    previous = None
+    for step in steps:
+        plan, blocks = step.plan, step.outcome.blocks
+        states = [block.state for block in blocks]
+        assert states == sorted(states, key=["in_cache", "to_cache", "active"].index)
+        canvas = prompt + list(step.outcome.canvas)
+        assert [block.start for block in blocks] == [0, *(block.stop for block in blocks[:-1])]
+        assert blocks[-1].stop == len(canvas)
+        for block in blocks:
+            masks = canvas[block.start : block.stop].count(MASK)
+            assert block.masks == masks
+            assert (block.state == "active") == (MASK in canvas[: block.stop])
+            assert block.stop - block.start <= max(wanted.block_size, len(prompt))
+
+        # What is written now is what the step before left to be cached, on every branch alike.
+        cached = previous.plan.cached + previous.plan.keep if previous else ()
+        assert plan.cached == merge(cached)
+        assert plan.start == (plan.cached[0].stop if plan.cached else 0)
+        waiting = [b for b in previous.outcome.blocks if b.state == "to_cache"] if previous else [blocks[0]]
+        assert plan.keep == ((range(waiting[0].start, waiting[-1].stop),) if waiting else ())
+        assert plan.shared_keep == (wanted.window_attention == "block_causal")
+        kept = plan.keep[-1].stop if plan.keep else plan.start
+        assert MASK not in plan.canvas[: kept - plan.start]
+        assert plan.scored.start == kept
+        assert all(position >= kept for branch in plan.branches for position, _ in branch.fills)
+        for branch in plan.branches:
+            ends = [b.stop for b in blocks if plan.start < b.stop <= branch.stop]
+            full = wanted.window_attention == "full"
+            if full or branch is plan.branches[step.outcome.winner]:
+                wanted_ends = [branch.stop] if full else ends
+                assert branch.segments == tuple((end, end) for end in wanted_ends)
+        previous = step
+
+
+@settings(max_examples=150)
+@given(PROMPTS, ANY, MODELS)
+def test_the_anchor_and_the_best_ranked_forks_race(prompt, wanted, model):
+    _, steps = run(prompt, wanted, model)
+    lopa = wanted if isinstance(wanted, LookaheadSettings) else LopaSettings(num_branches=1)
+    previous = None
+    for step in steps:
+        plan, outcome = step.plan, step.outcome
+        inputs = [(tuple(plan.input_ids(branch)), branch.segments) for branch in plan.branches]
+        assert len(set(inputs)) == len(inputs) <= lopa.num_branches
+
+        # Forks: the best-ranked masked positions of the last winner, ties by position; then the anchor.
+        expected: list[tuple[tuple[int, int], ...]] = []
+        creations = []
+        if previous is not None and lopa.num_branches > 1:
+            seen = previous.reports[previous.outcome.winner]
+            canvas = prompt + list(previous.outcome.canvas)
+            ranked = sorted(
+                (-float(s), p, int(t))
+                for p, t, s in zip(
+                    seen.positions.tolist(), seen.tokens.tolist(), seen.scores.tolist(), strict=True
+                )
+                if canvas[p] == MASK
+            )
+            room = lopa.num_branches - (lopa.anchor != "omit")
+            expected = [((p, t),) for _, p, t in ranked[:room]]
+            creations = [-s for s, _, _ in ranked[:room]]
+        if lopa.anchor != "omit" or not expected:
+            expected.append(())
+            creations.append(1.0)
+        assert [branch.fills for branch in plan.branches] == expected
+
+        for index, report in enumerate(step.reports):
+            scores = sorted(report.scores.tolist())
+            if lopa.branch_confidence.startswith("bottom"):
+                scores = scores[: max(1, int(len(scores) * float(lopa.branch_confidence[7:-1])))]
+            own = sum(scores) / len(scores) if scores else 1.0
+            alpha = lopa.creation_confidence_alpha
+            mixed = alpha * creations[index] + (1 - alpha) * own
+            assert math.isclose(outcome.confidences[index], mixed, abs_tol=1e-6)
+        best = outcome.confidences.index(max(outcome.confidences))
+        assert outcome.winner == (len(plan.branches) - 1 if lopa.anchor == "win" else best)
+        previous = step
+
+
+@settings(max_examples=150)
+@given(PROMPTS, any_blocks(), MODELS)
+def test_the_winner_is_filled_by_threshold_or_its_best_position(prompt, wanted, model):
+    _, steps = run(prompt, wanted, model)
+    for step in steps:
+        report = step.reports[step.outcome.winner]
+        found = {
+            p: (t, q, s)
+            for p, t, q, s in zip(
+                report.positions.tolist(),
+                report.tokens.tolist(),
+                report.probabilities.tolist(),
+                report.scores.tolist(),
+                strict=True,
+            )
+        }
+        expected = []
+        for block in step.outcome.blocks:
+            masked = [p for p in range(block.start, block.stop) if p in found]
+            above = [p for p in masked if found[p][1] > wanted.confidence_threshold]
+            if not above and masked and block.complete:
+                above = [min(masked, key=lambda p: (-found[p][2], p))]
+            expected += [(p, found[p][0]) for p in above]
+        assert list(step.outcome.fills) == expected
+        assert [decision.probability for decision in step.outcome.filled] == [
+            found[p][1] for p, _ in expected
+        ]
+
+
+def test_num_branches_1_is_d2f():
+    common = {"max_new_tokens": 40, "block_size": 8, "confidence_threshold": 0.6}
+    for seed in range(5):
+        model = FakeModel(seed, eos_probability=0.02)
+        _, lopa = run([1, 2], LopaSettings(num_branches=1, **common), model)
+        _, d2f = run([1, 2], D2FSettings(**common), model)
+        assert [step.outcome for step in lopa] == [step.outcome for step in d2f]

@@ -1,0 +1,233 @@
+"""What every decode session keeps to, whatever the settings and whatever the model says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lopa_ray.config.decoder_settings import (
+    DECODER_SETTINGS,
+    FastDllmSettings,
+    LopaSettings,
+    MaskedAnswerSettings,
+)
+from lopa_ray.decoding.result import Answer, answer_ids
+from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
+from lopa_ray.execution.kv_cache import merge
+from lopa_ray.protocol.plan import BranchReport, Commit
+from support.fake_model import VOCABULARY, FakeModel
+from support.sessions import (
+    ANY,
+    EOS,
+    MASK,
+    MODELS,
+    PROMPTS,
+    may_decide_nothing,
+    new,
+    run,
+)
+
+
+@settings(max_examples=150)
+@given(PROMPTS, ANY, MODELS)
+def test_decided_tokens_stay_and_each_step_decides(prompt, wanted, model):
+    _, steps = run(prompt, wanted, model)
+    for step in steps:
+        for old, now in zip(step.before, step.outcome.canvas, strict=False):
+            assert old in (MASK, now)
+        assert len(step.outcome.canvas) >= len(step.before)
+        decided = sum(token != MASK for token in step.outcome.canvas) - sum(t != MASK for t in step.before)
+        added = len(step.plan.branches[step.outcome.winner].fills)
+        assert decided == added + len(step.outcome.fills)
+        assert decided > 0 or may_decide_nothing(wanted, step.plan)
+        for decision in step.outcome.adopted + step.outcome.filled:
+            assert step.outcome.canvas[decision.position - len(prompt)] == decision.token
+            assert len(decision.top_logprobs) == wanted.top_logprobs
+        fork = step.plan.branches[step.outcome.winner].fills
+        assert tuple(decision.fill for decision in step.outcome.adopted) == fork
+
+
+@settings(max_examples=100)
+@given(PROMPTS, ANY, MODELS)
+def test_every_token_comes_with_the_scores_of_the_pass_that_chose_it(prompt, wanted, model):
+    _, steps = run(prompt, wanted, model)
+    decided: set[int] = set()
+    for number, step in enumerate(steps):
+        for source, decisions in ((number - 1, step.outcome.adopted), (number, step.outcome.filled)):
+            for decision in decisions:
+                report = steps[source].reports[steps[source].outcome.winner]
+                at = report.positions.tolist().index(decision.position)
+                assert decision.token == report.tokens[at]
+                assert decision.probability == report.probabilities[at]
+                assert decision.logprob == report.logprobs[at]
+                assert decision.position not in decided
+                decided.add(decision.position)
+    if steps:
+        assert len(decided) == sum(token != MASK for token in steps[-1].outcome.canvas)
+
+
+@settings(max_examples=150)
+@given(PROMPTS, ANY, MODELS)
+def test_the_end_is_what_the_settings_say(prompt, wanted, model):
+    session, steps = run(prompt, wanted, model)
+    generated = session.generated
+    has_eos = EOS in generated and not wanted.ignore_eos
+    first = generated.index(EOS) + 1 if has_eos else len(generated)
+    assert len(steps) == session.steps <= session.step_limit
+    assert session.forwards == sum(len(step.plan.branches) for step in steps)
+    assert len(generated) <= wanted.max_new_tokens
+    assert MASK not in generated[:first]
+    assert EOS not in generated[: wanted.min_tokens]
+    if not (has_eos and wanted.stop_at_eos):
+        assert MASK not in generated
+    if not has_eos:
+        assert len(generated) == wanted.max_new_tokens
+    assert session.finish_reason == ("stop" if has_eos else "length")
+    assert [step.outcome.finish_reason for step in steps[:-1]] == [None] * (len(steps) - 1)
+    assert steps[-1].outcome.finish_reason == session.finish_reason
+    if wanted.stop_at_eos and has_eos:  # not a step too late
+        before = steps[-1].before
+        assert EOS not in before or MASK in before[: before.index(EOS)]
+
+    answer = Answer(len(prompt), wanted, session.ends, keep_trace=True)
+    for step in steps:
+        answer.add(step.plan, step.outcome)
+    result = answer.result(None, 1.0)
+    assert result.token_ids == (generated[:first] if wanted.stop_at_eos else generated)
+    assert result.token_ids == answer_ids(generated, wanted, session.ends)
+    assert result.tokens == first
+    assert (result.steps, result.forwards) == (session.steps, session.forwards)
+    assert result.tpf == first / len(steps)
+    assert [step.winner for step in result.trace] == [step.outcome.winner for step in steps]
+    assert answer.text_ids == (generated[: first - 1] if has_eos else generated)
+
+
+@settings(max_examples=100)
+@given(PROMPTS, ANY, MODELS)
+def test_a_plan_reads_only_what_was_kept(prompt, wanted, model):
+    """The commit names the last step's winner, and cached spans lie in what commits have written."""
+    _, steps = run(prompt, wanted, model)
+    have: tuple[range, ...] = ()
+    for number, step in enumerate(steps, 1):
+        plan = step.plan
+        assert plan.step == number
+        last = steps[number - 2] if number > 1 else None
+        if last is None or not last.plan.keep:
+            assert plan.commit is None
+        else:
+            shared = last.plan.shared_keep
+            assert plan.commit == Commit(number - 1, last.outcome.winner, last.plan.keep, shared)
+            have = merge(have + plan.commit.spans)
+        for span in plan.cached:
+            assert any(set(span) <= set(other) for other in have)
+        have = plan.cached
+        masked = {p for p, token in enumerate(plan.canvas, plan.start) if token == MASK}
+        for branch, report in zip(plan.branches, step.reports, strict=True):
+            stops = [stop for stop, _ in branch.segments]
+            assert stops == sorted(set(stops))
+            assert stops[0] > plan.start
+            assert branch.stop <= plan.start + len(plan.canvas)
+            assert {position for position, _ in branch.fills} <= masked
+            assert set(report.positions.tolist()) <= set(plan.scored)
+        # All input lies behind or between what is cached, never on it.
+        assert not any(set(span) & set(range(plan.start, plan.branches[0].stop)) for span in plan.cached) or (
+            isinstance(wanted, MaskedAnswerSettings)
+        )
+
+
+@settings(max_examples=60)
+@given(PROMPTS, ANY, MODELS, st.integers(0, 6), st.randoms(use_true_random=False))
+def test_foreign_reports_change_nothing(prompt, wanted, model, skipped, random):
+    session = new(prompt, wanted)
+    for _ in range(skipped):
+        if session.finished:
+            return
+        session.advance(model.reports(session.plan()))
+    if session.finished:
+        with pytest.raises(ProtocolError, match="finished"):
+            session.plan()
+        return
+    with pytest.raises(ProtocolError, match="plan"):
+        session.advance([])
+    old = model.reports(session.plan(epoch=3))
+    plan = session.plan(epoch=4)
+    good = model.reports(plan)
+    generated, steps = session.generated, session.steps
+    nan = replace(good[-1], scores=np.full(max(1, len(good[-1].scores)), np.nan, np.float32))
+    wrong: list[list[BranchReport]] = [
+        old,
+        [*good[:-1], replace(good[-1], step=plan.step + 1)],
+        [*good[:-1], replace(good[-1], step=plan.step - 1)],
+        [*good[:-1], replace(good[-1], epoch=5)],
+        good[:-1],
+        [*good, good[0]],
+        [*good[1:], replace(good[0], branch=len(good))],
+        [],
+    ]
+    for reports in wrong:
+        with pytest.raises(ProtocolError):
+            session.advance(reports)
+    with pytest.raises(ScoreError, match="NaN"):
+        session.advance([*good[:-1], nan])
+    assert (session.generated, session.steps, session.plan(epoch=4)) == (generated, steps, plan)
+
+    random.shuffle(good)
+    outcome = session.advance(good)
+    twin = new(prompt, wanted)
+    for _ in range(session.steps):
+        expected = twin.advance(model.reports(twin.plan()))
+    assert outcome == expected
+    with pytest.raises(ProtocolError):
+        session.advance(good)
+
+
+@settings(max_examples=50)
+@given(PROMPTS, ANY, MODELS)
+def test_planning_again_restamps_the_epoch_and_nothing_else(prompt, wanted, model):
+    once, again = new(prompt, wanted), new(prompt, wanted)
+    epoch = 0
+    while not once.finished:
+        plan = once.plan()
+        for _ in range(3):
+            epoch += 1
+            assert again.plan(epoch) == replace(plan, epoch=epoch)
+        assert once.advance(model.reports(plan)) == again.advance(model.reports(again.plan(epoch)))
+    assert again.finished
+
+
+def test_prompts_that_cannot_be_decoded_are_refused():
+    wanted = LopaSettings(max_new_tokens=4)
+    for prompt, match in (
+        ([], "empty"),
+        ([1, MASK], "prompt token 1 is the mask"),
+        ([VOCABULARY.size], "0 to 49"),
+        ([-1], "prompt token 0 is -1"),
+    ):
+        with pytest.raises(PromptError, match=match):
+            new(prompt, wanted)
+
+
+@pytest.mark.parametrize("kind", DECODER_SETTINGS.values())
+def test_nothing_to_generate_is_finished_at_once(kind):
+    session = new([1], kind(max_new_tokens=0))
+    assert (session.finished, session.finish_reason, session.generated) == (True, "length", [])
+    with pytest.raises(ProtocolError, match="finished"):
+        session.plan()
+
+
+def test_a_model_that_only_says_mask_hits_the_step_limit():
+    """The published decoders hang here; ours never get such a report from a runner."""
+    session = new([1], FastDllmSettings(max_new_tokens=3, block_size=3))
+
+    def insist() -> None:
+        while not session.finished:
+            plan = session.plan()
+            reports = FakeModel().reports(plan)
+            session.advance([replace(r, tokens=np.full_like(r.tokens, MASK)) for r in reports])
+
+    with pytest.raises(StepLimitError, match="3 steps"):
+        insist()

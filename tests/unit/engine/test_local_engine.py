@@ -1,0 +1,285 @@
+"""The one-process engine as a library: batches, prompts, seeds, and what a mistake leaves behind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    LopaSettings,
+    VanillaSettings,
+)
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.engine.base import Prompt
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import CapacityError, LopaError, PromptError, RequestCancelledError
+from support.paths import MODELS
+
+EOS, MASK = 126, 127
+FAST = LopaSettings(max_new_tokens=16, block_size=8, num_branches=3, confidence_threshold=0.5)
+
+
+def make(name: str = "dream-tiny-2l", **model: Any) -> LocalEngine:
+    torch.set_num_threads(1)
+    return LocalEngine.from_pretrained(MODELS / name, **{"slots": 3, "max_model_len": 96, **model})
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[LocalEngine]:
+    with make("dream-tiny-2l-eos") as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(shared) -> Iterator[LocalEngine]:
+    """Usable before and after every test, with all slots."""
+    expected = plain(shared)
+    yield shared
+    assert plain(shared) == expected
+
+
+def plain(engine: LocalEngine) -> list[list[int]]:
+    return [r.token_ids for r in engine.generate([[1, 2], [3], [4, 5], [6]], FAST)]
+
+
+def any_settings(draw: random.Random) -> GenerationSettings:
+    length = draw.choice([0, 1, 7, 20, 33])
+    common: dict[str, Any] = {
+        "max_new_tokens": length,
+        "block_size": draw.choice([3, 8, 16]),
+        "confidence_threshold": draw.choice([0.3, 0.6, 0.9]),
+        "min_tokens": draw.choice([0, length // 2]),
+        "ignore_eos": draw.random() < 0.3,
+        "stop_at_eos": draw.random() < 0.7,
+        "temperature": draw.choice([0, 0.9]),
+        "seed": draw.randrange(9),
+        "ranking": draw.choice(["probability", "margin", "neg_entropy"]),
+    }
+    kind = draw.choice(["lopa", "lopa", "d2f", "fast_dllm", "vanilla", "block_diffusion"])
+    branches = draw.choice([1, 2, 5])
+    if kind == "fast_dllm":
+        caches = ["none", "prefix", "dual"]
+        return FastDllmSettings(cache=draw.choice(caches), num_branches=branches, **common)
+    if kind == "block_diffusion":
+        return BlockDiffusionSettings(fuse_store=draw.random() < 0.5, num_branches=branches, **common)
+    if kind == "vanilla":
+        del common["confidence_threshold"]
+        return VanillaSettings(sampler=draw.choice(["dream", "llada"]), num_branches=branches, **common)
+    common["window_attention"] = draw.choice(["full", "block_causal"])
+    if kind == "d2f":
+        return D2FSettings(**common)
+    return LopaSettings(
+        num_branches=branches,
+        branch_confidence=draw.choice(["mean", "bottom(0.4)", "window(3)", "segment(2)"]),
+        creation_confidence_alpha=draw.choice([0.0, 0.3]),
+        **common,
+    )
+
+
+def same(one: GenerationResult, other: GenerationResult) -> bool:
+    ignored = ("seconds",)
+    return all(getattr(one, f) == getattr(other, f) for f in one.__slots__ if f not in ignored)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_batched_is_alone(engine, seed):
+    """Different settings, lengths and decoders in flight together, more of them than slots."""
+    draw = random.Random(seed)
+    requests = [
+        ([draw.randrange(120) for _ in range(draw.randint(1, 30))], any_settings(draw)) for _ in range(8)
+    ]
+    sessions = [engine.session(prompt, settings) for prompt, settings in requests]
+    results = dict(engine.run(sessions, trace=True))
+    assert sorted(results) == list(range(8))
+    for index, (prompt, settings) in enumerate(requests):
+        got = results[index]
+        assert isinstance(got, GenerationResult)
+        assert same(got, engine.generate(prompt, settings, trace=True))
+        canvas = got.trace[-1].canvas if got.trace else ()
+        if EOS not in canvas or settings.ignore_eos:
+            assert (len(canvas), got.finish_reason) == (settings.max_new_tokens, "length")
+        assert EOS not in canvas[: settings.min_tokens]
+        assert got.token_ids == list(canvas)[: len(got.token_ids)]
+        assert MASK not in got.token_ids
+        assert got.steps == len(got.trace)
+        assert got.forwards == sum(len(step.branches) for step in got.trace)
+        assert got.prompt_tokens == len(prompt)
+
+
+def test_a_list_gives_a_list_and_one_prompt_one_result(engine):
+    one = engine.generate([1, 2], FAST)
+    (listed,) = engine.generate([[1, 2]], FAST)
+    assert one.token_ids == listed.token_ids
+    assert engine.generate((1, 2), FAST).token_ids == one.token_ids
+    assert engine.generate([], FAST) == []
+    assert one.text is None
+    assert one.trace == ()
+    assert one.tpf == one.tokens / one.steps
+    assert one.tps > 0
+
+
+def test_the_configuration_has_the_default_settings():
+    config = Config.parse({"model": {"path": str(MODELS / "dream-tiny-2l"), "max_model_len": 64}})
+    config = config.but(decode=D2FSettings(max_new_tokens=5))
+    with LocalEngine.from_config(config) as engine:
+        assert engine.generate([1]).token_ids == engine.generate([1], D2FSettings(max_new_tokens=5)).token_ids
+
+
+def test_steps_are_reported_as_they_happen(engine):
+    seen: list[tuple[int, int]] = []
+    results = engine.generate(
+        [[1, 2], [3]], FAST, on_step=lambda index, step: seen.append((index, step.step))
+    )
+    for index, result in enumerate(results):
+        assert [step for at, step in seen if at == index] == list(range(1, result.steps + 1))
+
+
+def test_nothing_to_generate(engine):
+    result = engine.generate([1, 2], FAST.but(max_new_tokens=0))
+    assert (result.token_ids, result.steps, result.finish_reason, result.tpf) == ([], 0, "length", 0.0)
+    mixed = [engine.session([1, 2], FAST.but(max_new_tokens=n)) for n in (0, 4, 0)]
+    results = dict(engine.run(mixed))
+    assert [results[i].steps > 0 for i in range(3)] == [False, True, False]
+
+
+def test_eos_ends_a_request_unless_told_otherwise(engine):
+    base = LopaSettings(max_new_tokens=48, block_size=8, num_branches=3, confidence_threshold=0.3)
+    whole = base.but(stop_at_eos=False)
+    stopped = 0
+    for first in range(20):
+        prompt = [first, 3]
+        result, full = engine.generate(prompt, base), engine.generate(prompt, whole)
+        assert (result.finish_reason, result.tokens) == (full.finish_reason, full.tokens)
+        if result.finish_reason == "length":
+            assert result.token_ids == full.token_ids
+            continue
+        stopped += 1
+        assert result.token_ids == full.token_ids[: result.tokens]
+        assert result.token_ids.index(EOS) == len(result.token_ids) - 1
+        assert result.steps <= full.steps
+        late = engine.generate(prompt, base.but(min_tokens=20))
+        assert EOS not in late.token_ids[:20]
+        assert len(late.token_ids) >= 20
+        ignoring = engine.generate(prompt, base.but(ignore_eos=True))
+        assert len(ignoring.token_ids) == ignoring.tokens == 48
+        assert ignoring.finish_reason == "length"
+    assert stopped > 3
+
+
+def test_seeds(engine):
+    drawn = FAST.but(temperature=1.5)
+    results = {
+        seed: [engine.generate([1, 2], drawn.but(seed=seed)).token_ids for _ in range(2)] for seed in range(4)
+    }
+    assert all(first == again for first, again in results.values())
+    assert len({tuple(first) for first, _ in results.values()}) > 1
+    cold = [engine.generate([1, 2], FAST.but(seed=seed)).token_ids for seed in range(3)]
+    assert cold[0] == cold[1] == cold[2]
+
+
+# Mistakes
+
+WRONG: list[tuple[Prompt, str]] = [
+    ([[]], "empty"),
+    ([1, MASK], "mask"),
+    ([128], "0 to 127"),
+    ([-1], "-1"),
+    ([1] * 81, "exceed max_model_len 96"),
+    ("text", "tokenizer"),
+    ([{"role": "user", "content": "x"}], "dict"),
+    ([[{"role": "user", "content": "x"}]], "tokenizer"),
+    ([1.5], "prompt"),
+    ([True], "prompt"),
+    (3, "int"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "match"), WRONG, ids=str)
+def test_a_wrong_prompt_is_one_clear_error(engine, prompt, match):
+    with pytest.raises(LopaError, match=match) as caught:
+        engine.generate(prompt, FAST)
+    assert isinstance(caught.value, PromptError)
+
+
+def test_a_wrong_prompt_among_others_runs_nothing(engine):
+    with pytest.raises(PromptError, match="mask"):
+        engine.generate([[1, 2], [MASK]], FAST, on_step=lambda *_: pytest.fail("something ran"))
+
+
+def test_an_abandoned_iterator_leaves_nothing(engine):
+    sessions = [engine.session([n], FAST) for n in range(5)]
+    events = engine.events(sessions)
+    next(events)
+    events.close()
+    assert not any(True for _ in events)
+
+
+def test_an_iterator_that_is_kept_open_disturbs_nobody(engine):
+    """As an exception's traceback keeps it; both calls get all of their own events."""
+    kept = engine.run([engine.session([n], FAST.but(max_new_tokens=8 + n)) for n in range(5)])
+    first = next(kept)
+    between = engine.generate([[1, 2], [3]], FAST)
+    rest = dict(kept) | dict([first])
+    again = engine.generate([[1, 2], [3]], FAST)
+    assert [r.token_ids for r in between] == [r.token_ids for r in again]
+    for n in range(5):
+        assert rest[n].token_ids == engine.generate([n], FAST.but(max_new_tokens=8 + n)).token_ids
+
+
+def test_an_error_in_a_callback_leaves_the_engine_usable(engine):
+    def fail(*_: object) -> None:
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine") as caught:
+        engine.generate([[1], [2], [3], [4], [5]], FAST, on_step=fail)
+    assert plain(engine)  # while the traceback still holds the iterators
+    assert caught.value.__traceback__ is not None
+
+
+def test_closing_one_iterator_spares_the_other(engine):
+    kept = engine.events([engine.session([1, 2], FAST)])
+    next(kept)
+    dropped = engine.events([engine.session([3], FAST)])
+    next(dropped)
+    dropped.close()
+    finish_reasons = []
+    for event in kept:
+        assert not isinstance(event[1], RequestCancelledError)
+        finish_reasons.append(event[2].finish_reason)
+    assert finish_reasons[-1] is not None
+
+
+def test_a_finished_session_among_others_is_refused_and_leaves_nothing(engine):
+    done = new_session([1], FAST.but(max_new_tokens=0), engine.vocabulary)
+    with pytest.raises(LopaError, match="finished"):
+        list(engine.events([engine.session([1], FAST), done]))
+
+
+def test_a_step_that_fails_leaves_the_engine_usable(engine):
+    long = new_session([1] * 90, FAST, engine.vocabulary)  # past the engine's own check
+    with pytest.raises(CapacityError, match="slot of 96"):
+        list(engine.events([long]))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_low_precision_decodes(dtype):
+    with make(dtype=dtype) as engine:
+        for settings in (FAST, FastDllmSettings(max_new_tokens=16, block_size=8)):
+            assert len(engine.generate([1, 2, 3], settings.but(ignore_eos=True)).token_ids) == 16
+
+
+def test_broken_weights_are_an_error_and_no_tokens():
+    with make() as engine:
+        engine.runner.model.norm.weight.fill_(float("nan"))
+        with pytest.raises(LopaError, match="NaN"):
+            engine.generate([1, 2], FAST)

@@ -1,0 +1,122 @@
+"""Structured output from the model of the package: text that matches, alone and in company, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    LopaSettings,
+    VanillaSettings,
+)
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import SettingsError
+from support.groups import MODEL
+
+pytest.importorskip("outlines_core")
+
+PROMPT = "Tom has 3 boxes with 4 pens each. How many pens does he have?"
+PENS = r"[A-Z][a-z]+ has \d\*\d=\d\d pens\.\n#### \d\d?"
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 130},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "regex": {"guided_regex": PENS},
+    "json": {"guided_json": PERSON},
+    "choice": {"guided_choice": ["twelve", "12 pens", "12"]},
+    "object": {"guided_json": {"type": "object"}},
+}
+DECODERS: dict[str, GenerationSettings] = {
+    "lopa": LopaSettings(max_new_tokens=48, num_branches=4, ranking="neg_entropy"),
+    "lopa, block-causal": LopaSettings(
+        max_new_tokens=48, num_branches=3, block_size=7, window_attention="block_causal", stop_at_eos=False
+    ),
+    "lopa, drawn": LopaSettings(max_new_tokens=48, temperature=1.0, top_p=0.9, top_k=3, min_tokens=2),
+    "d2f": D2FSettings(max_new_tokens=48, block_size=16, ranking="margin"),
+    "fast_dllm": FastDllmSettings(max_new_tokens=48, block_size=16),
+    "vanilla": VanillaSettings(max_new_tokens=48, steps=24, num_branches=3),
+    "block_diffusion": BlockDiffusionSettings(max_new_tokens=48, num_branches=3),
+}
+
+
+@pytest.fixture(scope="module")
+def engine() -> LocalEngine:
+    return LocalEngine.from_pretrained("demo")
+
+
+def keeps(settings: GenerationSettings, text: str) -> bool:
+    if settings.guided_regex is not None:
+        return re.fullmatch(settings.guided_regex, text, re.ASCII) is not None
+    if settings.guided_choice is not None:
+        return text in settings.guided_choice
+    value = json.loads(text)
+    if settings.guided_json == json.dumps(PERSON):
+        return value.keys() == {"name", "age"} and len(value["name"]) <= 12 and value["age"] in range(131)
+    return isinstance(value, dict)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_keep_to_what_was_asked(engine: LocalEngine, kind: str) -> None:
+    wanted = [settings.but(**KINDS[kind]) for settings in DECODERS.values()]
+    for settings, result in zip(
+        wanted, (engine.generate(PROMPT, settings) for settings in wanted), strict=True
+    ):
+        assert result.text is not None
+        assert keeps(settings, result.text), (settings.decoder, result.text)
+        assert result.finish_reason == "stop"
+
+
+def test_company_changes_no_bit(engine: LocalEngine) -> None:
+    wanted = [s.but(**KINDS[kind]) for s in DECODERS.values() for kind in ("regex", "json")]
+    wanted += list(DECODERS.values())  # no constraint
+    together = dict(engine.run([engine.session(PROMPT, settings) for settings in wanted], trace=True))
+    for index, settings in enumerate(wanted):
+        alone, result = engine.generate(PROMPT, settings, trace=True), together[index]
+        assert isinstance(result, GenerationResult)
+        assert (result.token_ids, result.trace) == (alone.token_ids, alone.trace)
+
+
+def test_a_probability_is_what_the_model_gave_the_token(engine: LocalEngine) -> None:
+    """Not what is left of it under the constraint: that would be 1 for a token that nothing competes with."""
+    free = engine.generate(PROMPT, D2FSettings(max_new_tokens=48), trace=True)
+    bound = engine.generate(PROMPT, D2FSettings(max_new_tokens=48, guided_choice=["zebra"]), trace=True)
+    assert free.trace is not None and bound.trace is not None
+    assert bound.text == "zebra"
+    assert min(decision.probability for step in bound.trace for decision in step.decided) < 0.01
+    assert bound.steps <= 5
+
+
+def test_what_stays_the_same_is_made_once(engine: LocalEngine) -> None:
+    settings = D2FSettings(max_new_tokens=48, guided_choice=["a", "b"])
+    first, second = engine.session(PROMPT, settings), engine.session(PROMPT, settings.but(max_new_tokens=9))
+    assert first.constraint is second.constraint
+
+
+def test_a_model_without_a_tokenizer_cannot_keep_to_text() -> None:
+    bare = LocalEngine.from_pretrained(MODEL)
+    with pytest.raises(SettingsError, match="no tokenizer"):
+        bare.session([1, 2], D2FSettings(max_new_tokens=9, guided_choice=["a"]))
+
+
+def test_no_library_is_needed_where_nothing_is_asked(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "outlines_core", None)
+    assert engine.generate(PROMPT, D2FSettings(max_new_tokens=9)).token_ids
+    with pytest.raises(SettingsError, match=r"lopa-ray\[serve\]"):
+        engine.session(PROMPT, D2FSettings(max_new_tokens=9, guided_choice=["new"]))

@@ -1,0 +1,213 @@
+"""The KV cache: what is committed, what payloads hold, and what a runner refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lopa_ray.errors import CapacityError, ProtocolError
+from lopa_ray.execution.kv_cache import KVCache, SlotChecksum, merge
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.protocol.plan import Branch, Commit, Plan, StepPlan, Work
+from support.in_process_group import tiny
+
+MODEL = tiny()
+CONFIG = MODEL.config
+
+
+def cache(slots: int = 3, capacity: int = 20) -> KVCache:
+    made = KVCache(CONFIG, slots, capacity, torch.float32, torch.device("cpu"))
+    made.data.normal_(generator=torch.Generator().manual_seed(1))
+    return made
+
+
+def filled(made: KVCache, positions: int, seed: int = 0) -> torch.Tensor:
+    return made.payload(positions).normal_(generator=torch.Generator().manual_seed(seed))
+
+
+def test_merge():
+    assert merge(()) == ()
+    assert merge((range(4, 6), range(0, 2), range(2, 4))) == (range(0, 6),)
+    assert merge((range(0, 5), range(1, 2), range(7, 9))) == (range(0, 5), range(7, 9))
+
+
+def test_a_payload_comes_back_as_it_was_written():
+    made = cache()
+    made.reset(1, request=7)
+    spans = (range(0, 3), range(8, 10))
+    payload = filled(made, 5)
+    before = made.data.clone()
+    made.write(1, spans, payload)
+    assert torch.equal(made.read(1, spans), payload)
+    assert made.committed[1] == spans
+    kv, boundary = made.split(payload)
+    assert torch.equal(made.boundary[1], boundary)
+    assert torch.equal(made.data[1, :, :, :, 8:10], kv[:, :, :, 3:])
+    untouched = torch.ones(made.data.shape[4], dtype=torch.bool)
+    untouched[[0, 1, 2, 8, 9]] = False
+    assert torch.equal(made.data[1][:, :, :, untouched], before[1][:, :, :, untouched])
+    assert torch.equal(made.data[[0, 2]], before[[0, 2]])
+
+
+def test_cut_keeps_only_what_is_there():
+    made = cache()
+    made.reset(0, 1)
+    made.write(0, (range(0, 6),), filled(made, 6))
+    made.cut(0, (range(1, 3), range(4, 6)))
+    assert made.committed[0] == (range(1, 3), range(4, 6))
+    for span in (range(0, 2), range(2, 5), range(5, 7)):
+        with pytest.raises(ProtocolError, match=f"positions {span.start} to {span.stop} are not cached"):
+            made.cut(0, (span,))
+    assert made.committed[0] == (range(1, 3), range(4, 6))
+    made.cut(0, ())
+    assert made.committed[0] == ()
+
+
+def test_reset_hands_an_empty_slot_over():
+    made = cache()
+    made.write(2, (range(0, 4),), filled(made, 4))
+    made.last_commit[2] = 3
+    made.reset(2, 9)
+    assert (made.owner[2], made.committed[2], made.last_commit[2]) == (9, (), 0)
+
+
+def test_the_checksum_covers_owner_spans_keys_values_and_boundary_and_no_scratch():
+    def made() -> KVCache:
+        fresh = cache()
+        fresh.reset(0, 1)
+        fresh.write(0, (range(0, 4),), filled(fresh, 4))
+        return fresh
+
+    reference = made().checksum(0)
+    assert made().checksum(0) == reference
+    scratch = made()
+    scratch.data[0, :, :, :, 4:] += 1
+    assert scratch.checksum(0) == reference
+    for change in ("key", "value", "boundary", "spans", "owner"):
+        other = made()
+        if change in ("key", "value"):
+            other.data[0, -1, ("key", "value").index(change), -1, 3, -1] += 1e-6
+        elif change == "boundary":
+            other.boundary[0, 0] += 1e-6
+        elif change == "spans":
+            other.cut(0, (range(0, 3),))
+        else:
+            other.owner[0] = 2
+        assert other.checksum(0) != reference, change
+
+
+def test_heads_begin_at_64_bytes_in_every_slot():
+    for capacity in (1, 20, 33):
+        odd = replace(CONFIG, head_dim=14)
+        made = KVCache(odd, 3, capacity, torch.float32, torch.device("cpu"))
+        assert made.capacity == capacity
+        assert made.data.shape[4] >= capacity
+        for slot in range(3):
+            keys, values = made.window(slot, 1)
+            assert all(head.data_ptr() % 64 == 0 for part in (keys, values) for head in part)
+
+
+# What a runner asks of its cache
+
+
+def plan(**changes: object) -> Plan:
+    made = Plan(
+        epoch=0,
+        step=1,
+        start=0,
+        canvas=(1, 2, 127, 127),
+        branches=(Branch(((4, 4),)),),
+        cached=(),
+        scored=range(2, 4),
+        keep=(range(0, 2),),
+    )
+    return replace(made, **changes)
+
+
+def step(runner: BranchRunner, made: Plan, request: int = 1, source: int | None = None) -> None:
+    runner.step(StepPlan(0, made.step, (Work(request, 0, made, (0,), source),)))
+
+
+SECOND = plan(
+    step=2,
+    start=2,
+    canvas=(127, 127),
+    cached=(range(0, 2),),
+    keep=(),
+    commit=Commit(1, 0, (range(0, 2),), shared=False),
+)
+
+
+@pytest.fixture
+def runner() -> BranchRunner:
+    return BranchRunner(MODEL, slots=1, max_model_len=10)
+
+
+def test_a_commit_needs_something_staged(runner):
+    with pytest.raises(ProtocolError, match="nothing is staged for the commit of step 1"):
+        step(runner, SECOND)
+    step(runner, plan())
+    with pytest.raises(ProtocolError, match="nothing is staged"):
+        step(runner, replace(SECOND, commit=Commit(1, 1, (range(0, 2),), shared=False)))
+    with pytest.raises(ProtocolError, match="cannot be exchanged here"):
+        step(runner, SECOND, source=0)
+
+
+def test_a_commit_is_carried_out_once(runner):
+    step(runner, plan())
+    step(runner, SECOND)
+    once = runner.checksums()
+    assert once[0].spans == (range(0, 2),)
+    for _ in range(2):
+        step(runner, SECOND)
+        assert runner.checksums() == once
+
+
+def test_a_worker_without_the_winner_hands_out_no_stray_memory(runner):
+    step(runner, plan())
+    lost = replace(SECOND, commit=Commit(1, 1, (range(0, 2),), shared=False))
+    assert runner.payload(Work(1, 0, lost, (0,), source=0)).isnan().all()
+    staged = runner.payload(Work(1, 0, SECOND, (0,), source=0))
+    assert not staged.isnan().any()
+
+
+def test_what_another_request_staged_is_never_committed(runner):
+    step(runner, plan())
+    with pytest.raises(ProtocolError, match="nothing is staged"):
+        step(runner, SECOND, request=2)
+
+
+def test_a_plan_cannot_read_what_is_not_cached(runner):
+    with pytest.raises(ProtocolError, match="not cached"):
+        step(runner, replace(SECOND, commit=None))
+
+
+def test_a_slot_has_an_end(runner):
+    long = plan(canvas=(1, 2) + (127,) * 9, branches=(Branch(((11, 11),)),))
+    with pytest.raises(CapacityError, match="11 positions do not fit a slot of 10"):
+        step(runner, long)
+    step(runner, plan(canvas=(1, 2) + (127,) * 8, branches=(Branch(((10, 10),)),), scored=range(2, 10)))
+
+
+def test_logits_behind_kept_spans_equal_those_of_one_forward(runner):
+    """Block-causal, so that what is cached does not see what follows."""
+    ids = [3, 5, 8, 13, 21, 34]
+    whole = runner.logits(ids, segments=((2, 2), (4, 4), (6, 6)))
+    runner.logits(ids[:2], keep=(range(0, 2),))
+    runner.logits(ids[2:4], start=2, keep=(range(2, 4),))
+    last = runner.logits(ids[4:], start=4)
+    assert whole.shape == (6, CONFIG.vocab_size)
+    torch.testing.assert_close(last, whole[4:], atol=1e-4, rtol=0)
+    assert not torch.allclose(runner.logits(ids)[:2], whole[:2], atol=1e-3)
+
+
+def test_checksums_agree_exactly_or_within_a_tolerance_in_magnitude():
+    one = SlotChecksum(1, (range(3),), "a", 100.0)
+    assert one.agrees(one)
+    near = replace(one, digest="b", magnitude=100.01)
+    assert not one.agrees(near)
+    assert one.agrees(near, tolerance=1e-3)
+    assert not one.agrees(replace(near, magnitude=101.0), tolerance=1e-3)
+    assert not one.agrees(replace(one, spans=(range(4),)), tolerance=1.0)

@@ -1,0 +1,182 @@
+"""`execution/npu.py` against the published torch-npu: names and arguments as recorded, numbers with a stand-in.
+
+No NPU has run any of it. What is checked is that it asks for what the package has, in the layout that it documents.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import SettingsError
+from lopa_ray.execution import device, npu
+from lopa_ray.execution.attention_kernels import choose_kernel
+from lopa_ray.execution.device import DEVICES
+from record.torch_npu_signatures import RECORD, SOURCE, Use, recorded, signature, uses
+from support.in_process_group import tiny
+from support.kernel_contract import check_kernel
+from support.paths import MODELS
+
+RECORDED: dict[str, dict[str, str]] = json.loads(RECORD.read_text(encoding="utf-8"))
+OPERATOR = "npu_fused_infer_attention_score"
+WHEELS = [Path(path) for path in os.environ.get("TORCH_NPU_WHEELS", "").split(os.pathsep) if path]
+
+
+def refusal(use: Use, api: dict[str, str]) -> str | None:
+    """Why the package would not take that use of it."""
+    if use.name not in api:
+        return f"there is no {use.name}"
+    if use.is_set:
+        return None if api[use.name] == "set" else f"{use.name} cannot be set"
+    try:
+        signature(api[use.name]).bind(*[None] * use.arguments, **dict.fromkeys(use.keywords))
+    except TypeError as error:
+        return f"{use.name}: {error}"
+    return None
+
+
+@pytest.mark.parametrize("version", RECORDED)
+def test_every_use_fits_the_published_package(version: str) -> None:
+    found = uses(SOURCE.read_text(encoding="utf-8"))
+    assert {use.name.rpartition(".")[2] for use in found} == {
+        *("is_available", OPERATOR, "Options", "_timeout", "ProcessGroupHCCL")
+    }
+    assert [refusal(use, RECORDED[version]) for use in found] == [None] * len(found)
+    assert RECORDED[version]["backend of torch.compile"] == npu.COMPILER
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("torch_npu.npu_flash(q)", "there is no torch_npu.npu_flash"),
+        (f"torch_npu.{OPERATOR}(q, k)", "missing a required argument: 'value'"),
+        (f"torch_npu.{OPERATOR}(q, k, v, m)", "too many positional arguments"),
+        (f"torch_npu.{OPERATOR}(q, k, v, heads=2)", "unexpected keyword argument 'heads'"),
+        (f"torch_npu.{OPERATOR}(q, k, v, **rest)", r"unexpected keyword argument '\*\*'"),
+        ("torch_npu._C._distributed_c10d.ProcessGroupHCCL(store, 0, 1)", "'pg_options'"),
+        (
+            "o = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()\no.wait = 3",
+            "there is no .*Options.wait",
+        ),
+    ],
+)
+def test_a_use_that_does_not_fit_is_noticed(source: str, why: str) -> None:
+    problems = [refusal(use, RECORDED["2.13.0"]) for use in uses(source)]
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(next(filter(None, problems)))
+
+
+@pytest.mark.skipif(not WHEELS, reason="TORCH_NPU_WHEELS names no wheels")
+def test_the_record_is_what_the_wheels_say() -> None:
+    assert {wheel.name.split("-")[1]: recorded(wheel) for wheel in WHEELS} == RECORDED
+
+
+class FakeNpu:
+    """torch-npu on the CPU, as far as it is used here. It refuses what the package's documentation rules out."""
+
+    def __init__(self) -> None:
+        self.npu = SimpleNamespace(is_available=lambda: True)
+        self.calls = 0
+        made = SimpleNamespace(Options=SimpleNamespace)
+        self._C = SimpleNamespace(_distributed_c10d=SimpleNamespace(ProcessGroupHCCL=made))
+
+    def npu_fused_infer_attention_score(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        asked = signature(RECORDED["2.13.0"][f"torch_npu.{OPERATOR}"]).bind(*args, **kwargs).arguments
+        q, k, v = (asked[name] for name in ("query", "key", "value"))
+        if q.dtype not in (torch.float16, torch.bfloat16):
+            raise RuntimeError(f"query of {q.dtype}")
+        assert asked["input_layout"] == "BNSD" and k.shape == v.shape
+        assert all(x.dim() == 4 and x.shape[0] == 1 and x.is_contiguous() for x in (q, k, v))
+        assert (q.shape[1], k.shape[1]) == (asked["num_heads"], asked["num_key_value_heads"])
+        if q.shape[3] % 16:
+            raise RuntimeError("head dim is no multiple of 16")
+        (length,) = asked["actual_seq_lengths_kv"]
+        assert length <= k.shape[2]
+        self.calls += 1
+        groups = q.shape[1] // k.shape[1]
+        keys, values = (x[:, :, :length].repeat_interleave(groups, dim=1) for x in (k, v))
+        return F.scaled_dot_product_attention(q, keys, values, scale=asked["scale"]), torch.zeros(1)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNpu:
+    made = FakeNpu()
+    monkeypatch.setitem(sys.modules, "torch_npu", made)
+    # The device as it is, on memory that is there.
+    here = dataclasses.replace(DEVICES["npu"], torch_name="cpu", compiler="eager")
+    monkeypatch.setitem(DEVICES, "npu", here)
+    device._warn_unproven.cache_clear()
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_the_kernel_computes_the_formula(fake: FakeNpu, dtype: torch.dtype) -> None:
+    check_kernel("npu", "cpu", dtype)
+    assert fake.calls == 4
+
+
+def test_it_reads_the_slot_that_it_is_given_rows_of() -> None:
+    slots = torch.arange(3 * 2 * 2 * 8 * 16).view(3, 2, 2, 8, 16)
+    for slot in slots:
+        keys, values = slot[:, :, :5]
+        assert torch.equal(npu._slot(keys), slot[0][None]) and torch.equal(npu._slot(values), slot[1][None])
+
+
+def test_auto_takes_it_where_it_works(fake: FakeNpu, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "lopa.kernels")
+    config = dataclasses.replace(tiny().config, head_dim=16)
+    assert choose_kernel("auto", DEVICES["npu"], config, torch.bfloat16) is npu.attention
+    choose_kernel("auto", DEVICES["npu"], config, torch.float32)
+    assert caplog.messages[-1].startswith("attention on npu: sdpa (npu fails with RuntimeError: query of")
+
+
+def test_a_whole_decode_on_the_stand_in(fake: FakeNpu, caplog: pytest.LogCaptureFixture) -> None:
+    """All that the device brings along, graph mode too, and one warning at start-up."""
+    settings = LopaSettings(num_branches=3, max_new_tokens=24, window_attention="block_causal", block_size=8)
+    options = {"dtype": "bfloat16", "slots": 1, "max_model_len": 64}
+    plain = LocalEngine.from_pretrained(MODELS / "dream-tiny-2l", **options)
+    engine = LocalEngine.from_pretrained(MODELS / "dream-tiny-2l", device="npu", compile=True, **options)
+    found = engine.generate([5, 6, 7], settings)
+    assert fake.calls > 10
+    assert found.token_ids == plain.generate([5, 6, 7], settings).token_ids
+    LocalEngine.from_pretrained(MODELS / "dream-tiny-2l", device="npu", attention="sdpa")
+    warnings = [record.getMessage() for record in caplog.records if record.name == "lopa.device"]
+    assert len(warnings) == 1 and "device npu: this project has not run on hardware" in warnings[0]
+
+
+def test_a_process_group_is_made_as_the_package_makes_its_own(fake: FakeNpu) -> None:
+    made = []
+
+    class Group:
+        Options = SimpleNamespace
+
+        def __init__(self, *arguments: Any) -> None:
+            made.append(arguments)
+
+    fake._C._distributed_c10d.ProcessGroupHCCL = Group
+    npu.process_group("store", 1, 4, timedelta(seconds=7))
+    assert made == [("store", 1, 4, SimpleNamespace(_timeout=timedelta(seconds=7)))]
+
+
+def test_a_missing_package_or_device_is_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, fake: FakeNpu
+) -> None:
+    fake.npu.is_available = lambda: False
+    with pytest.raises(SettingsError, match=r"got 'npu'.*sees no NPU.*or set model.device: cpu"):
+        DEVICES["npu"].require()
+    monkeypatch.setitem(sys.modules, "torch_npu", None)
+    with pytest.raises(SettingsError, match=r"torch-npu cannot be imported.*lopa-ray\[npu\]"):
+        DEVICES["npu"].require()

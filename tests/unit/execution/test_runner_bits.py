@@ -1,0 +1,202 @@
+"""On CPU in fp32 a request's scores have the same bits alone and in any company, on any workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from lopa_ray.config.decoder_settings import FastDllmSettings, LopaSettings
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.execution.attention_kernels import sdpa
+from lopa_ray.execution.lm_head import padded_rows
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.weights import random_model
+from lopa_ray.scheduling.scheduler import Failure
+from support.in_process_group import Bits, WorkerGroup, bits, decode_alone, tiny
+
+SHAPES = {
+    # hidden, heads, KV heads, head dim, MLP, vocabulary
+    "grouped": (96, 6, 3, 16, 200, 1000),
+    "odd": (42, 3, 3, 14, 111, 333),  # rows that are no multiple of 16 bytes
+    "one-kv-head": (100, 5, 1, 20, 171, 777),
+    "wide": (224, 4, 4, 56, 608, 512),
+}
+
+
+@cache
+def model_of(name: str) -> Transformer:
+    """A recorded model or a shape; `+w8` and `+w8a8` make its linear layers int8."""
+    name, _, quantization = name.partition("+")
+    if name.startswith("dream"):
+        return tiny(name, quantization or "none")
+    hidden, heads, kv_heads, dim, mlp, vocab = SHAPES[name]
+    config = dataclasses.replace(
+        tiny().config,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=dim,
+        intermediate_size=mlp,
+        vocab_size=vocab,
+        num_layers=2,
+        mask_token_id=vocab - 1,
+        eos_token_id=vocab - 2,
+        pad_token_id=None,
+        bos_token_id=None,
+        quantization=quantization or "none",
+    )
+    model = random_model(config, 0, torch.float32, "cpu")
+    for key, parameter in model.named_parameters():
+        if key.endswith("scale") or (parameter.dim() == 2 and parameter.is_floating_point()):
+            # Sharper, so that probabilities spread and several positions are filled.
+            parameter.mul_(4)
+    return model
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def any_settings(draw: random.Random) -> GenerationSettings:
+    common: dict[str, Any] = {
+        "max_new_tokens": draw.choice([3, 12, 25]),
+        "block_size": draw.choice([1, 4, 8, 16]),
+        "confidence_threshold": draw.choice([0.05, 0.2, 0.5]),
+        "stop_at_eos": draw.random() < 0.5,
+        "ranking": draw.choice(["probability", "margin", "neg_entropy"]),
+        "temperature": draw.choice([0, 0, 0.7]),
+        "top_p": draw.choice([None, 0.9]),
+        "top_k": draw.choice([None, 7]),
+        "top_logprobs": draw.choice([0, 3]),
+        "seed": draw.randrange(100),
+    }
+    if draw.random() < 0.2:
+        return FastDllmSettings(**common)
+    return LopaSettings(
+        num_branches=draw.choice([1, 2, 3, 6]),
+        window_attention=draw.choice(["full", "block_causal"]),
+        **common,
+    )
+
+
+def any_requests(
+    draw: random.Random, model: Transformer, count: int
+) -> list[tuple[list[int], GenerationSettings]]:
+    top = model.config.mask_token_id
+    return [
+        ([draw.randrange(top) for _ in range(draw.randint(1, 40))], any_settings(draw)) for _ in range(count)
+    ]
+
+
+def compare(name: str, seed: int, requests: int = 5) -> int:
+    """Random requests through a random group, each compared with itself alone; returns reports compared."""
+    draw, model = random.Random(seed), model_of(name)
+    wanted: list[tuple[list[list[Bits]], list[int]]] = []
+    group = WorkerGroup(model, draw.choice([1, 2, 3]), slots=draw.choice([1, 3, 5]), max_model_len=95)
+    todo = any_requests(draw, model, requests)
+    for prompt, settings in todo:
+        session = group.session(prompt, settings)
+        wanted.append((decode_alone(model, session), session.generated))
+    numbers: dict[int, int] = {}
+    compared = 0
+    while todo or group.scheduler.busy:
+        while todo and (draw.random() < 0.5 or not group.scheduler.busy):
+            number = requests - len(todo)
+            numbers[group.scheduler.submit(group.session(*todo.pop(0)))] = number
+        plans = group.scheduler.plan(len(group.runners))
+        reports = group.evaluate(plans)
+        for step_report in reports:
+            for request, report in step_report.reports:
+                expected = wanted[numbers[request]][0][report.step - 1][report.branch]
+                assert bits(report) == expected, (name, seed, numbers[request], report.step, report.branch)
+                compared += 1
+        for event in group.scheduler.advance(reports):
+            assert not isinstance(event, Failure)
+            if event.outcome.finish_reason:
+                assert list(event.outcome.canvas) == wanted[numbers[event.request]][1]
+        first, *others = group.checksums()
+        assert all(other == first for other in others)
+    return compared
+
+
+@pytest.mark.parametrize(
+    "name", ["dream-tiny-2l", "dream-tiny-2l-eos", *SHAPES, *(f"{name}+w8a8" for name in SHAPES), "odd+w8"]
+)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_scores_have_the_same_bits_alone_and_in_company(name, seed):
+    assert compare(name, seed) > 5
+
+
+@pytest.mark.parametrize("name", ["dream-tiny-2l", "dream-tiny-2l+w8a8"])
+def test_scores_have_the_same_bits_with_two_threads(name):
+    """Short: two threads that wait for a busy core are slow."""
+    model = model_of(name)
+    settings = LopaSettings(max_new_tokens=6, block_size=2, num_branches=2, confidence_threshold=0.5)
+    runner = BranchRunner(model, slots=1, max_model_len=16)
+    one = decode_alone(model, new_session([5, 6, 7], settings, runner.vocabulary))
+    torch.set_num_threads(2)
+    assert decode_alone(model, new_session([5, 6, 7], settings, runner.vocabulary)) == one
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 8, 15, 16, 17, 100])
+def test_rows_are_padded(rows):
+    padded = padded_rows(rows)
+    assert padded >= rows
+    assert padded % 16 == 0
+    assert padded - rows < 16
+
+
+def test_rows_of_the_head_do_not_depend_on_their_number():
+    for name in ("dream-tiny-2l", *SHAPES):
+        model = model_of(name)
+        runner = BranchRunner(model, slots=1, max_model_len=8)
+        hidden = torch.randn(70, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
+        whole = runner._head.logits(hidden)
+        for start, stop in ((0, 1), (3, 5), (20, 29), (1, 70)):
+            assert torch.equal(runner._head.logits(hidden[start:stop])[: stop - start], whole[start:stop])
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 16), (3, 3, 14), (3, 1, 14), (4, 4, 10)])
+def test_attention_does_not_depend_on_where_its_queries_lie(heads, kv_heads, dim):
+    torch.manual_seed(0)
+    draw = random.Random(0)
+    for _ in range(50):
+        rows, offset = draw.randint(1, 20), draw.randint(1, 20)
+        packed = torch.randn(offset + rows, heads, dim)
+        keys, values = torch.randn(2, kv_heads, 64, dim)[:, :, : rows + draw.randint(0, 40)]
+        assert torch.equal(sdpa(packed[offset:], keys, values), sdpa(packed[offset:].clone(), keys, values))
+
+
+def test_single_phase_workers_agree_bit_for_bit_even_without_a_branch():
+    """Three workers and one branch: two of them compute the finished blocks for themselves."""
+    for name in ("dream-tiny-2l", "odd", "odd+w8a8"):
+        for branches in (1, 2, 7):
+            group = WorkerGroup(model_of(name), 3)
+            settings = LopaSettings(
+                max_new_tokens=24,
+                block_size=4,
+                num_branches=branches,
+                window_attention="block_causal",
+                confidence_threshold=0.3,
+            )
+            group.scheduler.submit(group.session([1, 2, 3, 4, 5], settings))
+            lengths = set()
+            while group.scheduler.busy:
+                group.step()
+                first, *others = (sums[0] for sums in group.checksums())
+                assert others == [first, first]
+                lengths.add(first.spans)
+            assert len(lengths) > 2
+            assert not group.sources

@@ -1,0 +1,137 @@
+"""Scoring rows of which every shard has a part, against scoring whole rows."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lopa_ray.execution.sampler import Scores, score_rows
+from lopa_ray.execution.vocab_parallel import CANDIDATES, VocabularyAxis, VocabularyShard
+from lopa_ray.protocol.plan import Sampling
+from support.thread_shards import Shards, ThreadShard
+
+ROWS = 16
+
+shards = cache(Shards)
+
+
+def scored_by_shards(
+    size: int, logits: Tensor, sampling: Sampling, banned: Tensor, choices: Tensor | None
+) -> list[Scores]:
+    vocab = logits.shape[1]
+
+    def score(shard: ThreadShard) -> Scores:
+        axis = VocabularyShard(vocab, shard)
+        own = slice(axis.own.start, axis.own.stop)
+        allowed = None if choices is None else choices[:, own]
+        return score_rows(
+            logits[:, own], list(range(ROWS)), 1, sampling, banned[own], vocab - 1, allowed, axis
+        )
+
+    return shards(size).run(score)
+
+
+def agree(whole: Scores, shard: Scores) -> None:
+    assert shard.tokens.tolist() == whole.tokens.tolist()
+    assert shard.top_tokens.tolist() == whole.top_tokens.tolist()
+    for name in ("probabilities", "logprobs", "scores", "top_logprobs"):
+        torch.testing.assert_close(getattr(shard, name), getattr(whole, name), atol=2e-5, rtol=1e-5)
+
+
+samplings = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.0, 0.0, 0.3, 1.0]),
+    # No mass that a few equal tokens add up to: rounding would decide whether it crosses.
+    top_p=st.sampled_from([None, 0.31378, 0.77719, 0.97331]),
+    top_k=st.sampled_from([None, None, 1, 7, 90]),
+    top_k_first=st.booleans(),
+    seed=st.integers(0, 9),
+    ranking=st.sampled_from(["probability", "margin", "neg_entropy"]),
+    precision=st.sampled_from(["float32", "float64", "float16"]),
+    confidence_temperature=st.sampled_from([None, None, 0.7]),
+    no_eos_before=st.sampled_from([0, 9]),
+    stop_token_ids=st.sampled_from([(), (3,)]),
+    top_logprobs=st.sampled_from([0, 0, 1, 5]),
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    size=st.integers(2, 4),
+    vocab=st.sampled_from([11, 128, 129, 403]),
+    seed=st.integers(0, 10**6),
+    spread=st.sampled_from([0.0, 0.3, 3.0]),
+    grid=st.sampled_from([0.0, 0.5, 2.0]),
+    constrained=st.booleans(),
+    sampling=samplings,
+)
+def test_shards_score_as_one_process(size, vocab, seed, spread, grid, constrained, sampling):
+    """`grid`: logits are multiples of it, so many are equal."""
+    draw = torch.Generator().manual_seed(seed)
+    logits = torch.randn(ROWS, vocab, generator=draw) * spread
+    if grid:
+        logits = (logits / grid).round() * grid
+    banned = torch.rand(vocab, generator=draw) < 0.1
+    banned[0] = False
+    choices = None
+    if constrained:
+        choices = torch.rand(ROWS, vocab, generator=draw) < 0.3
+        choices[: ROWS // 2] = True
+        choices[:, 0] = True
+    whole = score_rows(
+        logits, list(range(ROWS)), 1, sampling, banned, vocab - 1, choices, VocabularyAxis(vocab)
+    )
+    first, *others = scored_by_shards(size, logits, sampling, banned, choices)
+    agree(whole, first)
+    for other in others:
+        assert all(torch.equal(getattr(other, name), getattr(first, name)) for name in Scores.__slots__)
+
+
+def test_equal_logits_go_to_the_lowest_ids():
+    logits = torch.zeros(ROWS, 300)
+    banned = torch.zeros(300, dtype=torch.bool)
+    banned[:2] = True
+    for sampling in (Sampling(top_logprobs=4), Sampling(top_p=0.5, top_k=3, top_logprobs=4)):
+        for found in scored_by_shards(3, logits, sampling, banned, None):
+            assert found.tokens.tolist() == [2] * ROWS
+            assert found.top_tokens.tolist() == [[0, 1, 2, 3]] * ROWS
+
+
+@pytest.mark.parametrize("wide", [[], [3], list(range(ROWS))])
+def test_only_a_wide_nucleus_takes_whole_rows(wide):
+    """The best candidates of each shard decide, but for rows that are so flat that these are not enough."""
+    vocab, size = 20 * CANDIDATES, 2
+    logits = torch.randn(ROWS, vocab, generator=torch.Generator().manual_seed(0)) * 8
+    logits[wide] *= 0.01
+    expected = VocabularyAxis(vocab).outside_nucleus(logits, 0.9)
+    assert [row for row in range(ROWS) if (~expected[row]).sum() > CANDIDATES] == wide
+    gathered: list[int] = []
+
+    def outside(shard: ThreadShard) -> Tensor:
+        axis = VocabularyShard(vocab, shard)
+        gather = shard.all_gather
+
+        def noted(x: Tensor) -> Tensor:
+            gathered.append(x.shape[-1])
+            return gather(x)
+
+        shard.all_gather = noted  # type: ignore[method-assign]
+        return axis.outside_nucleus(logits[:, axis.own.start : axis.own.stop], 0.9)
+
+    found = Shards(size).run(outside)
+    assert torch.equal(torch.cat(found, dim=1), expected)
+    assert (max(gathered) > CANDIDATES) == bool(wide)
+
+
+def test_nothing_is_certain_in_a_row_of_nan():
+    logits = torch.randn(ROWS, 40)
+    logits[2] = torch.nan
+    for found in scored_by_shards(
+        2, logits, Sampling(top_logprobs=2), torch.zeros(40, dtype=torch.bool), None
+    ):
+        assert found.scores.isnan().tolist() == [row == 2 for row in range(ROWS)]

@@ -1,0 +1,314 @@
+"""Groups that follow their load: policies, and what an autoscaler makes of them over minutes of load."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lopa_ray.config.config import Config
+from lopa_ray.config.scaling_settings import ScalingSettings
+from lopa_ray.errors import SettingsError
+from lopa_ray.scheduling.autoscaler import POLICIES, Autoscaler, Load, LoadMeter
+from support.paths import DATA
+
+RECORDED = DATA / "recorded_loads.jsonl"
+
+IDLE = Load(at=0.0, workers=1, in_flight=0, waiting=0, branches=0.0, step_s=0.0)
+PROMPT = {"grow_after_s": 0.0, "shrink_after_s": 0.0, "cool_down_s": 0.0}
+
+
+def settings(**changes: Any) -> ScalingSettings:
+    return ScalingSettings(**{"max_workers": 8, **changes})
+
+
+def loads(branches: Iterable[float], every_s: float = 1.0) -> list[Load]:
+    """A look every second, with that many branches per step."""
+    return [replace(IDLE, at=every_s * at, branches=float(number)) for at, number in enumerate(branches)]
+
+
+def followed(changes: dict[str, Any], branches: Iterable[float], start: int = 1) -> list[int]:
+    autoscaler = Autoscaler(settings(**changes), start)
+    return [autoscaler.observe(load) for load in loads(branches)]
+
+
+# Policies
+
+
+def test_each_policy_counts_what_it_says() -> None:
+    load = Load(at=0.0, workers=3, in_flight=4, waiting=5, branches=12.0, step_s=0.2)
+    assert POLICIES["branches"](load, 4.0) == 3.0
+    assert POLICIES["requests"](load, 2.0) == 4.5
+    assert POLICIES["step_time"](load, 0.1) == pytest.approx(6.0)
+    assert POLICIES["step_time"](load, 0.01) == 12.0, "no more workers than branches"
+    assert all(policy(IDLE, 1.0) == 0 for policy in POLICIES.values())
+
+
+LOADS = st.builds(
+    Load,
+    at=st.just(0.0),
+    workers=st.integers(1, 64),
+    in_flight=st.integers(0, 64),
+    waiting=st.integers(0, 1000),
+    branches=st.floats(0, 2000),
+    step_s=st.floats(0, 100),
+)
+
+
+@given(st.sampled_from(sorted(POLICIES)), st.floats(0.01, 100), st.lists(LOADS, max_size=20))
+def test_an_autoscaler_stays_within_its_bounds(policy: Any, target: float, seen: list[Load]) -> None:
+    autoscaler = Autoscaler(settings(min_workers=2, policy=policy, target=target, **PROMPT), 2)
+    for load in seen:
+        workers = autoscaler.observe(load)
+        assert 2 <= workers <= 8
+        demand = POLICIES[policy](load, target)
+        assert workers == 8 or workers >= demand - 1e-6
+        assert workers == 2 or workers - 1 < demand
+
+
+@given(st.lists(LOADS, min_size=1, max_size=20), st.integers(0, 5))
+def test_the_same_loads_give_the_same_numbers(seen: list[Load], later: int) -> None:
+    """On any clock: only differences between times count."""
+
+    def numbers(shift: float) -> list[int]:
+        autoscaler = Autoscaler(settings(grow_after_s=1.0, shrink_after_s=3.0, cool_down_s=2.0), 1)
+        return [autoscaler.observe(replace(load, at=shift + at)) for at, load in enumerate(seen)]
+
+    assert numbers(0) == numbers(1000 * later)
+
+
+# Hysteresis and cool-down
+
+
+def test_more_workers_must_be_in_demand_for_a_while_and_fewer_for_longer() -> None:
+    changes = {"grow_after_s": 2.0, "shrink_after_s": 5.0, "cool_down_s": 0.0}
+    assert followed(changes, [4] * 5) == [1, 1, 4, 4, 4]
+    assert followed(changes, [1] * 7, start=4) == [4, 4, 4, 4, 4, 1, 1]
+    assert followed(changes, [4, 4, 1, 4, 4, 1, 4]) == [1] * 7, "a demand that breaks off begins anew"
+
+
+def test_a_change_is_the_least_that_was_in_demand() -> None:
+    changes = {"grow_after_s": 2.0, "shrink_after_s": 2.0, "cool_down_s": 0.0}
+    assert followed(changes, [8, 3, 6]) == [1, 1, 3]
+    assert followed(changes, [1, 5, 2], start=8) == [8, 8, 5]
+
+
+def test_changes_keep_a_distance() -> None:
+    changes = {"grow_after_s": 0.0, "shrink_after_s": 0.0, "cool_down_s": 3.0}
+    assert followed(changes, [2, 3, 4, 5, 6, 1, 1, 1]) == [2, 2, 2, 3, 3, 3, 1, 1]
+
+
+def test_whoever_resizes_decides_and_the_load_is_followed_from_there() -> None:
+    autoscaler = Autoscaler(settings(grow_after_s=0.0, shrink_after_s=2.0, cool_down_s=4.0), 1)
+    autoscaler.set(6, at=0.0)
+    assert [autoscaler.observe(load) for load in loads([1] * 6)] == [6, 6, 6, 6, 1, 1]
+
+
+@given(st.integers(1, 7), st.lists(st.floats(-0.4, 0.4), min_size=50, max_size=50))
+def test_a_load_on_the_border_of_two_numbers_changes_nothing_for_long(at: int, noise: list[float]) -> None:
+    numbers = followed({"cool_down_s": 0.0}, [at + each for each in noise], start=at)
+    assert sum(a != b for a, b in pairwise([at, *numbers])) <= 2
+
+
+def test_sums_of_fractions_are_no_reason_for_another_worker() -> None:
+    assert followed({"target": 0.1, **PROMPT}, [0.1 + 0.2]) == [3]
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("scaling", "part"),
+    [
+        ({}, "max_workers"),
+        ({"max_workers": 0}, "max_workers: got 0"),
+        ({"max_workers": 2, "min_workers": 3}, "min_workers 3 is more than max_workers 2"),
+        ({"max_workers": 4, "policy": "guess"}, "policy: got 'guess'"),
+        ({"max_workers": 4, "policy": "step_time"}, "step_time without a target"),
+        ({"max_workers": 4, "min": 1}, "unknown setting min"),
+        ({"max_workers": 4, "interval_s": 0.0}, "interval_s: got 0"),
+        ({"max_workers": 4, "min_workers": 3}, "got 2 workers; allowed: 3 to 4"),
+        (7, "scaling: got 7"),
+    ],
+)
+def test_settings_that_are_refused(scaling: Any, part: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        Config.load("demo", {"group": {"scaling": scaling}})
+    assert part in str(error.value)
+
+
+def test_settings_survive_the_way_to_another_process() -> None:
+    config = Config.load("demo", {"group": {"scaling": {"max_workers": 4, "policy": "requests"}}})
+    assert config.group.scaling == ScalingSettings(max_workers=4, policy="requests")
+    assert Config.parse(config.as_dict()) == config
+
+
+# Simulated groups
+
+
+@dataclass
+class Group:
+    """A simulated group: how long its steps take, and who is at work in it."""
+
+    workers: int = 1
+    slots: int = 8
+    branches: int = 4
+    steps: int = 40
+    """That a request takes."""
+    fixed_s: float = 0.01
+    branch_s: float = 0.02
+    load_s: float = 8.0
+    """A worker takes this long to come."""
+
+    def step_s(self, in_flight: int) -> float:
+        return self.fixed_s + self.branch_s * math.ceil(in_flight * self.branches / self.workers)
+
+
+@dataclass
+class Run:
+    """What became of a simulated group."""
+
+    latencies: list[float]
+    wanted: list[tuple[float, int]]
+    """(time, number) at each look."""
+    worker_s: float
+    """Seconds that workers were there, in all."""
+
+    @property
+    def changes(self) -> list[tuple[float, int]]:
+        """(time, new number) of each change."""
+        return [(at, new) for (_, old), (at, new) in pairwise(self.wanted) if new != old]
+
+    @property
+    def median_s(self) -> float:
+        return sorted(self.latencies)[len(self.latencies) // 2]
+
+
+def simulate(scaling: ScalingSettings | None, arrivals: Sequence[float], until: float) -> Run:
+    """Requests that arrive at these times, on a group that follows its load, or keeps one worker."""
+    group, meter = Group(), LoadMeter()
+    autoscaler = None if scaling is None else Autoscaler(scaling, 1)
+    now, look, worker_s = 0.0, 0.0, 0.0
+    todo, waiting = list(arrivals), list[float]()
+    running: list[list[float]] = []
+    coming: list[float] = []
+    run = Run([], [], 0.0)
+    while now < until:
+        while todo and todo[0] <= now:
+            waiting.append(todo.pop(0))
+        while waiting and len(running) < group.slots:
+            running.append([waiting.pop(0), group.steps])
+        group.workers += sum(at <= now for at in coming)
+        coming = [at for at in coming if at > now]
+        began = now
+        if running:
+            now += group.step_s(len(running))
+            meter.step(len(running) * group.branches, now - began)
+            for request in running:
+                request[1] -= 1
+            run.latencies += [now - request[0] for request in running if request[1] <= 0]
+            running = [request for request in running if request[1] > 0]
+        else:
+            now += 0.05
+        worker_s += group.workers * (now - began)
+        if autoscaler is not None and scaling is not None and now - look >= scaling.interval_s:
+            look = now
+            load = meter.read(now, workers=group.workers, in_flight=len(running), waiting=len(waiting))
+            wanted = autoscaler.observe(load)
+            run.wanted.append((now, wanted))
+            coming = coming[: max(0, wanted - group.workers)]
+            coming += [now + group.load_s] * (wanted - group.workers - len(coming))
+            group.workers = min(group.workers, wanted)
+    run.worker_s = worker_s
+    return run
+
+
+def poisson(rates: Sequence[tuple[float, float]], seed: int = 0) -> tuple[list[float], float]:
+    """Arrivals at random with (requests per second, seconds) one after the other; and when the last phase ends."""
+    draw, arrivals, begins = random.Random(seed), list[float](), 0.0
+    for rate, seconds in rates:
+        at = begins
+        while rate and (at := at + draw.expovariate(rate)) < begins + seconds:
+            arrivals.append(at)
+        begins += seconds
+    return arrivals, begins
+
+
+def check_steadiness(run: Run, scaling: ScalingSettings) -> None:
+    """No two changes closer than the cool-down, and none back and forth within it."""
+    assert all(b[0] - a[0] >= scaling.cool_down_s for a, b in pairwise(run.changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"policy": "branches", "target": 4.0},
+        {"policy": "requests", "target": 1.0},
+        {"policy": "step_time", "target": 0.1},
+    ],
+    ids=lambda changes: changes["policy"],
+)
+def test_a_rush_and_its_end(changes: dict[str, Any]) -> None:
+    """Quiet, then more than one worker can do, then quiet: it grows in the rush and is small after it."""
+    scaling = settings(**changes)
+    arrivals, end = poisson([(0.1, 60), (2.0, 120), (0.0, 90)])
+    run, alone = simulate(scaling, arrivals, end), simulate(None, arrivals, end)
+    check_steadiness(run, scaling)
+    before = [number for at, number in run.wanted if at < 60]
+    rush = [number for at, number in run.wanted if 90 < at < 180]
+    assert max(before) <= 4 < max(rush), run.changes
+    assert run.wanted[-1][1] == 1
+    assert len(run.latencies) == len(arrivals)
+    assert len(run.changes) <= 12
+    assert run.median_s < alone.median_s / 2
+    # Eight workers all the time would have been there for 8 * 270 seconds.
+    assert run.worker_s < 0.7 * 8 * end
+
+
+def test_a_steady_load_settles() -> None:
+    scaling = settings(policy="branches", target=4.0)
+    arrivals, end = poisson([(1.5, 600)])
+    run = simulate(scaling, arrivals, end)
+    check_steadiness(run, scaling)
+    late = [number for at, number in run.wanted if at > 120]
+    assert max(late) - min(late) <= 4
+    assert len(run.changes) < 600 / 30, "a load that only rustles is no reason to come and go"
+
+
+def test_short_bursts_are_sat_out() -> None:
+    """A burst every ten seconds: whoever came for the first stays for the others."""
+    scaling = settings(policy="requests", target=1.0)
+    arrivals = sorted(10.0 * burst + 0.01 * each for burst in range(30) for each in range(6))
+    run = simulate(scaling, arrivals, 300.0)
+    shrunk = [number for (_, old), (_, number) in pairwise(run.wanted) if number < old]
+    assert shrunk == []
+
+
+# A recorded load
+
+
+@pytest.fixture(scope="module")
+def recorded() -> list[Load]:
+    """See `record_loads.py`: quiet for 10 seconds, more than it can do for 12, and nothing new from then on."""
+    return [Load(**json.loads(line)) for line in RECORDED.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("policy", "target"), [("branches", 9.0), ("requests", 10.0), ("step_time", 0.02)])
+def test_a_recorded_rush_is_followed(recorded: list[Load], policy: Any, target: float) -> None:
+    scaling = settings(max_workers=4, policy=policy, target=target, shrink_after_s=6.0, cool_down_s=3.0)
+    autoscaler = Autoscaler(scaling, 1)
+    wanted = [(load.at, autoscaler.observe(load)) for load in recorded]
+    run = Run([], wanted, 0.0)
+    check_steadiness(run, scaling)
+    assert {number for at, number in wanted if at <= 10} == {1}
+    assert all(number >= 3 for at, number in wanted if 20 <= at <= 25), wanted
+    assert wanted[-1][1] == 1
+    assert len(run.changes) <= 6

@@ -1,0 +1,315 @@
+"""Stored prefixes: the same bits from fewer rows, within the bound, with every worker in step."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as checks
+from hypothesis import strategies as st
+
+from actors.master import MasterStatus
+from cluster.serving.replica import metrics
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    LopaSettings,
+    VanillaSettings,
+)
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import ProtocolError
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.protocol.plan import Branch, Plan, StepPlan, Stored, Work
+from lopa_ray.scheduling.prefix_index import Chain, PrefixIndex
+from lopa_ray.scheduling.recovery import recover
+from lopa_ray.scheduling.scheduler import Progress
+from support.in_process_group import Bits, WorkerGroup, bits, decode_alone, tiny
+
+COMMON: dict[str, Any] = {"max_new_tokens": 16, "block_size": 8, "confidence_threshold": 0.5}
+EXACT: dict[str, GenerationSettings] = {
+    "block_diffusion": BlockDiffusionSettings(**COMMON, num_branches=3),
+    "fused": BlockDiffusionSettings(**COMMON | {"block_size": 4}, fuse_store=True, temperature=0.8, seed=3),
+    "sub_blocks": BlockDiffusionSettings(**COMMON, sub_block_size=4, sub_block_cache=True, num_branches=2),
+    "single_phase": LopaSettings(**COMMON, num_branches=3, window_attention="block_causal"),
+    "two_phase": D2FSettings(**COMMON, window_attention="block_causal", commit_protocol="two_phase"),
+}
+FULL: dict[str, GenerationSettings] = {
+    "lopa": LopaSettings(**COMMON, num_branches=3),
+    "dual": FastDllmSettings(**COMMON, cache="dual"),
+    "prefix": FastDllmSettings(**COMMON, cache="prefix", num_branches=3),
+}
+NEVER = {"vanilla": VanillaSettings(max_new_tokens=8), "no cache": FastDllmSettings(**COMMON, cache="none")}
+
+
+def prompts(draw: random.Random, count: int) -> list[list[int]]:
+    """That begin alike, as far as they do: whole, by blocks, or by less."""
+    shared = [draw.randrange(100) for _ in range(40)]
+    return [
+        shared[: draw.choice([5, 16, 24, 40, 40])] + [7] * draw.choice([0, 0, 0, 9]) for _ in range(count)
+    ]
+
+
+def check(group: WorkerGroup) -> None:
+    """Every worker has what the index says, and no more than it may."""
+    index = group.scheduler.prefixes
+    ready = index._ready
+    assert sum(len(node.span) for node in [*ready.values(), *index._reserved.values()]) == index._used
+    assert index._used <= index.positions
+    for runner in group.runners:
+        held = {id: len(payload) for id, payload in runner.prefixes._payloads.items()}
+        assert set(ready) <= set(held) <= set(ready) | set(index.to_forget) | set(index._reserved)
+        assert all(held[id] == runner.cache.payload(len(node.span)).numel() for id, node in ready.items())
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"), [*((kind, "dream-tiny-2l") for kind in EXACT), ("fused", "sdar-tiny-3l")]
+)
+def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
+    """Over prompts that begin alike, on any number of workers, under eviction and with cancelled requests."""
+    torch.set_num_threads(1)
+    loaded, hits, evicted, cancelled = tiny(model), 0, 0, 0
+    for seed in range(3):
+        draw = random.Random(seed)
+        group = WorkerGroup(
+            loaded,
+            draw.randint(1, 3),
+            slots=draw.choice([1, 3]),
+            prefixes=PrefixIndex(draw.choice([45, 60, 400])),
+        )
+        alone: dict[tuple[int, ...], list[list[Bits]]] = {}
+        expected = {}
+        todo = prompts(draw, 10)
+        while todo or group.scheduler.busy:
+            while todo and (draw.random() < 0.3 or not group.scheduler.busy):
+                prompt = todo.pop()
+                if tuple(prompt) not in alone:
+                    alone[tuple(prompt)] = decode_alone(loaded, group.session(prompt, EXACT[kind]))
+                expected[group.scheduler.submit(group.session(prompt, EXACT[kind]))] = alone[tuple(prompt)]
+            plans = group.scheduler.plan(len(group.runners))
+            reports = group.evaluate(plans)
+            if group.scheduler.running and draw.random() < 0.05:
+                group.scheduler.cancel(draw.choice(group.scheduler.running))
+                cancelled += 1
+            for step in reports:
+                for request, report in step.reports:
+                    assert bits(report) == expected[request][report.step - 1][report.branch]
+            evicted += len(plans[0].forget) if plans else 0
+            group.scheduler.advance(reports) if plans else group.scheduler.drain()
+            check(group)
+        first, *others = group.checksums()
+        assert all(other == first for other in others)
+        hits += group.scheduler.prefixes.hits
+    assert min(hits, evicted) > 2 and cancelled
+
+
+def rows(plan: StepPlan) -> int:
+    return sum(w.plan.branches[b].stop - w.start for w in plan.work for b in w.branches)
+
+
+def run(group: WorkerGroup, prompt: list[int], settings: GenerationSettings) -> tuple[int, list[int]]:
+    """Rows of the first step, and the answer."""
+    session = group.session(prompt, settings)
+    group.scheduler.submit(session)
+    first = rows(group.scheduler.plan(len(group.runners))[0])
+    while group.scheduler.busy:
+        assert all(isinstance(event, Progress) for event in group.step())
+    return first, session.generated
+
+
+def test_the_first_step_feeds_what_is_new() -> None:
+    group = WorkerGroup(tiny("sdar-tiny-3l"), 1, prefixes=PrefixIndex(400))
+    wanted = EXACT["block_diffusion"]
+    assert run(group, list(range(40)), wanted)[0] == 40
+    assert run(group, [*range(20), 1, 2, 3, 4], wanted)[0] == 8  # up to a block's end
+    assert run(group, [*range(20), 1, 2, 3, 4, *range(60, 69)], wanted)[0] == 8  # on top of the second one
+    assert run(group, list(range(40)), wanted)[0] == 0
+    assert run(group, [*range(39), 99], wanted)[0] == 8
+    assert (group.scheduler.prefixes.hits, group.scheduler.prefixes.saved) == (4, 16 + 24 + 40 + 32)
+    assert len(group.runners[0].prefixes) == 4
+
+
+def test_a_whole_prompt_is_one_block_of_lopa() -> None:
+    group = WorkerGroup(tiny(), 1, prefixes=PrefixIndex(400))
+    wanted = EXACT["single_phase"]
+    assert run(group, list(range(20)), wanted)[0] == 28
+    assert run(group, list(range(20)), wanted)[0] == 8
+    assert run(group, list(range(19)), wanted)[0] == 27
+    assert run(group, list(range(21)), wanted)[0] == 29
+
+
+@pytest.mark.parametrize("kind", FULL)
+def test_under_full_attention_prefixes_are_taken_only_if_that_was_asked_for(kind: str) -> None:
+    first = list(range(40))
+    exact = WorkerGroup(tiny(), 1, prefixes=PrefixIndex(400))
+    whole, answer = run(exact, first, FULL[kind])
+    assert run(exact, first, FULL[kind]) == (whole, answer)
+    assert exact.scheduler.prefixes.hits == 0
+    near = WorkerGroup(tiny(), 2, prefixes=PrefixIndex(400, approximate=True))
+    assert run(near, first, FULL[kind])[1] == answer
+    again, same = run(near, first, FULL[kind])
+    assert (whole - again, same) == (40, answer)  # all of the same prompt
+    other, _ = run(near, [*range(37), 3, 3, 3], FULL[kind])
+    assert whole - other == 32  # a multiple of 16
+    check(near)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_newcomer_gets_what_others_have_of_another_prompt(lost: int) -> None:
+    """It has no stored prefix to start from, and all workers need the same K/V, approximate or not."""
+    group = WorkerGroup(tiny(), 2, prefixes=PrefixIndex(400, approximate=True))
+    run(group, list(range(40)), EXACT["single_phase"])
+    group.scheduler.submit(group.session([*range(32), 9, 9, 9, 5], EXACT["single_phase"]))
+    group.step()
+    assert group.scheduler.prefixes.hits == 1
+    newcomer = BranchRunner(tiny(), slots=group.runners[0].cache.data.shape[0], max_model_len=96)
+    group.runners = [group.runners[1 - lost], newcomer]
+    owners, pending = group.scheduler.owners, group.scheduler.pending()
+    recovery = recover(pending, [runner.settle(owners, pending) for runner in group.runners])
+    for rank, work in recovery.again.items():
+        group.runners[rank].step(StepPlan(1, 0, work))
+    group.scheduler.regroup(1, recovery.sources)
+    group.step()
+    first, second = group.checksums()
+    assert first == second
+    assert any(slot.digest for slot in first)
+
+
+@pytest.mark.parametrize("kind", NEVER)
+def test_what_caches_nothing_stores_nothing(kind: str) -> None:
+    group = WorkerGroup(tiny(), 1, prefixes=PrefixIndex(400, approximate=True))
+    run(group, list(range(40)), NEVER[kind])
+    run(group, list(range(40)), NEVER[kind])
+    assert (group.scheduler.prefixes.hits, len(group.runners[0].prefixes)) == (0, 0)
+
+
+def test_a_local_engine_keeps_prefixes_as_its_configuration_says() -> None:
+    wanted = BlockDiffusionSettings(max_new_tokens=12)
+    folder = "tests/golden/models/sdar-tiny-3l"
+    plain = LocalEngine.from_pretrained(folder, max_model_len=96)
+    stored = LocalEngine.from_pretrained(folder, max_model_len=96, prefix_cache_positions=100)
+    for prompt in ([*range(30)], [*range(25), 3], [*range(30)]):
+        assert stored.generate(prompt, wanted).token_ids == plain.generate(prompt, wanted).token_ids
+    assert stored.prefixes.hits == 2
+    assert plain.prefixes.saved == 0
+
+
+def test_a_worker_that_lacks_a_prefix_says_so() -> None:
+    runner = BranchRunner(tiny(), slots=1, max_model_len=20)
+    plan = Plan(0, 1, 0, (1, 2, 127), (Branch(((2, 2), (3, 3))),), (), range(2, 3), (range(2),), True)
+    with pytest.raises(ProtocolError, match="prefix 5 is not here"):
+        runner.step(StepPlan(0, 1, (Work(1, 0, plan, (0,), prefix=(Stored(5, range(2)),)),)))
+
+
+def test_a_step_that_failed_on_a_worker_is_made_again() -> None:
+    """Between the two a request ends: what the first one had kept and forgotten does not matter."""
+    group = WorkerGroup(tiny("sdar-tiny-3l"), 1, prefixes=PrefixIndex(30))
+    wanted = EXACT["block_diffusion"]
+    run(group, list(range(24)), wanted)
+    request = group.scheduler.submit(group.session([99] * 24, wanted))
+    group.step()  # makes room for what its next step keeps
+    assert group.scheduler.prefixes.to_forget
+    group.evaluate(group.scheduler.plan(1))  # and nobody hears of it
+    group.scheduler.cancel(request)
+    group.scheduler.drain()
+    alone, _ = run(WorkerGroup(tiny("sdar-tiny-3l"), 1), list(range(24)), wanted)
+    assert run(group, list(range(24)), wanted)[0] == alone
+    check(group)
+
+
+def test_the_servers_counters_follow_a_group_and_the_one_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: Counter[str] = Counter()
+
+    class Metric:
+        def __init__(self, name: str, *_: object, **__: object) -> None:
+            self.name = name
+
+        def inc(self, value: float, tags: object) -> None:
+            assert value > 0
+            counted[self.name] += value
+
+        def set(self, value: float, tags: object) -> None:
+            pass
+
+    for kind in ("Counter", "Gauge", "Histogram"):
+        monkeypatch.setattr(metrics, kind, Metric)
+    group = metrics.GroupMetrics("m")
+    for hits, saved in ((0, 0), (2, 64), (2, 64), (3, 80), (1, 16)):  # the last one is another group's
+        group.on_status(MasterStatus(1, 0, 1, 8, 0, 0, 9, 0.0, None, None, hits, saved))
+    assert counted == {"lopa_prefix_hits": 4, "lopa_prefix_positions": 96}
+
+
+# The index alone
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Chain:
+    """Prefixes of few texts, so that many begin alike."""
+    ids = draw(st.lists(st.integers(0, 1), min_size=1, max_size=12))
+    return Chain(tuple(range(2, 2 * len(ids) + 2, 2)), tuple(bytes(ids[: at + 1]) for at in range(len(ids))))
+
+
+@checks(max_examples=150)
+@given(
+    st.integers(1, 40),
+    st.lists(
+        st.tuples(st.sampled_from(["store", "take", "discard", "forget", "clear"]), chains()), max_size=40
+    ),
+)
+def test_whatever_happens_the_index_is_whole(positions: int, events: list[tuple[str, Chain]]) -> None:
+    index = PrefixIndex(positions)
+    texts: dict[int, bytes] = {}
+    there: set[int] = set()
+    for event, chain in events:
+        parts = index.match(chain)
+        at = 0
+        for part in parts:  # one behind the other, each from something that was kept with the same ids
+            assert part.span.start == at < part.span.stop <= chain.ends[-1]
+            at = part.span.stop
+            assert part.id in there
+            assert texts[part.id][: at // 2] == chain.keys[-1][: at // 2]
+        if event == "take":
+            index.took(parts)
+        elif event in ("store", "discard"):
+            entry = index.reserve(chain)
+            if entry is not None:
+                assert (entry.span.start, entry.span.stop) == (at, chain.ends[-1])
+                texts[entry.id] = chain.keys[-1]
+                there.add(entry.id)
+                index.stored(entry) if event == "store" else index.discard(entry)
+            else:
+                assert at == chain.ends[-1] or chain.ends[-1] - at > 0
+        elif event == "forget":
+            there -= set(index.to_forget)
+            index.forgotten(index.to_forget)
+        else:
+            index.clear()
+            there.clear()
+        assert index._used == sum(len(node.span) for node in index._ready.values()) <= positions
+        assert set(index._ready) == there - set(index.to_forget)
+        for node in index._ready.values():
+            assert node.children == sum(other.parent is node for other in index._ready.values())
+
+
+def test_the_least_recently_used_makes_room() -> None:
+    index = PrefixIndex(12)
+
+    def chain(text: bytes) -> Chain:
+        return Chain((4,), (text,))
+
+    for text in (b"a", b"b", b"c"):
+        entry = index.reserve(chain(text))
+        assert entry is not None
+        index.stored(entry)
+    index.took(index.match(chain(b"a")))
+    assert index.reserve(chain(b"d")) is not None
+    assert [bool(index.match(chain(text))) for text in (b"a", b"b", b"c", b"d")] == [True, False, True, False]
+    assert index.reserve(chain(b"d")) is None  # it is on its way
+    assert index.reserve(Chain((13,), (b"e",))) is None  # it would never fit

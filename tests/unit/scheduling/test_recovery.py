@@ -1,0 +1,239 @@
+"""Workers that come and go in the middle of steps, and whole groups, without Ray: the bits of every report stay
+the same."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    LopaSettings,
+)
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.errors import TransferError
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.protocol.plan import StepPlan, StepReport, Work
+from lopa_ray.scheduling.journal import Journal
+from lopa_ray.scheduling.prefix_index import PrefixIndex
+from lopa_ray.scheduling.recovery import recover
+from lopa_ray.scheduling.scheduler import Progress, Scheduler
+from support.in_process_group import Bits, WorkerGroup, bits, decode_alone, tiny
+
+MODEL = tiny()
+
+FULL = {"max_new_tokens": 24, "block_size": 4, "confidence_threshold": 0.6, "stop_at_eos": False}
+
+KINDS: dict[str, GenerationSettings] = {
+    "two_phase": LopaSettings(**FULL, num_branches=4),
+    "single_phase": LopaSettings(**FULL, num_branches=3, window_attention="block_causal"),
+    "two_phase_causal": D2FSettings(
+        **FULL, window_attention="block_causal", commit_protocol="two_phase", temperature=0.8, seed=4
+    ),
+    "dual_cache": FastDllmSettings(max_new_tokens=20, block_size=8, confidence_threshold=0.6),
+    "prefix_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="prefix", num_branches=3),
+    "block_diffusion": BlockDiffusionSettings(max_new_tokens=20, num_branches=3),
+    "sub_blocks": BlockDiffusionSettings(
+        max_new_tokens=20, block_size=8, sub_block_size=4, sub_block_cache=True, num_branches=3
+    ),
+    "dual_cache_of_one": FastDllmSettings(max_new_tokens=9, block_size=1),
+    "no_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="none", num_branches=3),
+    "auto_budget": LopaSettings(**FULL, num_branches="auto", max_branches=8),
+}
+
+
+class Chaos(WorkerGroup):
+    """Loses workers at random in the middle of steps, and takes new ones in at random."""
+
+    def __init__(self, draw: random.Random, workers: int, stored: int) -> None:
+        super().__init__(MODEL, workers, slots=3, max_model_len=48, prefixes=PrefixIndex(stored))
+        self.stored = stored
+        self.draw = draw
+        self.counts: Counter[str] = Counter()
+        self.journals: dict[int, Journal] = {}
+
+    def submit(self, session: DecodeSession) -> int:
+        """Queue a request, and begin its journal."""
+        request = self.scheduler.submit(session)
+        self.journals[request] = Journal(session)
+        return request
+
+    def note(self, event: Progress) -> None:
+        """What whoever listens does."""
+        if event.outcome.finish_reason:
+            del self.journals[event.request]
+        else:
+            state = self.scheduler.session(event.request).state()
+            self.journals[event.request].add(event.plan, event.outcome, state)
+
+    def begin_anew(self, workers: int) -> dict[int, int]:
+        """Lose everything but the journals; returns the requests' numbers, before and after."""
+        self.counts["groups lost"] += 1
+        self.runners = [BranchRunner(MODEL, slots=3, max_model_len=48) for _ in range(workers)]
+        self.counts["prefixes"] += self.scheduler.prefixes.hits
+        self.scheduler = Scheduler(3, prefixes=PrefixIndex(self.stored))
+        numbers = {}
+        for request, journal in sorted(self.journals.items()):
+            # As over a process border.
+            session = pickle.loads(pickle.dumps(journal.resumed()))
+            self.counts["replayed"] += len(session.replay)
+            numbers[request] = self.scheduler.submit(session)
+        self.journals = {number: self.journals[request] for request, number in numbers.items()}
+        return numbers
+
+    def attempt(self, plans: list[StepPlan], dying: set[int]) -> list[StepReport] | None:
+        """The reports of a step; None if somebody died in it. Then some survivors have carried out all of
+        it, some only its first commits, and none is told which."""
+        payloads = {
+            work.request: self.runners[work.source].payload(work).clone()
+            for work in plans[0].work
+            if work.source is not None
+        }
+        reports = []
+        for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True)):
+            if rank not in dying:
+                try:
+                    reports.append(runner.step(plan, self._unreliable(rank, plan, payloads, dying)))
+                except TransferError:
+                    self.counts["broken off"] += 1
+        return None if dying else reports
+
+    def _unreliable(self, rank: int, plan: StepPlan, payloads: dict[int, Tensor], dying: set[int]):
+        exchange = self._exchange(rank, plan, payloads)
+
+        def fails_at_times(source: int, payload: Tensor) -> None:
+            if dying and rank != source and self.draw.random() < 0.5:
+                payload[: len(payload) // 2] = 0
+                raise TransferError("a peer died")
+            exchange(source, payload)
+
+        return fails_at_times
+
+    def regroup(self, lost: set[int], joining: int) -> None:
+        """As `GroupMembership.regroup`."""
+        survivors = [runner for rank, runner in enumerate(self.runners) if rank not in lost]
+        self.draw.shuffle(survivors)
+        owners, pending = self.scheduler.owners, self.scheduler.pending()
+        for _ in range(joining):
+            newcomer = BranchRunner(MODEL, slots=3, max_model_len=48)
+            newcomer.adopt(survivors[0].export(owners))
+            survivors.append(newcomer)
+        self.runners = survivors
+        recovery = recover(pending, [runner.settle(owners, pending) for runner in survivors])
+        epoch = self.scheduler.epoch + 1
+        for rank, work in recovery.again.items():
+            self.counts["staged again, two phases" if work[0].branches else "staged again, one phase"] += 1
+            survivors[rank].step(StepPlan(epoch, 0, work))
+        self.scheduler.regroup(epoch, recovery.sources)
+        self.counts["moved"] += any(recovery.sources.values())
+
+
+def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[str]:
+    """Decode with losses and newcomers at random; compare each report with the same request alone.
+
+    `stored`: positions that workers keep of prompts; then prompts begin alike."""
+    torch.set_num_threads(1)
+    draw = random.Random(seed)
+    group = Chaos(draw, draw.randint(1, 4), stored)
+    expected: dict[int, list[list[Bits]]] = {}
+    canvases: dict[int, list[int]] = {}
+    for number in range(requests):
+        alike = [8] * 9 + [draw.randrange(3)] * 5 if stored else []
+        prompt, settings = [*alike, 5, 6, number % 50 if not stored else 7], KINDS[draw.choice(kinds)]
+        alone = group.session(prompt, settings)
+        steps = decode_alone(MODEL, alone)
+        request = group.submit(group.session(prompt, settings))
+        expected[request], canvases[request] = steps, alone.generated
+    while group.scheduler.busy:
+        if draw.random() < 0.04:
+            numbers = group.begin_anew(draw.randint(1, 4))
+            expected = {numbers[request]: steps for request, steps in expected.items() if request in numbers}
+            canvases = {numbers[request]: canvas for request, canvas in canvases.items()}
+        size = len(group.runners)
+        if draw.random() < 0.15:
+            group.regroup(set(draw.sample(range(size), draw.randint(0, size - 1))), draw.randint(0, 2))
+        only = (
+            draw.choice(group.scheduler.running) if group.scheduler.running and draw.random() < 0.1 else None
+        )
+        plans = group.scheduler.plan(len(group.runners), only)
+        size = len(group.runners)
+        dying = (
+            set(draw.sample(range(size), draw.randint(1, size - 1)))
+            if size > 1 and draw.random() < 0.3
+            else set()
+        )
+        reports = group.attempt(plans, dying)
+        if reports is None:
+            group.counts["lost"] += len(dying)
+            group.regroup(dying, draw.randint(0, 2) if size < 4 else 0)
+            continue
+        replayed = {work.request for work in plans[0].work if not work.plan.scored} if plans else {}
+        for step_report in reports:
+            for request, report in step_report.reports:
+                assert (
+                    request in replayed or bits(report) == expected[request][report.step - 1][report.branch]
+                )
+        for event in group.scheduler.advance(reports):
+            assert isinstance(event, Progress)
+            group.note(event)
+            if event.outcome.finish_reason:
+                assert list(event.outcome.canvas) == canvases.pop(event.request)
+        if only is None:  # else commits of other requests, broken off before, may still be pending
+            first, *others = group.checksums()
+            assert all(other == first for other in others)
+    assert not canvases
+    group.counts["prefixes"] += group.scheduler.prefixes.hits
+    return group.counts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
+    counts = run(1, [kind], 40)
+    # Nothing is moved where every worker stages its own.
+    assert counts["lost"] > 10 and counts["groups lost"] > 2
+    assert counts["moved"] > 2 or kind in ("single_phase", "block_diffusion", "sub_blocks", "no_cache")
+    assert bool(counts["replayed"]) == (kind != "no_cache")
+
+
+@pytest.mark.parametrize("kinds", [["single_phase", "two_phase_causal"], ["block_diffusion", "sub_blocks"]])
+def test_stored_prefixes_change_no_bit_whoever_is_lost(kinds: list[str]) -> None:
+    counts = run(2, kinds, 40, stored=40)
+    assert min(counts[key] for key in ("lost", "groups lost", "prefixes")) > 2
+
+
+def test_every_way_to_recover_is_taken() -> None:
+    counts = sum((run(seed, [*KINDS], 20) for seed in range(3)), Counter())
+    assert (
+        min(counts[key] for key in ("broken off", "staged again, two phases", "staged again, one phase")) > 2
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20, 60))
+def test_lost_and_new_workers_change_no_bit_in_many_mixtures(seed: int) -> None:
+    assert run(seed, [*KINDS], 30)["lost"] > 5
+
+
+def work(request: int, shared: bool) -> Work:
+    group = WorkerGroup(MODEL, 1)
+    kind = "single_phase" if shared else "two_phase"
+    plan = group.session([1, 2], KINDS[kind]).plan()
+    return Work(request, 0, replace(plan, shared_keep=shared), (0,))
+
+
+def test_a_holder_becomes_the_source_and_nobody_is_named_where_there_is_one_worker() -> None:
+    pending = [work(1, shared=False), work(2, shared=False), work(3, shared=True)]
+    recovery = recover(pending, [(False, False, True), (True, False, False)])
+    assert recovery.sources == {1: 1, 2: 1}
+    assert [(w.request, w.branches) for w in recovery.again[1]] == [(2, (0,)), (3, ())]
+    assert list(recovery.again) == [1]
+    assert recover(pending, [(True, True, True)]).sources == {}

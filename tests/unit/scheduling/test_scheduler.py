@@ -1,0 +1,284 @@
+"""Many requests step by step, over one worker and several."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.errors import ProtocolError, RequestCancelledError, ScoreError, StepLimitError
+from lopa_ray.protocol.plan import StepReport
+from lopa_ray.scheduling.scheduler import Event, Failure, Progress, Scheduler
+from support.fake_model import VOCABULARY, FakeModel
+from support.in_process_group import WorkerGroup, tiny
+
+SMALL = LopaSettings(max_new_tokens=8, block_size=4, num_branches=3)
+MODEL = FakeModel(seed=1)
+
+
+def session(wanted: GenerationSettings = SMALL, prompt: tuple[int, ...] = (1, 2)) -> DecodeSession:
+    return new_session(prompt, wanted, VOCABULARY)
+
+
+def step(scheduler: Scheduler, workers: int = 1) -> list[Event]:
+    plans = scheduler.plan(workers)
+    return scheduler.advance([MODEL.step(plan) for plan in plans]) if plans else scheduler.drain()
+
+
+def finish(scheduler: Scheduler, workers: int = 1) -> list[Event]:
+    events = []
+    while scheduler.busy:
+        events += step(scheduler, workers)
+    return events
+
+
+def ended(events: list[Event]) -> list[int]:
+    return [
+        event.request
+        for event in events
+        if isinstance(event, Failure) or event.outcome.finish_reason is not None
+    ]
+
+
+def test_nothing_to_do():
+    scheduler = Scheduler(2)
+    assert not scheduler.busy
+    assert scheduler.plan(2) == []
+    assert scheduler.drain() == []
+
+
+def test_requests_wait_for_slots_and_join_in_order():
+    scheduler = Scheduler(2)
+    wanted = [SMALL, SMALL.but(max_new_tokens=1), SMALL, SMALL.but(max_new_tokens=2), SMALL]
+    requests = [scheduler.submit(session(each)) for each in wanted]
+    assert requests == sorted(requests)
+    joined: list[int] = []
+    slots: dict[int, int] = {}
+    while scheduler.busy:
+        (plan,) = scheduler.plan(1)
+        assert len(plan.work) <= 2
+        assert len({work.slot for work in plan.work}) == len(plan.work)
+        for work in plan.work:
+            assert slots.setdefault(work.request, work.slot) == work.slot
+            if work.request not in joined:
+                joined.append(work.request)
+        scheduler.advance([MODEL.step(plan)])
+    assert joined == requests
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 5), st.integers(1, 5), st.lists(st.integers(1, 30), min_size=1, max_size=6))
+def test_every_branch_is_evaluated_once_and_the_load_is_even(workers, slots, lengths):
+    scheduler = Scheduler(slots)
+    for length in lengths:
+        scheduler.submit(session(SMALL.but(max_new_tokens=length, num_branches=1 + length % 7)))
+    while scheduler.busy:
+        plans = scheduler.plan(workers)
+        assert len(plans) == workers
+        loads = []
+        for plan in plans:
+            assert (plan.epoch, plan.step) == (plans[0].epoch, plans[0].step)
+            # The same requests in the same order everywhere, whoever evaluates them.
+            assert [(w.request, w.slot, w.plan, w.source) for w in plan.work] == [
+                (w.request, w.slot, w.plan, w.source) for w in plans[0].work
+            ]
+            loads.append(sum(w.plan.branches[b].stop - w.plan.start for w in plan.work for b in w.branches))
+        for index, work in enumerate(plans[0].work):
+            assigned = sorted(b for plan in plans for b in plan.work[index].branches)
+            assert assigned == list(range(len(work.plan.branches)))
+        longest = max(b.stop - w.plan.start for w in plans[0].work for b in w.plan.branches)
+        assert max(loads) - min(loads) <= longest
+        scheduler.advance([MODEL.step(plan) for plan in plans])
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 4), st.integers(1, 4))
+def test_outcomes_depend_on_neither_workers_nor_slots(workers, slots):
+    wanted = [SMALL, D2FSettings(max_new_tokens=9), FastDllmSettings(max_new_tokens=7, block_size=3), SMALL]
+    scheduler = Scheduler(slots)
+    requests = [scheduler.submit(session(each, (number,))) for number, each in enumerate(wanted)]
+    events = finish(scheduler, workers)
+    for request, (number, each) in zip(requests, enumerate(wanted), strict=True):
+        alone = session(each, (number,))
+        expected = []
+        while not alone.finished:
+            plan = alone.plan()
+            expected.append(alone.advance(MODEL.reports(plan)))
+        got = [event.outcome for event in events if event.request == request and isinstance(event, Progress)]
+        assert got == expected
+
+
+def test_cancelling_frees_the_slot_at_the_next_step():
+    scheduler = Scheduler(1)
+    first, second, third = (scheduler.submit(session()) for _ in range(3))
+    step(scheduler)
+    scheduler.cancel(first)
+    scheduler.cancel(third)  # still waiting
+    scheduler.cancel(first)  # twice is once
+    scheduler.cancel(999)
+    events = finish(scheduler)
+    failures = [event for event in events if isinstance(event, Failure)]
+    assert [event.request for event in failures] == [first, third]
+    assert all(isinstance(event.error, RequestCancelledError) for event in failures)
+    assert ended(events) == [first, third, second]
+
+
+def test_cancelling_between_plan_and_reports():
+    scheduler = Scheduler(2)
+    first, second = scheduler.submit(session()), scheduler.submit(session())
+    (plan,) = scheduler.plan(1)
+    scheduler.cancel(first)
+    events = scheduler.advance([MODEL.step(plan)])
+    assert [(type(event), event.request) for event in events] == [(Progress, second), (Failure, first)]
+    assert ended(finish(scheduler)) == [second]
+
+
+def test_cancelling_all_leaves_nothing():
+    scheduler = Scheduler(1)
+    requests = [scheduler.submit(session()) for _ in range(3)]
+    step(scheduler)
+    scheduler.fail_all(RuntimeError("gone"))
+    assert scheduler.busy
+    assert scheduler.plan(1) == []
+    assert ended(scheduler.drain()) == requests
+    assert not scheduler.busy
+    scheduler.submit(session())
+    assert len(ended(finish(scheduler))) == 1
+
+
+def test_a_finished_session_cannot_be_submitted():
+    with pytest.raises(ProtocolError, match="finished"):
+        Scheduler(1).submit(session(SMALL.but(max_new_tokens=0)))
+
+
+def poisoned(plan_report: StepReport, request: int, kind: str) -> StepReport:
+    """Spoil the reports of one request."""
+    spoiled = []
+    for owner, report in plan_report.reports:
+        if owner != request:
+            spoiled.append((owner, report))
+        elif kind == "nan":
+            spoiled.append((owner, replace(report, scores=report.scores * float("nan"))))
+        elif kind == "epoch":
+            spoiled.append((owner, replace(report, epoch=report.epoch - 1)))
+        elif kind == "positions":
+            spoiled.append((owner, replace(report, positions=report.positions + 1000)))
+    return replace(plan_report, reports=tuple(spoiled))
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("nan", ScoreError), ("epoch", ProtocolError), ("missing", ProtocolError), ("positions", KeyError)],
+)
+def test_an_error_ends_its_own_request_only(kind, error):
+    scheduler = Scheduler(3)
+    requests = [scheduler.submit(session()) for _ in range(3)]
+    step(scheduler)
+    (plan,) = scheduler.plan(1)
+    events = scheduler.advance([poisoned(MODEL.step(plan), requests[1], kind)])
+    (failure,) = (event for event in events if isinstance(event, Failure))
+    assert failure.request == requests[1]
+    assert isinstance(failure.error, error)
+    rest = finish(scheduler)
+    assert sorted(ended(rest)) == [requests[0], requests[2]]
+    assert not any(event.request == requests[1] for event in rest)
+
+
+def test_a_session_that_cannot_plan_ends_alone():
+    scheduler = Scheduler(2)
+    broken, fine = session(), session()
+    requests = [scheduler.submit(broken), scheduler.submit(fine)]
+    broken.steps = broken.step_limit
+    events = finish(scheduler)
+    (failure,) = (event for event in events if isinstance(event, Failure))
+    assert failure.request == requests[0]
+    assert isinstance(failure.error, StepLimitError)
+    assert ended(events)[-1] == requests[1]
+
+
+def test_stale_reports_are_rejected_and_change_nothing():
+    scheduler = Scheduler(2)
+    scheduler.submit(session())
+    old = [MODEL.step(plan) for plan in scheduler.plan(2)]
+    scheduler.epoch += 1
+    with pytest.raises(ProtocolError, match="epoch 0, step 1"):
+        scheduler.advance(old)
+    good = [MODEL.step(plan) for plan in scheduler.plan(2)]
+    with pytest.raises(ProtocolError):
+        scheduler.advance([good[0], old[1]])
+    first = scheduler.advance(good)
+    with pytest.raises(ProtocolError, match="step 2"):
+        scheduler.advance(good)
+    other = Scheduler(1)
+    other.submit(session())
+    (event,) = step(other)
+    assert [e.outcome for e in first if isinstance(e, Progress)] == [event.outcome]
+    finish(scheduler)
+
+
+# Over real runners: two-phase commits, and steps that are repeated
+
+MIX: list[GenerationSettings] = [
+    LopaSettings(
+        max_new_tokens=30, block_size=4, num_branches=5, confidence_threshold=0.8, stop_at_eos=False
+    ),
+    LopaSettings(
+        max_new_tokens=24, block_size=3, num_branches=4, confidence_threshold=0.5, stop_at_eos=False
+    ),
+    LopaSettings(max_new_tokens=20, block_size=4, num_branches=3, window_attention="block_causal"),
+    FastDllmSettings(max_new_tokens=20, block_size=8, confidence_threshold=0.6),
+    D2FSettings(
+        max_new_tokens=16,
+        block_size=4,
+        window_attention="block_causal",
+        commit_protocol="two_phase",
+        temperature=0.8,
+        seed=4,
+    ),
+]
+
+
+def decode(workers: int, *, repeat: bool = False) -> tuple[list[tuple[int, ...]], WorkerGroup]:
+    """All of MIX in one group; with `repeat` every step is run twice, first with a worker lost."""
+    torch.set_num_threads(1)
+    group = WorkerGroup(tiny(), workers, slots=3, max_model_len=40)
+    scheduler = group.scheduler
+    requests = [scheduler.submit(group.session([5, 6, number], each)) for number, each in enumerate(MIX)]
+    canvases: dict[int, tuple[int, ...]] = {}
+    while scheduler.busy:
+        if repeat:
+            plans = scheduler.plan(workers)
+            source_ranks = {work.source for work in plans[0].work}
+            lost = [rank for rank in range(workers) if rank not in source_ranks][:1] if workers > 1 else []
+            group.evaluate(plans, skip=lost)
+            scheduler.epoch += 1
+        for event in group.step():
+            assert isinstance(event, Progress)
+            canvases[event.request] = event.outcome.canvas
+        first, *others = group.checksums()
+        assert all(other == first for other in others)
+    return [canvases[request] for request in requests], group
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[tuple[int, ...]]:
+    return decode(1)[0]
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_two_phase_commits_over_several_workers(workers, expected):
+    canvases, group = decode(workers)
+    assert canvases == expected
+    assert group.sources == set(range(workers))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_repeating_a_step_under_a_newer_epoch_is_harmless(workers, expected):
+    assert decode(workers, repeat=True)[0] == expected

@@ -1,0 +1,182 @@
+"""The admin endpoint and `lopa scale`: who may, what is answered, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import hypothesis
+import pytest
+import schemathesis
+from typer.testing import CliRunner, Result
+
+from cluster.cli import app
+from cluster.serving.http.app import create_app
+from cluster.serving.openai.response_models import ModelWorkers
+from cluster.serving.settings import HttpSettings
+from lopa_ray.errors import WorkerLostError
+from support.fake_backend import MODEL, OTHER_MODEL, ROOM_FOR_WORKERS, FakeBackend, Server, refusal, serving
+
+KEY = "an-admin-key"
+AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
+PATH = f"/admin/models/{MODEL}/workers"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Server]:
+    with serving(api_keys=[KEY]) as running:
+        yield running
+
+
+@pytest.fixture
+def server(shared: Server) -> Server:
+    shared.backend.reset()
+    return shared
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, headers=AUTHORIZED, timeout=30) as opened:
+        yield opened
+
+
+def test_looking_and_changing(server: Server, client: httpx.Client) -> None:
+    before = ModelWorkers.model_validate(client.get(PATH).json())
+    assert [(group.workers, group.coming, group.wanted) for group in before.groups] == [(2, 0, 2)] * 2
+    after = ModelWorkers.model_validate(client.post(PATH, json={"num_workers": 5}).json())
+    assert (after.model, after.groups[0].coming, after.groups[1].problem) == (MODEL, 3, "no place")
+    assert server.backend.sizes == {MODEL: 5}
+    assert client.get(PATH).json() == after.model_dump()
+
+
+@pytest.mark.parametrize("name", [OTHER_MODEL, OTHER_MODEL.replace("/", "%2F")])
+def test_names_may_have_slashes(server: Server, client: httpx.Client, name: str) -> None:
+    assert client.post(f"/admin/models/{name}/workers", json={"num_workers": 3}).status_code == 200
+    assert server.backend.sizes == {OTHER_MODEL: 3}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_it_needs_a_key_and_a_server_that_has_some(server: Server, method: str) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        refused = httpx.request(method, f"{server.url}{PATH}", headers=headers, json={"num_workers": 3})
+        assert refusal(refused, 401).code == "invalid_api_key"
+    with serving() as open_server:
+        for headers in ({}, AUTHORIZED):
+            url = f"{open_server.url}{PATH}"
+            refused = httpx.request(method, url, headers=headers, json={"num_workers": 3})
+            said = refusal(refused, 403)
+            assert said.code == "admin_needs_keys" and "--api-keys" in said.message
+        assert open_server.backend.sizes == {}
+    assert server.backend.sizes == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, "missing_parameter"),
+        ({"num_workers": 0}, "invalid_value"),
+        ({"num_workers": 1025}, "invalid_value"),
+        ({"num_workers": "3"}, "invalid_value"),
+        ({"num_workers": True}, "invalid_value"),
+        ({"num_workers": 3, "workers": 3}, "unknown_parameter"),
+        ({"num_workers": ROOM_FOR_WORKERS + 1}, "invalid_value"),
+        ([], "invalid_json"),
+    ],
+)
+def test_bodies_that_are_refused(server: Server, client: httpx.Client, body: Any, code: str) -> None:
+    assert refusal(client.post(PATH, json=body), 400).code == code
+    assert server.backend.sizes == {}
+
+
+def test_other_refusals(server: Server, client: httpx.Client) -> None:
+    for method in ("GET", "POST"):
+        unknown = client.request(method, "/admin/models/nothing/workers", json={"num_workers": 1})
+        assert refusal(unknown, 404).code == "model_not_found"
+    server.backend.unwell = WorkerLostError("the group is gone")
+    assert refusal(client.get(PATH), 503).message == "the group is gone"
+
+
+def test_the_document_says_who_may(client: httpx.Client) -> None:
+    closed = client.get("/openapi.json").json()["paths"]["/admin/models/{model}/workers"]
+    assert closed["post"]["security"] and {"401", "400", "404", "503"} <= closed["post"]["responses"].keys()
+    with serving() as open_server:
+        document = httpx.get(f"{open_server.url}/openapi.json").json()
+    operation = document["paths"]["/admin/models/{model}/workers"]["post"]
+    assert "security" not in operation and "403" in operation["responses"]
+    schema = document["components"]["schemas"]["ScaleRequest"]
+    assert schema["properties"]["num_workers"]["maximum"] == 1024
+
+
+BACKEND = FakeBackend()
+document = schemathesis.openapi.from_asgi(
+    "/openapi.json",
+    create_app(lambda: BACKEND, HttpSettings(api_keys=[KEY])),  # type: ignore[list-item]
+).include(path_regex="^/admin")
+
+
+@document.parametrize()
+@hypothesis.settings(
+    max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
+def test_contract(case: schemathesis.Case) -> None:
+    case.path_parameters = {"model": MODEL}
+    case.call_and_validate(
+        headers=AUTHORIZED,
+        checks=[
+            schemathesis.checks.not_a_server_error,
+            schemathesis.checks.status_code_conformance,
+            schemathesis.checks.content_type_conformance,
+            schemathesis.checks.response_schema_conformance,
+        ],
+    )
+
+
+# lopa scale
+
+
+def scale(*arguments: str, environment: dict[str, str] | None = None) -> Result:
+    result = CliRunner().invoke(app, ["scale", *arguments], env=environment or {})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_the_command(server: Server, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"{KEY}  # mine\n")
+    where = ("--url", server.url, "--model", OTHER_MODEL, "--api-keys", str(keys))
+    done = scale(*where, "4")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"{OTHER_MODEL} group 1: 2 of 4 workers, 2 coming",
+        f"{OTHER_MODEL} group 2: 4 of 4 workers; last problem: no place",
+    ]
+    assert server.backend.sizes == {OTHER_MODEL: 4}
+    looked = scale(*where[:4], "--json", environment={"LOPA_API_KEYS": KEY})
+    assert ModelWorkers.model_validate(json.loads(looked.stdout)).groups[0].coming == 2
+
+
+def test_the_command_says_why_not(server: Server) -> None:
+    with_key = {"LOPA_API_KEYS": KEY}
+    for arguments, environment, status, part in (
+        (("--url", server.url, "--model", MODEL, "3"), {}, 2, "got no API key"),
+        (("--url", server.url, "--model", "no", "3"), with_key, 2, "served: fake, team/fake-2"),
+        (("--url", server.url, "--model", MODEL, "0"), with_key, 2, "num_workers: got 0"),
+        (("--url", "file:///etc/passwd", "--model", MODEL), with_key, 2, "got 'file:///etc/passwd'"),
+        (("--url", "http://127.0.0.1:1", "--model", MODEL), with_key, 1, "cannot reach http://127.0.0.1:1"),
+        (
+            ("--url", f"{server.url}/docs?", "--model", MODEL),
+            with_key,
+            1,
+            "did not answer as lopa serve does",
+        ),
+    ):
+        done = scale(*arguments, environment=environment)
+        assert (done.exit_code, done.stdout) == (status, ""), (arguments, done.stderr)
+        assert done.stderr.startswith("Error: ") and part in done.stderr
+    server.backend.unwell = WorkerLostError("the group is gone")
+    done = scale("--url", server.url, "--model", MODEL, environment=with_key)
+    assert done.exit_code == 1 and "answered 503: the group is gone" in done.stderr
+    assert server.backend.sizes == {}

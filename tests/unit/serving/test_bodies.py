@@ -1,0 +1,103 @@
+"""Bodies that are no request: broken, too long, nested too deeply, junk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, refusal, serving
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(max_body_bytes=20_000, max_choices=4) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=30) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b'"\xff"', "not valid UTF-8"),
+        (b"\xef\xbb\xbf{}", "not valid JSON"),
+        (b"[1]", "but a list"),
+        (b"null", "but a NoneType"),
+        (b'{"temperature": NaN}', "NaN"),
+        (b'{"temperature": -Infinity}', "Infinity"),
+        (b'{"temperature": 1e999}', "too large"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "too many digits"),
+        (b'{"a": ' + b"[" * 9000 + b"]" * 9000 + b"}", "nested too deeply"),
+        (rb'{"prompt": "\ud800 alone"}', "surrogate"),
+        (rb'{"\udfff": "alone"}', "surrogate"),
+    ],
+)
+def test_a_body_that_is_no_json_object_is_refused(client: httpx.Client, body: bytes, said: str) -> None:
+    error = refusal(client.post(TEXT, content=body), 400)
+    assert said in error.message
+    assert error.code == "invalid_json"
+
+
+@pytest.mark.parametrize("field", ["tools", "messages", "lopa", "metadata", "x"])
+def test_what_is_nested_as_deeply_as_json_can_be_is_refused(client: httpx.Client, field: str) -> None:
+    for depth in (200, 600, 900, 950, 1000):
+        for front, back in (("[", "]"), ('{"decoder":', "}")):
+            value = front * depth + "1" + back * depth
+            content = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "a"}}], "{field}": {value}}}'
+            refusal(client.post(CHAT, content=content), 400)
+
+
+def test_a_surrogate_pair_is_a_character(server: Server, client: httpx.Client) -> None:
+    body = json.dumps({"model": MODEL, "prompt": "🙂"}).encode()
+    assert b"\\ud83d" in body
+    assert client.post(TEXT, content=body).status_code == 200
+    assert server.backend.jobs[-1][1].prompts == ("🙂",)
+
+
+@pytest.mark.parametrize("size", [20_001, 60_000, 2_000_000])
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_body_that_is_too_long_is_refused(client: httpx.Client, size: int, declared: bool) -> None:
+    pieces = (b" " * min(10_000, size - at) for at in range(0, size, 10_000))
+    response = client.post(TEXT, content=b" " * size if declared else pieces)
+    assert refusal(response, 413).code == "body_too_large"
+
+
+def test_the_longest_body_is_taken(client: httpx.Client) -> None:
+    body = json.dumps({"model": MODEL, "prompt": "a", "user": ""})
+    full = body.replace('"user": ""', f'"user": "{"u" * (20_000 - len(body))}"')
+    assert len(full) == 20_000
+    assert client.post(TEXT, content=full).status_code == 200
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=10,
+)
+FIELDS = ["temperature", "max_tokens", "stop", "n", "seed", "lopa", "messages", "prompt", "logprobs", "tools"]
+
+
+@given(path=st.sampled_from([CHAT, TEXT]), junk=JSON | st.dictionaries(st.sampled_from(FIELDS), JSON))
+def test_junk_is_never_the_servers_fault(client: httpx.Client, path: str, junk: Any) -> None:
+    body = {"model": MODEL, "prompt" if path == TEXT else "messages": "hi" if path == TEXT else HI}
+    content = json.dumps({**body, **junk} if isinstance(junk, dict) else junk)
+    response = client.post(path, content=content)
+    if response.status_code != 200:
+        refusal(response, 400)
+
+
+@given(content=st.binary(max_size=60))
+def test_bytes_are_never_the_servers_fault(client: httpx.Client, content: bytes) -> None:
+    refusal(client.post(CHAT, content=content), 400)

@@ -1,0 +1,78 @@
+"""What a decode group refuses, in the client's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from lopa_ray.config.decoder_settings import decode_settings
+from lopa_ray.constraints.json_schema import schema_regex
+from lopa_ray.errors import LopaError, PromptError, PromptTooLongError, SettingsError
+from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, refusal, serving
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as running:
+        yield running
+
+
+def caught(call: Callable[[], object]) -> LopaError:
+    with pytest.raises(LopaError) as error:
+        call()
+    return error.value
+
+
+TOO_LONG = PromptTooLongError(
+    "9 prompt tokens and max_new_tokens 8 exceed max_model_len 16; lower max_new_tokens"
+)
+MIN_BEYOND_MAX = caught(lambda: decode_settings({"min_tokens": 9, "max_new_tokens": 8}))
+NO_SUCH_STEPS = caught(lambda: decode_settings({"decoder": "lopa", "steps": 8}))
+TOO_MANY_STEPS = caught(lambda: decode_settings({"decoder": "vanilla", "steps": 10**6}))
+UNSUPPORTED = caught(lambda: schema_regex('{"type": "string", "steps": 1}'))
+TOO_SHORT = SettingsError(
+    "the shortest answer that matches the pattern or schema has 9 tokens; max_new_tokens is 8"
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "error", "param", "said"),
+    [
+        (CHAT, {"max_tokens": 8}, TOO_LONG, "messages", "tokens and max_tokens 8 exceed"),
+        (CHAT, {"max_completion_tokens": 8}, TOO_LONG, "messages", "lower max_completion_tokens"),
+        (TEXT, {"max_tokens": 8}, TOO_LONG, "prompt", "lower max_tokens"),
+        (TEXT, {}, PromptError("the prompt is empty"), "prompt", "the prompt is empty"),
+        (CHAT, {"min_tokens": 9}, MIN_BEYOND_MAX, "min_tokens", "exceeds max_tokens (8)"),
+        (CHAT, {"lopa": {"steps": 8}}, NO_SUCH_STEPS, "lopa.steps", "unknown setting steps"),
+        (CHAT, {"lopa": {"steps": 8}}, TOO_MANY_STEPS, "lopa.steps", "steps: got 1000000"),
+        (CHAT, {"guided_json": {}}, UNSUPPORTED, "guided_json", "keyword steps"),
+        (
+            CHAT,
+            {"response_format": {"type": "json_object"}},
+            TOO_SHORT,
+            "response_format",
+            "; max_tokens is 8",
+        ),
+        (
+            TEXT,
+            {"structured_outputs": {"regex": "a"}},
+            TOO_SHORT,
+            "structured_outputs.regex",
+            "max_tokens is 8",
+        ),
+        (TEXT, {}, SettingsError("something else"), None, "something else"),
+    ],
+)
+def test_a_refusal_names_the_clients_field(
+    server: Server, path: str, fields: dict[str, Any], error: LopaError, param: str | None, said: str
+) -> None:
+    server.backend.refuse = error
+    base = {"messages": HI} if path == CHAT else {"prompt": "hi"}
+    for stream in (False, True):
+        body = {"model": MODEL, **base, **fields, "stream": stream}
+        told = refusal(httpx.post(server.url + path, json=body), 400)
+        assert told.param == param
+        assert said in told.message and "max_new_tokens" not in told.message

@@ -1,0 +1,315 @@
+"""Everything around the answers: routes, keys, origins, cancellation and clients that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cluster.serving.http.app import create_app
+from cluster.serving.http.auth import load_api_keys
+from cluster.serving.openai.errors import api_error
+from cluster.serving.openai.response_models import Health, ModelCard, ModelList
+from cluster.serving.settings import HttpSettings
+from lopa_ray import __version__
+from lopa_ray.errors import LopaError, SettingsError, WorkerLostError
+from support.fake_backend import CHAT, MODEL, OTHER_MODEL, FakeBackend, Server, refusal, serving, wait_until
+
+ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Server]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def server(shared: Server) -> Server:
+    shared.backend.reset()
+    return shared
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=30) as opened:
+        yield opened
+
+
+def test_models(client: httpx.Client) -> None:
+    models = ModelList.model_validate(client.get("/v1/models").json())
+    assert [card.id for card in models.data] == [MODEL, OTHER_MODEL]
+    for name in (OTHER_MODEL, OTHER_MODEL.replace("/", "%2F")):
+        assert ModelCard.model_validate(client.get(f"/v1/models/{name}").json()) == models.data[1]
+    assert refusal(client.get("/v1/models/nothing"), 404).code == "model_not_found"
+
+
+def test_health_and_version(server: Server, client: httpx.Client) -> None:
+    health = Health.model_validate(client.get("/health").json())
+    assert (health.status, health.groups[0].model) == ("ok", MODEL)
+    assert client.get("/version").json() == {"version": __version__}
+    server.backend.unwell = WorkerLostError("no worker is left")
+    assert refusal(client.get("/health"), 503).message == "no worker is left"
+    server.backend.unwell = KeyError("secret")
+    assert "secret" not in refusal(client.get("/health"), 503).message
+
+
+def test_unknown_routes(client: httpx.Client) -> None:
+    assert refusal(client.get("/v1/nothing"), 404).code == "not_found"
+    response = client.get(CHAT)
+    assert refusal(response, 405).code == "method_not_allowed"
+    assert response.headers["allow"] == "POST"
+
+
+def test_pages_need_no_other_host_and_stand_in_no_other_page(client: httpx.Client) -> None:
+    for page in ("/docs", "/"):
+        response = client.get(page)
+        assert response.headers["content-type"].startswith("text/html")
+        policy = response.headers["content-security-policy"]
+        assert "http" not in policy
+        assert "frame-ancestors 'none'" in policy.split("; ")
+        assert "https://" not in response.text
+        assert 'src="' not in response.text and "import(" not in response.text
+
+
+def test_the_document_describes_requests_and_errors(client: httpx.Client) -> None:
+    document = client.get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    chat = document["paths"][CHAT]["post"]
+    named = chat["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    assert named == "#/components/schemas/ChatRequest"
+    assert schemas["ChatRequest"]["required"] == ["model", "messages"]
+    assert schemas["ChatRequest"]["properties"]["tools"]["enum"] == [None, []]
+    lopa = schemas["LopaOptions"]["properties"]
+    assert {"num_branches", "window_attention", "steps", "deadline"} <= lopa.keys()
+    assert not {"seed", "max_new_tokens", "top_logprobs"} & lopa.keys()
+    assert {"200", "400", "404", "413", "429", "499", "503", "504"} <= chat["responses"].keys()
+    assert "security" not in chat
+
+
+def test_keys(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    with serving(api_keys=["right-key", "other-key"]) as server, httpx.Client(base_url=server.url) as client:
+        for method, path in (("GET", "/v1/models"), ("POST", CHAT), ("DELETE", "/v1/requests/x")):
+            for header in (
+                None,
+                "Bearer",
+                "Bearer wrong",
+                "Basic right-key",
+                "Bearer right-key2",
+                b"Bearer \xff",
+            ):
+                headers = {} if header is None else {"Authorization": header}
+                response = client.request(method, path, headers=headers)
+                assert refusal(response, 401).code == "invalid_api_key"
+                assert response.headers["www-authenticate"] == "Bearer"
+        for header in ("Bearer right-key", "bearer other-key"):
+            assert client.get("/v1/models", headers={"Authorization": header}).status_code == 200
+        for path in ("/health", "/version", "/docs", "/openapi.json"):
+            assert client.get(path).status_code == 200
+        said = client.get("/openapi.json").json()["paths"][CHAT]["post"]
+        assert said["security"] and "401" in said["responses"]
+    written = "".join(record.getMessage() for record in caplog.records)
+    assert "right-key" not in written and "other-key" not in written
+
+
+def test_where_keys_come_from(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one  # Mia's\n\n# nobody's\ntwo\n")
+    assert load_api_keys(None, {}) == []
+    assert load_api_keys(str(file), {"LOPA_API_KEYS": "three, two,"}) == ["one", "two", "three"]
+    file.write_text("# none yet\n")
+    for path, environ in ((str(file), {}), (str(tmp_path / "no"), {}), (None, {"LOPA_API_KEYS": ""})):
+        with pytest.raises(SettingsError, match="key"):
+            load_api_keys(path, environ)
+
+
+def test_settings_do_not_tell_keys() -> None:
+    settings = HttpSettings(api_keys=["right-key"])  # type: ignore[list-item]
+    assert "right-key" not in f"{settings!r} {settings}"
+    for bad in ("right-key", ["right key"], [12345], [""]):
+        with pytest.raises(SettingsError) as error:
+            HttpSettings(api_keys=bad)  # type: ignore[arg-type]
+        assert "right" not in str(error.value) and "12345" not in str(error.value)
+
+
+PREFLIGHT = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+
+
+def test_other_origins_are_kept_out(client: httpx.Client) -> None:
+    assert client.options(CHAT, headers=PREFLIGHT).status_code == 405
+    response = client.get("/version", headers={"Origin": "https://a.example"})
+    assert "access-control-allow-origin" not in response.headers
+
+
+def test_origins_that_are_let_in() -> None:
+    origin = "https://a.example"
+    with serving(cors_origins=[origin]) as server, httpx.Client(base_url=server.url) as client:
+        assert client.options(CHAT, headers=PREFLIGHT).headers["access-control-allow-origin"] == origin
+        server.backend.refuse = KeyError()
+        # A browser shows an error only to pages that are let in.
+        response = client.post(CHAT, json=ASK, headers={"Origin": origin})
+        assert refusal(response, 500)
+        assert response.headers["access-control-allow-origin"] == origin
+        stranger = client.get("/version", headers={"Origin": "https://b.example"})
+        assert "access-control-allow-origin" not in stranger.headers
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_client_that_goes_away_ends_its_job(server: Server, stream: bool, accepted: bool) -> None:
+    backend = server.backend
+    backend.hold, backend.hold_before = accepted, not accepted
+    with httpx.Client(base_url=server.url, timeout=0.3) as client, pytest.raises(httpx.ReadTimeout):
+        client.post(CHAT, json={**ASK, "stream": stream})
+    wait_until(lambda: len(backend.closed) == 1)
+    assert not backend.running
+
+
+def test_a_client_that_leaves_a_stream_ends_its_job(server: Server) -> None:
+    server.backend.step_s = 0.05
+    with httpx.stream("POST", f"{server.url}{CHAT}", json={**ASK, "stream": True}) as response:
+        next(response.iter_bytes())
+    wait_until(lambda: len(server.backend.closed) == 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_cancelling(server: Server, client: httpx.Client, stream: bool) -> None:
+    backend = server.backend
+    backend.hold = True
+    answers: list[httpx.Response] = []
+    ask = {**ASK, "stream": stream}
+    thread = threading.Thread(
+        target=lambda: answers.append(
+            httpx.post(f"{server.url}{CHAT}", json=ask, headers={"X-Request-ID": "r.1"}, timeout=30)
+        )
+    )
+    thread.start()
+    wait_until(lambda: "r.1" in backend.running)
+    # An id belongs to one request at a time.
+    twin = client.post(CHAT, json=ask, headers={"X-Request-ID": "r.1"})
+    assert refusal(twin, 409).code == "request_id_in_use"
+    response = client.delete("/v1/requests/r.1")
+    assert response.json() == {"id": "r.1", "object": "request", "cancelled": True}
+    thread.join(20)
+    if stream:
+        *_, last, done, _ = answers[0].text.split("\n\n")
+        assert answers[0].status_code == 200 and done == "data: [DONE]"
+        assert '"code":"request_cancelled"' in last
+    else:
+        assert refusal(answers[0], 499).code == "request_cancelled"
+    assert refusal(client.delete("/v1/requests/r.1"), 404).code == "request_not_found"
+    backend.hold = False
+    backend.cancelled.clear()
+    assert client.post(CHAT, json=ask, headers={"X-Request-ID": "r.1"}).status_code == 200
+
+
+def test_requests_run_together(server: Server) -> None:
+    server.backend.hold = True
+    threads = [
+        threading.Thread(
+            target=httpx.post, args=(f"{server.url}{CHAT}",), kwargs={"json": ASK, "timeout": 30}
+        )
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(server.backend.running) == 8)
+    server.backend.hold = False
+    for thread in threads:
+        thread.join(20)
+    assert len(server.backend.closed) == 8
+
+
+def test_how_long_to_wait_is_a_setting() -> None:
+    assert api_error(LopaError("x"), retry_after_s=3).headers == {"Retry-After": "3"}
+
+
+def test_a_proxy_may_send_the_id() -> None:
+    app = create_app(FakeBackend, HttpSettings(), send_id=False)
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.post(CHAT, json=ASK, headers={"X-Request-ID": "of-a-proxy"})
+
+    response = asyncio.run(ask())
+    assert "x-request-id" not in response.headers
+    assert response.json()["id"] == "chatcmpl-of-a-proxy"
+
+
+@pytest.mark.parametrize("last", ["whole", "[DONE]", "error"])
+def test_the_id_is_free_once_the_client_hears_of_the_end(last: str) -> None:
+    """Straight over ASGI, where nothing runs between what is sent and who reads it."""
+    backend = FakeBackend(fail=LopaError("x") if last == "error" else None)
+    app = create_app(lambda: backend, HttpSettings())
+    ask = {**ASK, "stream": last != "whole"}
+    headers = {"X-Request-ID": "mine"}
+    again: list[int] = []
+
+    async def run() -> None:
+        def client(app: Any) -> httpx.AsyncClient:
+            return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+
+        async def watched(scope: Any, receive: Any, send: Any) -> None:
+            async def told(message: Any) -> None:
+                body = message.get("body", b"")
+                if body if last == "whole" else last.encode() in body:
+                    async with client(app) as another:
+                        again.append((await another.post(CHAT, json=ask, headers=headers)).status_code)
+                await send(message)
+
+            await app(scope, receive, told)
+
+        async with client(watched) as first:
+            await first.post(CHAT, json=ask, headers=headers)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert again == [200]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fate", ["cancelled", "gone while sending", "gone while waiting"])
+def test_whatever_ends_the_task_ends_the_job(stream: bool, fate: str) -> None:
+    """Straight over ASGI: Ray Serve cancels the task, and a client may stop reading and then vanish."""
+    backend = FakeBackend(hold=fate != "gone while sending")
+    app = create_app(lambda: backend, HttpSettings())
+    body = json.dumps({**ASK, "stream": stream}).encode()
+
+    async def run() -> None:
+        began, gone, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive() -> Any:
+            message = next(messages, None)
+            if message is None:
+                began.set()
+                await gone.wait()
+                return {"type": "http.disconnect"}
+            return message
+
+        async def send(_: Any) -> None:
+            if fate == "gone while sending":
+                await never.wait()
+
+        scope = {"type": "http", "method": "POST", "path": CHAT, "raw_path": CHAT.encode(), "headers": []}
+        task = asyncio.create_task(app({**scope, "query_string": b"", "root_path": ""}, receive, send))
+        await began.wait()
+        while not backend.running and not backend.closed:
+            await asyncio.sleep(0)
+        if fate == "cancelled":
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            gone.set()
+            await task
+        assert len(backend.closed) == 1 and not backend.running
+
+    asyncio.run(asyncio.wait_for(run(), 20))

@@ -1,0 +1,161 @@
+"""OpenAI's own client works as it is: sync and async, streaming and not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from lopa_ray.errors import OverloadedError, PromptTooLongError, RequestCancelledError
+from support.fake_backend import HI, MODEL, OTHER_MODEL, WORDS, Server, serving, wait_until
+
+WHOLE = "".join(WORDS)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Server]:
+    with serving(api_keys=["right"]) as running:
+        yield running
+
+
+@pytest.fixture
+def server(shared: Server) -> Server:
+    shared.backend.reset()
+    return shared
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="right", max_retries=0) as opened:
+        yield opened
+
+
+def test_chat(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=HI,
+        max_completion_tokens=5,
+        temperature=0.5,
+        seed=1,
+        n=2,
+        logprobs=True,
+        top_logprobs=1,
+        stop=["x"],
+        user="me",
+        extra_body={"top_k": 5, "lopa": {"num_branches": 2}},
+    )
+    assert [choice.message.content for choice in answer.choices] == ["".join(WORDS[:5])] * 2
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.choices[0].logprobs is not None and answer.choices[0].logprobs.content is not None
+    assert answer.choices[0].logprobs.content[1].token == " upon"
+    assert answer.usage is not None and answer.usage.completion_tokens == 10
+    assert answer.model_extra is not None and answer.model_extra["lopa"]["steps"] == 10
+    assert answer._request_id and answer.id == f"chatcmpl-{answer._request_id}"
+
+
+def test_an_answer_can_be_handed_back(server: Server, client: openai.OpenAI) -> None:
+    message = client.chat.completions.create(model=MODEL, messages=HI).choices[0].message
+    for form in (message, message.model_dump(), message.to_dict()):
+        again: list[Any] = [*HI, form, *HI]
+        client.chat.completions.create(model=MODEL, messages=again)
+        assert server.backend.jobs[-1][1].prompts[0][1] == {"role": "assistant", "content": WHOLE}
+
+
+def test_chat_stream(client: openai.OpenAI) -> None:
+    chunks = list(
+        client.chat.completions.create(
+            model=MODEL, messages=HI, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == WHOLE
+    assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens == len(WORDS)
+    assert [c.choices[0].finish_reason for c in chunks[:-1]][-2:] == [None, "stop"]
+
+
+def test_chat_stream_helper(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(model=MODEL, messages=HI) as stream:
+        texts = [event.delta for event in stream if event.type == "content.delta"]
+        final = stream.get_final_completion()
+    assert "".join(texts) == final.choices[0].message.content == WHOLE
+
+
+def test_a_canvas_does_not_disturb_the_client(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(
+        model=MODEL, messages=HI, extra_body={"lopa": {"stream_canvas": True}}
+    ) as stream:
+        assert stream.get_final_completion().choices[0].message.content == WHOLE
+
+
+def test_completions(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model=MODEL, prompt=["a", "b"], logprobs=0, max_tokens=2)
+    assert [choice.text for choice in answer.choices] == ["Once upon"] * 2
+    assert answer.choices[0].logprobs is not None
+    assert answer.choices[0].logprobs.token_logprobs == [-0.25, -0.25]
+    chunks = list(client.completions.create(model=MODEL, prompt=[1, 2], stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == WHOLE
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == [MODEL, OTHER_MODEL]
+    assert client.models.retrieve(OTHER_MODEL).id == OTHER_MODEL
+
+
+def test_async(server: Server) -> None:
+    async def use() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="right") as client:
+            whole = client.chat.completions.create(model=MODEL, messages=HI)
+            text = client.completions.create(model=MODEL, prompt="a")
+            stream = await client.chat.completions.create(model=MODEL, messages=HI, stream=True)
+            streamed = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+            return [(await whole).choices[0].message.content or "", (await text).choices[0].text, streamed]
+
+    assert asyncio.run(use()) == [WHOLE] * 3
+
+
+def test_errors_are_the_clients_own(server: Server, client: openai.OpenAI) -> None:
+    def ask(**fields: Any) -> Any:
+        return client.chat.completions.create(**{"model": MODEL, "messages": HI, **fields})
+
+    with pytest.raises(openai.BadRequestError, match="tools is not supported") as wrong:
+        ask(tools=[{"type": "function", "function": {"name": "f"}}])
+    assert (wrong.value.param, wrong.value.code) == ("tools", "unsupported_parameter")
+    with pytest.raises(openai.NotFoundError, match="served: fake"):
+        ask(model="gpt-5")
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").models.list()
+    server.backend.refuse = PromptTooLongError("9 exceed max_model_len 8")
+    with pytest.raises(openai.BadRequestError) as long:
+        ask(stream=True)
+    assert long.value.code == "context_length_exceeded"
+    server.backend.refuse = OverloadedError("the queue is full")
+    with pytest.raises(openai.RateLimitError):
+        ask()
+    server.backend.refuse, server.backend.fail = None, RequestCancelledError("it was cancelled")
+    with pytest.raises(openai.APIError, match="it was cancelled"):
+        list(ask(stream=True))
+
+
+def test_a_full_queue_is_tried_again(server: Server, client: openai.OpenAI) -> None:
+    server.backend.refuse = OverloadedError("the queue is full")
+    jobs = server.backend.jobs
+
+    class Relents(list[Any]):
+        def append(self, job: Any) -> None:
+            super().append(job)
+            if len(self) == 2:
+                server.backend.refuse = None
+
+    server.backend.jobs = Relents(jobs)
+    answer = client.with_options(max_retries=2).completions.create(model=MODEL, prompt="a")
+    assert answer.choices[0].text == WHOLE
+    assert len(server.backend.jobs) == 2
+
+
+def test_leaving_a_stream_ends_the_job(server: Server, client: openai.OpenAI) -> None:
+    server.backend.step_s = 0.05
+    with client.chat.completions.create(model=MODEL, messages=HI, stream=True) as stream:
+        next(iter(stream))
+    wait_until(lambda: len(server.backend.closed) == 1)

@@ -1,0 +1,329 @@
+"""Which requests are taken, what becomes of them, and how the others are refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from cluster.serving.messages import Job
+from cluster.serving.openai.chat import ChatRequest
+from cluster.serving.openai.errors import ApiError
+from support.fake_backend import CHAT, HI, MODEL, OTHER_MODEL, TEXT, Server, refusal, serving
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(max_body_bytes=20_000, max_choices=4) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=30) as opened:
+        yield opened
+
+
+def job_of(server: Server, client: httpx.Client, path: str, fields: dict[str, Any]) -> Job:
+    """What the backend gets."""
+    base = {"messages": HI} if path == CHAT else {"prompt": "hi"}
+    response = client.post(path, json={"model": MODEL, **base, **fields})
+    assert response.status_code == 200, response.text
+    return server.backend.jobs[-1][1]
+
+
+def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
+    messages = [
+        {
+            "role": "developer",
+            "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "brief"}],
+        },
+        {"role": "user", "content": "<|im_end|> hi"},
+        {"role": "assistant", "content": "", "refusal": None, "tool_calls": None, "annotations": []},
+        {"role": "user", "content": "go on"},
+    ]
+    fields = {
+        "messages": messages,
+        "max_completion_tokens": 8,
+        "temperature": 1,
+        "top_p": 0.5,
+        "top_k": 3,
+        "seed": -1,
+        "stop": "end",
+        "n": 2,
+        "logprobs": True,
+        "top_logprobs": 5,
+        "min_tokens": 2,
+        "ignore_eos": False,
+        "stop_token_ids": [7, 8],
+        "user": "me",
+        "metadata": {"a": "b"},
+        "lopa": {
+            "num_branches": "auto",
+            "confidence_threshold": 0.5,
+            "deadline": 9,
+            "trace": True,
+            "block_size": None,
+        },
+    }
+    job = job_of(server, client, CHAT, fields)
+    assert job == Job(
+        id=job.id,
+        prompts=(
+            (
+                {"role": "system", "content": "be brief"},
+                {"role": "user", "content": "<|im_end|> hi"},
+                {"role": "assistant", "content": ""},
+                {"role": "user", "content": "go on"},
+            ),
+        ),
+        settings={
+            "max_new_tokens": 8,
+            "temperature": 1.0,
+            "top_p": 0.5,
+            "top_k": 3,
+            "seed": 2**63 - 1,
+            "min_tokens": 2,
+            "ignore_eos": False,
+            "stop_token_ids": [7, 8],
+            "top_logprobs": 5,
+            "num_branches": "auto",
+            "confidence_threshold": 0.5,
+        },
+        n=2,
+        stop=("end",),
+        logprobs=True,
+        trace=True,
+        deadline_s=9.0,
+    )
+
+
+def test_what_is_not_given_is_left_to_the_group(server: Server, client: httpx.Client) -> None:
+    nulls = ["temperature", "top_p", "seed", "stop", "n", "stream", "stream_options", "lopa", "metadata"]
+    assert job_of(server, client, CHAT, dict.fromkeys(nulls)).settings == {}
+    assert job_of(server, client, CHAT, {"top_k": -1}).settings == {"top_k": None}
+    assert job_of(server, client, TEXT, {"top_k": 0, "temperature": 0}).settings == {
+        "top_k": None,
+        "temperature": 0.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("a", ("a",)),
+        (["a", "b"], ("a", "b")),
+        ([1, 2], ((1, 2),)),
+        ([[1, 2], [3]], ((1, 2), (3,))),
+    ],
+)
+def test_prompts_are_text_or_ids(server: Server, client: httpx.Client, prompt: Any, prompts: Any) -> None:
+    job = job_of(server, client, TEXT, {"prompt": prompt, "max_tokens": 0, "echo": True})
+    assert (job.prompts, job.raw, job.echo) == (prompts, True, True)
+
+
+NEUTRAL = {
+    "presence_penalty": 0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1,
+    "logit_bias": {},
+    "tools": [],
+    "tool_choice": "none",
+    "response_format": {"type": "text"},
+    "best_of": 1,
+    "store": False,
+    "service_tier": "auto",
+    "parallel_tool_calls": True,
+    "modalities": ["text"],
+    "min_p": 0,
+    "stop_token_ids": [],
+    "guided_regex": None,
+    "chat_template": None,
+    "max_tokens": None,
+    "stream_options": None,
+    "cache_salt": None,
+    "kv_transfer_params": {},
+    "vllm_xargs": {},
+    "mm_processor_kwargs": {},
+    "media_io_kwargs": {},
+    "request_id": None,
+    "add_special_tokens": False,
+}
+
+
+def test_what_asks_for_nothing_is_taken(server: Server, client: httpx.Client) -> None:
+    assert job_of(server, client, CHAT, NEUTRAL).settings == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        # Of another type: nothing is converted.
+        ({"temperature": "1"}, "temperature", "invalid_value"),
+        ({"temperature": True}, "temperature", "invalid_value"),
+        ({"max_tokens": 1.5}, "max_tokens", "invalid_value"),
+        ({"max_tokens": "3"}, "max_tokens", "invalid_value"),
+        ({"n": True}, "n", "invalid_value"),
+        ({"stream": 1}, "stream", "invalid_value"),
+        ({"stop": 5}, "stop", "invalid_value"),
+        ({"stop": ["a", 1]}, "stop[1]", "invalid_value"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids[0]", "invalid_value"),
+        ({"lopa": {"stop_token_ids": [1]}}, "lopa.stop_token_ids", "unsupported_parameter"),
+        ({"metadata": {"a": 1}}, "metadata.a", "invalid_value"),
+        ({"user": 1}, "user", "invalid_value"),
+        ({"model": None}, "model", "invalid_value"),
+        ({"lopa": []}, "lopa", "invalid_value"),
+        # Out of range.
+        ({"temperature": 2.1}, "temperature", "invalid_value"),
+        ({"temperature": -0.1}, "temperature", "invalid_value"),
+        ({"top_p": 0}, "top_p", "invalid_value"),
+        ({"top_p": 1.1}, "top_p", "invalid_value"),
+        ({"top_k": -2}, "top_k", "invalid_value"),
+        ({"seed": 2**63}, "seed", "invalid_value"),
+        ({"seed": -(2**63) - 1}, "seed", "invalid_value"),
+        ({"max_tokens": 0}, "max_tokens", "invalid_value"),
+        ({"max_tokens": 2**31}, "max_tokens", "invalid_value"),
+        ({"n": 0}, "n", "invalid_value"),
+        ({"n": 5}, "n", "invalid_value"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "invalid_value"),
+        ({"stop": ""}, "stop[0]", "invalid_value"),
+        ({"stop": list("abcde")}, "stop", "invalid_value"),
+        ({"metadata": {str(i): "" for i in range(17)}}, "metadata", "invalid_value"),
+        ({"metadata": {"a": "b" * 513}}, "metadata.a", "invalid_value"),
+        ({"lopa": {"deadline": 0}}, "lopa.deadline", "invalid_value"),
+        ({"lopa": {"deadline": 86401}}, "lopa.deadline", "invalid_value"),
+        ({"lopa": {"block_size": 10**30}}, "lopa.block_size", "unsupported_parameter"),
+        # Contradictions.
+        ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens", "invalid_value"),
+        ({"top_logprobs": 1}, "top_logprobs", "invalid_value"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
+        ({"best_of": 2}, "best_of", "invalid_value"),
+        ({"ignore_eos": True, "stop_token_ids": [7]}, "stop_token_ids", "invalid_value"),
+        ({"lopa": {"stream_canvas": True}}, "lopa.stream_canvas", "invalid_value"),
+        ({"lopa": {"partial": True}}, "lopa.partial", "invalid_value"),
+        # Not supported.
+        ({"cache_salt": "a"}, "cache_salt", "unsupported_parameter"),
+        ({"kv_transfer_params": {"a": 1}}, "kv_transfer_params", "unsupported_parameter"),
+        ({"vllm_xargs": {"a": 1}}, "vllm_xargs", "unsupported_parameter"),
+        ({"mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs", "unsupported_parameter"),
+        ({"media_io_kwargs": {"a": {}}}, "media_io_kwargs", "unsupported_parameter"),
+        ({"request_id": "mine"}, "request_id", "unsupported_parameter"),
+        ({"add_special_tokens": True}, "add_special_tokens", "unsupported_parameter"),
+        ({"presence_penalty": 0.5}, "presence_penalty", "unsupported_parameter"),
+        ({"presence_penalty": False}, "presence_penalty", "unsupported_parameter"),
+        ({"logit_bias": {"1": 1}}, "logit_bias", "unsupported_parameter"),
+        ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
+        ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
+        ({"guided_grammar": "root ::= a"}, "guided_grammar", "unsupported_parameter"),
+        ({"structured_outputs": {"grammar": "a"}}, "structured_outputs.grammar", "unsupported_parameter"),
+        ({"lopa": {"guided_regex": "a"}}, "lopa.guided_regex", "unsupported_parameter"),
+        ({"modalities": ["text", "audio"]}, "modalities", "unsupported_parameter"),
+        ({"reasoning_effort": "high"}, "reasoning_effort", "unsupported_parameter"),
+        ({"echo": True}, "echo", "unsupported_parameter"),
+        (
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            "stream_options.include_obfuscation",
+            "unsupported_parameter",
+        ),
+        ({"lopa": {"seed": 1}}, "lopa.seed", "unsupported_parameter"),
+        ({"lopa": {"max_new_tokens": 1}}, "lopa.max_new_tokens", "unsupported_parameter"),
+        ({"lopa": {"decoder": ["lopa"]}}, "lopa.decoder", "unsupported_parameter"),
+        ({"lopa": {"decoder": "x" * 101}}, "lopa.decoder", "unsupported_parameter"),
+        # Unknown.
+        ({"temprature": 1}, "temprature", "unknown_parameter"),
+        ({"": 1}, "", "unknown_parameter"),
+        ({"lopa": {"nun_branches": 1}}, "lopa.nun_branches", "unknown_parameter"),
+        ({"lopa": {"{0} %s": 1}}, "lopa.{0} %s", "unknown_parameter"),
+        ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x", "unknown_parameter"),
+        # Messages.
+        ({"messages": []}, "messages", "invalid_value"),
+        ({"messages": "hi"}, "messages", "invalid_value"),
+        ({"messages": [None]}, "messages[0]", "invalid_value"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_parameter"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "invalid_value"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "invalid_value"),
+        ({"messages": [*HI, {"role": "user", "content": []}]}, "messages[1].content", "invalid_value"),
+        ({"messages": [{**HI[0], "name": "Mia"}]}, "messages[0].name", "unsupported_parameter"),
+        (
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
+            "messages[0].tool_calls",
+            "unsupported_parameter",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages[0].content[0].type",
+            "invalid_value",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+            "messages[0].content[0].text",
+            "invalid_value",
+        ),
+    ],
+)
+def test_a_wrong_chat_field_is_named(client: httpx.Client, fields: Any, param: str, code: str) -> None:
+    error = refusal(client.post(CHAT, json={"model": MODEL, "messages": HI, **fields}), 400)
+    assert (error.param, error.code, error.type) == (param, code, "invalid_request_error")
+    assert error.message.startswith(param)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt"),
+        ({"prompt": [True]}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [2**31]}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": {"a": 1}}, "prompt"),
+        ({"prompt": list("abcde")}, "n"),
+        ({"prompt": list("abc"), "n": 2}, "n"),
+        ({"echo": True, "logprobs": 0}, "echo"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"suffix": "x"}, "suffix"),
+        ({"add_special_tokens": False}, "add_special_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"messages": HI}, "messages"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+    ],
+)
+def test_a_wrong_completion_field_is_named(client: httpx.Client, fields: Any, param: str) -> None:
+    error = refusal(client.post(TEXT, json={"model": MODEL, "prompt": "hi", **fields}), 400)
+    assert error.param == param
+
+
+def test_of_many_mistakes_not_all_are_looked_at() -> None:
+    """They would take seconds, and a gigabyte, in which nobody else is served."""
+    body: dict[str, Any] = {"model": MODEL, "messages": HI}
+    count = 300_000
+    with pytest.raises(ApiError, match=r"^messages\[0\]") as caught:
+        ChatRequest.read({**body, "messages": [1] * count})
+    assert caught.value.status == 400
+    many = ({"stop": [1] * count}, {"metadata": dict.fromkeys(map(str, range(count)), 1)})
+    for fields in (*many, dict.fromkeys(map(str, range(count)), 1)):
+        began = time.process_time()
+        with pytest.raises(ApiError, match=r"wrong or unknown|allowed") as caught:
+            ChatRequest.read({**body, **fields})
+        assert caught.value.status == 400
+        assert time.process_time() - began < 2
+
+
+def test_the_model_chooses(server: Server, client: httpx.Client) -> None:
+    client.post(TEXT, json={"model": OTHER_MODEL, "prompt": "a"}).raise_for_status()
+    assert server.backend.jobs[-1][0] == OTHER_MODEL
+    error = refusal(client.post(TEXT, json={"model": "gpt-5", "prompt": "a"}), 404)
+    assert (error.code, error.param) == ("model_not_found", "model")
+    assert MODEL in error.message
+
+
+def test_nothing_wrong_reached_the_backend(server: Server, client: httpx.Client) -> None:
+    before = len(server.backend.jobs)
+    for fields in ({"temperature": "1"}, {"tools": [1]}, {"n": 99}, {"model": "x"}):
+        assert client.post(CHAT, json={"model": MODEL, "messages": HI, **fields}).status_code in (400, 404)
+    assert len(server.backend.jobs) == before

@@ -1,0 +1,111 @@
+"""Structured output over HTTP: whose words mean which decode setting, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.errors import SettingsError
+from support.fake_backend import CHAT, MODEL, TEXT, Server, serving
+
+SCHEMA = {"type": "object", "properties": {"é": {"type": "integer"}}, "required": ["é"]}
+SCHEMA_TEXT = json.dumps(SCHEMA, ensure_ascii=False)
+ANY_OBJECT = '{"type": "object"}'
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=30) as opened:
+        yield opened
+
+
+def ask(client: httpx.Client, path: str, fields: dict[str, Any]) -> httpx.Response:
+    base = {"messages": [{"role": "user", "content": "hi"}]} if path == CHAT else {"prompt": "hi"}
+    return client.post(path, json={"model": MODEL, **base, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings"),
+    [
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"strict": True, "schema": SCHEMA}}},
+            {"guided_json": SCHEMA_TEXT},
+        ),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}, {"guided_json": ANY_OBJECT}),
+        ({"response_format": {"type": "json_object"}}, {"guided_json": ANY_OBJECT}),
+        ({"response_format": {"type": "text"}, "guided_regex": "a+"}, {"guided_regex": "a+"}),
+        ({"guided_json": SCHEMA}, {"guided_json": SCHEMA_TEXT}),
+        ({"guided_json": SCHEMA_TEXT}, {"guided_json": SCHEMA_TEXT}),
+        ({"guided_choice": ["a", "b"]}, {"guided_choice": ["a", "b"]}),
+        ({"structured_outputs": {"json": SCHEMA}}, {"guided_json": SCHEMA_TEXT}),
+        ({"structured_outputs": {"json_object": True}}, {"guided_json": ANY_OBJECT}),
+        ({"structured_outputs": {"regex": "a+", "json": None}}, {"guided_regex": "a+"}),
+        ({"structured_outputs": {"choice": ["a"]}}, {"guided_choice": ["a"]}),
+        ({"structured_outputs": {"json_object": False, "disable_fallback": True}}, {}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_words_become_a_setting(
+    server: Server, client: httpx.Client, path: str, fields: Any, settings: Any
+) -> None:
+    response = ask(client, path, fields)
+    assert response.status_code == 200, response.text
+    job = server.backend.jobs[-1][1]
+    assert job.settings == settings
+    assert LopaSettings(**job.settings).constrained == bool(settings)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
+        ({"response_format": {"type": "json_schema"}}, "response_format", "need each other"),
+        ({"response_format": {"type": "text", "json_schema": {"name": "a"}}}, "response_format", "need each other"),
+        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema", "no known field"),
+        ({"guided_json": 3}, "guided_json", "got 3; allowed: a JSON schema"),
+        ({"guided_json": [SCHEMA]}, "guided_json", "allowed: a JSON schema"),
+        ({"guided_choice": []}, "guided_choice", "got []"),
+        ({"guided_choice": [1]}, "guided_choice[0]", "got 1"),
+        ({"guided_regex": "a", "guided_json": {}}, "guided_regex", "beside guided_json"),
+        (
+            {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
+            "structured_outputs.regex",
+            "beside response_format",
+        ),
+        ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs.structural_tag", "not supported"),
+        ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "not supported"),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_is_named(client: httpx.Client, fields: Any, param: str, said: str) -> None:
+    response = ask(client, CHAT, fields)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
+    assert said in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("depth", [100, 300, 500, 800, 900, 1000])
+def test_a_schema_that_is_nested_deeply_is_never_the_servers_fault(client: httpx.Client, depth: int) -> None:
+    schema = '{"items":' * depth + "{}" + "}" * depth
+    response = client.post(TEXT, content=f'{{"model": "{MODEL}", "prompt": "hi", "guided_json": {schema}}}')
+    assert response.status_code in (200, 400), response.text
+
+
+def test_what_the_group_cannot_keep_is_the_clients_fault(server: Server, client: httpx.Client) -> None:
+    server.backend.refuse = SettingsError("JSON schema at a: keyword not is not supported here")
+    try:
+        response = ask(client, CHAT, {"guided_json": {}})
+    finally:
+        server.backend.reset()
+    assert response.status_code == 400
+    assert "keyword not" in response.json()["error"]["message"]

@@ -1,0 +1,123 @@
+"""The generator of the demo model's problems: deterministic, true, split, and short enough."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+
+import pytest
+
+from demo_tokenizer import chat_prompt
+from lopa_ray.config.model_settings import DEMO_MODEL
+from lopa_ray.presets.word_problems import (
+    KINDS,
+    Problem,
+    extract_answer,
+    held_out_problems,
+    in_range,
+    is_correct,
+    is_held_out,
+    make_drill,
+    make_problem,
+    training_problems,
+)
+from lopa_ray.text.tokenizer import Tokenizer
+
+ANSWER = 64
+
+
+def training(seed: int, count: int) -> list[Problem]:
+    return list(itertools.islice(training_problems(seed), count))
+
+
+def calculations(problem: Problem) -> list[tuple[int, str, int, int]]:
+    found = re.findall(r"(\d+)([-+*/])(\d+)=(\d+)", problem.answer)
+    return [(int(a), operation, int(b), int(result)) for a, operation, b, result in found]
+
+
+def test_a_seed_gives_the_same_problems() -> None:
+    assert training(5, 50) == training(5, 50)
+    assert training(5, 50) != training(6, 50)
+    assert held_out_problems(5, 20) == held_out_problems(5, 20)
+
+
+def test_every_calculation_is_true_and_the_last_one_is_the_answer() -> None:
+    for problem in training(1, 1000) + held_out_problems(1, 200):
+        found = calculations(problem)
+        assert 2 <= len(found) <= 4
+        for a, operation, b, result in found:
+            assert {"+": a + b, "-": a - b, "*": a * b, "/": a / b}[operation] == result
+            assert in_range(operation, result)
+        assert problem.answer.endswith(f"\n#### {found[-1][3]}")
+        assert problem.result == str(found[-1][3])
+        assert is_correct(problem, problem.answer)
+
+
+def test_the_question_tells_every_number_that_was_not_calculated() -> None:
+    for problem in training(2, 500):
+        told = set(re.findall(r"\d+", problem.question))
+        for a, _, b, result in calculations(problem):
+            assert {str(a), str(b)} <= told
+            told.add(str(result))
+
+
+def test_held_out_problems_are_no_training_problems() -> None:
+    held_out = held_out_problems(3, 300)
+    questions = {problem.question for problem in held_out}
+    assert len(questions) == 300
+    assert all(map(is_held_out, questions))
+    assert not any(is_held_out(problem.question) for seed in range(5) for problem in training(seed, 1000))
+
+
+def test_every_kind_and_wording_can_be_made() -> None:
+    rng = random.Random(0)
+    made = {re.sub(r"\d+|[A-Z][a-z]+", "", make_problem(rng).answer) for _ in range(2000)}
+    assert len(made) >= len(KINDS)
+    assert all(len(kind.questions) >= 2 for kind in KINDS)
+    assert len(calculations(make_drill(rng))) == 4
+
+
+def test_prompts_and_answers_fit_under_the_shipped_tokenizer() -> None:
+    tokenizer = Tokenizer.from_pretrained(DEMO_MODEL) if DEMO_MODEL.is_dir() else None
+    if tokenizer is None:
+        pytest.skip("the demo model is not there")
+    for problem in training(4, 1000):
+        assert len(tokenizer.encode(problem.answer)) < ANSWER
+        chat = tokenizer.chat_prompt([{"role": "user", "content": problem.question}])
+        assert tokenizer.decode(chat, skip_special_tokens=False) == chat_prompt(problem.question)
+        assert tokenizer.decode(tokenizer.encode(problem.answer)) == problem.answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("3*4=12\n#### 12", "12"),
+        ("#### 7\n#### 8", "8"),
+        ("####12", "12"),
+        ("#### -3", "-3"),
+        ("the answer is 12", None),
+        ("", None),
+        ("#### ", None),
+    ],
+)
+def test_extract_answer(text: str, answer: str | None) -> None:
+    assert extract_answer(text) == answer
+
+
+def test_answers_differ_in_wording_alone() -> None:
+    answers = [problem.answer for problem in training(8, 2000)]
+    assert not any(mark in answer for answer in answers for mark in "<|>[]{}")
+    for words in (("So ", "Now "), (". Then ", ". So "), (" has ", " gets "), ("In all they", "So they")):
+        shares = [sum(word in answer for answer in answers) / len(answers) for word in words]
+        assert min(shares) > 0.05
+
+
+def test_alternatives_have_as_many_tokens_as_each_other() -> None:
+    """So a choice of words never moves what comes behind it."""
+    tokenizer = Tokenizer.from_pretrained(DEMO_MODEL)
+    assert tokenizer is not None
+    for kind in KINDS:
+        for behind_space, found in re.findall(r"( ?)<([^>]*)>", kind.answer):
+            lengths = {len(tokenizer.encode(behind_space + word)) for word in found.split("|")}
+            assert len(lengths) == 1, found
