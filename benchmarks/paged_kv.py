@@ -1,6 +1,6 @@
 """Slots or pages? What either way of keeping K/V reserves, and what a step's attention takes, at mixed lengths.
 
-    OMP_NUM_THREADS=1 python examples/paged_kv.py
+    OMP_NUM_THREADS=1 python benchmarks/paged_kv.py
 
 A slot is a contiguous run of positions; every branch reads a view of it and writes its window behind the prefix.
 Pages are short runs of a common pool: a request has a table of them, its branches share those of the prefix, and each

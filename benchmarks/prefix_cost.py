@@ -1,7 +1,7 @@
 """What stored prefixes bring, and what the approximate ones change.
 
-    python examples/prefix_cost.py
-    python examples/prefix_cost.py --problems 20 --shared 256
+    python benchmarks/prefix_cost.py
+    python benchmarks/prefix_cost.py --problems 20 --shared 256
 
 Two Markdown tables, on one thread. The first is block diffusion (exact) on a model with random weights, 4 layers of
 1024: requests whose prompts share all but their ends. The second is the preset `demo` under full attention
@@ -30,9 +30,9 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.weights import random_model
+from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
 from lopa_ray.scheduling.prefix_index import PIECE
 from tables import markdown
-from word_problems import Problem, held_out_problems, is_correct
 
 SEED = 5
 OWN = 16

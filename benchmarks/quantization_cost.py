@@ -1,8 +1,8 @@
 """What int8 costs and brings: error of the logits, tokens that change, problems solved, time per forward.
 
-    python examples/quantization_cost.py
-    python examples/quantization_cost.py --model DIR --problems 20    # another checkpoint, on the same problems
-    python examples/quantization_cost.py --rows 16 64 256                   # other batches
+    python benchmarks/quantization_cost.py
+    python benchmarks/quantization_cost.py --model DIR --problems 20    # another checkpoint, on the same problems
+    python benchmarks/quantization_cost.py --rows 16 64 256                   # other batches
 
 Two Markdown tables. The first is about decoding with the preset `demo`, each number format against float32.
 Logits are compared on canvases of which a random half is masked. The second is processor time of the
@@ -29,8 +29,8 @@ from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
+from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
 from tables import markdown
-from word_problems import Problem, held_out_problems, is_correct
 
 SEED = 2
 FORMATS = (

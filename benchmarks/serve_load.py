@@ -1,7 +1,7 @@
 """Throughput and latency of a running server against concurrency, with either branch budget.
 
     lopa serve &
-    python examples/serve_load.py --output load.md
+    python benchmarks/serve_load.py --output load.md
 
 Each point sends the same word problems, so many at a time; a client waits for its answer before
 it sends the next one. `fixed` pins 4 branches per request; `load` lets the server share its
@@ -20,8 +20,8 @@ from typing import Any
 
 import aiohttp
 
+from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
 from tables import markdown
-from word_problems import Problem, held_out_problems, is_correct
 
 BUDGETS = {
     "fixed": {"num_branches": 4, "branch_budget": "fixed"},

@@ -1,7 +1,7 @@
 """What to expect of a cluster that one does not have yet: up to 1,024 branch actors in 64 groups.
 
-    python examples/simulate_cluster.py                       # the tables of docs/cluster.md
-    python examples/simulate_cluster.py --measure MACHINE     # measure the costs of messages first; MACHINE names it
+    python benchmarks/simulate_cluster.py                       # the tables of docs/cluster.md
+    python benchmarks/simulate_cluster.py --measure MACHINE     # measure the costs of messages first; MACHINE names it
 
 The model. A group's master is one process, so what it does for its workers and branches adds up; the
 workers compute at the same time, so the slowest decides:
@@ -146,7 +146,7 @@ def measure(machine: str, workers: list[int], num_branches: int) -> dict[str, An
     waits = np.array([row["scatter"] + row["gather"] for row in rows])
     slope, start = np.polyfit(sizes, waits, 1)
     return {
-        "command": "OMP_NUM_THREADS=1 python examples/simulate_cluster.py --measure MACHINE",
+        "command": "OMP_NUM_THREADS=1 python benchmarks/simulate_cluster.py --measure MACHINE",
         "machine": machine,
         "medians_ms": rows,
         "ms_per_branch": round(

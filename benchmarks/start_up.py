@@ -1,7 +1,7 @@
 """What it takes to start a group: with one copy of the weights per node, and with one per worker.
 
-    python examples/start_up.py
-    python examples/start_up.py --workers 4 --layers 24 --rounds 3
+    python benchmarks/start_up.py
+    python benchmarks/start_up.py --workers 4 --layers 24 --rounds 3
 
 Writes a checkpoint with random weights in Dream's layout to a temporary folder and starts a group on it: on a Ray
 whose object store has room for the shared copy, and on one where it has not, so that each worker reads for

@@ -1,7 +1,7 @@
 """What structured output costs the master: time and size of constraints, and time per step.
 
-    python examples/structured_cost.py
-    python examples/structured_cost.py --model DIR    # another vocabulary: config.json and tokenizer are enough
+    python benchmarks/structured_cost.py
+    python benchmarks/structured_cost.py --model DIR    # another vocabulary: config.json and tokenizer are enough
 
 Weights are random, so positions stay as open as they can be: the worst case. Only the session's own
 work is timed (planning and taking in reports), in processor time; the model's forward is not.

@@ -2,8 +2,8 @@
 
 Everything else is as in the preset `demo`.
 
-    python examples/sweep.py --problems 100 --jobs 2 --out runs/sweep.jsonl
-    python examples/sweep.py --table runs/sweep.jsonl
+    python benchmarks/sweep.py --problems 100 --jobs 2 --out runs/sweep.jsonl
+    python benchmarks/sweep.py --table runs/sweep.jsonl
 
 Problems are the held-out ones of `word_problems.py`. A run that was cut off goes on where it
 stopped: settings that are in the output file already are not run again.
@@ -23,7 +23,7 @@ import torch
 from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.engine.local import LocalEngine
-from word_problems import held_out_problems, is_correct
+from lopa_ray.presets.word_problems import held_out_problems, is_correct
 
 HELD_OUT_SEED = 2
 BRANCHES = (1, 2, 3, 4, 6, 8, 10, 12)

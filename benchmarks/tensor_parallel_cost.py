@@ -1,7 +1,7 @@
 """What a step costs on grids of branch workers and shards.
 
-    python examples/tensor_parallel_cost.py
-    python examples/tensor_parallel_cost.py --width 2048 --layers 8 --grids 1x1 1x2 1x4
+    python benchmarks/tensor_parallel_cost.py
+    python benchmarks/tensor_parallel_cost.py --width 2048 --layers 8 --grids 1x1 1x2 1x4
 
 A Markdown table. Each grid, WORKERSxSHARDS, is a group of its own, on a model with random weights in the demo model's
 layout. All decode the same prompt with LoPA, `--branches` branches of 32 positions per step, every shard on one

@@ -10,7 +10,7 @@ import time
 
 from actors.engine import RayEngine
 from lopa_ray.config.config import Config
-from word_problems import held_out_problems
+from lopa_ray.presets.word_problems import held_out_problems
 
 PROBLEMS = [problem.question for problem in held_out_problems(1, 8)]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from word_problems import held_out_problems
+from lopa_ray.presets.word_problems import held_out_problems
 
 
 async def follow(client: JobSubmissionClient, job: str) -> None:

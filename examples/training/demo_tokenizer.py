@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from word_problems import training_problems
+from lopa_ray.presets.word_problems import training_problems
 
 SPECIAL = ("<|endoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>")
 EOS, MASK = 0, 1

@@ -1,7 +1,7 @@
 """Train the demo model: a Dream-style diffusion language model that solves word problems.
 
     pip install 'lopa-ray[train]'
-    python examples/train_demo_model.py --run-dir runs/demo
+    python examples/training/train_demo_model.py --run-dir runs/demo
 
 Training starts as next-token prediction, the cheapest way to learn to calculate, and goes on
 as diffusion in blocks (see demo_batches.py). It runs under Ray Train on CPUs or, with --gpu,
@@ -34,7 +34,7 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.model.checkpoint import save_model
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.transformer import Transformer
-from word_problems import Problem, held_out_problems, is_correct
+from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
 
 Report = Callable[[dict[str, float]], None]
 
@@ -276,7 +276,7 @@ def main() -> None:
     resources = {"CPU": chosen["threads"], "GPU": int(gpu)}
     small = {"num_cpus": 1 + workers * chosen["threads"], "object_store_memory": 150_000_000}
     # Workers import the modules beside this file, and lopa_ray, from where they are here.
-    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
     ray.init(
         address=address,
         include_dashboard=False if address == "local" else None,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 HELD_OUT_SHARE = 32  # one question in this many is held out
@@ -27,7 +27,7 @@ NAMES = {
 ITEMS = ("apples", "books", "cards", "coins", "cookies", "eggs", "pens", "shells", "stamps", "stickers")
 BOXES = ("bags", "boxes", "baskets", "packs", "jars")
 DAYS = ("Monday", "Tuesday", "Friday", "Sunday")
-OPERATIONS = {
+OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
