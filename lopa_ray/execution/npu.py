@@ -1,6 +1,6 @@
 """Ascend NPUs: everything that is used of torch-npu. Written against its published package, not run on hardware.
 
-torch-npu is imported when something is needed of it, never before. `tests/torch_npu.json` records what its
+torch-npu is imported when something is needed of it, never before. `tests/data/torch_npu.json` records what its
 packages offer, and a test holds every name and keyword in this file against that.
 """
 
