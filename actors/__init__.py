@@ -1,1 +1,8 @@
-"""One decode group as Ray actors: a master, its branch workers, and how K/V moves between them."""
+"""One decode group as Ray actors: a master, its branch workers, and how K/V moves between them.
+
+`__init__.pyi` lists the public API; each name is imported when it is first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -24,6 +24,7 @@ from actors.placement import Reservation
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, WorkerLostError
+from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.plan import Plan, StepOutcome, StepTiming
 
 Step: TypeAlias = tuple[Plan, StepOutcome, StepTiming]
@@ -207,11 +208,11 @@ class AsyncRayEngine:
 
     def _hand_out(self, batch: StepEvents) -> None:
         for event in self._journals.take(batch):
-            queue = self._queues[event[0]]
-            if len(event) == 2:
-                queue.put_nowait(event[1])
+            queue = self._queues[event.request_id]
+            if isinstance(event, RequestFailure):
+                queue.put_nowait(event.error)
             elif batch.timing is not None:
-                queue.put_nowait((event[1], event[2], batch.timing))
+                queue.put_nowait((event.plan, event.outcome, batch.timing))
 
     def _lose(self, error: LopaError) -> None:
         self._lost = self._lost or error

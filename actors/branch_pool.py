@@ -19,7 +19,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.kv_cache import SlotChecksum
-from lopa_ray.protocol.plan import StepPlan, StepReport, Work
+from lopa_ray.protocol.plan import ScheduledRequest, StepPlan, StepReport
 
 
 def uses_store(config: Config) -> bool:
@@ -139,7 +139,9 @@ class BranchPool:
         for worker in leaving:
             self.fire(worker)
 
-    async def join(self, owners: Mapping[int, int], pending: Sequence[Work]) -> list[tuple[bool, ...]]:
+    async def join(
+        self, owners: Mapping[int, int], pending: Sequence[ScheduledRequest]
+    ) -> list[tuple[bool, ...]]:
         """Enter the next epoch: a new collective group, whatever became of the one before.
 
         Returns per rank which pending commits' K/V it has; see `BranchRunner.settle`. Raises
@@ -181,7 +183,7 @@ class BranchPool:
         payloads = []
         if self._by_store:
             # Ray resolves these before a step runs; nobody waits for them here.
-            for work in plans[0].work:
+            for work in plans[0].requests:
                 if work.source is not None:
                     source = self.workers[work.source]
                     exports[source] = source.ask("export", work)
@@ -199,7 +201,7 @@ class BranchPool:
         """All workers' reports. Raises WorkerLostError, or what a worker raised."""
         return [report for report, *_ in await self._gather(calls, "answer a step")]
 
-    async def restage(self, again: Mapping[int, tuple[Work, ...]]) -> None:
+    async def restage(self, again: Mapping[int, tuple[ScheduledRequest, ...]]) -> None:
         """Have ranks stage K/V again. Raises as `gather`."""
         calls = {
             self.workers[rank]: self.workers[rank].ask("restage", StepPlan(self.epoch, 0, work))

@@ -26,7 +26,7 @@ from lopa_ray.execution.model_loader import load_runner, size_of_weights, weight
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
-from lopa_ray.protocol.plan import StepPlan, StepReport, Work
+from lopa_ray.protocol.plan import ScheduledRequest, StepPlan, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer
 
@@ -89,7 +89,11 @@ class BranchWorker:
         return WorkerInfo(self._runner.vocabulary, self._runner.position_bytes * self._shards.size)
 
     def join(
-        self, workers: Rendezvous, shards: Rendezvous, owners: Mapping[int, int], pending: Sequence[Work]
+        self,
+        workers: Rendezvous,
+        shards: Rendezvous,
+        owners: Mapping[int, int],
+        pending: Sequence[ScheduledRequest],
     ) -> tuple[bool, ...]:
         """Enter an epoch among the workers and among the shards of this one; see `BranchRunner.settle`.
 
@@ -140,7 +144,7 @@ class BranchWorker:
         self._transfer.exchange(source, payload)
         self._shards.meet(payload.device)
 
-    def export(self, work: Work) -> npt.NDArray[np.uint8]:
+    def export(self, work: ScheduledRequest) -> npt.NDArray[np.uint8]:
         """Raw bytes of the K/V that the work's commit orders this worker to send."""
         return to_bytes(self._runner.payload(work))
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from actors.client_streams import StepEvents
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine.base import EngineEvent
 from lopa_ray.errors import LopaError, WorkerLostError
+from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.scheduling.journal import Journal
 
 RETRY_PAUSE_S = 1.0
@@ -46,28 +46,27 @@ class ClientJournals:
         """Nobody listens to the request any more."""
         self._journals.pop(number, None)
 
-    def take(self, batch: StepEvents) -> Iterator[EngineEvent]:
+    def take(self, batch: StepEvents) -> Iterator[RequestEvent]:
         """Write down a batch; yields what is to be handed on.
 
         Raises WorkerLostError, after the other events, if the group ended: no request of it has.
         """
         lost: WorkerLostError | None = None
         for event in batch.events:
-            number = event[0]
+            number = event.request_id
             if number not in self._journals:
                 continue  # nobody listens any more
-            if len(event) == 2:
-                if isinstance(event[1], WorkerLostError):
-                    lost = event[1]
+            if isinstance(event, RequestFailure):
+                if isinstance(event.error, WorkerLostError):
+                    lost = event.error
                     continue
                 self.end(number)
             else:
                 self._moved = True
-                _, plan, outcome = event
-                if outcome.finish_reason is not None:
+                if event.outcome.finish_reason is not None:
                     self.end(number)
                 elif number in batch.states:
-                    self._journals[number].add(plan, outcome, batch.states[number])
+                    self._journals[number].add(event.plan, event.outcome, batch.states[number])
             yield event
         if lost is not None:
             raise lost

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine.base import EngineEvent
 from lopa_ray.errors import LopaError, ProtocolError
+from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.protocol.plan import StepTiming
-from lopa_ray.scheduling.scheduler import Event, Failure, Scheduler
+from lopa_ray.scheduling.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
 class StepEvents:
     """What one step meant for a client's requests. `timing` is None for events between steps."""
 
-    events: tuple[EngineEvent, ...]
+    events: tuple[RequestEvent, ...]
     timing: StepTiming | None
     states: Mapping[int, bytes] = field(default_factory=dict)
     """Of each request that goes on, the session's state (see `DecodeSession.state`), for the client's journal."""
@@ -36,7 +36,7 @@ class _Batch:
     """What one client is to be told of a step."""
 
     client: _Client
-    events: list[EngineEvent] = field(default_factory=list)
+    events: list[RequestEvent] = field(default_factory=list)
     states: dict[int, bytes] = field(default_factory=dict)
 
 
@@ -79,7 +79,7 @@ class ClientStreams:
         if opened is None:
             raise ProtocolError(f"client {client!r} has no open stream; open one first")
         if self.broken is not None:
-            failures = tuple((number, self.broken) for number in sessions)
+            failures = tuple(RequestFailure(number, self.broken) for number in sessions)
             opened.queue.put_nowait(StepEvents(failures, None))
             return
         for number, session in sessions.items():
@@ -99,22 +99,19 @@ class ClientStreams:
         if opened is not None:
             opened.queue.put_nowait(StepEvents((), None))  # a stream that waits for nothing more may end
 
-    def publish(self, events: list[Event], timing: StepTiming | None) -> None:
+    def publish(self, events: list[RequestEvent], timing: StepTiming | None) -> None:
         """Hand each client its events, in one message."""
         batches: dict[int, _Batch] = {}
         for event in events:
-            owner = self._owners.get(event.request)
+            owner = self._owners.get(event.request_id)
             if owner is None:
                 continue  # its client went away
             client, number = owner
             batch = batches.setdefault(id(client), _Batch(client))
-            if isinstance(event, Failure):
-                batch.events.append((number, event.error))
-            else:
-                batch.events.append((number, event.plan, event.outcome))
-            if isinstance(event, Failure) or event.outcome.finish_reason is not None:
-                del self._owners[event.request], client.requests[number]
+            batch.events.append(replace(event, request_id=number))
+            if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None:
+                del self._owners[event.request_id], client.requests[number]
             elif self._journaled:
-                batch.states[number] = self._scheduler.session(event.request).state()
+                batch.states[number] = self._scheduler.session_state(event.request_id)
         for batch in batches.values():
             batch.client.queue.put_nowait(StepEvents(tuple(batch.events), timing, batch.states))

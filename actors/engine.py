@@ -17,10 +17,11 @@ from actors.placement import Reservation
 from actors.ray_connection import Connection
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine.base import Engine, EngineEvent
+from lopa_ray.engine.base import Engine
 from lopa_ray.errors import ClusterError, WorkerLostError
 from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.execution.model_loader import shape_of
+from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer
 
@@ -79,7 +80,7 @@ class RayEngine(Engine):
             raise ClusterError("Ray was shut down under this engine; make a new one")
         return self._actor
 
-    def events(self, sessions: Sequence[DecodeSession]) -> Iterator[EngineEvent]:
+    def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
         """See `Engine.events`. Raises ClusterError when closed.
 
         When the master or all workers are lost, requests go on on a new group; those for which that
@@ -99,13 +100,13 @@ class RayEngine(Engine):
                         raise
                     self._replace(master, loss)
                 except WorkerLostError as error:
-                    yield from [(index, error) for index in journals]
+                    yield from [RequestFailure(index, error) for index in journals]
                     return
                 requests = journals.resumed()
 
     def _stream(
         self, master: Any, journals: ClientJournals, requests: dict[int, DecodeSession]
-    ) -> Iterator[EngineEvent]:
+    ) -> Iterator[RequestEvent]:
         """Raises WorkerLostError if the group is lost."""
         stream = master.stream.options(num_returns="streaming").remote(uuid.uuid4().hex, requests)
         finished = False

@@ -52,7 +52,7 @@ class MasterStatus:
     """Those who wait for a place in the cluster, load the model, or wait for the next step."""
     wanted: int
     """How many there should be: as configured, as somebody asked for, or as the load has it."""
-    slots: int
+    max_num_seqs: int
     in_flight: int
     waiting: int
     steps: int
@@ -165,7 +165,7 @@ class Master:
             workers=len(self._crew.pool),
             coming=self._crew.coming,
             wanted=self._crew.target,
-            slots=self._config.model.slots,
+            max_num_seqs=self._config.model.max_num_seqs,
             in_flight=self._scheduler.in_flight,
             waiting=self._scheduler.waiting,
             steps=self._steps,

@@ -95,7 +95,7 @@ def cause_of(who: str, error: BaseException) -> LopaError:
     if isinstance(cause, MemoryError) or _NO_MEMORY.search(said):
         said += (
             "; a step of this request needs more memory than there is: lower num_branches or block_size, or, for all "
-            "requests, model.slots or model.max_model_len"
+            "requests, model.max_num_seqs or model.max_model_len"
         )
     wrapped = kind(said)
     wrapped.__cause__ = error

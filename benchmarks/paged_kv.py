@@ -108,7 +108,7 @@ def attention(cached: int, branches: int, page: int | None, gathers: int) -> Cal
 
 def times(requests: list[tuple[int, int]], branches: list[int], repeats: int) -> list[list[str]]:
     """The second table: mean over requests that are half decoded, and its ratio to slots."""
-    ways: list[tuple[str, int | None, int]] = [("slots", None, 0)]
+    ways: list[tuple[str, int | None, int]] = [("max_num_seqs", None, 0)]
     for page in PAGES:
         ways += [(f"pages of {page}, gathered per branch", page, max(branches))]
         ways += [(f"pages of {page}, gathered once", page, 1)]
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument(
         "--requests", type=int, default=200, help="for the memory; a tenth of them for the time"
     )
-    parser.add_argument("--in-flight", type=int, default=8, help="requests at once (model.slots)")
+    parser.add_argument("--in-flight", type=int, default=8, help="requests at once (model.max_num_seqs)")
     parser.add_argument("--branches", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--repeats", type=int, default=7)
     given = parser.parse_args()

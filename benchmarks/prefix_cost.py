@@ -117,9 +117,9 @@ def exact_rows(shared: int, requests: int) -> list[list[str]]:
     for positions in (0, 2 * length):
         config = Config.parse({"model": {"max_model_len": length, "prefix_cache_positions": positions}})
         engine = LocalEngine(
-            config, BranchRunner(model, slots=config.model.slots, max_model_len=length), None
+            config, BranchRunner(model, max_num_seqs=config.model.max_num_seqs, max_model_len=length), None
         )
-        found = decode(engine, [engine.session(prompt, wanted) for prompt in prompts])
+        found = decode(engine, [engine.create_session(prompt, wanted) for prompt in prompts])
         tokens.append([result.token_ids for result in found.results])
         rows.append(row("exact" if positions else "none", found))
     if tokens[0] != tokens[1]:
@@ -132,7 +132,7 @@ def pairs_alike(engine: LocalEngine, count: int) -> list[tuple[Problem, Problem]
     first: dict[tuple[int, ...], Problem] = {}
     pairs: list[tuple[Problem, Problem]] = []
     for problem in held_out_problems(SEED, POOL):
-        begin = tuple(engine.session(problem.question).prompt[:PIECE])
+        begin = tuple(engine.create_session(problem.question).prompt[:PIECE])
         other = first.pop(begin, None)
         if other is None:
             first[begin] = problem
@@ -151,9 +151,9 @@ def approximate_rows(count: int) -> list[list[str]]:
     for stored in ({}, approximate):
         engine = LocalEngine.from_config(Config.load("demo", {"model": stored}))
         others, problems = zip(*pairs_alike(engine, count), strict=True)
-        decode(engine, [engine.session(problem.question) for problem in others])
+        decode(engine, [engine.create_session(problem.question) for problem in others])
         for name in ["approximate", "approximate, asked again"] if stored else ["none"]:
-            found = decode(engine, [engine.session(problem.question) for problem in problems])
+            found = decode(engine, [engine.create_session(problem.question) for problem in problems])
             reference = reference or found.results
             both = list(zip(found.results, reference, strict=True))
             tokens = [pair for a, b in both for pair in zip_longest(a.token_ids, b.token_ids)]

@@ -73,7 +73,7 @@ def decode(engine: LocalEngine, problems: list[Problem], canvases: list[list[int
         draw, mask = random.Random(SEED), engine.vocabulary.mask_token_id
         for problem, result in zip(problems, results, strict=True):
             answer = [mask if draw.random() < 0.5 else token for token in result.token_ids]
-            canvases.append([*engine.session(problem.question).prompt, *answer])
+            canvases.append([*engine.create_session(problem.question).prompt, *answer])
     model = engine.runner.model
     logits = []
     for ids in canvases:

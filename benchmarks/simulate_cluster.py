@@ -177,7 +177,7 @@ def _medians(workers: int, settings: Any) -> dict[str, float]:
         try:
             sessions = SessionFactory(config, engine.info.vocabulary, None)
             for first in range(20, 30):
-                session = sessions.session([first, 30, 31, 32], settings)
+                session = sessions.create_session([first, 30, 31, 32], settings)
                 steps.extend([asdict(timing) async for _, _, timing in engine.decode(session)])
         finally:
             engine.close()

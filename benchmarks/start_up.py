@@ -97,7 +97,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(Path(folder), arguments.layers, arguments.width)
-        model = {"path": folder, "slots": 1, "max_model_len": 256}
+        model = {"path": folder, "max_num_seqs": 1, "max_model_len": 256}
         config = Config.parse({"model": model, "group": {"num_workers": arguments.workers}})
         size = size_of_weights(config)
         stores = {"one copy per worker": SMALL_STORE, "one copy per node": 3 * size + SMALL_STORE}

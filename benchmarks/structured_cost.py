@@ -21,8 +21,9 @@ from ray import cloudpickle
 from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.engine.local import LocalEngine
+from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.plan import StepPlan
-from lopa_ray.scheduling.scheduler import Failure, Scheduler
+from lopa_ray.scheduling.scheduler import Scheduler
 from tables import markdown
 
 PERSON = {
@@ -53,9 +54,9 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 def measure(engine: LocalEngine, scheduler: Scheduler, settings: GenerationSettings) -> dict[str, str]:
     """One row of the table."""
     began = time.perf_counter()
-    engine.session([5], settings)
+    engine.create_session([5], settings)
     making = time.perf_counter() - began
-    session = engine.session([5], settings)
+    session = engine.create_session([5], settings)
     size = len(cloudpickle.dumps(session))
     scheduler.submit(session)
     times, sizes = [], []
@@ -69,7 +70,7 @@ def measure(engine: LocalEngine, scheduler: Scheduler, settings: GenerationSetti
         events = scheduler.advance(reports)
         times.append(spent + time.process_time() - began)
         for event in events:
-            if isinstance(event, Failure):
+            if isinstance(event, RequestFailure):
                 raise event.error
     return {
         "making it, once": f"{making:.2f} s",
@@ -90,12 +91,14 @@ def main() -> None:
     parser.add_argument("--branches", type=int, default=8)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    changes = {"model": {"path": arguments.model, "load_format": "dummy", "slots": 1, "max_model_len": 512}}
+    changes = {
+        "model": {"path": arguments.model, "load_format": "dummy", "max_num_seqs": 1, "max_model_len": 512}
+    }
     engine = LocalEngine.from_config(Config.load("demo", changes))
-    base = engine.config.decode.but(max_new_tokens=arguments.tokens, num_branches=arguments.branches)
-    rows, scheduler = [], Scheduler(slots=1)
+    base = engine.config.decode.replace(max_new_tokens=arguments.tokens, num_branches=arguments.branches)
+    rows, scheduler = [], Scheduler(max_num_seqs=1)
     for name, constraint in CONSTRAINTS.items():
-        rows.append({"constraint": name, **measure(engine, scheduler, base.but(**constraint))})
+        rows.append({"constraint": name, **measure(engine, scheduler, base.replace(**constraint))})
         print(json.dumps(rows[-1]), flush=True)
     print("\n" + markdown([list(rows[0]), *(list(row.values()) for row in rows)]))
 

@@ -37,13 +37,13 @@ def start(model: str) -> None:
     """Load the model once per process."""
     global engine
     torch.set_num_threads(1)
-    engine = LocalEngine.from_config(Config.load("demo", {"model": {"path": model, "slots": 16}}))
+    engine = LocalEngine.from_config(Config.load("demo", {"model": {"path": model, "max_num_seqs": 16}}))
 
 
 def measure(task: tuple[dict[str, Any], int]) -> dict[str, Any]:
     """Share of problems solved, and mean TPF (tokens of all answers ÷ steps of all answers)."""
     changes, count = task
-    settings: GenerationSettings = engine.config.decode.but(**changes)
+    settings: GenerationSettings = engine.config.decode.replace(**changes)
     problems = held_out_problems(HELD_OUT_SEED, count)
     results = engine.generate([problem.question for problem in problems], settings)
     solved = sum(

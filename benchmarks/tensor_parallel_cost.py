@@ -33,7 +33,7 @@ async def steps(config: Config) -> tuple[list[float], list[float], tuple[int, ..
     forwards, whole, canvas = [], [], ()
     engine = await AsyncRayEngine.start(config)
     try:
-        session = SessionFactory(config, engine.info.vocabulary, None).session(PROMPT, config.decode)
+        session = SessionFactory(config, engine.info.vocabulary, None).create_session(PROMPT, config.decode)
         async for _, outcome, timing in engine.decode(session):
             forwards.append(1000 * timing.forward)
             whole.append(1000 * sum(astuple(timing)))
@@ -72,7 +72,7 @@ def main() -> None:
             for grid in grids:
                 config = Config.parse(
                     {
-                        "model": {"path": folder, "slots": 1, "max_model_len": 256},
+                        "model": {"path": folder, "max_num_seqs": 1, "max_model_len": 256},
                         "group": {"num_workers": grid[0], "tensor_parallel_size": grid[1]},
                         "decode": {
                             "num_branches": arguments.branches,

@@ -99,7 +99,7 @@ def assemble(args: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]
 def group_options(name: str, config: Config) -> dict[str, Any]:
     """Serve's options for a group: the replica and each of its workers get a bundle of one placement group."""
     bundle = worker_bundle(config) or {"CPU": FRONT_CPUS}
-    slots = config.model.slots
+    slots = config.model.max_num_seqs
     return {
         "name": name,
         "ray_actor_options": {"num_cpus": FRONT_CPUS},
@@ -137,6 +137,6 @@ def http_app(settings: ServeSettings) -> Any:
             replica: Any = serve.get_replica_context().servable_object
             return cast(Backend, replica)
 
-        return create_app(backend, settings.http.but(api_keys=keys), send_id=False)
+        return create_app(backend, settings.http.replace(api_keys=keys), send_id=False)
 
     return make

@@ -159,7 +159,7 @@ def run_requests(
             done[at] = line
             continue
         try:
-            sessions.append(engine.session(line.prompt, _effective(engine, line), raw=raw))
+            sessions.append(engine.create_session(line.prompt, _effective(engine, line), raw=raw))
             places.append((at, line))
         except LopaError as error:
             done[at] = Failed(line.line, str(error), line.id)

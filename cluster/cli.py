@@ -155,7 +155,7 @@ def _generate_one(
     with ExitStack() as stack:
         recorder = stack.enter_context(report.Recorder(trace))
         engine = stack.enter_context(o.open_engine(config, local=local))
-        session = engine.session(prompt, raw=raw)
+        session = engine.create_session(prompt, raw=raw)
         watcher = None
         listeners = [recorder.on_step()]
         if watch or svg is not None:
@@ -251,6 +251,8 @@ def serve(
     --set change the first model of the config. RAY_ADDRESS names a running cluster; without it a local Ray is
     started, and stopped at the end. SIGTERM and Ctrl-C let what is in flight finish.
     """
+    from cluster.serving.launch import Launch
+
     with o.exits():
         changes = o.collect_changes(
             assignments,
@@ -261,8 +263,7 @@ def serve(
                 "group.tensor_parallel_size": tensor_parallel_size,
             },
         )
-        o.need_extra("ray.serve.schema", "serve")  # there without its extra too, but not importable
-        launch = o.need_extra("cluster.serving.launch", "serve").Launch(config)
+        launch = Launch(config)
         launch.change(host=host, port=port, api_keys_file=api_keys, model=model, sections=changes)
         launch.check()
         launch.run(typer.echo)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -121,16 +120,6 @@ def load_config(source: str, changes: Changes) -> Config:
 def as_yaml(config: Config) -> str:
     """Every setting with its value, as a file that can be loaded again."""
     return yaml.safe_dump(config.as_dict(), sort_keys=False, allow_unicode=True)
-
-
-def need_extra(module: str, extra: str) -> Any:
-    """A module that needs an extra. Raises SettingsError where that is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"this command needs {error.name}, which is not installed: pip install 'lopa-ray[{extra}]'"
-        ) from None
 
 
 @contextmanager

@@ -81,11 +81,11 @@ def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> 
     prompts = Source(source)
     survey = prompts.survey()
     # These and the group's settings change how fast it is, never what comes out.
-    speed = {"slots", "prefix_cache_positions"}
+    speed = {"max_num_seqs", "prefix_cache_positions"}
     values = config.as_dict()
     model = {key: value for key, value in values["model"].items() if key not in speed}
     recipe = Recipe(survey.digest, survey.lines, raw, model, values["decode"])
-    size = min(CHUNK_SLOTS * config.model.slots, math.ceil(survey.lines / (CHUNKS_PER_GROUP * groups)))
+    size = min(CHUNK_SLOTS * config.model.max_num_seqs, math.ceil(survey.lines / (CHUNKS_PER_GROUP * groups)))
     results = Output(output)
     finished = results.begin(recipe, size)
     if finished is not None:
@@ -95,7 +95,7 @@ def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> 
     missing = (chunk for chunk in prompts.chunks(results.chunk_size) if chunk.index not in results.done)
     # All groups together begin with so many; the bounds of `scaling` are those of one.
     together = {"num_workers": groups * config.group.num_workers, "scaling": None}
-    everything = config.but(group=config.group.but(**together))
+    everything = config.replace(group=config.group.replace(**together))
     with ExitStack() as stack:
         stack.callback(Connection(everything).close)
         queue = WorkQueue(config, groups, raw=raw, on_loss=progress.say, on_wake=progress.report)

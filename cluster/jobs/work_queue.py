@@ -68,7 +68,7 @@ class WorkQueue:
         self._raw = raw
         self._on_loss = on_loss
         self._on_wake = on_wake
-        self._fill = 2 * config.model.slots
+        self._fill = 2 * config.model.max_num_seqs
         """Prompts that a group has at least, where chunks are smaller than its slots."""
         self._queue: deque[Chunk] = deque()
         self._attempts: Counter[int] = Counter()

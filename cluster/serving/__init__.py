@@ -1,1 +1,1 @@
-"""The OpenAI-compatible endpoint on Ray Serve. Needs the extra `lopa-ray[serve]`."""
+"""The OpenAI-compatible endpoint on Ray Serve."""

@@ -79,7 +79,7 @@ class Launch:
             raise SettingsError(f"unknown section {unknown[0]!r}; allowed: {', '.join(Config.model_fields)}")
         merged = {name: {**getattr(first, name), **values} for name, values in sections.items()}
         renamed = {} if model is None else {"id": Path(model).name}
-        entries = [first.but(**merged, **renamed), *settings.models[1:]]
+        entries = [first.replace(**merged, **renamed), *settings.models[1:]]
         if first.deployment in self.deployments:
             self.deployments[entries[0].deployment] = self.deployments.pop(first.deployment)
         self.args["models"] = [entry.model_dump() for entry in entries]
@@ -99,7 +99,7 @@ class Launch:
         assemble(self.args, self.deployments)
         if _address() == LOCAL:
             keys = load_api_keys(settings.api_keys_file, {**os.environ, **self.environment})
-            settings.http.but(api_keys=keys)
+            settings.http.replace(api_keys=keys)
         elif VARIABLE in os.environ:
             # Ray would hand it on to the cluster in what it shows everybody there.
             raise SettingsError(

@@ -184,7 +184,7 @@ def export(model: Transformer, run_dir: Path) -> Path:
 def score(folder: Path, problems: list[Problem], **settings: Any) -> tuple[float, float]:
     """Share of problems that a model solves with `d2f`, and its mean TPF."""
     chosen = D2FSettings(max_new_tokens=ANSWER, **settings)
-    with LocalEngine.from_pretrained(folder, slots=16, max_model_len=256) as engine:
+    with LocalEngine.from_pretrained(folder, max_num_seqs=16, max_model_len=256) as engine:
         results = engine.generate([problem.question for problem in problems], chosen)
     solved = sum(is_correct(p, r.text or "") for p, r in zip(problems, results, strict=True))
     return solved / len(problems), sum(r.tokens for r in results) / sum(r.steps for r in results)

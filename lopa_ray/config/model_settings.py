@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.config.strict import Strict
 from lopa_ray.model.config import Quantization
@@ -26,7 +26,7 @@ class ModelSettings(Strict):
     """dummy: random weights in the shape that config.json gives, for benchmarks without a download."""
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Type of weights and KV cache. Scores are always computed in float32."""
+    """Type of weights and KV cache, by its name or as torch.bfloat16. Scores are always computed in float32."""
 
     quantization: Quantization = "none"
     """w8a8: int8 weights and activations in the transformer's linear layers; w8: int8 weights; none: as stored."""
@@ -43,7 +43,7 @@ class ModelSettings(Strict):
     minutes at the start (with shards: at the first step); its rounding differs a little from that of the layers as
     they are."""
 
-    slots: int = Field(default=8, ge=1)
+    max_num_seqs: int = Field(default=8, ge=1)
     """Requests in flight per group; each has a KV cache slot on every worker."""
 
     max_model_len: int = Field(default=2048, ge=2)
@@ -55,6 +55,13 @@ class ModelSettings(Strict):
     prefix_cache: Literal["exact", "approximate"] = "exact"
     """exact: where K/V cannot depend on what follows (block-causal attention). approximate: under full attention
     too; tokens then depend on earlier prompts."""
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _name_of_dtype(cls, value: Any) -> Any:
+        """torch.bfloat16 is as good as its name; settings import no torch."""
+        is_dtype = (type(value).__module__, type(value).__name__) == ("torch", "dtype")
+        return str(value).removeprefix("torch.") if is_dtype else value
 
     @model_validator(mode="after")
     def _approximate_has_room(self) -> Self:

@@ -24,7 +24,7 @@ class Strict(BaseModel):
         except ValidationError as error:
             raise SettingsError(_describe(error, type(self))) from None
 
-    def but(self, **changes: Any) -> Self:
+    def replace(self, **changes: Any) -> Self:
         """A validated copy with some values changed."""
         kept = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**{**kept, **changes})

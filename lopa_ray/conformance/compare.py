@@ -67,7 +67,7 @@ def _round(
     yield from check(
         "cache round",
         {"c": recorded["c"], "u": recorded["u"], "i": recorded["i"]},
-        {"c": sum(map(len, plan.cached)), "u": sum(map(len, plan.keep)), "i": plan.start},
+        {"c": sum(map(len, plan.cached)), "u": sum(map(len, plan.to_stage)), "i": plan.start},
     )
     if "il" in recorded:
         yield from check("input length", recorded["il"], len(plan.canvas))
@@ -146,7 +146,7 @@ def _windows(case: Case, run: Run) -> Iterator[Difference]:
 
 def _stored(case: Case, plan: Plan) -> int:
     """Positions that entered the cache; for SDAR whether any did."""
-    kept = sum(map(len, plan.keep))
+    kept = sum(map(len, plan.to_stage))
     return min(1, kept) if case.kind.startswith("sdar") else kept
 
 

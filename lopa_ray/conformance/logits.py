@@ -44,9 +44,9 @@ def compare_logits(case: Case, runner: BranchRunner) -> list[Difference]:
         if step.get("mode") in ("prefix", "dual"):
             # Both read the K/V of the full call, over whose rows the other one writes its window.
             whole = spans(case)[0][1]
-            runner.logits(whole, keep=(range(len(whole)),))
+            runner.logits(whole, to_stage=(range(len(whole)),))
         got = runner.logits(
-            ids, start=start, segments=_segments(step, start, len(ids)), keep=(kept,) if kept else ()
+            ids, start=start, segments=_segments(step, start, len(ids)), to_stage=(kept,) if kept else ()
         )
         if start == 0 or kept:
             cached = kept.stop

@@ -24,6 +24,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import LopaError, PromptError
+from lopa_ray.protocol.events import RequestFailure
 
 EngineFactory: TypeAlias = Callable[[Config], Engine]
 
@@ -113,7 +114,7 @@ def _replay_group(
                     "lora": None if lora is None else str(lora),
                     "device": device,
                     "dtype": "float32",
-                    "slots": min(IN_FLIGHT, len(group)),
+                    "max_num_seqs": min(IN_FLIGHT, len(group)),
                     "max_model_len": max(2, *(prepared.length for prepared in group)),
                 }
             }
@@ -135,7 +136,7 @@ def _run_group(engine: Engine, group: list[Prepared]) -> Iterator[tuple[int, Ver
             yield at, _forward(engine, prepared.case)
             continue
         try:
-            session = engine.session(prepared.prompt, prepared.settings)
+            session = engine.create_session(prepared.prompt, prepared.settings)
         except LopaError as error:
             yield at, _verdict(prepared.case, error)
             continue
@@ -146,13 +147,13 @@ def _run_group(engine: Engine, group: list[Prepared]) -> Iterator[tuple[int, Ver
             running.append(at)
     runs = [Run(len(group[at].prompt), engine.vocabulary.mask_token_id) for at in running]
     for event in engine.events(sessions) if sessions else ():
-        index = event[0]
+        index = event.request_id
         case = group[running[index]].case
-        if len(event) == 2:
-            yield running[index], _verdict(case, event[1])
+        if isinstance(event, RequestFailure):
+            yield running[index], _verdict(case, event.error)
             continue
-        runs[index].rounds.append((event[1], event[2]))
-        if event[2].finish_reason is not None:
+        runs[index].rounds.append((event.plan, event.outcome))
+        if event.outcome.finish_reason is not None:
             yield running[index], _compare(case, runs[index])
 
 

@@ -2,12 +2,11 @@
 
 outlines-core turns expressions into automata over whole vocabularies; here it only sees the
 256 bytes, and `lopa_ray.engine.constraint_compiler` goes on from there, which is faster and far smaller to send.
-It is imported where it is used alone: whoever asks for no pattern needs no extra.
+It is imported in a process of its own, which can be ended when a construction takes too much.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -79,15 +78,10 @@ class ByteAutomaton:
         """The automaton of what `regex` (Rust's syntax, Unicode) matches as a whole.
 
         For what a regular expression of a user means see `plain`. `trusted`: the expression is this
-        project's own, so its parentheses need no check. Raises SettingsError without outlines-core, for
+        project's own, so its parentheses need no check. Raises SettingsError for
         what is no regular expression or has look-around, backreferences or word boundaries, for one that
         matches nothing, and for one that is too large.
         """
-        if importlib.util.find_spec("outlines_core") is None:
-            raise SettingsError(
-                "structured output needs outlines-core, which is not installed; pip install 'lopa-ray[serve]', "
-                "or leave response_format and guided_* out"
-            )
         limits = {"bytes": MAX_BYTES, "seconds": MAX_SECONDS, "states": MAX_STATES, "check": not trusted}
         built = subprocess.run(
             [sys.executable, "-P", "-c", _BUILD, json.dumps(limits)],

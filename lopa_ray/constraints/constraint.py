@@ -26,7 +26,7 @@ States: TypeAlias = int
 
 START: States = 1
 
-KEPT_STEPS, KEPT_CHOICES = 20_000, 1_000
+KEPT_STEPS, KEPT_BITMASKS = 20_000, 1_000
 """How many results are kept: the same sets come back at most positions, step after step."""
 
 
@@ -60,7 +60,7 @@ class Constraint:
         self._previous = np.packbits(reach[:, : self.states].T, axis=1, bitorder="little")
         self.after = lru_cache(KEPT_STEPS)(self._after)
         self.before = lru_cache(KEPT_STEPS)(self._before)
-        self.choices = lru_cache(KEPT_CHOICES)(self._choices)
+        self.token_bitmask = lru_cache(KEPT_BITMASKS)(self._token_bitmask)
         self.single = lru_cache(KEPT_STEPS)(self._single)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -99,8 +99,8 @@ class Constraint:
             return _union(self._previous[member])
         return self._set(np.append(member, False)[self.table[kind, : self.states]])
 
-    def _choices(self, before: States, after: States) -> bytes:
-        """The tokens that lead from one set into the other; see `unpack_choices`."""
+    def _token_bitmask(self, before: States, after: States) -> bytes:
+        """The tokens that lead from one set into the other; see `unpack_bitmask`."""
         allowed = self._kinds(before, after)[self.classes]
         return zlib.compress(np.packbits(allowed, bitorder="little").tobytes(), 1)
 
@@ -145,9 +145,9 @@ def _unpacked(
 
 
 @lru_cache(256)
-def unpack_choices(choices: bytes, vocabulary_size: int) -> npt.NDArray[np.bool_]:
+def unpack_bitmask(bitmask: bytes, vocabulary_size: int) -> npt.NDArray[np.bool_]:
     """Allowed tokens, as they travel in a plan → bool [vocabulary]."""
-    bits = np.frombuffer(zlib.decompress(choices), np.uint8)
+    bits = np.frombuffer(zlib.decompress(bitmask), np.uint8)
     return np.unpackbits(bits, count=vocabulary_size, bitorder="little").astype(np.bool_)
 
 
@@ -197,10 +197,10 @@ class ConstraintState:
         """Whether a position is open."""
         return self._kinds[position - self._start] is None
 
-    def choices(self, position: int) -> bytes:
-        """The tokens that a position may hold; see `unpack_choices`."""
+    def token_bitmask(self, position: int) -> bytes:
+        """The tokens that a position may hold; see `unpack_bitmask`."""
         at = position - self._start
-        return self._constraint.choices(self._before[at], self._behind[at + 1])
+        return self._constraint.token_bitmask(self._before[at], self._behind[at + 1])
 
     def forced(self, position: int) -> bool:
         """Whether a position may hold one token alone."""
@@ -219,21 +219,22 @@ class ConstraintState:
         self._spread(range(at, len(self._kinds)), range(at, -1, -1))
 
 
-class ChoiceSets:
-    """The choices of a plan, each set once: most positions share theirs."""
+class TokenBitmasks:
+    """The token bitmasks of a plan, each once: most positions share theirs."""
 
     def __init__(self) -> None:
         self._index: dict[bytes, int] = {}
 
     def add(self, fit: ConstraintState | None, span: range) -> tuple[int, ...]:
-        """Which sets the positions of `span` may choose from; see `Branch.choices`."""
+        """Which bitmasks say what the positions of `span` may get; see `Branch.bitmask_ids`."""
         if fit is None:
             return ()
         return tuple(
-            self._index.setdefault(fit.choices(p), len(self._index)) if fit.masked(p) else -1 for p in span
+            self._index.setdefault(fit.token_bitmask(p), len(self._index)) if fit.masked(p) else -1
+            for p in span
         )
 
     @property
-    def sets(self) -> tuple[bytes, ...]:
-        """See `Plan.choices`."""
+    def unique(self) -> tuple[bytes, ...]:
+        """See `Plan.token_bitmasks`."""
         return tuple(self._index)

@@ -141,7 +141,7 @@ def trace_step(plan: Plan, outcome: StepOutcome) -> TraceStep:
         decided=outcome.adopted + outcome.filled,
         input_start=plan.start,
         cached=sum(map(len, plan.cached)),
-        kept=sum(map(len, plan.keep)),
+        kept=sum(map(len, plan.to_stage)),
         blocks=outcome.blocks,
         canvas=outcome.canvas,
     )

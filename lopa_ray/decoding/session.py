@@ -27,7 +27,14 @@ from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import requested_branches
 from lopa_ray.decoding.result import length_to_end
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
-from lopa_ray.protocol.plan import BranchReport, FinishReason, Plan, Sampling, StepOutcome, Work
+from lopa_ray.protocol.plan import (
+    BranchReport,
+    FinishReason,
+    Plan,
+    SamplingParams,
+    ScheduledRequest,
+    StepOutcome,
+)
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 GIVEN = ("prompt", "settings", "vocabulary", "constraint", "replay")
@@ -72,7 +79,7 @@ class DecodeSession(ABC):
         self.settings = settings
         self.vocabulary = vocabulary
         self.constraint = constraint
-        self.replay: tuple[Work, ...] = ()
+        self.replay: tuple[ScheduledRequest, ...] = ()
         """What a cache that has nothing of the request must go through before the next step; see `Journal`."""
         self._check_constraint()
         self.steps = 0
@@ -86,7 +93,7 @@ class DecodeSession(ABC):
         if (self.constraint is None) != (not settings.constrained):
             raise SettingsError(
                 "a session under guided_* settings needs the constraint that belongs to them, and no other one; "
-                "make sessions with Engine.session or SessionFactory"
+                "make sessions with Engine.create_session or SessionFactory"
             )
         fit = self._fit([])
         if self.constraint is None or fit is None or fit.possible:
@@ -168,10 +175,10 @@ class DecodeSession(ABC):
         return not set(self.ends).isdisjoint(ids)
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingParams:
         """How workers turn logits into tokens for this request."""
         s = self.settings
-        return Sampling(
+        return SamplingParams(
             temperature=s.temperature,
             top_p=s.top_p,
             top_k=s.top_k,
@@ -244,7 +251,7 @@ class DecodeSession(ABC):
         """All that steps have changed, for `resumed`; to be asked for between steps."""
         return pickle.dumps({name: value for name, value in vars(self).items() if name not in GIVEN})
 
-    def resumed(self, state: bytes, replay: Sequence[Work]) -> Self:
+    def resumed(self, state: bytes, replay: Sequence[ScheduledRequest]) -> Self:
         """This request in a state that it had later, or elsewhere; `replay` brings an empty cache there."""
         session = copy.copy(self)
         vars(session).update(pickle.loads(state))

@@ -15,10 +15,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import Answer, GenerationResult, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.session_factory import Prompt, SessionFactory, is_ids
-from lopa_ray.protocol.plan import Plan, StepOutcome
-
-EngineEvent: TypeAlias = tuple[int, Plan, StepOutcome] | tuple[int, Exception]
-"""(index of the request, what happened to it)."""
+from lopa_ray.protocol.events import RequestEvent, RequestFailure
 
 OnStep: TypeAlias = Callable[[int, TraceStep], None]
 
@@ -27,8 +24,10 @@ class Engine(SessionFactory, ABC):
     """The public face of a decoder. Use as a context manager, or call `close`."""
 
     @abstractmethod
-    def events(self, sessions: Sequence[DecodeSession]) -> Iterator[EngineEvent]:
+    def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
         """Decode all sessions, in flight together as far as slots allow; yields every step of each.
+
+        The `request_id` of an event is the index of its session.
 
         An error ends its own request only. Closing the iterator cancels what is unfinished.
         """
@@ -55,11 +54,11 @@ class Engine(SessionFactory, ABC):
         for index in set(range(len(sessions))) - set(waiting):
             yield index, self._result(answers[index], began)
         for event in self.events([sessions[index] for index in waiting]):
-            index = waiting[event[0]]
-            if len(event) == 2:
-                yield index, event[1]
+            index = waiting[event.request_id]
+            if isinstance(event, RequestFailure):
+                yield index, event.error
                 continue
-            step = answers[index].add(event[1], event[2])
+            step = answers[index].add(event.plan, event.outcome)
             if on_step is not None:
                 on_step(index, step)
             if answers[index].finish_reason is not None:
@@ -108,7 +107,7 @@ class Engine(SessionFactory, ABC):
         """
         single = isinstance(prompts, str) or not isinstance(prompts, Sequence) or is_ids(prompts)
         several = cast(Sequence[Prompt], [prompts] if single else prompts)
-        sessions = [self.session(prompt, settings, raw=raw) for prompt in several]
+        sessions = [self.create_session(prompt, settings, raw=raw) for prompt in several]
         results: dict[int, GenerationResult] = {}
         for index, result in self.run(sessions, trace=trace, on_step=on_step):
             if isinstance(result, Exception):

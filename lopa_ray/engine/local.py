@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine.base import Engine, EngineEvent
+from lopa_ray.engine.base import Engine
 from lopa_ray.errors import RequestCancelledError
 from lopa_ray.execution.model_loader import load_runner
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.scheduling.prefix_index import PrefixIndex
-from lopa_ray.scheduling.scheduler import Event, Failure, Scheduler
+from lopa_ray.scheduling.scheduler import Scheduler
 from lopa_ray.text.tokenizer import Tokenizer
 
 
@@ -26,7 +28,7 @@ class LocalEngine(Engine):
         super().__init__(config, runner.vocabulary, tokenizer)
         self.runner = runner
         self._scheduler = Scheduler.from_config(config)
-        self._inboxes: dict[int, deque[Event]] = {}
+        self._inboxes: dict[int, deque[RequestEvent]] = {}
         """Where the events of each unfinished request go: several calls of `events` may be open."""
 
     @property
@@ -42,15 +44,15 @@ class LocalEngine(Engine):
 
     @classmethod
     def from_pretrained(cls, path: str | Path = "demo", **model: Any) -> Self:
-        """Load a checkpoint folder; `model` are `ModelSettings` (dtype, device, lora, slots, max_model_len).
+        """Load a checkpoint folder; `model` are `ModelSettings` (dtype, device, lora, max_num_seqs, max_model_len).
 
         Raises SettingsError and CheckpointError.
         """
         return cls.from_config(Config.parse({"model": {"path": str(path), **model}}))
 
-    def events(self, sessions: Sequence[DecodeSession]) -> Iterator[EngineEvent]:
+    def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
         """See `Engine.events`. Whoever asks for an event runs a step for all requests in flight."""
-        inbox: deque[Event] = deque()
+        inbox: deque[RequestEvent] = deque()
         index_of: dict[int, int] = {}
         try:
             for index, session in enumerate(sessions):
@@ -62,10 +64,7 @@ class LocalEngine(Engine):
                     self._step()
                     continue
                 event = inbox.popleft()
-                if isinstance(event, Failure):
-                    yield index_of[event.request], event.error
-                else:
-                    yield index_of[event.request], event.plan, event.outcome
+                yield replace(event, request_id=index_of[event.request_id])
         finally:
             for request in index_of:
                 if self._inboxes.pop(request, None) is not None:
@@ -75,9 +74,9 @@ class LocalEngine(Engine):
         scheduler = self._scheduler
         reports = [self.runner.step(plan) for plan in scheduler.plan(num_workers=1)]
         for event in scheduler.advance(reports) if reports else scheduler.drain():
-            inbox = self._inboxes.get(event.request)
+            inbox = self._inboxes.get(event.request_id)
             if inbox is None:
                 continue
             inbox.append(event)
-            if isinstance(event, Failure) or event.outcome.finish_reason is not None:
-                del self._inboxes[event.request]
+            if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None:
+                del self._inboxes[event.request_id]

@@ -54,7 +54,7 @@ class SessionFactory:
             f"got a prompt of type {type(prompt).__name__}; give text, token ids or chat messages"
         )
 
-    def session(
+    def create_session(
         self, prompt: Prompt, settings: GenerationSettings | None = None, *, raw: bool = False
     ) -> DecodeSession:
         """A checked request. `settings` default to the configuration's.

@@ -29,7 +29,7 @@ class Lane:
     start: int
     ids: list[int]
     segments: tuple[Segment, ...]
-    keep: Spans = ()
+    to_stage: Spans = ()
 
     @property
     def stop(self) -> int:
@@ -45,7 +45,7 @@ class SlotAttention:
         self._cache = cache
         self._lanes = lanes
         self.staged: list[Tensor | None] = [
-            cache.payload(sum(map(len, lane.keep))) if lane.keep else None for lane in lanes
+            cache.payload(sum(map(len, lane.to_stage))) if lane.to_stage else None for lane in lanes
         ]
         """Per lane a payload; its boundary row is left to the caller."""
         self._staged_kv = [None if payload is None else cache.split(payload)[0] for payload in self.staged]
@@ -60,7 +60,7 @@ class SlotAttention:
             keys[:, lane.start : lane.stop] = k[rows].transpose(0, 1)
             values[:, lane.start : lane.stop] = v[rows].transpose(0, 1)
             if kept is not None:
-                self._stage(kept[layer], keys, values, lane.keep)
+                self._stage(kept[layer], keys, values, lane.to_stage)
             begin = row
             for stop, sees in lane.segments:
                 end = row + stop - lane.start

@@ -38,7 +38,7 @@ slot and head: CPU kernels round by alignment, and bits must not depend on the s
 class SlotChecksum:
     """What must agree between workers: exactly under two-phase commits, and on CPU always."""
 
-    request: int | None
+    request_id: int | None
     spans: Spans
     digest: str
     """SHA-256 of K/V and boundary row."""
@@ -47,7 +47,7 @@ class SlotChecksum:
 
     def agrees(self, other: SlotChecksum, tolerance: float = 0.0) -> bool:
         """Equal, or, for single-phase commits on devices that round by shape, close in magnitude (relative)."""
-        if (self.request, self.spans) != (other.request, other.spans):
+        if (self.request_id, self.spans) != (other.request_id, other.spans):
             return False
         return self.digest == other.digest or (
             abs(self.magnitude - other.magnitude) <= tolerance * max(self.magnitude, other.magnitude)
@@ -60,7 +60,7 @@ class SlotState:
     """All that another worker needs to go on with a slot."""
 
     slot: int
-    request: int
+    request_id: int
     spans: Spans
     last_commit: int
     raw: npt.NDArray[np.uint8]
@@ -83,7 +83,7 @@ class KVCache:
             gib = math.prod(shape) * dtype.itemsize / 2**30
             raise CapacityError(
                 f"a KV cache of {slots} slots with {capacity} positions ({gib:.1f} GiB) does not fit; "
-                f"lower slots or max_model_len ({str(error).splitlines()[0]})"
+                f"lower max_num_seqs or max_model_len ({str(error).splitlines()[0]})"
             ) from None
         self.boundary = torch.zeros(slots, config.hidden_size, dtype=dtype, device=device)
         self.owner: list[int | None] = [None] * slots
@@ -154,7 +154,7 @@ class KVCache:
 
     def adopt(self, state: SlotState) -> None:
         """Take over a slot as another worker has it."""
-        self.reset(state.slot, state.request)
+        self.reset(state.slot, state.request_id)
         payload = torch.from_numpy(state.raw.copy()).to(self.data.device).view(self.data.dtype)
         self.write(state.slot, state.spans, payload)
         self.last_commit[state.slot] = state.last_commit

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lopa_ray.constraints.constraint import unpack_choices
+from lopa_ray.constraints.constraint import unpack_bitmask
 from lopa_ray.execution.sampler import score_rows
 from lopa_ray.execution.vocab_parallel import vocabulary_axis
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.protocol.plan import BranchReport, Sampling
+from lopa_ray.protocol.plan import BranchReport, SamplingParams
 
 ROW_MULTIPLE = 16
 """On CPU a row of a matmul has the same bits whatever the other rows are, as long as every thread gets 4
@@ -35,8 +35,8 @@ class Row:
     """Row of the forward, or -1 - slot for a slot's boundary row."""
     position: int
     step: int
-    sampling: Sampling
-    choices: bytes | None = None
+    sampling: SamplingParams
+    bitmask: bytes | None = None
     """Tokens that it may get, packed; None: any."""
 
 
@@ -124,7 +124,7 @@ class Head:
                     row.sampling,
                     self._banned,
                     self._eos,
-                    self._choices([rows[i].choices for i in chunk], len(positions)),
+                    self._allowed_tokens([rows[i].bitmask for i in chunk], len(positions)),
                     self._axis,
                 )
                 n = len(chunk)
@@ -141,15 +141,15 @@ class Head:
             np.array([row.position for row in rows], np.int32), tokens, probabilities, logprobs, scores, tops
         )
 
-    def _choices(self, packed: list[bytes | None], count: int) -> Tensor | None:
+    def _allowed_tokens(self, packed: list[bytes | None], count: int) -> Tensor | None:
         """What each row may choose, bool [count, V]; rows beyond `packed` may choose anything."""
-        sets = {choices: at for at, choices in enumerate(dict.fromkeys((None, *packed)))}
-        if len(sets) == 1:
+        index_of = {bitmask: at for at, bitmask in enumerate(dict.fromkeys((None, *packed)))}
+        if len(index_of) == 1:
             return None
         size, own = self._axis.size, self._axis.own
-        unpacked = [unpack_choices(choices, size) for choices in sets if choices is not None]
+        unpacked = [unpack_bitmask(bitmask, size) for bitmask in index_of if bitmask is not None]
         table = torch.from_numpy(np.stack([np.ones(size, np.bool_), *unpacked])[:, own.start : own.stop])
-        index = [sets[choices] for choices in packed] + [0] * (count - len(packed))
+        index = [index_of[bitmask] for bitmask in packed] + [0] * (count - len(packed))
         return table.to(self._banned.device)[index]
 
     @staticmethod
@@ -164,7 +164,7 @@ class Head:
 
 def _alike(rows: list[Row]) -> list[list[int]]:
     """Indices of rows that may be scored in one call: same sampling, and same step where tokens are drawn."""
-    groups: dict[tuple[Sampling, int], list[int]] = {}
+    groups: dict[tuple[SamplingParams, int], list[int]] = {}
     for index, row in enumerate(rows):
         key = (row.sampling, row.step if row.sampling.temperature > 0 else 0)
         groups.setdefault(key, []).append(index)

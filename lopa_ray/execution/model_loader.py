@@ -65,7 +65,7 @@ def load_runner(
     choosable = None if tokenizer is None else min(tokenizer.vocab_size, shape.vocab_size)
     runner = BranchRunner(
         loaded,
-        slots=model.slots,
+        max_num_seqs=model.max_num_seqs,
         max_model_len=model.max_model_len,
         choosable=choosable,
         kernel=choose_kernel(model.attention, device, loaded.share, dtype),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.kv_cache import KVCache
-from lopa_ray.protocol.plan import Stored
+from lopa_ray.protocol.plan import StoredPrefix
 
 
 class PrefixStore:
@@ -21,11 +21,11 @@ class PrefixStore:
     def __len__(self) -> int:
         return len(self._payloads)
 
-    def keep(self, entry: Stored, slot: int) -> None:
+    def keep(self, entry: StoredPrefix, slot: int) -> None:
         """Keep what a slot has at the entry's span, which has just been committed there."""
         self._payloads[entry.id] = self._cache.read(slot, (entry.span,))
 
-    def load(self, parts: Sequence[Stored], slot: int) -> None:
+    def load(self, parts: Sequence[StoredPrefix], slot: int) -> None:
         """Write K/V where a lane would have, and the last part's hidden row. Nothing is committed.
 
         Raises ProtocolError for an entry that is not here.

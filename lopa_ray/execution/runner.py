@@ -23,7 +23,7 @@ from lopa_ray.execution.lm_head import MAX_HEAD_ROWS, Head, Row, padded_rows
 from lopa_ray.execution.prefix_store import PrefixStore
 from lopa_ray.execution.staging import Staging
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.protocol.plan import BranchReport, Segment, Spans, StepPlan, StepReport, Work
+from lopa_ray.protocol.plan import BranchReport, ScheduledRequest, Segment, Spans, StepPlan, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 Exchange: TypeAlias = Callable[[int, Tensor], None]
@@ -34,7 +34,7 @@ Exchange: TypeAlias = Callable[[int, Tensor], None]
 class Evaluation:
     """One lane of the packed forward and what it is for; `branch` -1 only stages K/V."""
 
-    work: Work
+    work: ScheduledRequest
     branch: int
     lane: Lane
 
@@ -46,7 +46,7 @@ class BranchRunner:
         self,
         model: Transformer,
         *,
-        slots: int,
+        max_num_seqs: int,
         max_model_len: int,
         choosable: int | None = None,
         kernel: Kernel = sdpa,
@@ -56,7 +56,7 @@ class BranchRunner:
         self.kernel = kernel
         self.model = model
         self.device = model.embed.weight.device
-        self.cache = KVCache(model.share, slots, max_model_len, model.embed.weight.dtype, self.device)
+        self.cache = KVCache(model.share, max_num_seqs, max_model_len, model.embed.weight.dtype, self.device)
         self.vocabulary = Vocabulary(
             config.vocab_size,
             config.mask_token_id,
@@ -79,12 +79,12 @@ class BranchRunner:
         """
         began = time.perf_counter()
         self.prefixes.forget(plan.forget)
-        for work in plan.work:
+        for work in plan.requests:
             self._commit(work, exchange)
-        for work in plan.work:
+        for work in plan.requests:
             self.prefixes.load(work.prefix, work.slot)
         committed = time.perf_counter()
-        evaluations = [evaluation for work in plan.work for evaluation in self._evaluations(work)]
+        evaluations = [evaluation for work in plan.requests for evaluation in self._evaluations(work)]
         if not evaluations:
             return StepReport(plan.epoch, plan.step, (), committed - began)
         hidden, starts, payloads = self._forward([evaluation.lane for evaluation in evaluations])
@@ -97,11 +97,11 @@ class BranchRunner:
 
     # Commits
 
-    def _commit(self, work: Work, exchange: Exchange | None) -> None:
+    def _commit(self, work: ScheduledRequest, exchange: Exchange | None) -> None:
         """Bring the slot to the state that the plan presupposes."""
         cache, slot, commit = self.cache, work.slot, work.plan.commit
-        if cache.owner[slot] != work.request:
-            cache.reset(slot, work.request)
+        if cache.owner[slot] != work.request_id:
+            cache.reset(slot, work.request_id)
             self._staging.clear(slot)
         if commit is not None:
             fresh = cache.last_commit[slot] != commit.step
@@ -120,29 +120,32 @@ class BranchRunner:
                 self.prefixes.keep(work.store, slot)
         cache.cut(slot, work.plan.cached)
 
-    def payload(self, work: Work) -> Tensor:
+    def payload(self, work: ScheduledRequest) -> Tensor:
         """What this worker has for the work's commit: staged, committed already, or an empty payload to fill.
 
         Raises ProtocolError if nobody is named to receive from and nothing is there.
         """
         commit = work.plan.commit
         if commit is None:
-            raise ProtocolError(f"request {work.request} has no commit in step {work.plan.step}")
-        if self.cache.owner[work.slot] == work.request and self.cache.last_commit[work.slot] == commit.step:
+            raise ProtocolError(f"request {work.request_id} has no commit in step {work.plan.step}")
+        if (
+            self.cache.owner[work.slot] == work.request_id
+            and self.cache.last_commit[work.slot] == commit.step
+        ):
             return self.cache.read(work.slot, commit.spans)
         staged = self._staging.find(work.slot, commit.step, None if commit.shared else commit.branch)
         if staged is not None:
             return staged
         if work.source is None:
             raise ProtocolError(
-                f"request {work.request}: nothing is staged for the commit of step {commit.step}"
+                f"request {work.request_id}: nothing is staged for the commit of step {commit.step}"
             )
         # NaN, so that a source with nothing to send cannot pass off stray memory as K/V.
         return self.cache.payload(sum(map(len, commit.spans))).fill_(torch.nan)
 
     # Changes of membership
 
-    def settle(self, owners: Mapping[int, int], pending: Sequence[Work]) -> tuple[bool, ...]:
+    def settle(self, owners: Mapping[int, int], pending: Sequence[ScheduledRequest]) -> tuple[bool, ...]:
         """Forget all but the requests in flight (slot → request) and what is staged for their next commits.
         Newcomers have no stored prefixes, so nobody keeps any.
 
@@ -159,11 +162,11 @@ class BranchRunner:
             self._staging.keep_only(slot, steps.get(slot))
         return tuple(self._holds(work) for work in pending)
 
-    def _holds(self, work: Work) -> bool:
+    def _holds(self, work: ScheduledRequest) -> bool:
         slot, plan = work.slot, work.plan
         if self.cache.last_commit[slot] == plan.step:
             return True
-        branch = None if plan.shared_keep else work.branches[0]
+        branch = None if plan.stage_shared else work.branches[0]
         return self._staging.find(slot, plan.step, branch) is not None
 
     def export(self, owners: Mapping[int, int]) -> list[SlotState]:
@@ -178,15 +181,15 @@ class BranchRunner:
     # The packed forward
 
     @staticmethod
-    def _evaluations(work: Work) -> list[Evaluation]:
+    def _evaluations(work: ScheduledRequest) -> list[Evaluation]:
         """Where all branches stage the same K/V one of them does, or, without any, a lane of the kept span alone."""
         plan = work.plan
         evaluations: list[Evaluation] = []
 
-        def add(index: int, ids: list[int], segments: tuple[Segment, ...], keep: Spans) -> None:
+        def add(index: int, ids: list[int], segments: tuple[Segment, ...], to_stage: Spans) -> None:
             ids = ids[work.start - plan.start :]
             segments = tuple(segment for segment in segments if segment[0] > work.start)
-            evaluations.append(Evaluation(work, index, Lane(work.slot, work.start, ids, segments, keep)))
+            evaluations.append(Evaluation(work, index, Lane(work.slot, work.start, ids, segments, to_stage)))
 
         for index in work.branches:
             branch = plan.branches[index]
@@ -194,12 +197,12 @@ class BranchRunner:
                 index,
                 plan.input_ids(branch),
                 branch.segments,
-                () if plan.shared_keep and evaluations else plan.keep,
+                () if plan.stage_shared and evaluations else plan.to_stage,
             )
-        if plan.keep and plan.shared_keep and not evaluations:
-            stop = plan.keep[-1].stop
+        if plan.to_stage and plan.stage_shared and not evaluations:
+            stop = plan.to_stage[-1].stop
             segments = tuple(segment for segment in plan.branches[0].segments if segment[0] <= stop)
-            add(-1, list(plan.canvas[: stop - plan.start]), segments, plan.keep)
+            add(-1, list(plan.canvas[: stop - plan.start]), segments, plan.to_stage)
         return evaluations
 
     def _forward(self, lanes: list[Lane]) -> tuple[Tensor, list[int], list[Tensor | None]]:
@@ -227,7 +230,7 @@ class BranchRunner:
         for lane, start, payload in zip(lanes, starts, attention.staged, strict=True):
             if payload is not None:
                 boundary = self.cache.split(payload)[1]
-                at = lane.keep[0].stop - 1 - lane.start
+                at = lane.to_stage[0].stop - 1 - lane.start
                 boundary.copy_(hidden[start + at] if at >= 0 else self.cache.boundary[lane.slot])
         return hidden, starts, attention.staged
 
@@ -252,7 +255,7 @@ class BranchRunner:
                 plan = evaluation.work.plan
                 part = slice(at, at + len(lane_rows))
                 report = flat.report(plan.epoch, plan.step, evaluation.branch, part)
-                reports.append((evaluation.work.request, report))
+                reports.append((evaluation.work.request_id, report))
             at += len(lane_rows)
         return reports
 
@@ -261,8 +264,8 @@ class BranchRunner:
         at = position - self._shift
         source = first + at - lane.start if at >= lane.start else -1 - lane.slot
         plan = evaluation.work.plan
-        choices = plan.choices_at(plan.branches[evaluation.branch], position)
-        return Row(source, position, plan.step, plan.sampling, choices)
+        bitmask = plan.token_bitmask(plan.branches[evaluation.branch], position)
+        return Row(source, position, plan.step, plan.sampling, bitmask)
 
     # Research and state
 
@@ -273,23 +276,23 @@ class BranchRunner:
         *,
         start: int = 0,
         segments: tuple[Segment, ...] | None = None,
-        keep: Spans = (),
+        to_stage: Spans = (),
         slot: int = 0,
     ) -> Tensor:
         """Full logits of a span: fp32 [len(ids), V], row by row as the model gives them (not shifted).
 
         The span [start, start + len(ids)) is fed behind what the slot has cached; `segments`
-        says what its rows see (default: everything up to the span's end). The K/V of `keep`
+        says what its rows see (default: everything up to the span's end). The K/V of `to_stage`
         enters the cache afterwards. With `start` 0 the slot is taken over, empty.
         """
         if start == 0:
             self.cache.reset(slot, -1)
         stop = start + len(ids)
         hidden, _, (payload,) = self._forward(
-            [Lane(slot, start, list(ids), segments or ((stop, stop),), keep)]
+            [Lane(slot, start, list(ids), segments or ((stop, stop),), to_stage)]
         )
         if payload is not None:
-            self.cache.write(slot, keep, payload)
+            self.cache.write(slot, to_stage, payload)
         parts = [hidden[at : min(at + MAX_HEAD_ROWS, len(ids))] for at in range(0, len(ids), MAX_HEAD_ROWS)]
         return torch.cat([self._head.whole_logits(part)[: len(part)] for part in parts])
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lopa_ray.execution.vocab_parallel import VocabularyAxis
 from lopa_ray.protocol.keyed_random import keyed_uniform
-from lopa_ray.protocol.plan import Sampling
+from lopa_ray.protocol.plan import SamplingParams
 
 EPSILON = 1e-10
 """Keeps the logarithm of neg_entropy finite; the published value."""
@@ -31,7 +31,7 @@ MIN_TEMPERATURE = 1e-6
 @dataclass(frozen=True, slots=True)
 class Scores:
     """Per row: token int64 [N], its probability, plain log-probability and score [N]; top tokens int64 and
-    their log-probabilities [N, M]. Numbers are fp32, or fp64 where `Sampling.precision` says so."""
+    their log-probabilities [N, M]. Numbers are fp32, or fp64 where `SamplingParams.precision` says so."""
 
     tokens: Tensor
     probabilities: Tensor
@@ -69,16 +69,16 @@ def score_rows(
     logits: Tensor,
     positions: list[int],
     step: int,
-    sampling: Sampling,
+    sampling: SamplingParams,
     banned: Tensor,
     eos_token_id: int,
-    choices: Tensor | None,
+    allowed_tokens: Tensor | None,
     axis: VocabularyAxis,
 ) -> Scores:
     """Score rows of logits [N, V] (any float type; computed in fp32, unless `sampling` says otherwise).
 
     `positions` are the absolute positions that the rows decide; `banned` bool [V] marks ids
-    that are never chosen, and `choices` bool [N, V], if given, what each row may choose. `axis` says which
+    that are never chosen, and `allowed_tokens` bool [N, V], if given, what each row may choose. `axis` says which
     columns of the vocabulary these are.
     """
     plain = logits.to(torch.float64 if sampling.precision == "float64" else torch.float32)
@@ -98,8 +98,8 @@ def score_rows(
         forbidden = forbidden.clone()
         for token in {eos_token_id, *sampling.stop_token_ids}.intersection(axis.own):
             forbidden[:, token - axis.own.start] |= early.to(forbidden.device)
-    if choices is not None:
-        forbidden = forbidden | ~choices
+    if allowed_tokens is not None:
+        forbidden = forbidden | ~allowed_tokens
     chances = probabilities if scaled is shaped else axis.softmax(_filtered(scaled, sampling, axis))
     allowed = chances.masked_fill(forbidden, 0.0)
     # A nucleus may hold nothing but forbidden tokens: then the choice is among all allowed
@@ -122,11 +122,11 @@ def score_rows(
         scores = best[:, 0] - best[:, 1]
     elif sampling.ranking == "neg_entropy":
         scores = axis.sum(probabilities * torch.log(probabilities + EPSILON))
-        if choices is not None:
+        if allowed_tokens is not None:
             # To be sure of what is ruled out is not to be sure of what is left. (The likeliest token's logarithm
             # is no less than this sum, but for rounding: so rows without a constraint keep their bits.)
-            left = torch.log(axis.amax(probabilities.masked_fill(~choices, 0.0))[:, 0] + EPSILON)
-            scores = torch.where(axis.all(choices), scores, torch.minimum(scores, left))
+            left = torch.log(axis.amax(probabilities.masked_fill(~allowed_tokens, 0.0))[:, 0] + EPSILON)
+            scores = torch.where(axis.all(allowed_tokens), scores, torch.minimum(scores, left))
     else:
         scores = chosen
     normaliser = axis.logsumexp(plain)
@@ -135,5 +135,5 @@ def score_rows(
     return Scores(tokens, chosen, logprobs[:, 0], scores, top_tokens, top_logits - normaliser)
 
 
-def _filtered(logits: Tensor, sampling: Sampling, axis: VocabularyAxis) -> Tensor:
+def _filtered(logits: Tensor, sampling: SamplingParams, axis: VocabularyAxis) -> Tensor:
     return filter_logits(logits, sampling.top_p, sampling.top_k, axis, top_k_first=sampling.top_k_first)

@@ -31,7 +31,7 @@ attend to all positions in [0, sees)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingParams:
     """How a token follows from a row of logits.
 
     Each draw is keyed by (seed, step, position) and nothing else, so it is the same on
@@ -63,9 +63,9 @@ class Branch:
 
     segments: tuple[Segment, ...]
     fills: tuple[Fill, ...] = ()
-    choices: tuple[int, ...] = ()
+    bitmask_ids: tuple[int, ...] = ()
     """Under a constraint: for each position from the start of `Plan.scored` on, the index in
-    `Plan.choices` of the tokens that it may get (-1 if it is no mask). Without one: empty."""
+    `Plan.token_bitmasks` of the tokens that it may get (-1 if it is no mask). Without one: empty."""
 
     @property
     def stop(self) -> int:
@@ -103,19 +103,21 @@ class Plan:
     """Positions whose cached K/V this step reads; all other cached spans are dropped."""
     scored: range
     """Masked positions in here are scored."""
-    keep: Spans = ()
+    to_stage: Spans = ()
     """Input positions whose K/V each branch stages, for a later commit of the winner."""
-    shared_keep: bool = False
+    stage_shared: bool = False
     """The staged K/V is the same on every branch (single phase)."""
     commit: Commit | None = None
     """Carried out before the step's forward."""
-    sampling: Sampling = Sampling()
-    choices: tuple[bytes, ...] = ()
-    """Sets of tokens under a constraint; see `lopa_ray.constraints.constraint.unpack_choices`."""
+    sampling: SamplingParams = SamplingParams()
+    token_bitmasks: tuple[bytes, ...] = ()
+    """Sets of tokens under a constraint; see `lopa_ray.constraints.constraint.unpack_bitmask`."""
 
-    def choices_at(self, branch: Branch, position: int) -> bytes | None:
+    def token_bitmask(self, branch: Branch, position: int) -> bytes | None:
         """The tokens that a masked position may get; None: any."""
-        return self.choices[branch.choices[position - self.scored.start]] if branch.choices else None
+        if not branch.bitmask_ids:
+            return None
+        return self.token_bitmasks[branch.bitmask_ids[position - self.scored.start]]
 
     def input_ids(self, branch: Branch) -> list[int]:
         """Token ids from `start` to the branch's stop, with its fill set put in."""
@@ -205,7 +207,7 @@ class StepOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredPrefix:
     """K/V of a prompt's positions that workers keep for other requests; see `PrefixIndex`."""
 
     id: int
@@ -213,19 +215,19 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ScheduledRequest:
     """One request's share of a step on one worker."""
 
-    request: int
+    request_id: int
     slot: int
     plan: Plan
     branches: tuple[int, ...]
     """Indices of the plan's branches that this worker evaluates."""
     source: int | None = None
     """Rank of the worker that holds the winner's staged K/V; None: every worker its own."""
-    prefix: tuple[Stored, ...] = ()
+    prefix: tuple[StoredPrefix, ...] = ()
     """K/V that are there already, from position 0 on: the rows of these positions are not computed."""
-    store: Stored | None = None
+    store: StoredPrefix | None = None
     """What of the plan's commit is to be kept for other requests."""
 
     @property
@@ -240,7 +242,7 @@ class StepPlan:
 
     epoch: int
     step: int
-    work: tuple[Work, ...]
+    requests: tuple[ScheduledRequest, ...]
     forget: tuple[int, ...] = ()
     """Ids of stored K/V that are to be forgotten, before anything else."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.protocol.plan import Branch, Commit, Plan, Sampling, Spans, StepOutcome, Work
+from lopa_ray.protocol.plan import Branch, Commit, Plan, SamplingParams, ScheduledRequest, Spans, StepOutcome
 
 
 class Journal:
@@ -21,26 +21,33 @@ class Journal:
         """`session`: as it is submitted; it is not changed."""
         self._session = session
         self._state: bytes | None = None
-        self._replay: list[Work] = []
+        self._replay: list[ScheduledRequest] = []
         self._commit: Commit | None = None
         """Of what the last step that staged K/V has staged."""
 
     def add(self, plan: Plan, outcome: StepOutcome, state: bytes) -> None:
         """Take in a step; `state`: the session's after it (see `DecodeSession.state`)."""
         self._state = state
-        while self._replay and not _reads(plan, self._replay[-1].plan.keep):
+        while self._replay and not _reads(plan, self._replay[-1].plan.to_stage):
             self._commit = self._replay.pop().plan.commit  # this step cuts all that it has left in the cache
-        if plan.keep or plan.cached:
-            staged = plan.keep and not plan.shared_keep
-            self._replay.append(Work(0, 0, self._again(plan), (outcome.winner,) if staged else ()))
-        if plan.keep:
-            self._commit = Commit(plan.step, outcome.winner, plan.keep, plan.shared_keep)
+        if plan.to_stage or plan.cached:
+            staged = plan.to_stage and not plan.stage_shared
+            self._replay.append(
+                ScheduledRequest(0, 0, self._again(plan), (outcome.winner,) if staged else ())
+            )
+        if plan.to_stage:
+            self._commit = Commit(plan.step, outcome.winner, plan.to_stage, plan.stage_shared)
 
     def _again(self, plan: Plan) -> Plan:
         """What of a plan fills a cache, with the commit that the steps since the last such plan carried out."""
         branches = tuple(Branch(branch.segments, branch.fills) for branch in plan.branches)
         return replace(
-            plan, branches=branches, scored=range(0), commit=self._commit, sampling=Sampling(), choices=()
+            plan,
+            branches=branches,
+            scored=range(0),
+            commit=self._commit,
+            sampling=SamplingParams(),
+            token_bitmasks=(),
         )
 
     def resumed(self) -> DecodeSession:

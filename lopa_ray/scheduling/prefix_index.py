@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import Self
 
 from lopa_ray.config.model_settings import ModelSettings
-from lopa_ray.protocol.plan import Plan, Stored
+from lopa_ray.protocol.plan import Plan, StoredPrefix
 
 PIECE = 16
 """Positions after which an approximate prefix may end."""
@@ -83,9 +83,9 @@ class PrefixIndex:
 
     def chain(self, plan: Plan) -> Chain:
         """Of a plan; empty unless it is a request's first one, and keeps what it has computed of the prompt."""
-        if not self.positions or plan.step > 1 or not plan.keep:
+        if not self.positions or plan.step > 1 or not plan.to_stage:
             return Chain((), ())
-        first, kept = plan.keep[0].start, plan.keep[0].stop
+        first, kept = plan.to_stage[0].start, plan.to_stage[0].stop
         if plan.start or first or kept > plan.scored.start:
             return Chain((), ())
         if self.approximate:
@@ -101,12 +101,12 @@ class PrefixIndex:
             at = end
         return Chain(tuple(ends), tuple(keys))
 
-    def match(self, chain: Chain) -> tuple[Stored, ...]:
+    def match(self, chain: Chain) -> tuple[StoredPrefix, ...]:
         """The longest prefix that is there, in parts, from position 0 on. Changes nothing."""
         node, end = self._longest(chain)
-        parts: list[Stored] = []
+        parts: list[StoredPrefix] = []
         for each in node.path() if node is not None else ():
-            parts.append(Stored(each.id, range(each.span.start, end)))
+            parts.append(StoredPrefix(each.id, range(each.span.start, end)))
             end = each.span.start
         return tuple(reversed(parts))
 
@@ -118,14 +118,14 @@ class PrefixIndex:
                 return node, end
         return None, 0
 
-    def took(self, parts: tuple[Stored, ...]) -> None:
+    def took(self, parts: tuple[StoredPrefix, ...]) -> None:
         """A request has begun with these."""
         if parts:
             self.hits += 1
             self.saved += parts[-1].span.stop
             self._touch(self._ready[parts[-1].id])
 
-    def reserve(self, chain: Chain) -> Stored | None:
+    def reserve(self, chain: Chain) -> StoredPrefix | None:
         """Make room for what a request has computed and is not here yet; None where it does not fit, or is here.
 
         It is found from `stored` on.
@@ -144,7 +144,7 @@ class PrefixIndex:
         self._used += len(span)
         if parent is not None:
             parent.children += 1
-        return Stored(node.id, span)
+        return StoredPrefix(node.id, span)
 
     def _make_room(self, wanted: int, pinned: list[_Node]) -> bool:
         while self._used + wanted > self.positions:
@@ -159,7 +159,7 @@ class PrefixIndex:
             self._drop(oldest)
         return True
 
-    def stored(self, entry: Stored) -> None:
+    def stored(self, entry: StoredPrefix) -> None:
         """All workers have it."""
         node = self._ready[entry.id] = self._reserved.pop(entry.id)
         for end, key in zip(node.chain.ends, node.chain.keys, strict=True):
@@ -167,7 +167,7 @@ class PrefixIndex:
                 self._found.setdefault(key, node)
         self._touch(node)
 
-    def discard(self, entry: Stored) -> None:
+    def discard(self, entry: StoredPrefix) -> None:
         """It is not to come: its request has ended."""
         self._drop(self._reserved.pop(entry.id))
 

@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lopa_ray.protocol.plan import Work
+from lopa_ray.protocol.plan import ScheduledRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """What `BranchRunner.step` is to carry out again, and whom the next step's commits receive from."""
 
-    again: dict[int, tuple[Work, ...]]
+    again: dict[int, tuple[ScheduledRequest, ...]]
     """By rank."""
     sources: dict[int, int]
     """Request → rank, for `Scheduler.regroup`."""
 
 
-def recover(pending: Sequence[Work], held: Sequence[Sequence[bool]]) -> Recovery:
+def recover(pending: Sequence[ScheduledRequest], held: Sequence[Sequence[bool]]) -> Recovery:
     """`pending`: per commit, the work that staged it (see `Scheduler.pending`). `held`: per rank, which of
     them it has (see `BranchRunner.settle`).
 
@@ -31,11 +31,11 @@ def recover(pending: Sequence[Work], held: Sequence[Sequence[bool]]) -> Recovery
     has stored prefixes any more: what began with one may only be had from a worker that has it.
     """
     size = len(held)
-    again: dict[int, tuple[Work, ...]] = {}
+    again: dict[int, tuple[ScheduledRequest, ...]] = {}
     sources: dict[int, int] = {}
     for index, work in enumerate(pending):
         holders = [rank for rank in range(size) if held[rank][index]]
-        if work.plan.shared_keep and not (work.prefix and holders):
+        if work.plan.stage_shared and not (work.prefix and holders):
             for rank in sorted(set(range(size)).difference(holders)):
                 again[rank] = (*again.get(rank, ()), replace(work, branches=(), prefix=()))
             continue
@@ -43,5 +43,5 @@ def recover(pending: Sequence[Work], held: Sequence[Sequence[bool]]) -> Recovery
         if not holders:
             again[source] = (*again.get(source, ()), replace(work, prefix=()))
         if size > 1:
-            sources[work.request] = source
+            sources[work.request_id] = source
     return Recovery(again, sources)

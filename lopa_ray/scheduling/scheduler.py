@@ -15,34 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self, TypeAlias
+from typing import Self
 
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.branch_budget import BranchBudget
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
-from lopa_ray.protocol.plan import BranchReport, Plan, StepOutcome, StepPlan, StepReport, Stored, Work
+from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
+from lopa_ray.protocol.plan import (
+    BranchReport,
+    Plan,
+    ScheduledRequest,
+    StepOutcome,
+    StepPlan,
+    StepReport,
+    StoredPrefix,
+)
 from lopa_ray.scheduling.prefix_index import PrefixIndex
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A request advanced by one step; it is finished when the outcome has a finish reason."""
-
-    request: int
-    plan: Plan
-    outcome: StepOutcome
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A request ended with an error; no further event follows."""
-
-    request: int
-    error: Exception
-
-
-Event: TypeAlias = Progress | Failure
 
 
 @dataclass(slots=True)
@@ -54,21 +43,21 @@ class _InFlight:
     """Worker that evaluates each branch of the current plan."""
     source: int | None = None
     """Worker that has what the next plan commits."""
-    pending: Work | None = None
+    pending: ScheduledRequest | None = None
     """What staged that: the last plan and its winner, kept until a step that committed it has succeeded."""
-    replay: list[Work] = field(default_factory=list)
+    replay: list[ScheduledRequest] = field(default_factory=list)
     """What every worker must carry out before the session's next step, one after the other; see `Journal`."""
-    prefix: tuple[Stored, ...] = ()
+    prefix: tuple[StoredPrefix, ...] = ()
     """What the current plan takes from earlier requests."""
-    store: Stored | None = None
+    store: StoredPrefix | None = None
     """What the next plan's commit leaves for later ones."""
 
 
 class Scheduler:
-    """Requests waiting and in flight; `slots` bounds the latter."""
+    """Requests waiting and in flight; at most `max_num_seqs` of the latter."""
 
     def __init__(
-        self, slots: int, budget: BranchBudget | None = None, prefixes: PrefixIndex | None = None
+        self, max_num_seqs: int, budget: BranchBudget | None = None, prefixes: PrefixIndex | None = None
     ) -> None:
         """Without a budget every request gets the branches that it asks for; without `prefixes` nothing is
         kept of its prompt."""
@@ -78,11 +67,11 @@ class Scheduler:
         """Raised when the workers' membership changes (see `regroup`); older reports are rejected."""
         self._step = 0
         self._num_workers = 0
-        self._free = list(range(slots))
+        self._free = list(range(max_num_seqs))
         self._waiting: dict[int, DecodeSession] = {}
         self._running: dict[int, _InFlight] = {}
         self._next_request = 0
-        self._ended: list[Event] = []
+        self._ended: list[RequestEvent] = []
         self._forget: tuple[int, ...] = ()
         """What the current step tells the workers to forget."""
 
@@ -90,7 +79,7 @@ class Scheduler:
     def from_config(cls, config: Config) -> Self:
         """The scheduler that a configuration asks for."""
         prefixes = PrefixIndex.from_settings(config.model)
-        return cls(config.model.slots, BranchBudget(config.group.shared_branches), prefixes)
+        return cls(config.model.max_num_seqs, BranchBudget(config.group.shared_branches), prefixes)
 
     @property
     def in_flight(self) -> int:
@@ -124,7 +113,7 @@ class Scheduler:
         if running is not None:
             self._leave(request, running)
         if running is not None or self._waiting.pop(request, None) is not None:
-            self._ended.append(Failure(request, error))
+            self._ended.append(RequestFailure(request, error))
 
     def _leave(self, request: int, entry: _InFlight) -> None:
         del self._running[request]
@@ -151,11 +140,11 @@ class Scheduler:
         """Slot → request, of those that have one."""
         return {entry.slot: request for request, entry in self._running.items()}
 
-    def session(self, request: int) -> DecodeSession:
-        """That of a request that has a slot."""
-        return self._running[request].session
+    def session_state(self, request: int) -> bytes:
+        """See `DecodeSession.state`; of a request that has a slot."""
+        return self._running[request].session.state()
 
-    def pending(self) -> list[Work]:
+    def pending(self) -> list[ScheduledRequest]:
         """Per commit that the next step orders: the work that staged its K/V, with the winner alone."""
         return [entry.pending for entry in self._running.values() if entry.pending is not None]
 
@@ -176,7 +165,7 @@ class Scheduler:
         while self._free and self._waiting:
             request = next(iter(self._waiting))
             session, slot = self._waiting.pop(request), self._free.pop(0)
-            replay = [replace(work, request=request, slot=slot) for work in session.replay]
+            replay = [replace(work, request_id=request, slot=slot) for work in session.replay]
             self._running[request] = _InFlight(session, slot, replay=replay)
         for request, entry in list(self._running.items()):
             entry.plan, entry.prefix = None, ()
@@ -214,12 +203,12 @@ class Scheduler:
                 load[rank] += branch.stop - plan.start - sum(len(part.span) for part in entry.prefix)
                 entry.ranks[index] = rank
 
-    def _work(self, rank: int) -> tuple[Work, ...]:
+    def _work(self, rank: int) -> tuple[ScheduledRequest, ...]:
         """Every worker gets every plan: commits and cuts of the cache concern all of them."""
         return tuple(
             replace(entry.replay[0], source=entry.source)
             if entry.replay
-            else Work(
+            else ScheduledRequest(
                 request,
                 entry.slot,
                 entry.plan,
@@ -232,7 +221,7 @@ class Scheduler:
             if entry.plan is not None
         )
 
-    def advance(self, step_reports: Sequence[StepReport]) -> list[Event]:
+    def advance(self, step_reports: Sequence[StepReport]) -> list[RequestEvent]:
         """Take in the reports of all workers. A request that ended meanwhile is passed over.
 
         Raises ProtocolError, and changes nothing, for a report of another step or epoch.
@@ -249,14 +238,14 @@ class Scheduler:
                 by_request.setdefault(request, []).append(branch_report)
         self._step += 1
         self._settle_prefixes()
-        events: list[Event] = []
+        events: list[RequestEvent] = []
         for request, entry in list(self._running.items()):
             if entry.plan is None:
                 continue
             plan, entry.plan = entry.plan, None
             if entry.replay:  # nobody is told: this was decided before
                 done = entry.replay.pop(0)
-                entry.pending, entry.source = done if plan.keep else None, None
+                entry.pending, entry.source = done if plan.to_stage else None, None
                 continue
             try:
                 outcome = entry.session.advance(by_request.get(request, []))
@@ -264,7 +253,7 @@ class Scheduler:
                 self.fail(request, error)
                 continue
             self._remember_source(request, entry, plan, outcome)
-            events.append(Progress(request, plan, outcome))
+            events.append(RequestStep(request, plan, outcome))
             if outcome.finish_reason is not None:
                 self._leave(request, entry)
             else:
@@ -283,12 +272,12 @@ class Scheduler:
 
     def _remember_source(self, request: int, entry: _InFlight, plan: Plan, outcome: StepOutcome) -> None:
         """Whom the others receive from; nobody, where everyone staged the same or there are no others."""
-        staged = Work(request, entry.slot, plan, (outcome.winner,), prefix=entry.prefix)
-        entry.pending = staged if plan.keep else None
-        sent = plan.keep and not plan.shared_keep and self._num_workers > 1
+        staged = ScheduledRequest(request, entry.slot, plan, (outcome.winner,), prefix=entry.prefix)
+        entry.pending = staged if plan.to_stage else None
+        sent = plan.to_stage and not plan.stage_shared and self._num_workers > 1
         entry.source = entry.ranks[outcome.winner] if sent else None
 
-    def drain(self) -> list[Event]:
+    def drain(self) -> list[RequestEvent]:
         """Events that arose outside `advance`."""
         ended, self._ended = self._ended, []
         return ended

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
-from tokenizers import Tokenizer as Backend
+from tokenizers import AddedToken, Regex, Tokenizer as Backend, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
 from lopa_ray.errors import CheckpointError, PromptError

@@ -20,7 +20,7 @@ IDS = [5, 9, 127, 127, 3, 127, 60, 127] * 5
 
 def runner(name: str, device: str, quantization: Quantization) -> BranchRunner:
     model = load_model(MODELS / name, dtype=torch.float32, device=device, quantization=quantization)
-    return BranchRunner(model, slots=1, max_model_len=64)
+    return BranchRunner(model, max_num_seqs=1, max_model_len=64)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

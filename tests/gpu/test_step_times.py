@@ -21,7 +21,7 @@ SDAR_4B = GOLDEN / "published" / "sdar-4b-chat"
 @pytest.fixture(scope="module", params=DEVICES["cuda"].attention)
 def engine(request: pytest.FixtureRequest) -> Iterator[LocalEngine]:
     """SDAR-4B's shape with random weights."""
-    options = {"load_format": "dummy", "dtype": "bfloat16", "slots": 1, "max_model_len": 640}
+    options = {"load_format": "dummy", "dtype": "bfloat16", "max_num_seqs": 1, "max_model_len": 640}
     if request.param == "flash_attn":
         pytest.importorskip("flash_attn", reason="the package flash-attn is not installed")
     yield LocalEngine.from_pretrained(SDAR_4B, device="cuda", attention=request.param, **options)

@@ -19,6 +19,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerError, WorkerLostError
+from lopa_ray.protocol.events import RequestStep
 from support.groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config
 
 LONG = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
@@ -70,9 +71,9 @@ def test_requests_come_and_go_at_random_and_keep_their_tokens() -> None:
 
             got = await asyncio.gather(*(one(*pair) for pair in work), *(leaves_early() for _ in range(4)))
             for (prompt, settings), canvas in zip(work, got[: len(work)], strict=True):
-                session = local.session(prompt, settings)
-                *_, (_, _, outcome) = local.events([session])
-                assert canvas == outcome.canvas
+                session = local.create_session(prompt, settings)
+                *_, last = local.events([session])
+                assert isinstance(last, RequestStep) and canvas == last.outcome.canvas
             await free_slots(engine)
 
     asyncio.run(main())
@@ -80,7 +81,7 @@ def test_requests_come_and_go_at_random_and_keep_their_tokens() -> None:
 
 def test_a_cancelled_task_frees_its_slot() -> None:
     async def main() -> None:
-        async with started(config(model={"slots": 1})) as engine:
+        async with started(config(model={"max_num_seqs": 1})) as engine:
             task = asyncio.create_task(tokens(engine, [1, 2], LONG))
             while not (await engine.status()).in_flight:
                 await asyncio.sleep(0.01)

@@ -25,6 +25,7 @@ from lopa_ray.errors import (
     WorkerError,
     WorkerLostError,
 )
+from lopa_ray.protocol.events import RequestFailure
 from support.groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config, overflowing
 from support.marks import also_long
 from support.trials import PATIENCE_S, actor_pids, end
@@ -57,7 +58,7 @@ def test_a_fault_ends_the_request_that_caused_it_and_no_other(fault: str) -> Non
     factory, kind, message = FAULTS[fault]
     with RayEngine.from_config(config(), runner_factory=factory) as engine:
         prompts = [*PROMPTS[:2], [5, POISON], *PROMPTS[2:]]
-        results = dict(engine.run([engine.session(prompt, settings) for prompt in prompts]))
+        results = dict(engine.run([engine.create_session(prompt, settings) for prompt in prompts]))
         error = results.pop(2)
         assert isinstance(error, kind) and re.search(message, str(error))
         for index, result in results.items():
@@ -82,7 +83,7 @@ def test_engines_share_ray_and_a_closed_one_says_so() -> None:
 
 def test_without_any_worker_left_and_no_other_group_every_request_ends_with_an_error() -> None:
     with RayEngine.from_config(config(group={"resume_timeout_s": 0})) as engine:
-        sessions = [engine.session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS]
+        sessions = [engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS]
         results = dict(engine.run(sessions, on_step=kill_all_workers_once()))
         assert len(results) == len(PROMPTS)
         assert any(isinstance(result, WorkerLostError) for result in results.values())
@@ -118,12 +119,13 @@ def test_a_request_that_hangs_every_worker_ends_when_it_has_done_so_to_two_group
 
 def test_killed_master_takes_its_workers_along_and_is_an_error_without_another_group() -> None:
     engine = RayEngine.from_config(config(group={"resume_timeout_s": 0}))
-    events = engine.events([engine.session(PROMPTS[0], SETTINGS["two_phase"])])
+    events = engine.events([engine.create_session(PROMPTS[0], SETTINGS["two_phase"])])
     next(events)
     (master,) = actor_pids("Master")
     os.kill(master, signal.SIGKILL)
-    (*_, (_, error)) = events
-    assert isinstance(error, WorkerLostError) and "master" in str(error)
+    *_, failure = events
+    assert isinstance(failure, RequestFailure)
+    assert isinstance(failure.error, WorkerLostError) and "master" in str(failure.error)
     engine.close()
     wait_until_gone()
 

@@ -60,7 +60,7 @@ def test_prefixes_are_stored_as_the_configuration_says(group: RayEngine, local: 
 
 def test_mixed_settings_in_flight_together(group: RayEngine, local: LocalEngine) -> None:
     pairs = [(prompt, settings) for prompt in PROMPTS for settings in SETTINGS.values()]
-    sessions = [group.session(prompt, settings) for prompt, settings in pairs]
+    sessions = [group.create_session(prompt, settings) for prompt, settings in pairs]
     results = dict(group.run(sessions))
     for index, (prompt, settings) in enumerate(pairs):
         result = results[index]
@@ -70,8 +70,8 @@ def test_mixed_settings_in_flight_together(group: RayEngine, local: LocalEngine)
 
 
 def test_abandoned_request_frees_its_slot(group: RayEngine, local: LocalEngine) -> None:
-    slots = group.config.model.slots
-    sessions = [group.session(PROMPTS[0], LopaSettings(max_new_tokens=200)) for _ in range(2 * slots)]
+    slots = group.config.model.max_num_seqs
+    sessions = [group.create_session(PROMPTS[0], LopaSettings(max_new_tokens=200)) for _ in range(2 * slots)]
     events = group.events(sessions)
     next(events)
     events.close()
@@ -84,7 +84,7 @@ def test_abandoned_request_frees_its_slot(group: RayEngine, local: LocalEngine) 
 
 
 def test_checksums_are_refused_while_busy(group: RayEngine) -> None:
-    events = group.events([group.session(PROMPTS[0], SETTINGS["two_phase"])])
+    events = group.events([group.create_session(PROMPTS[0], SETTINGS["two_phase"])])
     next(events)
     with pytest.raises(ProtocolError, match="in flight"):
         group.checksums()

@@ -19,6 +19,7 @@ from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerLostError
+from lopa_ray.protocol.events import RequestFailure, RequestStep
 from lopa_ray.protocol.plan import StepOutcome
 from support.fault_injection import FaultInjection
 from support.groups import PROMPTS, SETTINGS, config
@@ -39,8 +40,10 @@ class Undisturbed:
     def __getitem__(self, request: Request) -> list[StepOutcome]:
         if request not in self._known:
             prompt, name = request
-            session = self._local.session(PROMPTS[prompt], SETTINGS[name])
-            self._known[request] = [event[2] for event in self._local.events([session]) if len(event) == 3]
+            session = self._local.create_session(PROMPTS[prompt], SETTINGS[name])
+            self._known[request] = [
+                event.outcome for event in self._local.events([session]) if isinstance(event, RequestStep)
+            ]
         return self._known[request]
 
 
@@ -52,7 +55,7 @@ def undisturbed() -> Undisturbed:
 @pytest.fixture(scope="module")
 def engine() -> Iterator[RayEngine]:
     """One that outlives several of its groups."""
-    with RayEngine.from_config(config(model={"slots": 6})) as running:
+    with RayEngine.from_config(config(model={"max_num_seqs": 6})) as running:
         yield running
 
 
@@ -72,13 +75,13 @@ def decode(
     engine: RayEngine, asked: Sequence[Request], strikes: dict[int, str]
 ) -> tuple[list[list[StepOutcome]], list[float]]:
     """The steps of each request, and seconds without one after each strike; `strikes`: after so many events."""
-    sessions = [engine.session(PROMPTS[prompt], SETTINGS[name]) for prompt, name in asked]
+    sessions = [engine.create_session(PROMPTS[prompt], SETTINGS[name]) for prompt, name in asked]
     steps: list[list[StepOutcome]] = [[] for _ in asked]
     pauses: list[float] = []
     struck: float | None = None
     for number, event in enumerate(engine.events(sessions), 1):
-        assert len(event) == 3, event[1]
-        steps[event[0]].append(event[2])
+        assert isinstance(event, RequestStep), event
+        steps[event.request_id].append(event.outcome)
         if struck is not None and time.monotonic() - struck > 0.5:  # what was on its way came at once
             pauses.append(time.monotonic() - struck)
             struck = None
@@ -103,13 +106,13 @@ def test_requests_go_on_on_another_group(engine: RayEngine, undisturbed: Undistu
 @pytest.mark.long
 def test_what_depends_on_the_load_goes_on_too(engine: RayEngine) -> None:
     """Steps that are handed on already are not decided again, so they cannot come out otherwise."""
-    sessions = [engine.session(prompt, BY_LOAD) for prompt in PROMPTS]
+    sessions = [engine.create_session(prompt, BY_LOAD) for prompt in PROMPTS]
     canvases: dict[int, tuple[int, ...]] = {}
     mask = engine.vocabulary.mask_token_id
     steps = dict.fromkeys(range(len(PROMPTS)), 0)
     for number, event in enumerate(engine.events(sessions), 1):
-        assert len(event) == 3, event[1]
-        index, _, outcome = event
+        assert isinstance(event, RequestStep), event
+        index, outcome = event.request_id, event.outcome
         steps[index] += 1
         assert outcome.step == steps[index]
         before = canvases.get(index, ())
@@ -124,11 +127,11 @@ def test_what_depends_on_the_load_goes_on_too(engine: RayEngine) -> None:
 
 def test_a_group_that_cannot_be_replaced_in_time_is_one_clear_error_for_each_request() -> None:
     with RayEngine.from_config(config(group={"num_workers": 1, "resume_timeout_s": 0.01})) as engine:
-        sessions = [engine.session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS]
+        sessions = [engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS]
         events = engine.events(sessions)
         next(events)
         strike("Master")
-        errors = {event[0]: event[1] for event in events if len(event) == 2}
+        errors = {event.request_id: event.error for event in events if isinstance(event, RequestFailure)}
     assert len(errors) == len(PROMPTS)
     for error in errors.values():
         assert isinstance(error, WorkerLostError)

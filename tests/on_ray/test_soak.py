@@ -56,7 +56,7 @@ def test_random_requests_on_any_number_of_workers(workers: int) -> None:
         for _ in range(REQUESTS)
     ]
     with RayEngine.from_config(config(group={"num_workers": workers})) as group:
-        results = dict(group.run([group.session(*request) for request in requests]))
+        results = dict(group.run([group.create_session(*request) for request in requests]))
         first, *others = group.checksums()
     assert all(other == first for other in others)
     for index, (prompt, settings) in enumerate(requests):

@@ -28,7 +28,7 @@ def test_two_workers_decode_what_one_process_does() -> None:
     local = LocalEngine.from_config(demo)
     pairs = [(prompt, settings) for prompt in PROMPTS for settings in SETTINGS]
     with RayEngine.from_config(demo) as group:
-        together = dict(group.run([group.session(*pair) for pair in pairs], trace=True))
+        together = dict(group.run([group.create_session(*pair) for pair in pairs], trace=True))
     for index, (prompt, settings) in enumerate(pairs):
         alone, result = local.generate(prompt, settings, trace=True), together[index]
         assert not isinstance(result, Exception)

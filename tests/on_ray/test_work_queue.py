@@ -47,7 +47,7 @@ def queue(
     """Two groups of stand-ins; a parameter is another class of groups."""
     kind: Any = getattr(request, "param", FragileGroup)
     monkeypatch.setattr(cluster.jobs.work_queue, "JobGroup", kind)
-    config = Config.parse({"model": {"path": str(tmp_path), "slots": 2}, "group": {"num_cpus": 0.5}})
+    config = Config.parse({"model": {"path": str(tmp_path), "max_num_seqs": 2}, "group": {"num_cpus": 0.5}})
     queue = WorkQueue(config, 2, raw=True, on_loss=losses.append, on_wake=lambda groups: None)
     yield queue
     queue.close()

@@ -35,7 +35,9 @@ async def decode(wanted: Config) -> dict[str, Any]:
         for name in NAMES:
             for prompt in PROMPTS:
                 canvas: tuple[int, ...] = ()
-                async for _, outcome, timing in engine.decode(sessions.session(prompt, SETTINGS[name])):
+                async for _, outcome, timing in engine.decode(
+                    sessions.create_session(prompt, SETTINGS[name])
+                ):
                     timings[name].append(asdict(timing))
                     canvas = outcome.canvas
                 tokens[name].append(canvas)

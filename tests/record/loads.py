@@ -31,7 +31,11 @@ def main() -> None:
     torch.set_num_threads(1)
     settings = LopaSettings(max_new_tokens=64, num_branches=5, stop_at_eos=False)
     group = config()
-    engine, scheduler, meter = LocalEngine.from_config(group), Scheduler(group.model.slots), LoadMeter()
+    engine, scheduler, meter = (
+        LocalEngine.from_config(group),
+        Scheduler(group.model.max_num_seqs),
+        LoadMeter(),
+    )
     draw, arrivals, begins = random.Random(0), list[float](), 0.0
     for rate, seconds in PHASES:
         at = begins
@@ -42,7 +46,7 @@ def main() -> None:
     while now < begins:
         while arrivals and arrivals[0] <= now:
             arrivals.pop(0)
-            scheduler.submit(engine.session([draw.randrange(1, 90) for _ in range(8)], settings))
+            scheduler.submit(engine.create_session([draw.randrange(1, 90) for _ in range(8)], settings))
         began = time.process_time()
         plans = scheduler.plan(num_workers=1)
         if plans:

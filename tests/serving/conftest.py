@@ -14,7 +14,7 @@ from support.server_process import Served, serving
 DEMO = {"id": "demo", "group": {"num_workers": 2, "num_cpus": 0.25}}
 ONE_SLOT = {
     "id": "demo-d2f",
-    "model": {"slots": 1},
+    "model": {"max_num_seqs": 1},
     "group": {"num_workers": 1, "num_cpus": 0.25},
     "decode": {"decoder": "d2f"},
 }

@@ -63,7 +63,7 @@ def test_chat_and_its_stream(ai: openai.OpenAI, engines: dict[str, LocalEngine])
 
 def test_completion_and_its_stream(ai: openai.OpenAI, engines: dict[str, LocalEngine]) -> None:
     engine = engines["demo"]
-    alone = engine.generate(PROMPT, engine.config.decode.but(max_new_tokens=40), raw=True)
+    alone = engine.generate(PROMPT, engine.config.decode.replace(max_new_tokens=40), raw=True)
     whole = ai.completions.create(model="demo", prompt=PROMPT, max_tokens=40, echo=True)
     assert whole.choices[0].text == PROMPT + (alone.text or "")
     assert whole.choices[0].finish_reason == alone.finish_reason
@@ -76,9 +76,9 @@ def test_several_prompts_and_choices(ai: openai.OpenAI, engines: dict[str, Local
     prompts = [engine.encode(PROMPT), engine.encode("7 * 8 =")]
     reply = ai.completions.create(model="demo", prompt=prompts, n=2, max_tokens=12, temperature=0.8, seed=11)
     assert [choice.index for choice in reply.choices] == [0, 1, 2, 3]
-    settings = engine.config.decode.but(max_new_tokens=12, temperature=0.8)
+    settings = engine.config.decode.replace(max_new_tokens=12, temperature=0.8)
     expected = [
-        engine.generate(prompt, settings.but(seed=seed)).text for prompt in prompts for seed in (11, 12)
+        engine.generate(prompt, settings.replace(seed=seed)).text for prompt in prompts for seed in (11, 12)
     ]
     assert [choice.text for choice in reply.choices] == expected
 

@@ -57,7 +57,7 @@ def test_a_server_says_what_the_local_engine_says(
     body = {"model": model, "messages": messages, "max_tokens": 48, **asked}
     response = client.post("/v1/chat/completions", json=body)
     assert response.status_code == 200, response.text
-    alone = engine.generate(PROMPT, engine.config.decode.but(max_new_tokens=48, **settings))
+    alone = engine.generate(PROMPT, engine.config.decode.replace(max_new_tokens=48, **settings))
     assert response.json()["choices"][0]["message"]["content"] == alone.text
 
 

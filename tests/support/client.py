@@ -73,7 +73,7 @@ class Ask:
         """Decoded alone, in this process."""
         values = engine.config.decode.model_dump(exclude_unset=True)
         settings = decode_settings(override(values, dict(self.settings)))
-        session = engine.session([{"role": "user", "content": self.prompt}], settings)
+        session = engine.create_session([{"role": "user", "content": self.prompt}], settings)
         began = time.monotonic()
         ((_, result),) = engine.run([session], trace=True)
         if isinstance(result, Exception):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lopa_ray.constraints.constraint import unpack_choices
+from lopa_ray.constraints.constraint import unpack_bitmask
 from lopa_ray.protocol.plan import BranchReport, Plan, StepPlan, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
@@ -37,10 +37,10 @@ class FakeModel:
         n = len(positions)
         tokens = draw.integers(0, min(mask, eos), n, dtype=np.int32)
         tokens[(draw.random(n) < self.eos_probability) & (positions >= plan.sampling.no_eos_before)] = eos
-        for at, position in enumerate(positions.tolist() if plan.choices else ()):
-            choices = plan.choices_at(plan.branches[branch], position)
-            assert choices is not None
-            allowed = np.flatnonzero(unpack_choices(choices, self.vocabulary.size))
+        for at, position in enumerate(positions.tolist() if plan.token_bitmasks else ()):
+            bitmask = plan.token_bitmask(plan.branches[branch], position)
+            assert bitmask is not None
+            allowed = np.flatnonzero(unpack_bitmask(bitmask, self.vocabulary.size))
             if tokens[at] not in allowed:
                 tokens[at] = draw.choice(allowed)
         probabilities = _rounded(draw.random(n) ** self.sureness, self.levels)
@@ -70,7 +70,7 @@ class FakeModel:
     def step(self, plan: StepPlan) -> StepReport:
         """A worker's part of a step, as `BranchRunner.step` answers it."""
         reports = tuple(
-            (work.request, self.report(work.plan, b)) for work in plan.work for b in work.branches
+            (work.request_id, self.report(work.plan, b)) for work in plan.requests for b in work.branches
         )
         return StepReport(plan.epoch, plan.step, reports)
 

@@ -21,7 +21,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.execution.runner import BranchRunner, Exchange
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
-from lopa_ray.protocol.plan import StepPlan, StepReport, Work
+from lopa_ray.protocol.plan import ScheduledRequest, StepPlan, StepReport
 from support.paths import MODELS
 
 MODEL = MODELS / "dream-tiny-4l"
@@ -84,9 +84,9 @@ class FaultyRunner:
 
     def step(self, plan: StepPlan, exchange: Exchange | None = None) -> StepReport:
         self._poisoned |= {
-            work.request for work in plan.work if work.plan.start == 0 and POISON in work.plan.canvas
+            work.request_id for work in plan.requests if work.plan.start == 0 and POISON in work.plan.canvas
         }
-        poisoned = [work for work in plan.work if work.request in self._poisoned]
+        poisoned = [work for work in plan.requests if work.request_id in self._poisoned]
         if self._before_exchange:
             hit = any(work.source == 0 and self._staged_here(work) for work in poisoned)
         else:
@@ -96,7 +96,7 @@ class FaultyRunner:
             raise self._error
         return self._runner.step(plan, exchange)
 
-    def _staged_here(self, work: Work) -> bool:
+    def _staged_here(self, work: ScheduledRequest) -> bool:
         return not bool(self._runner.payload(work).isnan().any())
 
 

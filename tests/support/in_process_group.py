@@ -14,9 +14,10 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_model
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.protocol.plan import BranchReport, StepPlan, StepReport, Work
+from lopa_ray.protocol.events import RequestEvent
+from lopa_ray.protocol.plan import BranchReport, ScheduledRequest, StepPlan, StepReport
 from lopa_ray.scheduling.prefix_index import PrefixIndex
-from lopa_ray.scheduling.scheduler import Event, Scheduler
+from lopa_ray.scheduling.scheduler import Scheduler
 from support.paths import MODELS
 
 Bits = tuple[bytes, ...]
@@ -35,11 +36,11 @@ def bits(report: BranchReport) -> Bits:
 
 def decode_alone(model: Transformer, session: DecodeSession) -> list[list[Bits]]:
     """Run a session on a runner of its own; returns the bits of each step's reports."""
-    runner = BranchRunner(model, slots=1, max_model_len=session.max_len)
+    runner = BranchRunner(model, max_num_seqs=1, max_model_len=session.max_len)
     steps = []
     while not session.finished:
         plan = session.plan()
-        work = Work(1, 0, plan, tuple(range(len(plan.branches))))
+        work = ScheduledRequest(1, 0, plan, tuple(range(len(plan.branches))))
         reports = [report for _, report in runner.step(StepPlan(0, plan.step, (work,))).reports]
         steps.append([bits(report) for report in reports])
         session.advance(reports)
@@ -54,12 +55,15 @@ class WorkerGroup:
         model: Transformer,
         workers: int,
         *,
-        slots: int = 4,
+        max_num_seqs: int = 4,
         max_model_len: int = 96,
         prefixes: PrefixIndex | None = None,
     ) -> None:
-        self.runners = [BranchRunner(model, slots=slots, max_model_len=max_model_len) for _ in range(workers)]
-        self.scheduler = Scheduler(slots, prefixes=prefixes)
+        self.runners = [
+            BranchRunner(model, max_num_seqs=max_num_seqs, max_model_len=max_model_len)
+            for _ in range(workers)
+        ]
+        self.scheduler = Scheduler(max_num_seqs, prefixes=prefixes)
         self.sources: set[int] = set()
         """Ranks that have sent K/V."""
 
@@ -71,9 +75,9 @@ class WorkerGroup:
         """All workers' reports, but for those of the ranks in `skip`: they were lost before the step."""
         payloads: dict[int, Tensor] = {}
         for runner, plan in zip(self.runners, plans, strict=True):
-            for work in plan.work:
+            for work in plan.requests:
                 if work.source is not None and self.runners[work.source] is runner:
-                    payloads[work.request] = runner.payload(work).clone()
+                    payloads[work.request_id] = runner.payload(work).clone()
         found = []
         for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True)):
             if rank not in skip:
@@ -83,18 +87,18 @@ class WorkerGroup:
     def _exchange(
         self, rank: int, plan: StepPlan, payloads: dict[int, Tensor]
     ) -> Callable[[int, Tensor], None]:
-        coming = iter([work for work in plan.work if work.source is not None])
+        coming = iter([work for work in plan.requests if work.source is not None])
 
         def exchange(source: int, payload: Tensor) -> None:
             work = next(coming)
             assert work.source == source
             if rank != source:
-                payload.copy_(payloads[work.request])
+                payload.copy_(payloads[work.request_id])
                 self.sources.add(source)
 
         return exchange
 
-    def step(self) -> list[Event]:
+    def step(self) -> list[RequestEvent]:
         """One step of all requests in flight."""
         plans = self.scheduler.plan(len(self.runners))
         return self.scheduler.advance(self.evaluate(plans)) if plans else self.scheduler.drain()

@@ -113,5 +113,5 @@ def engine_in_two_shards(config: Config) -> LocalEngine:
     """As `LocalEngine.from_config`, but for the model being in two shards."""
     model = config.model
     whole = load_runner(config, None).model
-    runner = ShardedRunner(whole, 2, slots=model.slots, max_model_len=model.max_model_len)
+    runner = ShardedRunner(whole, 2, max_num_seqs=model.max_num_seqs, max_model_len=model.max_model_len)
     return LocalEngine(config, runner, Tokenizer.from_pretrained(model.folder))

@@ -66,7 +66,7 @@ class Trial:
             if len(arrivals) == after and during is not None:
                 during()
 
-        sessions = [self.engine.session(PROMPTS[prompt], SETTINGS[name]) for prompt, name in asked]
+        sessions = [self.engine.create_session(PROMPTS[prompt], SETTINGS[name]) for prompt, name in asked]
         results = dict(self.engine.run(sessions, on_step=on_step))
         for index, request in enumerate(asked):
             result = results[index]

@@ -8,8 +8,18 @@ import sys
 from support.paths import ROOT
 
 EXTRAS = {
-    *("fastapi", "flash_attn", "httpx", "lm_eval", "matplotlib", "openai", "pandas", "playwright", "pyarrow"),
-    *("schemathesis", "starlette", "torch_npu", "uvicorn"),
+    *(
+        "flash_attn",
+        "httpx",
+        "lm_eval",
+        "matplotlib",
+        "openai",
+        "pandas",
+        "playwright",
+        "pyarrow",
+        "schemathesis",
+    ),
+    "torch_npu",
 }
 
 IMPORT_ALL = """
@@ -46,6 +56,8 @@ def test_the_decoder_imports_without_ray() -> None:
     run(BLOCK.format(names=blocked) + IMPORT_ALL.format(packages=["lopa_ray"]))
 
 
-def test_sessions_import_without_torch() -> None:
-    modules = "config, decoders, scheduler, session"
-    run(BLOCK.format(names={"torch"}) + f"from lopa_ray import {modules}")
+def test_what_decides_imports_without_torch() -> None:
+    packages = [
+        f"lopa_ray.{name}" for name in ("config", "constraints", "decoding", "protocol", "scheduling")
+    ]
+    run(BLOCK.format(names={"torch"}) + IMPORT_ALL.format(packages=packages))

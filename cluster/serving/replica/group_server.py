@@ -148,8 +148,8 @@ class GroupServer:
             first = settings.seed if "seed" in job.settings else any_seed
             for number in range(job.n):
                 if settings.temperature > 0:
-                    settings = settings.but(seed=(first + number) % LARGEST_SEED)
-                session = self._sessions.session(ids, settings)
+                    settings = settings.replace(seed=(first + number) % LARGEST_SEED)
+                session = self._sessions.create_session(ids, settings)
                 choices.append(
                     Choice(job, len(choices), session, self._sessions.tokenizer, position_bytes, arrived)
                 )

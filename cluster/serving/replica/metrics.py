@@ -10,6 +10,7 @@ from ray.util.metrics import Counter, Gauge, Histogram
 from actors.client_streams import StepEvents
 from actors.master import MasterStatus
 from cluster.serving.messages import Finished
+from lopa_ray.protocol.events import RequestStep
 
 SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]
 STEP_SECONDS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
@@ -66,7 +67,9 @@ class GroupMetrics:
         for phase, seconds in asdict(batch.timing).items():
             self._phase.observe(seconds, tags={**self._model, "phase": phase})
         kinds = [
-            "lookahead" if e[1].branches[e[2].winner].fills else "anchor" for e in batch.events if len(e) == 3
+            "lookahead" if event.plan.branches[event.outcome.winner].fills else "anchor"
+            for event in batch.events
+            if isinstance(event, RequestStep)
         ]
         for kind in ("anchor", "lookahead"):
             if kind in kinds:

@@ -18,7 +18,7 @@ from lopa_ray.config.decoder_settings import BlockDiffusionSettings
 from lopa_ray.decoding.branching import Score
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
 from lopa_ray.decoding.unmasking import above_or_share, even_share, ranked, within_entropy
-from lopa_ray.protocol.plan import Plan, Sampling, Segment
+from lopa_ray.protocol.plan import Plan, SamplingParams, Segment
 
 
 class BlockDiffusionSession(BlockwiseSession):
@@ -36,7 +36,7 @@ class BlockDiffusionSession(BlockwiseSession):
         return super()._plan(1 if self._stores_block else num_branches)
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingParams:
         """SDAR applies top_k before top_p, and shapes confidences even where it does not draw."""
         shape = None if self.settings.temperature > 0 else self.settings.sdar_confidence
         return replace(super().sampling, top_k_first=True, confidence_temperature=shape)
@@ -95,7 +95,7 @@ class BlockDiffusionSession(BlockwiseSession):
 
     def _storing(self, fed: range) -> Window:
         """Of the call that caches decided blocks."""
-        block, keep = self._block, (fed,)
+        block, to_stage = self._block, (fed,)
         scored = range(block.start, block.start)
         if self.settings.fuse_store:
             scored = self._open
@@ -103,7 +103,7 @@ class BlockDiffusionSession(BlockwiseSession):
             scored = range(block.start, block.start + 1)
         fed = range(fed.start, max(fed.stop, scored.stop))
         cached = (range(fed.start),) if fed.start else ()
-        return Window(fed, self._segments(fed), scored, cached, keep, True)
+        return Window(fed, self._segments(fed), scored, cached, to_stage, True)
 
     def _segments(self, span: range) -> tuple[Segment, ...]:
         stops: list[int] = []
@@ -112,8 +112,8 @@ class BlockDiffusionSession(BlockwiseSession):
         return tuple((stop, stop) for stop in stops)
 
     def _turn(self, plan: Plan) -> None:
-        if plan.keep and plan.keep[-1].stop <= self._block.start:
-            self._cached = plan.keep[-1].stop
+        if plan.to_stage and plan.to_stage[-1].stop <= self._block.start:
+            self._cached = plan.to_stage[-1].stop
         if not self._masked(plan.scored):
             self._calls = 0  # the next call begins a sub-block
         if not self.exhausted:

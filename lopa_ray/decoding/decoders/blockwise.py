@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa_ray.constraints.constraint import ChoiceSets, ConstraintState
+from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
 from lopa_ray.decoding.branching import Fork, Score, admit, forced, scores_by_position
 from lopa_ray.decoding.lookahead import Lookahead, adopted
 from lopa_ray.decoding.session import DecodeSession
@@ -35,8 +35,8 @@ class Window:
     segments: tuple[Segment, ...]
     scored: range
     cached: Spans = ()
-    keep: Spans = ()
-    shared_keep: bool = False
+    to_stage: Spans = ()
+    stage_shared: bool = False
 
 
 class BlockwiseSession(DecodeSession):
@@ -97,7 +97,7 @@ class BlockwiseSession(DecodeSession):
     def _plan(self, num_branches: int) -> Plan:
         window = self._window()
         self._field = self._lookahead.field(num_branches)
-        choices = ChoiceSets()
+        bitmasks = TokenBitmasks()
         return Plan(
             epoch=0,
             step=0,
@@ -107,17 +107,17 @@ class BlockwiseSession(DecodeSession):
                 Branch(
                     segments=window.segments,
                     fills=tuple(decision.fill for decision in adopted(fork)),
-                    choices=choices.add(self._fit_of(fork), window.scored),
+                    bitmask_ids=bitmasks.add(self._fit_of(fork), window.scored),
                 )
                 for fork in self._field
             ),
             cached=window.cached,
             scored=window.scored,
-            keep=window.keep,
-            shared_keep=window.shared_keep,
+            to_stage=window.to_stage,
+            stage_shared=window.stage_shared,
             commit=self._commit,
             sampling=self.sampling,
-            choices=choices.sets,
+            token_bitmasks=bitmasks.unique,
         )
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
@@ -130,7 +130,7 @@ class BlockwiseSession(DecodeSession):
         filled = self._fill(scores, fit)
         self._calls += bool(plan.scored)
         self._lookahead.look(self._still_masked(scores), scores, fit)
-        self._commit = Commit(plan.step, won, plan.keep, plan.shared_keep) if plan.keep else None
+        self._commit = Commit(plan.step, won, plan.to_stage, plan.stage_shared) if plan.to_stage else None
         self._turn(plan)
         return StepOutcome(
             step=plan.step,

@@ -33,7 +33,7 @@ class FastDllmSession(MaskedAnswerSession):
     def _window(self) -> Window:
         total = self.max_len
         if self._calls == 0 or self.settings.cache == "none":
-            return Window(range(total), ((total, total),), self._block, keep=self._kept)
+            return Window(range(total), ((total, total),), self._block, to_stage=self._kept)
         fed = self._block if self.settings.cache == "dual" else range(self._block.start, total)
         return Window(fed, ((fed.stop, total),), self._block, cached=self._kept)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lopa_ray.config.decoder_settings import BlockSettings
-from lopa_ray.constraints.constraint import ChoiceSets, ConstraintState
+from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
 from lopa_ray.decoding.branching import Fork, anchor_fills, scores_by_position
 from lopa_ray.decoding.canvas import BlockState, Canvas
 from lopa_ray.decoding.lookahead import Lookahead, adopted
@@ -76,7 +76,7 @@ class LopaSession(DecodeSession):
         settled = self._anchor.settled
         start = to_cache[0].start if to_cache else settled
         longest = max((candidate.canvas for candidate in candidates), key=len)
-        choices = ChoiceSets()
+        bitmasks = TokenBitmasks()
         return Plan(
             epoch=0,
             step=0,
@@ -87,17 +87,17 @@ class LopaSession(DecodeSession):
                 Branch(
                     segments=self._segments(c.canvas, start),
                     fills=tuple(decision.fill for decision in adopted(c.fork)),
-                    choices=choices.add(c.fit, range(settled, len(c.canvas))),
+                    bitmask_ids=bitmasks.add(c.fit, range(settled, len(c.canvas))),
                 )
                 for c in candidates
             ),
             cached=(range(start),) if start else (),
             scored=range(settled, len(longest)),
-            keep=(range(start, settled),) if to_cache else (),
-            shared_keep=self.settings.commit_protocol == "single_phase",
+            to_stage=(range(start, settled),) if to_cache else (),
+            stage_shared=self.settings.commit_protocol == "single_phase",
             commit=self._commit,
             sampling=self.sampling,
-            choices=choices.sets,
+            token_bitmasks=bitmasks.unique,
         )
 
     def _segments(self, canvas: Canvas, start: int) -> tuple[Segment, ...]:
@@ -122,7 +122,7 @@ class LopaSession(DecodeSession):
         self._anchor = anchor
         self._lookahead.look((p for block in anchor.active for p in anchor.masked(block)), scores, fit)
 
-        self._commit = Commit(plan.step, won, plan.keep, plan.shared_keep) if plan.keep else None
+        self._commit = Commit(plan.step, won, plan.to_stage, plan.stage_shared) if plan.to_stage else None
         anchor.mark_cached()
         anchor.settle()
         return StepOutcome(

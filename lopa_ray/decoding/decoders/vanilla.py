@@ -14,7 +14,7 @@ from lopa_ray.config.decoder_settings import MaskedAnswerSettings, VanillaSettin
 from lopa_ray.decoding.branching import Score
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
 from lopa_ray.decoding.unmasking import drawn, dream_schedule, dream_shares, each, even_share, ranked
-from lopa_ray.protocol.plan import Sampling
+from lopa_ray.protocol.plan import SamplingParams
 
 
 class MaskedAnswerSession(BlockwiseSession):
@@ -29,7 +29,7 @@ class MaskedAnswerSession(BlockwiseSession):
         return self.vocabulary.shifted if sampler == "auto" else sampler == "dream"
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingParams:
         """LLaDA computes confidences in fp64, and at temperature 1, whatever tokens are drawn at."""
         sampling = super().sampling
         return sampling if self._dream else replace(sampling, precision="float64", confidence_temperature=1.0)
@@ -74,7 +74,7 @@ class VanillaSession(MaskedAnswerSession):
     settings: VanillaSettings
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingParams:
         """Dream's ranks by logits in half precision."""
         sampling = super().sampling
         return replace(sampling, precision="float16") if self._dream else sampling

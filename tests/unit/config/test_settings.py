@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import (
@@ -21,6 +22,7 @@ from lopa_ray.config.decoder_settings import (
 )
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import LopaError, SettingsError
 
 BAD: list[tuple[type, dict[str, Any], list[str]]] = [
@@ -99,7 +101,7 @@ BAD: list[tuple[type, dict[str, Any], list[str]]] = [
     ),
     (ModelSettings, {"dtype": "int8"}, ["dtype", "'int8'", "float32"]),
     (ModelSettings, {"device": "tpu"}, ["device", "'tpu'", "cpu"]),
-    (ModelSettings, {"slots": 0}, ["slots", "got 0"]),
+    (ModelSettings, {"max_num_seqs": 0}, ["max_num_seqs", "got 0"]),
     (ModelSettings, {"prefix_cache": "approximate"}, ["approximate", "prefix_cache_positions 0", "leave"]),
     (ModelSettings, {"max_model_len": 1}, ["max_model_len", "got 1"]),
     (GroupSettings, {"num_workers": 0}, ["num_workers", "got 0"]),
@@ -152,10 +154,10 @@ def test_the_commit_protocol_follows_the_attention(attention, protocol):
     assert made.commit_protocol == protocol
     assert D2FSettings(window_attention=attention, commit_protocol=None).commit_protocol == protocol
     for other in ("full", "block_causal"):
-        assert made.but(window_attention=other) == D2FSettings(window_attention=other)
+        assert made.replace(window_attention=other) == D2FSettings(window_attention=other)
     assert (
         LopaSettings(window_attention="block_causal", commit_protocol="two_phase")
-        .but(block_size=8)
+        .replace(block_size=8)
         .commit_protocol
         == "two_phase"
     )
@@ -163,10 +165,10 @@ def test_the_commit_protocol_follows_the_attention(attention, protocol):
 
 def test_but_is_checked_too():
     made = LopaSettings(num_branches=3)
-    assert made.but(block_size=8) == LopaSettings(num_branches=3, block_size=8)
+    assert made.replace(block_size=8) == LopaSettings(num_branches=3, block_size=8)
     assert made.num_branches == 3
     with pytest.raises(SettingsError, match="block_size"):
-        made.but(block_size=0)
+        made.replace(block_size=0)
 
 
 @pytest.mark.parametrize("name", DECODER_SETTINGS)
@@ -203,8 +205,8 @@ def test_a_decoder_is_switched_to_as_it_is_published():
 def test_entropy_bounded_ranks_by_entropy_and_only_it():
     bounded = BlockDiffusionSettings(remasking="entropy_bounded")
     assert bounded.ranking == "neg_entropy"
-    assert bounded.but(remasking="sequential").ranking == "probability"
-    assert bounded.but(eb_threshold=1.0).ranking == "neg_entropy"
+    assert bounded.replace(remasking="sequential").ranking == "probability"
+    assert bounded.replace(eb_threshold=1.0).ranking == "neg_entropy"
 
 
 def test_override_keeps_drops_and_replaces():
@@ -238,7 +240,7 @@ def test_a_file_with_everything(tmp_path):
         write(
             tmp_path,
             """
-            model: {path: /models/x, dtype: bfloat16, slots: 3}
+            model: {path: /models/x, dtype: bfloat16, max_num_seqs: 3}
             group:
               num_workers: 4
               resources: {big: 0.5}
@@ -248,7 +250,7 @@ def test_a_file_with_everything(tmp_path):
             """,
         )
     )
-    assert made.model == ModelSettings(path="/models/x", dtype="bfloat16", slots=3)
+    assert made.model == ModelSettings(path="/models/x", dtype="bfloat16", max_num_seqs=3)
     assert made.group == GroupSettings(num_workers=4, resources={"big": 0.5})
     assert made.decode == D2FSettings(block_size=16)
 
@@ -259,10 +261,10 @@ def test_empty_files_and_sections_mean_the_defaults(tmp_path, text):
 
 
 def test_changes_lie_on_top_of_the_file(tmp_path):
-    file = write(tmp_path, "decode: {num_branches: 6, block_size: 8}\nmodel: {slots: 2}\n")
+    file = write(tmp_path, "decode: {num_branches: 6, block_size: 8}\nmodel: {max_num_seqs: 2}\n")
     made = Config.load(file, {"decode": {"block_size": 4}, "group": {"num_workers": 3}})
     assert made.decode == LopaSettings(num_branches=6, block_size=4)
-    assert (made.model.slots, made.group.num_workers) == (2, 3)
+    assert (made.model.max_num_seqs, made.group.num_workers) == (2, 3)
     assert Config.load(file, {"decode": {"decoder": "d2f"}}).decode == D2FSettings(block_size=8)
 
 
@@ -278,7 +280,7 @@ def test_changes_lie_on_top_of_the_file(tmp_path):
         ("decode: {decoder: [lopa]}", ["decoder: got ['lopa']"]),
         ("decode: lopa", ["decode", "'lopa'"]),
         ("model: 3", ["model", "got 3"]),
-        ("model: {slots: many}", ["slots", "'many'", "integer"]),
+        ("model: {max_num_seqs: many}", ["max_num_seqs", "'many'", "integer"]),
         ("group: {resources: {x: y}}", ["resources", "'y'"]),
         ("3: 4", ["3", "name of a setting"]),
         ("decode: {3: 4}", ["3", "name of a setting"]),
@@ -304,3 +306,18 @@ def test_files_that_are_none(tmp_path):
 def test_changes_to_a_section_that_is_no_mapping(tmp_path):
     with pytest.raises(SettingsError, match="decode: got 'lopa'"):
         Config.load(write(tmp_path, "decode: lopa"), {"decode": {"block_size": 3}})
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
+def test_a_dtype_of_torch_is_as_good_as_its_name(name: str) -> None:
+    dtype = getattr(torch, name)
+    made = ModelSettings(dtype=dtype)
+    assert made == ModelSettings(dtype=name) and made.model_dump()["dtype"] == name
+    assert Config.load("demo", {"model": {"dtype": dtype}}).model.dtype == name
+    with LocalEngine.from_pretrained("demo", dtype=dtype, max_model_len=64) as engine:
+        assert engine.runner.model.embed.weight.dtype == dtype
+
+
+def test_a_dtype_that_weights_are_not_held_in_is_refused() -> None:
+    with pytest.raises(SettingsError, match="got 'int8'.*bfloat16"):
+        ModelSettings(dtype=torch.int8)

@@ -17,6 +17,7 @@ import torch
 from lopa_ray.conformance import Case, Verdict, read_cases, replay
 from lopa_ray.conformance.recorded import decode_settings_of
 from lopa_ray.engine.local import LocalEngine
+from lopa_ray.protocol.events import RequestStep
 from support.paths import GOLDEN
 
 
@@ -76,12 +77,14 @@ def test_recorded_block_states(name):
             started = [
                 (case, session)
                 for case in members
-                if not (session := engine.session(case.row["prompt"], decode_settings_of(case))).finished
+                if not (
+                    session := engine.create_session(case.row["prompt"], decode_settings_of(case))
+                ).finished
             ]
-            for index, *event in engine.events([session for _, session in started]):
-                assert len(event) == 2
-                plan, outcome = event
-                row = started[index][0].row
+            for event in engine.events([session for _, session in started]):
+                assert isinstance(event, RequestStep)
+                plan, outcome = event.plan, event.outcome
+                row = started[event.request_id][0].row
                 recorded = row["trace"][outcome.step - 1]
                 states = "".join(_STATES[block.state] for block in outcome.blocks)
                 where = (row["id"], outcome.step)
@@ -91,7 +94,7 @@ def test_recorded_block_states(name):
                     complete = "".join(str(int(block.complete)) for block in outcome.blocks)
                     assert complete == recorded["cp"], where
                 assert (engine.vocabulary.eos_token_id in outcome.canvas) == bool(recorded["e"]), where
-                kept = plan.keep[-1].stop if plan.keep else plan.start
+                kept = plan.to_stage[-1].stop if plan.to_stage else plan.start
                 assert kept == recorded.get("pe", kept), where
                 ends = [block.stop for block in outcome.blocks]
                 cached = [at for at, end in enumerate(ends) if plan.start < end <= kept]

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lopa_ray.config.decoder_settings import (
     BlockDiffusionSettings,
@@ -25,7 +24,7 @@ from lopa_ray.config.decoder_settings import (
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints import byte_automaton
 from lopa_ray.constraints.byte_automaton import ByteAutomaton, plain
-from lopa_ray.constraints.constraint import Constraint, ConstraintState, unpack_choices
+from lopa_ray.constraints.constraint import Constraint, ConstraintState, unpack_bitmask
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.result import length_to_end
 from lopa_ray.decoding.session import DecodeSession
@@ -131,7 +130,9 @@ def test_choices_are_exactly_the_tokens_that_leave_a_way_to_a_good_answer(
         for at, position in enumerate(span):
             if canvas[at] == MASK:
                 expected = {answer[at] for answer in left}
-                allowed = set(np.flatnonzero(unpack_choices(fit.choices(position), VOCABULARY.size)).tolist())
+                allowed = set(
+                    np.flatnonzero(unpack_bitmask(fit.token_bitmask(position), VOCABULARY.size)).tolist()
+                )
                 assert allowed & set(alphabet) == expected
                 assert {token for token in alphabet if fit.fits(position, token)} == expected
                 assert fit.forced(position) == (len(allowed) == 1)
@@ -147,12 +148,12 @@ def test_a_fit_that_was_put_together_is_that_of_the_canvas(data: st.DataObject) 
     fit = ConstraintState(constraint, [], MASK, span, least)
     while fit.possible and MASK in canvas:
         at = data.draw(st.sampled_from([at for at, token in enumerate(canvas) if token == MASK]))
-        allowed = np.flatnonzero(unpack_choices(fit.choices(2 + at), VOCABULARY.size)).tolist()
+        allowed = np.flatnonzero(unpack_bitmask(fit.token_bitmask(2 + at), VOCABULARY.size)).tolist()
         canvas[at] = data.draw(st.sampled_from(allowed))
         fit.put(2 + at, canvas[at])
         fresh = ConstraintState(constraint, canvas, MASK, span, least)
         for position in span:
-            assert fit.choices(position) == fresh.choices(position)
+            assert fit.token_bitmask(position) == fresh.token_bitmask(position)
             assert fit.masked(position) == fresh.masked(position)
 
 
@@ -162,7 +163,7 @@ def test_a_constraint_survives_pickling() -> None:
     for name in ("classes", "table", "accepting"):
         assert (getattr(twin, name) == getattr(constraint, name)).all()
     fits = [ConstraintState(c, [MASK, 3], MASK, range(4), 0) for c in (constraint, twin)]
-    assert fits[0].choices(0) == fits[1].choices(0)
+    assert fits[0].token_bitmask(0) == fits[1].token_bitmask(0)
 
 
 # Soundness
@@ -290,7 +291,7 @@ def test_a_match_that_fills_all_positions_and_cannot_go_on_has_stopped() -> None
 def test_without_a_pattern_plans_say_nothing_of_choices() -> None:
     decode = new_session([1], LopaSettings(max_new_tokens=9), VOCABULARY)
     plan = decode.plan()
-    assert plan.choices == () and all(branch.choices == () for branch in plan.branches)
+    assert plan.token_bitmasks == () and all(branch.bitmask_ids == () for branch in plan.branches)
 
 
 # Refusals

@@ -7,8 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.json_schema import MAX_PATTERNS, schema_regex

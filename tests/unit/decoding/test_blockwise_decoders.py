@@ -48,7 +48,7 @@ BASES: dict[str, tuple[str, LookaheadSettings]] = {
 @cache
 def engine(model: str) -> LocalEngine:
     torch.set_num_threads(1)
-    return LocalEngine.from_pretrained(MODELS / model, max_model_len=96, slots=4)
+    return LocalEngine.from_pretrained(MODELS / model, max_model_len=96, max_num_seqs=4)
 
 
 def decode(model: str, settings: GenerationSettings) -> list[GenerationResult]:
@@ -60,7 +60,7 @@ def test_lookahead_decides_more_per_step(name):
     """Every race that a fork wins adds a token, and a fork that fills a block's last mask needs none."""
     model, settings = BASES[name]
     for plain, ahead in zip(
-        decode(model, settings), decode(model, settings.but(num_branches=4)), strict=True
+        decode(model, settings), decode(model, settings.replace(num_branches=4)), strict=True
     ):
         assert len(ahead.token_ids) == len(plain.token_ids) == 32
         assert ahead.steps < plain.steps
@@ -75,7 +75,7 @@ def test_an_anchor_that_always_wins_is_plain_decoding(name):
     """Forks that are evaluated and lose leave nothing behind: neither in the cache nor in the rule's schedule."""
     model, settings = BASES[name]
     plain = decode(model, settings)
-    losing = decode(model, settings.but(num_branches=4, anchor="win"))
+    losing = decode(model, settings.replace(num_branches=4, anchor="win"))
     assert [r.token_ids for r in losing] == [r.token_ids for r in plain]
     assert [r.steps for r in losing] == [r.steps for r in plain]
     assert sum(r.forwards for r in losing) > sum(r.forwards for r in plain)
@@ -85,7 +85,7 @@ def test_an_anchor_that_always_wins_is_plain_decoding(name):
 def test_fused_stores_give_the_same_tokens_in_fewer_steps(branches):
     apart = BlockDiffusionSettings(num_branches=branches, **WHOLE)
     for one, two in zip(
-        decode("sdar-tiny-3l", apart.but(fuse_store=True)), decode("sdar-tiny-3l", apart), strict=True
+        decode("sdar-tiny-3l", apart.replace(fuse_store=True)), decode("sdar-tiny-3l", apart), strict=True
     ):
         assert one.token_ids == two.token_ids
         stores = sum(step.kept > 0 for step in two.trace)
@@ -125,10 +125,10 @@ def test_the_sampler_is_that_of_the_family():
             other = "llada" if sampler == "dream" else "dream"
             of = [[step.fills for step in r.trace] for r in decode(model, settings)]
             assert of == [
-                [step.fills for step in r.trace] for r in decode(model, settings.but(sampler=sampler))
+                [step.fills for step in r.trace] for r in decode(model, settings.replace(sampler=sampler))
             ]
             assert of != [
-                [step.fills for step in r.trace] for r in decode(model, settings.but(sampler=other))
+                [step.fills for step in r.trace] for r in decode(model, settings.replace(sampler=other))
             ]
 
 
@@ -149,18 +149,18 @@ def test_stop_tokens_end_an_answer_like_eos(kind):
     stop = whole.generated[17]
     of_checkpoint = Vocabulary(VOCABULARY.size, VOCABULARY.mask_token_id, VOCABULARY.eos_token_id, (stop,))
     for settings, vocabulary in (
-        (plain.but(stop_token_ids=(stop,)), VOCABULARY),
+        (plain.replace(stop_token_ids=(stop,)), VOCABULARY),
         (plain, of_checkpoint),
     ):
         session = run(settings, vocabulary)
         assert session.finish_reason == "stop"
         assert session.steps < whole.steps
-        assert run(settings.but(ignore_eos=True), vocabulary).generated == whole.generated
-        late = settings.but(min_tokens=5)
+        assert run(settings.replace(ignore_eos=True), vocabulary).generated == whole.generated
+        late = settings.replace(min_tokens=5)
         assert new_session([1, 2], late, vocabulary).plan().sampling.stop_token_ids == (stop,)
     for never in (VOCABULARY.size, VOCABULARY.mask_token_id, -1):
         with pytest.raises(SettingsError, match=f"stop_token_ids: got {never}"):
-            new_session([1, 2], plain.but(stop_token_ids=(stop, never)), VOCABULARY)
+            new_session([1, 2], plain.replace(stop_token_ids=(stop, never)), VOCABULARY)
 
 
 def test_a_schedule_for_more_than_there_is_costs_nothing():

@@ -29,11 +29,11 @@ def test_a_cache_is_rebuilt_once_per_block(prompt, wanted, model):
         if first or wanted.cache == "none":
             assert (plan.start, len(plan.canvas), plan.cached) == (0, total, ())
             around = {"none": 0, "prefix": plan.scored.start, "dual": total - len(plan.scored)}
-            assert sum(map(len, plan.keep)) == around[wanted.cache]
+            assert sum(map(len, plan.to_stage)) == around[wanted.cache]
         else:
             assert sum(map(len, plan.cached)) + len(plan.canvas) == total
             assert plan.start == plan.scored.start
-            assert not plan.keep
+            assert not plan.to_stage
         if first and wanted.sampler == "dream" and wanted.cache != "none":
             alone = 1 + (wanted.num_branches > 1 and wanted.anchor != "win" and len(plan.scored) == 2)
             assert [position for position, _ in step.outcome.fills] == list(plan.scored[:alone])
@@ -59,13 +59,13 @@ def test_block_diffusion_caches_decided_blocks_alone(prompt, wanted, model):
         kept = [
             token
             for token, p in zip(plan.canvas, range(plan.start, total), strict=False)
-            for span in plan.keep
+            for span in plan.to_stage
             if p in span
         ]
         assert MASK not in kept
-        assert bool(plan.keep) == plan.shared_keep
+        assert bool(plan.to_stage) == plan.stage_shared
         if not wanted.fuse_store:
-            assert not (plan.keep and plan.scored)
+            assert not (plan.to_stage and plan.scored)
             assert len(plan.canvas) <= size or not plan.scored
         assert len({p // size for p in plan.scored}) <= 1
 

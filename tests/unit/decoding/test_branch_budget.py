@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
 from lopa_ray.decoding.branch_budget import AutoBudget, BranchBudget
 from lopa_ray.decoding.decoders import new_session
-from lopa_ray.scheduling.scheduler import Progress, Scheduler
+from lopa_ray.protocol.events import RequestStep
+from lopa_ray.scheduling.scheduler import Scheduler
 from support.fake_model import VOCABULARY, FakeModel
 
 FIXED = LopaSettings(max_new_tokens=24, num_branches=5)
-SHARING = FIXED.but(branch_budget="load")
+SHARING = FIXED.replace(branch_budget="load")
 COUNTS = st.integers(1, 64)
 
 
 @given(COUNTS, COUNTS, COUNTS)
 def test_fixed_is_what_was_asked_for(shared, wanted, in_flight):
-    assert BranchBudget(shared).branches(FIXED.but(num_branches=wanted), in_flight) == wanted
+    assert BranchBudget(shared).branches(FIXED.replace(num_branches=wanted), in_flight) == wanted
 
 
 @given(COUNTS, COUNTS, COUNTS)
 def test_load_shares_and_never_exceeds_what_was_asked_for(shared, wanted, in_flight):
-    budget, settings = BranchBudget(shared), SHARING.but(num_branches=wanted)
+    budget, settings = BranchBudget(shared), SHARING.replace(num_branches=wanted)
     got = budget.branches(settings, in_flight)
     assert 1 <= got <= wanted
     assert got * in_flight <= max(shared, in_flight)
@@ -44,8 +44,8 @@ def branches_per_step(settings: list[LopaSettings], shared: int) -> dict[int, li
         plans = scheduler.plan(2)
         events = scheduler.advance([model.step(plan) for plan in plans]) if plans else scheduler.drain()
         for event in events:
-            assert isinstance(event, Progress)
-            seen[event.request].append(len(event.plan.branches))
+            assert isinstance(event, RequestStep)
+            seen[event.request_id].append(len(event.plan.branches))
     return seen
 
 
@@ -92,7 +92,7 @@ def test_auto_stays_within_bounds(most, races):
 
 
 def test_an_auto_request_decodes_alike_beside_any_others():
-    auto = FIXED.but(num_branches="auto", max_branches=12)
+    auto = FIXED.replace(num_branches="auto", max_branches=12)
     alone = branches_per_step([auto], shared=6)[1]
     assert branches_per_step([auto, SHARING, FIXED], shared=6)[1] == alone
     assert len(set(alone)) > 1
@@ -100,15 +100,15 @@ def test_an_auto_request_decodes_alike_beside_any_others():
 
 
 def test_an_auto_request_shares_too_where_it_is_told_to():
-    auto = FIXED.but(num_branches="auto", max_branches=12)
+    auto = FIXED.replace(num_branches="auto", max_branches=12)
     pinned, sharing = (
-        branches_per_step([each, SHARING], shared=6)[1] for each in (auto, auto.but(branch_budget="load"))
+        branches_per_step([each, SHARING], shared=6)[1] for each in (auto, auto.replace(branch_budget="load"))
     )
     assert max(pinned) > 3 >= max(sharing[1:-1])
 
 
 def test_sure_candidates_need_no_lookahead():
     """Early exit: with `lookahead_below` 0 every candidate is sure enough, so the anchor runs alone."""
-    assert set(branches_per_step([FIXED.but(lookahead_below=0.0)], shared=6)[1]) == {1}
-    some = branches_per_step([FIXED.but(lookahead_below=0.4)], shared=6)[1]
+    assert set(branches_per_step([FIXED.replace(lookahead_below=0.0)], shared=6)[1]) == {1}
+    some = branches_per_step([FIXED.replace(lookahead_below=0.4)], shared=6)[1]
     assert 1 in some[1:] and max(some) > 1

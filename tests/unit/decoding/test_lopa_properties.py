@@ -39,13 +39,13 @@ def test_blocks_are_cached_in_order_and_only_when_decided(prompt, wanted, model)
             assert block.stop - block.start <= max(wanted.block_size, len(prompt))
 
         # What is written now is what the step before left to be cached, on every branch alike.
-        cached = previous.plan.cached + previous.plan.keep if previous else ()
+        cached = previous.plan.cached + previous.plan.to_stage if previous else ()
         assert plan.cached == merge(cached)
         assert plan.start == (plan.cached[0].stop if plan.cached else 0)
         waiting = [b for b in previous.outcome.blocks if b.state == "to_cache"] if previous else [blocks[0]]
-        assert plan.keep == ((range(waiting[0].start, waiting[-1].stop),) if waiting else ())
-        assert plan.shared_keep == (wanted.window_attention == "block_causal")
-        kept = plan.keep[-1].stop if plan.keep else plan.start
+        assert plan.to_stage == ((range(waiting[0].start, waiting[-1].stop),) if waiting else ())
+        assert plan.stage_shared == (wanted.window_attention == "block_causal")
+        kept = plan.to_stage[-1].stop if plan.to_stage else plan.start
         assert MASK not in plan.canvas[: kept - plan.start]
         assert plan.scored.start == kept
         assert all(position >= kept for branch in plan.branches for position, _ in branch.fills)

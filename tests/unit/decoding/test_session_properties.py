@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lopa_ray.config.decoder_settings import (
     DECODER_SETTINGS,
@@ -116,11 +115,11 @@ def test_a_plan_reads_only_what_was_kept(prompt, wanted, model):
         plan = step.plan
         assert plan.step == number
         last = steps[number - 2] if number > 1 else None
-        if last is None or not last.plan.keep:
+        if last is None or not last.plan.to_stage:
             assert plan.commit is None
         else:
-            shared = last.plan.shared_keep
-            assert plan.commit == Commit(number - 1, last.outcome.winner, last.plan.keep, shared)
+            shared = last.plan.stage_shared
+            assert plan.commit == Commit(number - 1, last.outcome.winner, last.plan.to_stage, shared)
             have = merge(have + plan.commit.spans)
         for span in plan.cached:
             assert any(set(span) <= set(other) for other in have)

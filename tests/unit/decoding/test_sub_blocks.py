@@ -23,8 +23,7 @@ from lopa_ray.model.transformer import Transformer
 from support.checkpoints import edit_json, load, logits, refused
 from support.fake_model import VOCABULARY, FakeModel
 from support.paths import MODELS
-from support.sessions import MASK, PROMPTS, any_block_diffusion
-from support.sessions import MODELS as FAKES
+from support.sessions import MASK, MODELS as FAKES, PROMPTS, any_block_diffusion
 
 KeysValues = list[tuple[Tensor, Tensor]]
 """Per layer."""
@@ -134,7 +133,7 @@ class Published:
 @cache
 def engine(model: str) -> LocalEngine:
     torch.set_num_threads(1)
-    return LocalEngine.from_pretrained(MODELS / model, max_model_len=128, slots=4)
+    return LocalEngine.from_pretrained(MODELS / model, max_model_len=128, max_num_seqs=4)
 
 
 LAYOUTS = ["dream-tiny-4l", "dream-tiny-2l-eos", "sdar-tiny-3l"]
@@ -157,7 +156,7 @@ def decode(model: str, wanted: BlockDiffusionSettings) -> list[GenerationResult]
 @pytest.mark.parametrize("threshold", [0.3, 0.9])
 @pytest.mark.parametrize("model", LAYOUTS)
 def test_sub_blocks_decode_as_published(model: str, threshold: float, stored: bool) -> None:
-    wanted = SUB_BLOCKS.but(
+    wanted = SUB_BLOCKS.replace(
         sub_block_cache=stored, confidence_threshold=threshold, ignore_eos=not model.endswith("eos")
     )
     for prompt, result in zip(prompts(model), decode(model, wanted), strict=True):
@@ -172,12 +171,12 @@ def test_the_cache_saves_rows_and_costs_no_fork_its_race(model: str) -> None:
     def rows(result: GenerationResult) -> int:
         return sum(step.branches[0].stop - step.input_start for step in result.trace)
 
-    wanted = SUB_BLOCKS.but(ignore_eos=True)
+    wanted = SUB_BLOCKS.replace(ignore_eos=True)
     for whole, parts in zip(
-        decode(model, wanted), decode(model, wanted.but(sub_block_cache=True)), strict=True
+        decode(model, wanted), decode(model, wanted.replace(sub_block_cache=True)), strict=True
     ):
         assert rows(parts) < rows(whole)
-    ahead = wanted.but(sub_block_cache=True, num_branches=4)
+    ahead = wanted.replace(sub_block_cache=True, num_branches=4)
     won = 0
     for result in decode(model, ahead):
         for step in result.trace:
@@ -204,24 +203,24 @@ def test_a_sub_block_is_filled_before_the_next(prompt, wanted, model):
             before = range(max(block.start, len(prompt)), plan.scored.start)
             assert MASK not in session.generated[before.start - len(prompt) : before.stop - len(prompt)]
             branch = plan.branches[0]
-            if wanted.sub_block_cache and branch.stop - plan.start < len(block) and not plan.keep:
+            if wanted.sub_block_cache and branch.stop - plan.start < len(block) and not plan.to_stage:
                 fed = set(range(plan.start, branch.stop))
                 assert set(plan.scored) <= fed
                 assert {p for span in plan.cached for p in span} == set(range(block.stop)) - fed
                 assert branch.segments == ((branch.stop, block.stop),)
-        if plan.keep:
-            assert plan.shared_keep and len(plan.branches) == 1
+        if plan.to_stage:
+            assert plan.stage_shared and len(plan.branches) == 1
         session.advance(model.reports(plan))
 
 
 def test_a_call_on_the_whole_block_is_made_while_the_first_position_is_masked():
     """The row that decides it is not in the sub-block."""
-    wanted = SUB_BLOCKS.but(sub_block_cache=True, remasking="sequential", ignore_eos=True)
+    wanted = SUB_BLOCKS.replace(sub_block_cache=True, remasking="sequential", ignore_eos=True)
     session = new_session([1, 2], wanted, replace(VOCABULARY, shifted=True))
     model, calls = FakeModel(), []
     while not session.finished and len(calls) < 15:
         plan = session.plan()
-        calls.append((plan.start, len(plan.canvas), bool(plan.keep)))
+        calls.append((plan.start, len(plan.canvas), bool(plan.to_stage)))
         session.advance(model.reports(plan))
     first = [(0, 16, True), (0, 4, False)]
     others = [call for start in (4, 8, 12) for call in [(0, 16, True), *[(start, 4, False)] * 3]]

@@ -22,7 +22,8 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.base import Prompt
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.errors import CapacityError, LopaError, PromptError, RequestCancelledError
+from lopa_ray.errors import CapacityError, LopaError, PromptError
+from lopa_ray.protocol.events import RequestStep
 from support.paths import MODELS
 
 EOS, MASK = 126, 127
@@ -31,7 +32,7 @@ FAST = LopaSettings(max_new_tokens=16, block_size=8, num_branches=3, confidence_
 
 def make(name: str = "dream-tiny-2l", **model: Any) -> LocalEngine:
     torch.set_num_threads(1)
-    return LocalEngine.from_pretrained(MODELS / name, **{"slots": 3, "max_model_len": 96, **model})
+    return LocalEngine.from_pretrained(MODELS / name, **{"max_num_seqs": 3, "max_model_len": 96, **model})
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def test_batched_is_alone(engine, seed):
     requests = [
         ([draw.randrange(120) for _ in range(draw.randint(1, 30))], any_settings(draw)) for _ in range(8)
     ]
-    sessions = [engine.session(prompt, settings) for prompt, settings in requests]
+    sessions = [engine.create_session(prompt, settings) for prompt, settings in requests]
     results = dict(engine.run(sessions, trace=True))
     assert sorted(results) == list(range(8))
     for index, (prompt, settings) in enumerate(requests):
@@ -130,7 +131,7 @@ def test_a_list_gives_a_list_and_one_prompt_one_result(engine):
 
 def test_the_configuration_has_the_default_settings():
     config = Config.parse({"model": {"path": str(MODELS / "dream-tiny-2l"), "max_model_len": 64}})
-    config = config.but(decode=D2FSettings(max_new_tokens=5))
+    config = config.replace(decode=D2FSettings(max_new_tokens=5))
     with LocalEngine.from_config(config) as engine:
         assert engine.generate([1]).token_ids == engine.generate([1], D2FSettings(max_new_tokens=5)).token_ids
 
@@ -145,16 +146,16 @@ def test_steps_are_reported_as_they_happen(engine):
 
 
 def test_nothing_to_generate(engine):
-    result = engine.generate([1, 2], FAST.but(max_new_tokens=0))
+    result = engine.generate([1, 2], FAST.replace(max_new_tokens=0))
     assert (result.token_ids, result.steps, result.finish_reason, result.tpf) == ([], 0, "length", 0.0)
-    mixed = [engine.session([1, 2], FAST.but(max_new_tokens=n)) for n in (0, 4, 0)]
+    mixed = [engine.create_session([1, 2], FAST.replace(max_new_tokens=n)) for n in (0, 4, 0)]
     results = dict(engine.run(mixed))
     assert [results[i].steps > 0 for i in range(3)] == [False, True, False]
 
 
 def test_eos_ends_a_request_unless_told_otherwise(engine):
     base = LopaSettings(max_new_tokens=48, block_size=8, num_branches=3, confidence_threshold=0.3)
-    whole = base.but(stop_at_eos=False)
+    whole = base.replace(stop_at_eos=False)
     stopped = 0
     for first in range(20):
         prompt = [first, 3]
@@ -167,23 +168,24 @@ def test_eos_ends_a_request_unless_told_otherwise(engine):
         assert result.token_ids == full.token_ids[: result.tokens]
         assert result.token_ids.index(EOS) == len(result.token_ids) - 1
         assert result.steps <= full.steps
-        late = engine.generate(prompt, base.but(min_tokens=20))
+        late = engine.generate(prompt, base.replace(min_tokens=20))
         assert EOS not in late.token_ids[:20]
         assert len(late.token_ids) >= 20
-        ignoring = engine.generate(prompt, base.but(ignore_eos=True))
+        ignoring = engine.generate(prompt, base.replace(ignore_eos=True))
         assert len(ignoring.token_ids) == ignoring.tokens == 48
         assert ignoring.finish_reason == "length"
     assert stopped > 3
 
 
 def test_seeds(engine):
-    drawn = FAST.but(temperature=1.5)
+    drawn = FAST.replace(temperature=1.5)
     results = {
-        seed: [engine.generate([1, 2], drawn.but(seed=seed)).token_ids for _ in range(2)] for seed in range(4)
+        seed: [engine.generate([1, 2], drawn.replace(seed=seed)).token_ids for _ in range(2)]
+        for seed in range(4)
     }
     assert all(first == again for first, again in results.values())
     assert len({tuple(first) for first, _ in results.values()}) > 1
-    cold = [engine.generate([1, 2], FAST.but(seed=seed)).token_ids for seed in range(3)]
+    cold = [engine.generate([1, 2], FAST.replace(seed=seed)).token_ids for seed in range(3)]
     assert cold[0] == cold[1] == cold[2]
 
 
@@ -217,7 +219,7 @@ def test_a_wrong_prompt_among_others_runs_nothing(engine):
 
 
 def test_an_abandoned_iterator_leaves_nothing(engine):
-    sessions = [engine.session([n], FAST) for n in range(5)]
+    sessions = [engine.create_session([n], FAST) for n in range(5)]
     events = engine.events(sessions)
     next(events)
     events.close()
@@ -226,14 +228,14 @@ def test_an_abandoned_iterator_leaves_nothing(engine):
 
 def test_an_iterator_that_is_kept_open_disturbs_nobody(engine):
     """As an exception's traceback keeps it; both calls get all of their own events."""
-    kept = engine.run([engine.session([n], FAST.but(max_new_tokens=8 + n)) for n in range(5)])
+    kept = engine.run([engine.create_session([n], FAST.replace(max_new_tokens=8 + n)) for n in range(5)])
     first = next(kept)
     between = engine.generate([[1, 2], [3]], FAST)
     rest = dict(kept) | dict([first])
     again = engine.generate([[1, 2], [3]], FAST)
     assert [r.token_ids for r in between] == [r.token_ids for r in again]
     for n in range(5):
-        assert rest[n].token_ids == engine.generate([n], FAST.but(max_new_tokens=8 + n)).token_ids
+        assert rest[n].token_ids == engine.generate([n], FAST.replace(max_new_tokens=8 + n)).token_ids
 
 
 def test_an_error_in_a_callback_leaves_the_engine_usable(engine):
@@ -247,22 +249,22 @@ def test_an_error_in_a_callback_leaves_the_engine_usable(engine):
 
 
 def test_closing_one_iterator_spares_the_other(engine):
-    kept = engine.events([engine.session([1, 2], FAST)])
+    kept = engine.events([engine.create_session([1, 2], FAST)])
     next(kept)
-    dropped = engine.events([engine.session([3], FAST)])
+    dropped = engine.events([engine.create_session([3], FAST)])
     next(dropped)
     dropped.close()
     finish_reasons = []
     for event in kept:
-        assert not isinstance(event[1], RequestCancelledError)
-        finish_reasons.append(event[2].finish_reason)
+        assert isinstance(event, RequestStep)
+        finish_reasons.append(event.outcome.finish_reason)
     assert finish_reasons[-1] is not None
 
 
 def test_a_finished_session_among_others_is_refused_and_leaves_nothing(engine):
-    done = new_session([1], FAST.but(max_new_tokens=0), engine.vocabulary)
+    done = new_session([1], FAST.replace(max_new_tokens=0), engine.vocabulary)
     with pytest.raises(LopaError, match="finished"):
-        list(engine.events([engine.session([1], FAST), done]))
+        list(engine.events([engine.create_session([1], FAST), done]))
 
 
 def test_a_step_that_fails_leaves_the_engine_usable(engine):
@@ -275,7 +277,7 @@ def test_a_step_that_fails_leaves_the_engine_usable(engine):
 def test_low_precision_decodes(dtype):
     with make(dtype=dtype) as engine:
         for settings in (FAST, FastDllmSettings(max_new_tokens=16, block_size=8)):
-            assert len(engine.generate([1, 2, 3], settings.but(ignore_eos=True)).token_ids) == 16
+            assert len(engine.generate([1, 2, 3], settings.replace(ignore_eos=True)).token_ids) == 16
 
 
 def test_broken_weights_are_an_error_and_no_tokens():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from typing import Any
 
 import pytest
@@ -72,7 +71,7 @@ def keeps(settings: GenerationSettings, text: str) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_keep_to_what_was_asked(engine: LocalEngine, kind: str) -> None:
-    wanted = [settings.but(**KINDS[kind]) for settings in DECODERS.values()]
+    wanted = [settings.replace(**KINDS[kind]) for settings in DECODERS.values()]
     for settings, result in zip(
         wanted, (engine.generate(PROMPT, settings) for settings in wanted), strict=True
     ):
@@ -82,9 +81,9 @@ def test_answers_keep_to_what_was_asked(engine: LocalEngine, kind: str) -> None:
 
 
 def test_company_changes_no_bit(engine: LocalEngine) -> None:
-    wanted = [s.but(**KINDS[kind]) for s in DECODERS.values() for kind in ("regex", "json")]
+    wanted = [s.replace(**KINDS[kind]) for s in DECODERS.values() for kind in ("regex", "json")]
     wanted += list(DECODERS.values())  # no constraint
-    together = dict(engine.run([engine.session(PROMPT, settings) for settings in wanted], trace=True))
+    together = dict(engine.run([engine.create_session(PROMPT, settings) for settings in wanted], trace=True))
     for index, settings in enumerate(wanted):
         alone, result = engine.generate(PROMPT, settings, trace=True), together[index]
         assert isinstance(result, GenerationResult)
@@ -103,20 +102,14 @@ def test_a_probability_is_what_the_model_gave_the_token(engine: LocalEngine) -> 
 
 def test_what_stays_the_same_is_made_once(engine: LocalEngine) -> None:
     settings = D2FSettings(max_new_tokens=48, guided_choice=["a", "b"])
-    first, second = engine.session(PROMPT, settings), engine.session(PROMPT, settings.but(max_new_tokens=9))
+    first, second = (
+        engine.create_session(PROMPT, settings),
+        engine.create_session(PROMPT, settings.replace(max_new_tokens=9)),
+    )
     assert first.constraint is second.constraint
 
 
 def test_a_model_without_a_tokenizer_cannot_keep_to_text() -> None:
     bare = LocalEngine.from_pretrained(MODEL)
     with pytest.raises(SettingsError, match="no tokenizer"):
-        bare.session([1, 2], D2FSettings(max_new_tokens=9, guided_choice=["a"]))
-
-
-def test_no_library_is_needed_where_nothing_is_asked(
-    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "outlines_core", None)
-    assert engine.generate(PROMPT, D2FSettings(max_new_tokens=9)).token_ids
-    with pytest.raises(SettingsError, match=r"lopa-ray\[serve\]"):
-        engine.session(PROMPT, D2FSettings(max_new_tokens=9, guided_choice=["new"]))
+        bare.create_session([1, 2], D2FSettings(max_new_tokens=9, guided_choice=["a"]))

@@ -75,7 +75,7 @@ def test_the_setting_reaches_the_forward(monkeypatch) -> None:
     monkeypatch.setitem(attention_kernels.KERNELS, "flex", counted)
     settings = LopaSettings(num_branches=2, max_new_tokens=8)
     one, other = (
-        LocalEngine.from_pretrained("demo", attention=name, slots=1).generate([5, 6, 7], settings)
+        LocalEngine.from_pretrained("demo", attention=name, max_num_seqs=1).generate([5, 6, 7], settings)
         for name in ("sdpa", "flex")
     )
     assert one.token_ids == other.token_ids

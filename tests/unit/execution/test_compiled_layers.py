@@ -31,7 +31,9 @@ def _anew() -> None:
 def test_the_same_graphs_serve_all_layers_and_any_number_of_rows(
     quantization: Quantization, name: str, backend: str
 ) -> None:
-    plain, compiled = (BranchRunner(tiny(name, quantization), slots=1, max_model_len=96) for _ in range(2))
+    plain, compiled = (
+        BranchRunner(tiny(name, quantization), max_num_seqs=1, max_model_len=96) for _ in range(2)
+    )
     compiled.model.compile_layers(backend)
     # 48 rows first: dims that are equal in the first call are taken to be so in all.
     for ids in (IDS * 5, IDS, IDS * 3, IDS * 10):
@@ -51,7 +53,7 @@ def test_the_setting_has_the_layers_compiled_before_the_first_step(
     compile_them: bool, quantization: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(DEVICES, "cpu", replace(DEVICES["cpu"], compiler="eager"))
-    changes = {"model": {"compile": compile_them, "slots": 1, "quantization": quantization}}
+    changes = {"model": {"compile": compile_them, "max_num_seqs": 1, "quantization": quantization}}
     runner = load_runner(Config.load("demo", changes), None)
     made = counters["stats"]["unique_graphs"]
     assert (made > 0) is compile_them

@@ -10,7 +10,7 @@ import torch
 from lopa_ray.errors import CapacityError, ProtocolError
 from lopa_ray.execution.kv_cache import KVCache, SlotChecksum, merge
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.protocol.plan import Branch, Commit, Plan, StepPlan, Work
+from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, StepPlan
 from support.in_process_group import tiny
 
 MODEL = tiny()
@@ -121,13 +121,13 @@ def plan(**changes: object) -> Plan:
         branches=(Branch(((4, 4),)),),
         cached=(),
         scored=range(2, 4),
-        keep=(range(0, 2),),
+        to_stage=(range(0, 2),),
     )
     return replace(made, **changes)
 
 
 def step(runner: BranchRunner, made: Plan, request: int = 1, source: int | None = None) -> None:
-    runner.step(StepPlan(0, made.step, (Work(request, 0, made, (0,), source),)))
+    runner.step(StepPlan(0, made.step, (ScheduledRequest(request, 0, made, (0,), source),)))
 
 
 SECOND = plan(
@@ -135,14 +135,14 @@ SECOND = plan(
     start=2,
     canvas=(127, 127),
     cached=(range(0, 2),),
-    keep=(),
+    to_stage=(),
     commit=Commit(1, 0, (range(0, 2),), shared=False),
 )
 
 
 @pytest.fixture
 def runner() -> BranchRunner:
-    return BranchRunner(MODEL, slots=1, max_model_len=10)
+    return BranchRunner(MODEL, max_num_seqs=1, max_model_len=10)
 
 
 def test_a_commit_needs_something_staged(runner):
@@ -168,8 +168,8 @@ def test_a_commit_is_carried_out_once(runner):
 def test_a_worker_without_the_winner_hands_out_no_stray_memory(runner):
     step(runner, plan())
     lost = replace(SECOND, commit=Commit(1, 1, (range(0, 2),), shared=False))
-    assert runner.payload(Work(1, 0, lost, (0,), source=0)).isnan().all()
-    staged = runner.payload(Work(1, 0, SECOND, (0,), source=0))
+    assert runner.payload(ScheduledRequest(1, 0, lost, (0,), source=0)).isnan().all()
+    staged = runner.payload(ScheduledRequest(1, 0, SECOND, (0,), source=0))
     assert not staged.isnan().any()
 
 
@@ -195,8 +195,8 @@ def test_logits_behind_kept_spans_equal_those_of_one_forward(runner):
     """Block-causal, so that what is cached does not see what follows."""
     ids = [3, 5, 8, 13, 21, 34]
     whole = runner.logits(ids, segments=((2, 2), (4, 4), (6, 6)))
-    runner.logits(ids[:2], keep=(range(0, 2),))
-    runner.logits(ids[2:4], start=2, keep=(range(2, 4),))
+    runner.logits(ids[:2], to_stage=(range(0, 2),))
+    runner.logits(ids[2:4], start=2, to_stage=(range(2, 4),))
     last = runner.logits(ids[4:], start=4)
     assert whole.shape == (6, CONFIG.vocab_size)
     torch.testing.assert_close(last, whole[4:], atol=1e-4, rtol=0)

@@ -146,7 +146,7 @@ def test_auto_takes_it_where_it_works(fake: FakeNpu, caplog: pytest.LogCaptureFi
 def test_a_whole_decode_on_the_stand_in(fake: FakeNpu, caplog: pytest.LogCaptureFixture) -> None:
     """All that the device brings along, graph mode too, and one warning at start-up."""
     settings = LopaSettings(num_branches=3, max_new_tokens=24, window_attention="block_causal", block_size=8)
-    options = {"dtype": "bfloat16", "slots": 1, "max_model_len": 64}
+    options = {"dtype": "bfloat16", "max_num_seqs": 1, "max_model_len": 64}
     plain = LocalEngine.from_pretrained(MODELS / "dream-tiny-2l", **options)
     engine = LocalEngine.from_pretrained(MODELS / "dream-tiny-2l", device="npu", compile=True, **options)
     found = engine.generate([5, 6, 7], settings)

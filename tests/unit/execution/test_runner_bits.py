@@ -19,7 +19,7 @@ from lopa_ray.execution.lm_head import padded_rows
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
-from lopa_ray.scheduling.scheduler import Failure
+from lopa_ray.protocol.events import RequestFailure
 from support.in_process_group import Bits, WorkerGroup, bits, decode_alone, tiny
 
 SHAPES = {
@@ -104,17 +104,17 @@ def compare(name: str, seed: int, requests: int = 5) -> int:
     """Random requests through a random group, each compared with itself alone; returns reports compared."""
     draw, model = random.Random(seed), model_of(name)
     wanted: list[tuple[list[list[Bits]], list[int]]] = []
-    group = WorkerGroup(model, draw.choice([1, 2, 3]), slots=draw.choice([1, 3, 5]), max_model_len=95)
+    group = WorkerGroup(model, draw.choice([1, 2, 3]), max_num_seqs=draw.choice([1, 3, 5]), max_model_len=95)
     todo = any_requests(draw, model, requests)
     for prompt, settings in todo:
-        session = group.session(prompt, settings)
+        session = group.create_session(prompt, settings)
         wanted.append((decode_alone(model, session), session.generated))
     numbers: dict[int, int] = {}
     compared = 0
     while todo or group.scheduler.busy:
         while todo and (draw.random() < 0.5 or not group.scheduler.busy):
             number = requests - len(todo)
-            numbers[group.scheduler.submit(group.session(*todo.pop(0)))] = number
+            numbers[group.scheduler.submit(group.create_session(*todo.pop(0)))] = number
         plans = group.scheduler.plan(len(group.runners))
         reports = group.evaluate(plans)
         for step_report in reports:
@@ -123,9 +123,9 @@ def compare(name: str, seed: int, requests: int = 5) -> int:
                 assert bits(report) == expected, (name, seed, numbers[request], report.step, report.branch)
                 compared += 1
         for event in group.scheduler.advance(reports):
-            assert not isinstance(event, Failure)
+            assert not isinstance(event, RequestFailure)
             if event.outcome.finish_reason:
-                assert list(event.outcome.canvas) == wanted[numbers[event.request]][1]
+                assert list(event.outcome.canvas) == wanted[numbers[event.request_id]][1]
         first, *others = group.checksums()
         assert all(other == first for other in others)
     return compared
@@ -144,7 +144,7 @@ def test_scores_have_the_same_bits_with_two_threads(name):
     """Short: two threads that wait for a busy core are slow."""
     model = model_of(name)
     settings = LopaSettings(max_new_tokens=6, block_size=2, num_branches=2, confidence_threshold=0.5)
-    runner = BranchRunner(model, slots=1, max_model_len=16)
+    runner = BranchRunner(model, max_num_seqs=1, max_model_len=16)
     one = decode_alone(model, new_session([5, 6, 7], settings, runner.vocabulary))
     torch.set_num_threads(2)
     assert decode_alone(model, new_session([5, 6, 7], settings, runner.vocabulary)) == one
@@ -161,7 +161,7 @@ def test_rows_are_padded(rows):
 def test_rows_of_the_head_do_not_depend_on_their_number():
     for name in ("dream-tiny-2l", *SHAPES):
         model = model_of(name)
-        runner = BranchRunner(model, slots=1, max_model_len=8)
+        runner = BranchRunner(model, max_num_seqs=1, max_model_len=8)
         hidden = torch.randn(70, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
         whole = runner._head.logits(hidden)
         for start, stop in ((0, 1), (3, 5), (20, 29), (1, 70)):
@@ -191,7 +191,7 @@ def test_single_phase_workers_agree_bit_for_bit_even_without_a_branch():
                 window_attention="block_causal",
                 confidence_threshold=0.3,
             )
-            group.scheduler.submit(group.session([1, 2, 3, 4, 5], settings))
+            group.scheduler.submit(group.create_session([1, 2, 3, 4, 5], settings))
             lengths = set()
             while group.scheduler.busy:
                 group.step()

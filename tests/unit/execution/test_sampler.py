@@ -13,7 +13,7 @@ from lopa_ray.execution import sampler
 from lopa_ray.execution.sampler import Scores
 from lopa_ray.execution.vocab_parallel import VocabularyAxis
 from lopa_ray.protocol.keyed_random import keyed_uniform
-from lopa_ray.protocol.plan import Sampling
+from lopa_ray.protocol.plan import SamplingParams
 
 VOCAB, MASK, EOS = 40, 39, 38
 BANNED = torch.zeros(VOCAB, dtype=torch.bool)
@@ -29,7 +29,7 @@ def score_rows(
     logits: Tensor,
     positions: list[int],
     step: int,
-    sampling: Sampling,
+    sampling: SamplingParams,
     banned: Tensor,
     eos: int,
     choices: Tensor | None = None,
@@ -39,7 +39,7 @@ def score_rows(
     return sampler.score_rows(logits, positions, step, sampling, banned, eos, choices, axis)
 
 
-def score(logits: Tensor, sampling: Sampling, step: int = 1, first: int = 0) -> Scores:
+def score(logits: Tensor, sampling: SamplingParams, step: int = 1, first: int = 0) -> Scores:
     positions = list(range(first, first + len(logits)))
     return score_rows(logits, positions, step, sampling, BANNED, EOS)
 
@@ -68,7 +68,7 @@ FILTERS = [(None, None), (0.8, None), (1.0, None), (None, 5), (0.9, 3), (0.3, 20
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_scores_follow_their_formulas(top_p, top_k, ranking, temperature):
     logits = rows(30)
-    found = score(logits, Sampling(temperature, top_p, top_k, seed=3, ranking=ranking))
+    found = score(logits, SamplingParams(temperature, top_p, top_k, seed=3, ranking=ranking))
     nucleus_held_one = 0
     for row, token, probability, value in zip(
         logits, found.tokens.tolist(), found.probabilities.tolist(), found.scores.tolist(), strict=True
@@ -93,16 +93,16 @@ def test_scores_follow_their_formulas(top_p, top_k, ranking, temperature):
 
 def test_confidences_may_have_a_temperature_of_their_own():
     logits = rows(20)
-    plain = score(logits, Sampling())
-    shaped = score(logits, Sampling(confidence_temperature=0.5))
+    plain = score(logits, SamplingParams())
+    shaped = score(logits, SamplingParams(confidence_temperature=0.5))
     assert torch.equal(shaped.tokens, plain.tokens)
     expected = [
         reference(row, None, None, 0.5)[t] for row, t in zip(logits, plain.tokens.tolist(), strict=True)
     ]
     assert shaped.probabilities.tolist() == pytest.approx(expected, abs=1e-6)
 
-    drawn = score(logits, Sampling(2.0, seed=5))
-    model = score(logits, Sampling(2.0, seed=5, confidence_temperature=1.0))
+    drawn = score(logits, SamplingParams(2.0, seed=5))
+    model = score(logits, SamplingParams(2.0, seed=5, confidence_temperature=1.0))
     assert torch.equal(model.tokens, drawn.tokens)
     assert (drawn.tokens != plain.tokens).any()
     expected = [
@@ -117,23 +117,23 @@ def test_top_k_may_come_before_top_p():
         (False, 0.4 / 0.9),
         (True, 0.4 / 0.7),
     ):  # 0.4 + 0.3 of the best three is above 0.75
-        found = score(logits, Sampling(top_p=0.75, top_k=3, top_k_first=k_first))
+        found = score(logits, SamplingParams(top_p=0.75, top_k=3, top_k_first=k_first))
         assert found.probabilities.item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_precision_decides_between_what_is_nearly_equal():
     logits = torch.zeros(2, VOCAB)
     logits[:, 0] = torch.tensor([30.0, 31.0])
-    found = {p: score(logits, Sampling(precision=p)) for p in ("float16", "float32", "float64")}
+    found = {p: score(logits, SamplingParams(precision=p)) for p in ("float16", "float32", "float64")}
     first, second = found["float32"].scores.tolist()
     assert first == second == 1.0
     first, second = found["float64"].scores.tolist()
     assert first < second < 1.0
     near = torch.zeros(2, VOCAB)
     near[:, 0] = torch.tensor([5.0, 5.0005])
-    assert len(set(score(near, Sampling()).scores.tolist())) == 2
-    assert len(set(score(near, Sampling(precision="float16")).scores.tolist())) == 1
-    plain, half = score(near, Sampling()), score(near, Sampling(precision="float16"))
+    assert len(set(score(near, SamplingParams()).scores.tolist())) == 2
+    assert len(set(score(near, SamplingParams(precision="float16")).scores.tolist())) == 1
+    plain, half = score(near, SamplingParams()), score(near, SamplingParams(precision="float16"))
     assert torch.equal(plain.logprobs, half.logprobs)
 
 
@@ -141,12 +141,14 @@ def test_no_token_that_ends_the_answer_comes_early():
     logits = rows(8)
     logits[:, EOS] = 50.0
     logits[:, 7] = 49.0
-    found = score(logits, Sampling(no_eos_before=4, stop_token_ids=(7,)))
+    found = score(logits, SamplingParams(no_eos_before=4, stop_token_ids=(7,)))
     assert not {7, EOS} & set(found.tokens[:4].tolist())
     assert found.tokens[4:].tolist() == [EOS] * 4
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.01), Sampling(1.0), Sampling(5.0, top_k=2)])
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(), SamplingParams(0.01), SamplingParams(1.0), SamplingParams(5.0, top_k=2)]
+)
 @pytest.mark.parametrize("lead", [0.0, 5.0, 50.0, 1e4])
 def test_forbidden_tokens_keep_their_probability_and_are_never_chosen(sampling, lead):
     """Whatever lead the mask and padding have, however low the temperature."""
@@ -172,7 +174,7 @@ def test_a_nucleus_of_forbidden_tokens_alone(temperature, ranking):
     logits = rows(16)
     logits[:, MASK] = 30.0
     for top_p, top_k in ((0.5, None), (None, 1)):
-        found = score(logits, Sampling(temperature, top_p, top_k, ranking=ranking))
+        found = score(logits, SamplingParams(temperature, top_p, top_k, ranking=ranking))
         assert not BANNED[found.tokens].any()
         assert found.probabilities.tolist() == found.scores.tolist() == [0.0] * 16
         if temperature == 0:
@@ -183,7 +185,7 @@ def test_a_nucleus_of_forbidden_tokens_alone(temperature, ranking):
 def test_eos_waits_for_min_tokens(temperature):
     logits = rows(20)
     logits[:, EOS] = 100.0
-    found = score(logits, Sampling(temperature, no_eos_before=12), first=5)
+    found = score(logits, SamplingParams(temperature, no_eos_before=12), first=5)
     assert (found.tokens == EOS).tolist() == [False] * 7 + [True] * 13
     assert not BANNED[found.tokens].any()
     assert found.probabilities[7:].tolist() == [1.0] * 13
@@ -192,8 +194,8 @@ def test_eos_waits_for_min_tokens(temperature):
 @pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-10, 1e-5])
 def test_tiny_temperatures_choose_the_most_likely(temperature):
     logits = rows(16)
-    found = score(logits, Sampling(temperature))
-    assert found.tokens.tolist() == score(logits, Sampling()).tokens.tolist()
+    found = score(logits, SamplingParams(temperature))
+    assert found.tokens.tolist() == score(logits, SamplingParams()).tokens.tolist()
     assert found.probabilities.isfinite().all()
 
 
@@ -202,13 +204,13 @@ def test_tiny_temperatures_choose_the_most_likely(temperature):
 
 def test_a_draw_depends_on_seed_step_and_position_alone():
     logits = rows(1, scale=0.5).expand(24, VOCAB)
-    sampling = Sampling(1.0, seed=5)
+    sampling = SamplingParams(1.0, seed=5)
     whole = score(logits, sampling, step=4, first=100).tokens
     for picked in ([3], [20, 4], list(range(23, -1, -1))):
         part = score_rows(logits[picked], [100 + i for i in picked], 4, sampling, BANNED, EOS)
         assert part.tokens.tolist() == whole[picked].tolist()
     assert score(logits, sampling, step=5, first=100).tokens.tolist() != whole.tolist()
-    assert score(logits, Sampling(1.0, seed=6), step=4, first=100).tokens.tolist() != whole.tolist()
+    assert score(logits, SamplingParams(1.0, seed=6), step=4, first=100).tokens.tolist() != whole.tolist()
     assert score(logits, sampling, step=4, first=101).tokens[:-1].tolist() == whole[1:].tolist()
     assert len(set(whole.tolist())) > 5
 
@@ -220,7 +222,10 @@ def test_draws_follow_the_distribution():
     p = p / p.sum()
     for steps in (range(1, 2), range(1, n + 1, n // 4)):  # over positions, and over steps
         tokens = torch.cat(
-            [score(logits.expand(n // len(steps), VOCAB), Sampling(1.0), step=step).tokens for step in steps]
+            [
+                score(logits.expand(n // len(steps), VOCAB), SamplingParams(1.0), step=step).tokens
+                for step in steps
+            ]
         )
         seen = torch.bincount(tokens, minlength=VOCAB) / len(tokens)
         # Four standard deviations.
@@ -246,10 +251,10 @@ def test_keyed_numbers_are_uniform_and_independent():
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(top_logprobs=3),
-        Sampling(ranking="margin", top_p=0.9),
-        Sampling(ranking="neg_entropy", top_k=5, top_logprobs=1),
-        Sampling(0.8, 0.95, 10, seed=2, ranking="neg_entropy"),
+        SamplingParams(top_logprobs=3),
+        SamplingParams(ranking="margin", top_p=0.9),
+        SamplingParams(ranking="neg_entropy", top_k=5, top_logprobs=1),
+        SamplingParams(0.8, 0.95, 10, seed=2, ranking="neg_entropy"),
     ],
 )
 def test_a_row_has_the_same_bits_alone_and_among_others(sampling):
@@ -267,7 +272,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others(sampling):
 def test_top_logprobs_are_of_the_plain_softmax():
     logits = rows(10)
     logits[:, MASK] = 20.0
-    found = score(logits, Sampling(0.5, 0.5, 2, top_logprobs=4))
+    found = score(logits, SamplingParams(0.5, 0.5, 2, top_logprobs=4))
     expected, tokens = logits.log_softmax(-1).topk(4)
     assert found.top_tokens.tolist() == tokens.tolist()
     torch.testing.assert_close(found.top_logprobs, expected)
@@ -278,7 +283,7 @@ def test_top_logprobs_are_of_the_plain_softmax():
 
 def test_low_precision_logits_are_scored_in_fp32():
     logits = rows(10).bfloat16()
-    for sampling in (Sampling(), Sampling(0.7, ranking="neg_entropy")):
+    for sampling in (SamplingParams(), SamplingParams(0.7, ranking="neg_entropy")):
         low, high = score(logits, sampling), score(logits.float(), sampling)
         assert low.probabilities.dtype == torch.float32
         assert torch.equal(low.probabilities, high.probabilities)
@@ -288,13 +293,13 @@ def test_low_precision_logits_are_scored_in_fp32():
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(),
-        Sampling(temperature=0.7, top_p=0.8, seed=3),
-        Sampling(top_k=2, ranking="margin"),
-        Sampling(ranking="neg_entropy"),
+        SamplingParams(),
+        SamplingParams(temperature=0.7, top_p=0.8, seed=3),
+        SamplingParams(top_k=2, ranking="margin"),
+        SamplingParams(ranking="neg_entropy"),
     ],
 )
-def test_choices_change_the_token_and_no_probability(sampling: Sampling) -> None:
+def test_choices_change_the_token_and_no_probability(sampling: SamplingParams) -> None:
     logits = rows(24)
     choices = torch.rand(24, VOCAB, generator=torch.Generator().manual_seed(1)) < 0.2
     choices[:, 5] = True
@@ -315,7 +320,7 @@ def test_sure_of_what_is_ruled_out_is_not_sure_of_what_is_left() -> None:
     logits, choices = torch.zeros(1, VOCAB), torch.ones(1, VOCAB, dtype=torch.bool)
     logits[0, 1], choices[0, 1] = 30.0, False
     for ranking in ("probability", "margin", "neg_entropy"):
-        sampling = Sampling(ranking=ranking)
+        sampling = SamplingParams(ranking=ranking)
         free = score_rows(logits, [0], 1, sampling, BANNED, EOS)
         bound = score_rows(logits, [0], 1, sampling, BANNED, EOS, choices)
         assert bound.scores[0] < free.scores[0] - 0.9

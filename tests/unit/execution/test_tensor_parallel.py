@@ -74,12 +74,12 @@ def logits_of(whole: Transformer, size: int) -> tuple[Tensor, Tensor]:
     """Of the model as a whole, and in shards: of a span that is cached, and one behind it."""
     ids = torch.randint(0, 100, (60,), generator=torch.Generator().manual_seed(1)).tolist()
     runners = (
-        BranchRunner(whole, slots=1, max_model_len=64),
-        ShardedRunner(whole, size, slots=1, max_model_len=64),
+        BranchRunner(whole, max_num_seqs=1, max_model_len=64),
+        ShardedRunner(whole, size, max_num_seqs=1, max_model_len=64),
     )
     found = []
     for runner in runners:
-        first = runner.logits(ids[:40], keep=(range(40),))
+        first = runner.logits(ids[:40], to_stage=(range(40),))
         found.append(torch.cat((first, runner.logits(ids[40:], start=40))))
     return found[0], found[1]
 
@@ -102,7 +102,9 @@ def test_int8_has_the_bits_of_one_process(name: str) -> None:
 
 def test_graphs_end_where_shards_talk_to_each_other() -> None:
     torch._dynamo.reset()
-    plain, compiled = (ShardedRunner(tiny("sdar-tiny-3l"), 2, slots=1, max_model_len=64) for _ in range(2))
+    plain, compiled = (
+        ShardedRunner(tiny("sdar-tiny-3l"), 2, max_num_seqs=1, max_model_len=64) for _ in range(2)
+    )
     for runner in compiled.runners:
         runner.model.compile_layers("eager")
     for ids in (list(range(48)), list(range(16))):
@@ -110,8 +112,8 @@ def test_graphs_end_where_shards_talk_to_each_other() -> None:
 
 
 def test_bits_do_not_depend_on_the_batch() -> None:
-    config = Config.parse({"model": {"max_model_len": 96, "slots": 4}})
-    runner = ShardedRunner(odd_model(), 3, slots=4, max_model_len=96)
+    config = Config.parse({"model": {"max_model_len": 96, "max_num_seqs": 4}})
+    runner = ShardedRunner(odd_model(), 3, max_num_seqs=4, max_model_len=96)
     engine = LocalEngine(config, runner, None)  # type: ignore[arg-type]
     prompts = [[5, 6, 7], list(range(40)), [8] * 17, [1]]
     settings = LopaSettings(max_new_tokens=30, block_size=8, num_branches=3, confidence_threshold=0.2)
@@ -156,8 +158,8 @@ def test_each_shard_stores_its_part_of_a_prefix() -> None:
 
 def test_a_slot_holds_the_heads_of_its_shard() -> None:
     whole = tiny("llada-tiny-3l")
-    (shard, _) = ShardedRunner(whole, 2, slots=1, max_model_len=32).runners
-    alone = BranchRunner(whole, slots=1, max_model_len=32)
+    (shard, _) = ShardedRunner(whole, 2, max_num_seqs=1, max_model_len=32).runners
+    alone = BranchRunner(whole, max_num_seqs=1, max_model_len=32)
     assert shard.position_bytes * 2 == alone.position_bytes
 
 

@@ -6,13 +6,12 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from lopa_ray.execution.sampler import Scores, score_rows
 from lopa_ray.execution.vocab_parallel import CANDIDATES, VocabularyAxis, VocabularyShard
-from lopa_ray.protocol.plan import Sampling
+from lopa_ray.protocol.plan import SamplingParams
 from support.thread_shards import Shards, ThreadShard
 
 ROWS = 16
@@ -21,7 +20,7 @@ shards = cache(Shards)
 
 
 def scored_by_shards(
-    size: int, logits: Tensor, sampling: Sampling, banned: Tensor, choices: Tensor | None
+    size: int, logits: Tensor, sampling: SamplingParams, banned: Tensor, choices: Tensor | None
 ) -> list[Scores]:
     vocab = logits.shape[1]
 
@@ -44,7 +43,7 @@ def agree(whole: Scores, shard: Scores) -> None:
 
 
 samplings = st.builds(
-    Sampling,
+    SamplingParams,
     temperature=st.sampled_from([0.0, 0.0, 0.3, 1.0]),
     # No mass that a few equal tokens add up to: rounding would decide whether it crosses.
     top_p=st.sampled_from([None, 0.31378, 0.77719, 0.97331]),
@@ -96,7 +95,7 @@ def test_equal_logits_go_to_the_lowest_ids():
     logits = torch.zeros(ROWS, 300)
     banned = torch.zeros(300, dtype=torch.bool)
     banned[:2] = True
-    for sampling in (Sampling(top_logprobs=4), Sampling(top_p=0.5, top_k=3, top_logprobs=4)):
+    for sampling in (SamplingParams(top_logprobs=4), SamplingParams(top_p=0.5, top_k=3, top_logprobs=4)):
         for found in scored_by_shards(3, logits, sampling, banned, None):
             assert found.tokens.tolist() == [2] * ROWS
             assert found.top_tokens.tolist() == [[0, 1, 2, 3]] * ROWS
@@ -132,6 +131,6 @@ def test_nothing_is_certain_in_a_row_of_nan():
     logits = torch.randn(ROWS, 40)
     logits[2] = torch.nan
     for found in scored_by_shards(
-        2, logits, Sampling(top_logprobs=2), torch.zeros(40, dtype=torch.bool), None
+        2, logits, SamplingParams(top_logprobs=2), torch.zeros(40, dtype=torch.bool), None
     ):
         assert found.scores.isnan().tolist() == [row == 2 for row in range(ROWS)]

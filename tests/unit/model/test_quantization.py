@@ -44,7 +44,7 @@ def load(path: Path, quantization: str = "none", dtype: torch.dtype = torch.floa
 
 
 def logits(model: Transformer) -> Tensor:
-    return BranchRunner(model, slots=1, max_model_len=16).logits(IDS)
+    return BranchRunner(model, max_num_seqs=1, max_model_len=16).logits(IDS)
 
 
 def state(model: Transformer) -> dict[str, Tensor]:
@@ -205,7 +205,7 @@ def test_other_formats_and_broken_files_are_refused(tmp_path: Path) -> None:
 
 def test_the_setting_reaches_the_model() -> None:
     for load_format in ("safetensors", "dummy"):
-        changes = {"model": {"quantization": "w8a8", "load_format": load_format, "slots": 1}}
+        changes = {"model": {"quantization": "w8a8", "load_format": load_format, "max_num_seqs": 1}}
         model = load_runner(Config.load("demo", changes), None).model
         assert isinstance(model.layers[0].down, Int8Linear) and model.config.quantization == "w8a8"
     with pytest.raises(SettingsError, match="w4"):
@@ -224,6 +224,6 @@ def test_random_weights_are_the_same_before_they_are_quantised() -> None:
 
 @pytest.mark.parametrize("quantization", FORMATS)
 def test_the_demo_model_still_solves_its_problem(quantization: str) -> None:
-    engine = LocalEngine.from_pretrained("demo", quantization=quantization, slots=1, max_model_len=256)
+    engine = LocalEngine.from_pretrained("demo", quantization=quantization, max_num_seqs=1, max_model_len=256)
     problem = "Ben has 7 pens. Zoe has 4 times as many pens as Ben. How many pens do they have together?"
     assert engine.generate(problem, LopaSettings(num_branches=2, max_new_tokens=96)).text.endswith("35")

@@ -11,8 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lopa_ray.config.config import Config
 from lopa_ray.config.scaling_settings import ScalingSettings

@@ -1,4 +1,4 @@
-"""Stored prefixes: the same bits from fewer rows, within the bound, with every worker in step."""
+"""StoredPrefix prefixes: the same bits from fewer rows, within the bound, with every worker in step."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import settings as checks
-from hypothesis import strategies as st
+from hypothesis import given, settings as checks, strategies as st
 
 from actors.master import MasterStatus
 from cluster.serving.replica import metrics
@@ -25,10 +23,10 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.protocol.plan import Branch, Plan, StepPlan, Stored, Work
+from lopa_ray.protocol.events import RequestStep
+from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan, StoredPrefix
 from lopa_ray.scheduling.prefix_index import Chain, PrefixIndex
 from lopa_ray.scheduling.recovery import recover
-from lopa_ray.scheduling.scheduler import Progress
 from support.in_process_group import Bits, WorkerGroup, bits, decode_alone, tiny
 
 COMMON: dict[str, Any] = {"max_new_tokens": 16, "block_size": 8, "confidence_threshold": 0.5}
@@ -79,7 +77,7 @@ def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
         group = WorkerGroup(
             loaded,
             draw.randint(1, 3),
-            slots=draw.choice([1, 3]),
+            max_num_seqs=draw.choice([1, 3]),
             prefixes=PrefixIndex(draw.choice([45, 60, 400])),
         )
         alone: dict[tuple[int, ...], list[list[Bits]]] = {}
@@ -89,8 +87,10 @@ def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
             while todo and (draw.random() < 0.3 or not group.scheduler.busy):
                 prompt = todo.pop()
                 if tuple(prompt) not in alone:
-                    alone[tuple(prompt)] = decode_alone(loaded, group.session(prompt, EXACT[kind]))
-                expected[group.scheduler.submit(group.session(prompt, EXACT[kind]))] = alone[tuple(prompt)]
+                    alone[tuple(prompt)] = decode_alone(loaded, group.create_session(prompt, EXACT[kind]))
+                expected[group.scheduler.submit(group.create_session(prompt, EXACT[kind]))] = alone[
+                    tuple(prompt)
+                ]
             plans = group.scheduler.plan(len(group.runners))
             reports = group.evaluate(plans)
             if group.scheduler.running and draw.random() < 0.05:
@@ -109,16 +109,16 @@ def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
 
 
 def rows(plan: StepPlan) -> int:
-    return sum(w.plan.branches[b].stop - w.start for w in plan.work for b in w.branches)
+    return sum(w.plan.branches[b].stop - w.start for w in plan.requests for b in w.branches)
 
 
 def run(group: WorkerGroup, prompt: list[int], settings: GenerationSettings) -> tuple[int, list[int]]:
     """Rows of the first step, and the answer."""
-    session = group.session(prompt, settings)
+    session = group.create_session(prompt, settings)
     group.scheduler.submit(session)
     first = rows(group.scheduler.plan(len(group.runners))[0])
     while group.scheduler.busy:
-        assert all(isinstance(event, Progress) for event in group.step())
+        assert all(isinstance(event, RequestStep) for event in group.step())
     return first, session.generated
 
 
@@ -164,10 +164,10 @@ def test_a_newcomer_gets_what_others_have_of_another_prompt(lost: int) -> None:
     """It has no stored prefix to start from, and all workers need the same K/V, approximate or not."""
     group = WorkerGroup(tiny(), 2, prefixes=PrefixIndex(400, approximate=True))
     run(group, list(range(40)), EXACT["single_phase"])
-    group.scheduler.submit(group.session([*range(32), 9, 9, 9, 5], EXACT["single_phase"]))
+    group.scheduler.submit(group.create_session([*range(32), 9, 9, 9, 5], EXACT["single_phase"]))
     group.step()
     assert group.scheduler.prefixes.hits == 1
-    newcomer = BranchRunner(tiny(), slots=group.runners[0].cache.data.shape[0], max_model_len=96)
+    newcomer = BranchRunner(tiny(), max_num_seqs=group.runners[0].cache.data.shape[0], max_model_len=96)
     group.runners = [group.runners[1 - lost], newcomer]
     owners, pending = group.scheduler.owners, group.scheduler.pending()
     recovery = recover(pending, [runner.settle(owners, pending) for runner in group.runners])
@@ -200,10 +200,12 @@ def test_a_local_engine_keeps_prefixes_as_its_configuration_says() -> None:
 
 
 def test_a_worker_that_lacks_a_prefix_says_so() -> None:
-    runner = BranchRunner(tiny(), slots=1, max_model_len=20)
+    runner = BranchRunner(tiny(), max_num_seqs=1, max_model_len=20)
     plan = Plan(0, 1, 0, (1, 2, 127), (Branch(((2, 2), (3, 3))),), (), range(2, 3), (range(2),), True)
     with pytest.raises(ProtocolError, match="prefix 5 is not here"):
-        runner.step(StepPlan(0, 1, (Work(1, 0, plan, (0,), prefix=(Stored(5, range(2)),)),)))
+        runner.step(
+            StepPlan(0, 1, (ScheduledRequest(1, 0, plan, (0,), prefix=(StoredPrefix(5, range(2)),)),))
+        )
 
 
 def test_a_step_that_failed_on_a_worker_is_made_again() -> None:
@@ -211,7 +213,7 @@ def test_a_step_that_failed_on_a_worker_is_made_again() -> None:
     group = WorkerGroup(tiny("sdar-tiny-3l"), 1, prefixes=PrefixIndex(30))
     wanted = EXACT["block_diffusion"]
     run(group, list(range(24)), wanted)
-    request = group.scheduler.submit(group.session([99] * 24, wanted))
+    request = group.scheduler.submit(group.create_session([99] * 24, wanted))
     group.step()  # makes room for what its next step keeps
     assert group.scheduler.prefixes.to_forget
     group.evaluate(group.scheduler.plan(1))  # and nobody hears of it

@@ -22,11 +22,12 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import TransferError
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.protocol.plan import StepPlan, StepReport, Work
+from lopa_ray.protocol.events import RequestStep
+from lopa_ray.protocol.plan import ScheduledRequest, StepPlan, StepReport
 from lopa_ray.scheduling.journal import Journal
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.recovery import recover
-from lopa_ray.scheduling.scheduler import Progress, Scheduler
+from lopa_ray.scheduling.scheduler import Scheduler
 from support.in_process_group import Bits, WorkerGroup, bits, decode_alone, tiny
 
 MODEL = tiny()
@@ -55,7 +56,7 @@ class Chaos(WorkerGroup):
     """Loses workers at random in the middle of steps, and takes new ones in at random."""
 
     def __init__(self, draw: random.Random, workers: int, stored: int) -> None:
-        super().__init__(MODEL, workers, slots=3, max_model_len=48, prefixes=PrefixIndex(stored))
+        super().__init__(MODEL, workers, max_num_seqs=3, max_model_len=48, prefixes=PrefixIndex(stored))
         self.stored = stored
         self.draw = draw
         self.counts: Counter[str] = Counter()
@@ -67,18 +68,18 @@ class Chaos(WorkerGroup):
         self.journals[request] = Journal(session)
         return request
 
-    def note(self, event: Progress) -> None:
+    def note(self, event: RequestStep) -> None:
         """What whoever listens does."""
         if event.outcome.finish_reason:
-            del self.journals[event.request]
+            del self.journals[event.request_id]
         else:
-            state = self.scheduler.session(event.request).state()
-            self.journals[event.request].add(event.plan, event.outcome, state)
+            state = self.scheduler.session_state(event.request_id)
+            self.journals[event.request_id].add(event.plan, event.outcome, state)
 
     def begin_anew(self, workers: int) -> dict[int, int]:
         """Lose everything but the journals; returns the requests' numbers, before and after."""
         self.counts["groups lost"] += 1
-        self.runners = [BranchRunner(MODEL, slots=3, max_model_len=48) for _ in range(workers)]
+        self.runners = [BranchRunner(MODEL, max_num_seqs=3, max_model_len=48) for _ in range(workers)]
         self.counts["prefixes"] += self.scheduler.prefixes.hits
         self.scheduler = Scheduler(3, prefixes=PrefixIndex(self.stored))
         numbers = {}
@@ -94,8 +95,8 @@ class Chaos(WorkerGroup):
         """The reports of a step; None if somebody died in it. Then some survivors have carried out all of
         it, some only its first commits, and none is told which."""
         payloads = {
-            work.request: self.runners[work.source].payload(work).clone()
-            for work in plans[0].work
+            work.request_id: self.runners[work.source].payload(work).clone()
+            for work in plans[0].requests
             if work.source is not None
         }
         reports = []
@@ -124,7 +125,7 @@ class Chaos(WorkerGroup):
         self.draw.shuffle(survivors)
         owners, pending = self.scheduler.owners, self.scheduler.pending()
         for _ in range(joining):
-            newcomer = BranchRunner(MODEL, slots=3, max_model_len=48)
+            newcomer = BranchRunner(MODEL, max_num_seqs=3, max_model_len=48)
             newcomer.adopt(survivors[0].export(owners))
             survivors.append(newcomer)
         self.runners = survivors
@@ -149,9 +150,9 @@ def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[
     for number in range(requests):
         alike = [8] * 9 + [draw.randrange(3)] * 5 if stored else []
         prompt, settings = [*alike, 5, 6, number % 50 if not stored else 7], KINDS[draw.choice(kinds)]
-        alone = group.session(prompt, settings)
+        alone = group.create_session(prompt, settings)
         steps = decode_alone(MODEL, alone)
-        request = group.submit(group.session(prompt, settings))
+        request = group.submit(group.create_session(prompt, settings))
         expected[request], canvases[request] = steps, alone.generated
     while group.scheduler.busy:
         if draw.random() < 0.04:
@@ -176,17 +177,17 @@ def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[
             group.counts["lost"] += len(dying)
             group.regroup(dying, draw.randint(0, 2) if size < 4 else 0)
             continue
-        replayed = {work.request for work in plans[0].work if not work.plan.scored} if plans else {}
+        replayed = {work.request_id for work in plans[0].requests if not work.plan.scored} if plans else {}
         for step_report in reports:
             for request, report in step_report.reports:
                 assert (
                     request in replayed or bits(report) == expected[request][report.step - 1][report.branch]
                 )
         for event in group.scheduler.advance(reports):
-            assert isinstance(event, Progress)
+            assert isinstance(event, RequestStep)
             group.note(event)
             if event.outcome.finish_reason:
-                assert list(event.outcome.canvas) == canvases.pop(event.request)
+                assert list(event.outcome.canvas) == canvases.pop(event.request_id)
         if only is None:  # else commits of other requests, broken off before, may still be pending
             first, *others = group.checksums()
             assert all(other == first for other in others)
@@ -223,17 +224,17 @@ def test_lost_and_new_workers_change_no_bit_in_many_mixtures(seed: int) -> None:
     assert run(seed, [*KINDS], 30)["lost"] > 5
 
 
-def work(request: int, shared: bool) -> Work:
+def work(request: int, shared: bool) -> ScheduledRequest:
     group = WorkerGroup(MODEL, 1)
     kind = "single_phase" if shared else "two_phase"
-    plan = group.session([1, 2], KINDS[kind]).plan()
-    return Work(request, 0, replace(plan, shared_keep=shared), (0,))
+    plan = group.create_session([1, 2], KINDS[kind]).plan()
+    return ScheduledRequest(request, 0, replace(plan, stage_shared=shared), (0,))
 
 
 def test_a_holder_becomes_the_source_and_nobody_is_named_where_there_is_one_worker() -> None:
     pending = [work(1, shared=False), work(2, shared=False), work(3, shared=True)]
     recovery = recover(pending, [(False, False, True), (True, False, False)])
     assert recovery.sources == {1: 1, 2: 1}
-    assert [(w.request, w.branches) for w in recovery.again[1]] == [(2, (0,)), (3, ())]
+    assert [(w.request_id, w.branches) for w in recovery.again[1]] == [(2, (0,)), (3, ())]
     assert list(recovery.again) == [1]
     assert recover(pending, [(True, True, True)]).sources == {}

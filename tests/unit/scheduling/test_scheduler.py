@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError, ScoreError, StepLimitError
+from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.plan import StepReport
-from lopa_ray.scheduling.scheduler import Event, Failure, Progress, Scheduler
+from lopa_ray.scheduling.scheduler import Scheduler
 from support.fake_model import VOCABULARY, FakeModel
 from support.in_process_group import WorkerGroup, tiny
 
@@ -27,23 +27,23 @@ def session(wanted: GenerationSettings = SMALL, prompt: tuple[int, ...] = (1, 2)
     return new_session(prompt, wanted, VOCABULARY)
 
 
-def step(scheduler: Scheduler, workers: int = 1) -> list[Event]:
+def step(scheduler: Scheduler, workers: int = 1) -> list[RequestEvent]:
     plans = scheduler.plan(workers)
     return scheduler.advance([MODEL.step(plan) for plan in plans]) if plans else scheduler.drain()
 
 
-def finish(scheduler: Scheduler, workers: int = 1) -> list[Event]:
+def finish(scheduler: Scheduler, workers: int = 1) -> list[RequestEvent]:
     events = []
     while scheduler.busy:
         events += step(scheduler, workers)
     return events
 
 
-def ended(events: list[Event]) -> list[int]:
+def ended(events: list[RequestEvent]) -> list[int]:
     return [
-        event.request
+        event.request_id
         for event in events
-        if isinstance(event, Failure) or event.outcome.finish_reason is not None
+        if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None
     ]
 
 
@@ -56,19 +56,19 @@ def test_nothing_to_do():
 
 def test_requests_wait_for_slots_and_join_in_order():
     scheduler = Scheduler(2)
-    wanted = [SMALL, SMALL.but(max_new_tokens=1), SMALL, SMALL.but(max_new_tokens=2), SMALL]
+    wanted = [SMALL, SMALL.replace(max_new_tokens=1), SMALL, SMALL.replace(max_new_tokens=2), SMALL]
     requests = [scheduler.submit(session(each)) for each in wanted]
     assert requests == sorted(requests)
     joined: list[int] = []
     slots: dict[int, int] = {}
     while scheduler.busy:
         (plan,) = scheduler.plan(1)
-        assert len(plan.work) <= 2
-        assert len({work.slot for work in plan.work}) == len(plan.work)
-        for work in plan.work:
-            assert slots.setdefault(work.request, work.slot) == work.slot
-            if work.request not in joined:
-                joined.append(work.request)
+        assert len(plan.requests) <= 2
+        assert len({work.slot for work in plan.requests}) == len(plan.requests)
+        for work in plan.requests:
+            assert slots.setdefault(work.request_id, work.slot) == work.slot
+            if work.request_id not in joined:
+                joined.append(work.request_id)
         scheduler.advance([MODEL.step(plan)])
     assert joined == requests
 
@@ -78,7 +78,7 @@ def test_requests_wait_for_slots_and_join_in_order():
 def test_every_branch_is_evaluated_once_and_the_load_is_even(workers, slots, lengths):
     scheduler = Scheduler(slots)
     for length in lengths:
-        scheduler.submit(session(SMALL.but(max_new_tokens=length, num_branches=1 + length % 7)))
+        scheduler.submit(session(SMALL.replace(max_new_tokens=length, num_branches=1 + length % 7)))
     while scheduler.busy:
         plans = scheduler.plan(workers)
         assert len(plans) == workers
@@ -86,14 +86,16 @@ def test_every_branch_is_evaluated_once_and_the_load_is_even(workers, slots, len
         for plan in plans:
             assert (plan.epoch, plan.step) == (plans[0].epoch, plans[0].step)
             # The same requests in the same order everywhere, whoever evaluates them.
-            assert [(w.request, w.slot, w.plan, w.source) for w in plan.work] == [
-                (w.request, w.slot, w.plan, w.source) for w in plans[0].work
+            assert [(w.request_id, w.slot, w.plan, w.source) for w in plan.requests] == [
+                (w.request_id, w.slot, w.plan, w.source) for w in plans[0].requests
             ]
-            loads.append(sum(w.plan.branches[b].stop - w.plan.start for w in plan.work for b in w.branches))
-        for index, work in enumerate(plans[0].work):
-            assigned = sorted(b for plan in plans for b in plan.work[index].branches)
+            loads.append(
+                sum(w.plan.branches[b].stop - w.plan.start for w in plan.requests for b in w.branches)
+            )
+        for index, work in enumerate(plans[0].requests):
+            assigned = sorted(b for plan in plans for b in plan.requests[index].branches)
             assert assigned == list(range(len(work.plan.branches)))
-        longest = max(b.stop - w.plan.start for w in plans[0].work for b in w.plan.branches)
+        longest = max(b.stop - w.plan.start for w in plans[0].requests for b in w.plan.branches)
         assert max(loads) - min(loads) <= longest
         scheduler.advance([MODEL.step(plan) for plan in plans])
 
@@ -111,7 +113,11 @@ def test_outcomes_depend_on_neither_workers_nor_slots(workers, slots):
         while not alone.finished:
             plan = alone.plan()
             expected.append(alone.advance(MODEL.reports(plan)))
-        got = [event.outcome for event in events if event.request == request and isinstance(event, Progress)]
+        got = [
+            event.outcome
+            for event in events
+            if event.request_id == request and isinstance(event, RequestStep)
+        ]
         assert got == expected
 
 
@@ -124,8 +130,8 @@ def test_cancelling_frees_the_slot_at_the_next_step():
     scheduler.cancel(first)  # twice is once
     scheduler.cancel(999)
     events = finish(scheduler)
-    failures = [event for event in events if isinstance(event, Failure)]
-    assert [event.request for event in failures] == [first, third]
+    failures = [event for event in events if isinstance(event, RequestFailure)]
+    assert [event.request_id for event in failures] == [first, third]
     assert all(isinstance(event.error, RequestCancelledError) for event in failures)
     assert ended(events) == [first, third, second]
 
@@ -136,7 +142,10 @@ def test_cancelling_between_plan_and_reports():
     (plan,) = scheduler.plan(1)
     scheduler.cancel(first)
     events = scheduler.advance([MODEL.step(plan)])
-    assert [(type(event), event.request) for event in events] == [(Progress, second), (Failure, first)]
+    assert [(type(event), event.request_id) for event in events] == [
+        (RequestStep, second),
+        (RequestFailure, first),
+    ]
     assert ended(finish(scheduler)) == [second]
 
 
@@ -155,7 +164,7 @@ def test_cancelling_all_leaves_nothing():
 
 def test_a_finished_session_cannot_be_submitted():
     with pytest.raises(ProtocolError, match="finished"):
-        Scheduler(1).submit(session(SMALL.but(max_new_tokens=0)))
+        Scheduler(1).submit(session(SMALL.replace(max_new_tokens=0)))
 
 
 def poisoned(plan_report: StepReport, request: int, kind: str) -> StepReport:
@@ -183,12 +192,12 @@ def test_an_error_ends_its_own_request_only(kind, error):
     step(scheduler)
     (plan,) = scheduler.plan(1)
     events = scheduler.advance([poisoned(MODEL.step(plan), requests[1], kind)])
-    (failure,) = (event for event in events if isinstance(event, Failure))
-    assert failure.request == requests[1]
+    (failure,) = (event for event in events if isinstance(event, RequestFailure))
+    assert failure.request_id == requests[1]
     assert isinstance(failure.error, error)
     rest = finish(scheduler)
     assert sorted(ended(rest)) == [requests[0], requests[2]]
-    assert not any(event.request == requests[1] for event in rest)
+    assert not any(event.request_id == requests[1] for event in rest)
 
 
 def test_a_session_that_cannot_plan_ends_alone():
@@ -197,8 +206,8 @@ def test_a_session_that_cannot_plan_ends_alone():
     requests = [scheduler.submit(broken), scheduler.submit(fine)]
     broken.steps = broken.step_limit
     events = finish(scheduler)
-    (failure,) = (event for event in events if isinstance(event, Failure))
-    assert failure.request == requests[0]
+    (failure,) = (event for event in events if isinstance(event, RequestFailure))
+    assert failure.request_id == requests[0]
     assert isinstance(failure.error, StepLimitError)
     assert ended(events)[-1] == requests[1]
 
@@ -219,7 +228,7 @@ def test_stale_reports_are_rejected_and_change_nothing():
     other = Scheduler(1)
     other.submit(session())
     (event,) = step(other)
-    assert [e.outcome for e in first if isinstance(e, Progress)] == [event.outcome]
+    assert [e.outcome for e in first if isinstance(e, RequestStep)] == [event.outcome]
     finish(scheduler)
 
 
@@ -248,20 +257,22 @@ MIX: list[GenerationSettings] = [
 def decode(workers: int, *, repeat: bool = False) -> tuple[list[tuple[int, ...]], WorkerGroup]:
     """All of MIX in one group; with `repeat` every step is run twice, first with a worker lost."""
     torch.set_num_threads(1)
-    group = WorkerGroup(tiny(), workers, slots=3, max_model_len=40)
+    group = WorkerGroup(tiny(), workers, max_num_seqs=3, max_model_len=40)
     scheduler = group.scheduler
-    requests = [scheduler.submit(group.session([5, 6, number], each)) for number, each in enumerate(MIX)]
+    requests = [
+        scheduler.submit(group.create_session([5, 6, number], each)) for number, each in enumerate(MIX)
+    ]
     canvases: dict[int, tuple[int, ...]] = {}
     while scheduler.busy:
         if repeat:
             plans = scheduler.plan(workers)
-            source_ranks = {work.source for work in plans[0].work}
+            source_ranks = {work.source for work in plans[0].requests}
             lost = [rank for rank in range(workers) if rank not in source_ranks][:1] if workers > 1 else []
             group.evaluate(plans, skip=lost)
             scheduler.epoch += 1
         for event in group.step():
-            assert isinstance(event, Progress)
-            canvases[event.request] = event.outcome.canvas
+            assert isinstance(event, RequestStep)
+            canvases[event.request_id] = event.outcome.canvas
         first, *others = group.checksums()
         assert all(other == first for other in others)
     return [canvases[request] for request in requests], group

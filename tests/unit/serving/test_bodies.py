@@ -8,8 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, refusal, serving
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
-from tokenizers import Tokenizer as Backend
+from tokenizers import AddedToken, Tokenizer as Backend, decoders, models, pre_tokenizers, trainers
 
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import CheckpointError, PromptError

@@ -1,0 +1,47 @@
+from .config.config import Config as Config
+from .config.decoder_settings import (
+    BlockDiffusionSettings as BlockDiffusionSettings,
+    D2FSettings as D2FSettings,
+    FastDllmSettings as FastDllmSettings,
+    LopaSettings as LopaSettings,
+    VanillaSettings as VanillaSettings,
+)
+from .config.generation_settings import GenerationSettings as GenerationSettings
+from .config.group_settings import GroupSettings as GroupSettings
+from .config.lookahead_settings import LookaheadSettings as LookaheadSettings
+from .config.model_settings import ModelSettings as ModelSettings
+from .config.scaling_settings import ScalingSettings as ScalingSettings
+from .decoding.result import (
+    GenerationResult as GenerationResult,
+    TraceBranch as TraceBranch,
+    TraceStep as TraceStep,
+)
+from .decoding.session import DecodeSession as DecodeSession
+from .engine.base import Engine as Engine
+from .engine.local import LocalEngine as LocalEngine
+from .errors import (
+    CapacityError as CapacityError,
+    CheckpointError as CheckpointError,
+    ClusterError as ClusterError,
+    DeadlineError as DeadlineError,
+    LopaError as LopaError,
+    OverloadedError as OverloadedError,
+    PromptError as PromptError,
+    PromptTooLongError as PromptTooLongError,
+    ProtocolError as ProtocolError,
+    RequestCancelledError as RequestCancelledError,
+    ScoreError as ScoreError,
+    SettingsError as SettingsError,
+    StepLimitError as StepLimitError,
+    TransferError as TransferError,
+    WorkerError as WorkerError,
+    WorkerLostError as WorkerLostError,
+)
+from .protocol.events import (
+    RequestEvent as RequestEvent,
+    RequestFailure as RequestFailure,
+    RequestStep as RequestStep,
+)
+from .text.tokenizer import Tokenizer as Tokenizer
+
+__version__: str

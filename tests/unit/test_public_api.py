@@ -1,0 +1,63 @@
+"""The public API: what it lists, that all of it is there, and what importing it costs."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+import actors
+import lopa_ray
+from lopa_ray import errors
+from support.paths import ROOT
+
+LOPA_RAY = {
+    *("BlockDiffusionSettings", "D2FSettings", "FastDllmSettings", "LopaSettings", "VanillaSettings"),
+    *(
+        "Config",
+        "GenerationSettings",
+        "GroupSettings",
+        "LookaheadSettings",
+        "ModelSettings",
+        "ScalingSettings",
+    ),
+    *("DecodeSession", "Engine", "GenerationResult", "LocalEngine", "Tokenizer", "TraceBranch", "TraceStep"),
+    *("RequestEvent", "RequestFailure", "RequestStep"),
+    *("CapacityError", "CheckpointError", "ClusterError", "DeadlineError", "LopaError", "OverloadedError"),
+    *("PromptError", "PromptTooLongError", "ProtocolError", "RequestCancelledError", "ScoreError"),
+    *("SettingsError", "StepLimitError", "TransferError", "WorkerError", "WorkerLostError"),
+}
+ACTORS = {"AsyncRayEngine", "MasterStatus", "RayEngine"}
+
+IMPORT_S = 0.3
+
+
+def test_the_lists_are_these_and_every_name_is_there() -> None:
+    assert set(lopa_ray.__all__) == LOPA_RAY and set(actors.__all__) == ACTORS
+    for package in (lopa_ray, actors):
+        for name in package.__all__:
+            assert getattr(package, name) is not None and name in dir(package)
+
+
+def test_every_error_is_public() -> None:
+    named = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    assert named <= LOPA_RAY
+
+
+def test_what_is_not_there_is_an_import_error() -> None:
+    with pytest.raises(AttributeError, match="Nothing"):
+        lopa_ray.Nothing  # noqa: B018 - looking it up is what is tested
+
+
+def test_importing_brings_nothing_along() -> None:
+    code = (
+        "import time; began = time.perf_counter(); import lopa_ray, actors; print(time.perf_counter() - began); "
+        "import sys; assert not {'torch', 'ray', 'numpy', 'pydantic'} & set(sys.modules)"
+    )
+    seconds = [
+        float(subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True).stdout)
+        for _ in range(3)
+    ]
+    assert statistics.median(seconds) < IMPORT_S
