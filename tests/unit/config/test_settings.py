@@ -319,5 +319,5 @@ def test_a_dtype_of_torch_is_as_good_as_its_name(name: str) -> None:
 
 
 def test_a_dtype_that_weights_are_not_held_in_is_refused() -> None:
-    with pytest.raises(SettingsError, match="got 'int8'.*bfloat16"):
+    with pytest.raises(SettingsError, match=r"got 'int8'.*bfloat16"):
         ModelSettings(dtype=torch.int8)
