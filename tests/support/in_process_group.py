@@ -67,7 +67,7 @@ class WorkerGroup:
         self.sources: set[int] = set()
         """Ranks that have sent K/V."""
 
-    def session(self, prompt: Sequence[int], settings: object) -> DecodeSession:
+    def create_session(self, prompt: Sequence[int], settings: object) -> DecodeSession:
         """A session for the group's model."""
         return new_session(prompt, settings, self.runners[0].vocabulary)  # type: ignore[arg-type]
 
