@@ -1,6 +1,7 @@
 """AsyncRayEngine: a decode group for asyncio programs that have many requests in flight.
 
-All requests share one stream from the master, so a step costs one message however many they are.
+All requests share one stream from the master, so a step costs one message however many they are. When a group is
+lost, its requests go on on another one, which is started in its place.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any, Self, TypeAlias
 
 import ray
@@ -19,54 +21,54 @@ import ray
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
 from actors.client_journals import RETRY_PAUSE_S, ClientJournals, not_replaced
 from actors.client_streams import StepEvents
-from actors.master import MasterStatus, start_master, unwrapped
+from actors.master import MasterStatus, start_master
 from actors.placement import Reservation
+from actors.rpc import unwrapped_errors
 from lopa_ray.config.config import Config
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.result import Answer, GenerationResult
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.session_factory import Prompt, SessionFactory
 from lopa_ray.errors import LopaError, WorkerLostError
-from lopa_ray.protocol.events import RequestFailure
-from lopa_ray.protocol.plan import Plan, StepOutcome, StepTiming
-
-Step: TypeAlias = tuple[Plan, StepOutcome, StepTiming]
+from lopa_ray.execution.kv_cache import SlotChecksum
+from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
+from lopa_ray.text.tokenizer import Tokenizer
 
 OnStep: TypeAlias = Callable[[StepEvents], None]
 
 logger = logging.getLogger("lopa.group")
 
 
-class AsyncRayEngine:
+class AsyncRayEngine(SessionFactory):
     """Master and branch workers of one group, on the Ray that this process is connected to."""
 
     def __init__(
         self,
         config: Config,
-        runner_factory: RunnerFactory,
-        master: Any,
-        reservation: Reservation,
         info: WorkerInfo,
-        client: str,
-        stream: Any,
+        tokenizer: Tokenizer | None,
+        group: _Group,
         on_step: OnStep | None,
     ) -> None:
-        """Over a master actor that is started already; see `start`. Needs a running event loop."""
-        self.info = info
-        self._config = config
-        self._runner_factory = runner_factory
-        self._master = master
-        self._reservation = reservation
+        """Over a group that is started already; see `start`. Needs a running event loop."""
+        super().__init__(config, info.vocabulary, tokenizer)
+        self.position_bytes = info.position_bytes
+        """Bytes of K/V per cached position."""
+        self.resuming = False
+        """The group is lost, and another one is being started."""
+        self.lost: LopaError | None = None
+        """Why there is no group any more; see `revive`."""
+        self._group = group
         self._on_step = on_step
-        self._client = client
         self._numbers = itertools.count()
-        self._queues: dict[int, asyncio.Queue[Step | Exception]] = {}
+        self._queues: dict[int, asyncio.Queue[RequestEvent]] = {}
         self._journals = ClientJournals()
         self._resized: int | None = None
         """How many workers were asked for last, after the start."""
-        self.resuming = False
-        """The group is lost, and another one is on its way."""
-        self._lost: LopaError | None = None
-        self._left: asyncio.Queue[int] = asyncio.Queue()
-        """Requests that nobody listens to any more."""
-        self._tasks = [asyncio.create_task(self._read(stream)), asyncio.create_task(self._cancel_left())]
+        self._abandoned: asyncio.Queue[list[int]] = asyncio.Queue()
+        """Requests whose callers have stopped iterating."""
+        self._canceller = asyncio.create_task(self._cancel_abandoned())
+        self._reader = asyncio.create_task(self._run())
 
     @classmethod
     async def start(
@@ -77,164 +79,218 @@ class AsyncRayEngine:
         on_step: OnStep | None = None,
     ) -> Self:
         """Start a group; `on_step` sees every step's events. Raises what `Master.start` raises."""
-        reservation, client = Reservation(config), uuid.uuid4().hex
+        tokenizer = Tokenizer.from_pretrained(config.model.folder)
+        group = _Group(config, runner_factory)
         try:
-            master, info, stream = await _open(config, runner_factory, reservation, client)
+            info = await group.open()
         except BaseException:
-            reservation.release()
+            group.close()
             raise
-        return cls(config, runner_factory, master, reservation, info, client, stream, on_step)
+        return cls(config, info, tokenizer, group, on_step)
 
-    async def decode(self, session: DecodeSession) -> AsyncGenerator[Step, None]:
-        """The steps of a request. Closing the iterator frees its slot at the next step.
+    # Requests
 
-        Raises whatever ended the request; WorkerLostError if the group is lost and no other could
-        take over.
+    async def generate(
+        self,
+        prompt: Prompt,
+        settings: GenerationSettings | None = None,
+        *,
+        raw: bool = False,
+        trace: bool = False,
+    ) -> GenerationResult:
+        """Decode one prompt, in flight together with those of other tasks.
+
+        `raw` leaves the chat template out, `trace` keeps every step in the result. Raises what
+        `create_session` raises, and what ended the request.
         """
-        if session.finished:
-            return
-        if self._lost is not None:
-            raise self._lost
-        number = next(self._numbers)
-        queue = self._queues[number] = asyncio.Queue()
-        self._journals.begin(number, session)
-        finished = False
+        began = time.perf_counter()
+        session = self.create_session(prompt, settings, raw=raw)
+        builder = Answer(len(session.prompt), session.settings, session.ends, trace)
+        if not session.finished:
+            async with aclosing(self.events([session])) as events:
+                async for event in events:
+                    if isinstance(event, RequestFailure):
+                        raise event.error
+                    builder.add(event.plan, event.outcome)
+        text = None if self.tokenizer is None else self.tokenizer.decode(builder.text_ids)
+        return builder.result(text, time.perf_counter() - began)
+
+    async def events(self, sessions: Sequence[DecodeSession]) -> AsyncGenerator[RequestEvent, None]:
+        """Every step of every session; the `request_id` of an event is the index of its session.
+
+        An error ends its own request only, with a RequestFailure: WorkerLostError if the group is lost and no other
+        one could take over. Closing the iterator frees the slots of what is unfinished at the next step. Raises
+        ProtocolError for a session that is finished already.
+        """
+        queue: asyncio.Queue[RequestEvent] = asyncio.Queue()
+        index_of = {next(self._numbers): index for index in range(len(sessions))}
+        unfinished = set(index_of)
         try:
-            if not self.resuming:
-                await self._submit({number: session})
-            while not finished:
-                step = await queue.get()
-                finished = isinstance(step, Exception) or step[1].finish_reason is not None
-                if isinstance(step, Exception):
-                    raise step
-                yield step
+            for number, index in index_of.items():
+                self._queues[number] = queue
+                self._journals.begin(number, sessions[index])
+            if self.lost is not None:
+                self._fail_all(self.lost)
+            elif not self.resuming:
+                await self._submit({number: sessions[index] for number, index in index_of.items()})
+            while unfinished:
+                event = await queue.get()
+                if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None:
+                    unfinished.discard(event.request_id)
+                yield replace(event, request_id=index_of[event.request_id])
         finally:
-            del self._queues[number]
-            self._journals.end(number)
-            if not finished:
-                self._left.put_nowait(number)
+            for number in index_of:
+                del self._queues[number]
+                self._journals.end(number)
+            if unfinished:
+                self._abandoned.put_nowait(list(unfinished))
+
+    # Operators
 
     async def status(self) -> MasterStatus:
         """How the group is doing. Raises WorkerLostError if the master is lost."""
-        with unwrapped():
-            status: MasterStatus = await self._master.status.remote()
+        with unwrapped_errors():
+            status: MasterStatus = await self._group.master.status.remote()
         return status
 
     async def resize(self, num_workers: int) -> None:
         """Have that many workers, while requests decode; see `Master.resize`. Raises SettingsError."""
-        with unwrapped():
-            await self._master.resize.remote(num_workers)
+        with unwrapped_errors():
+            await self._group.master.resize.remote(num_workers)
         self._resized = num_workers
+
+    async def checksums(self) -> list[list[SlotChecksum]]:
+        """Per worker, per slot; what must agree while the group is idle."""
+        with unwrapped_errors():
+            checksums: list[list[SlotChecksum]] = await self._group.master.checksums.remote()
+        return checksums
+
+    def revive(self) -> None:
+        """After a group was lost and none could take its place: try again to start one, in the background."""
+        loss, self.lost = self.lost, None
+        if loss is not None:
+            self._reader = asyncio.create_task(self._run(loss))
 
     def close(self) -> None:
         """End the group; requests in flight end with WorkerLostError."""
-        for task in self._tasks:
-            task.cancel()
+        self._canceller.cancel()
+        self._reader.cancel()
         self._lose(WorkerLostError("the group was closed"))
-        ray.kill(self._master)
-        self._reservation.release()
+        self._group.close()
 
-    async def _submit(self, sessions: dict[int, DecodeSession]) -> None:
-        """If the group is lost meanwhile, whoever reads its events will notice, and go on with all requests."""
-        with suppress(WorkerLostError), unwrapped():
-            await self._master.submit.remote(self._client, sessions)
+    # One group after the other
 
-    async def _read(self, stream: Any) -> None:
-        """Hand out events, of one group after the other."""
+    async def _run(self, loss: LopaError | None = None) -> None:
+        """Hand out the events of one group after the other; `loss`: why there is none to begin with."""
         while True:
-            loss = await self._follow(stream)
+            loss = loss or await self._follow()
+            if not ray.is_initialized() or not self.config.group.resume_timeout_s:
+                self._lose(loss)
+                return
             self.resuming, began = True, time.monotonic()
-            logger.warning(f"the group is lost: {loss}")
-            if self._journals.stuck:
-                self._fail(loss)
+            logger.warning(f"the group is lost: {str(loss).splitlines()[0]}")
+            if self._journals.no_progress:
+                self._fail_all(loss)
             try:
-                stream = await self._replace(loss)
+                await self._replace(loss)
             except WorkerLostError as error:
                 self._lose(error)
                 return
-            self.resuming = False
-            requests = self._journals.resumed()
-            logger.warning(f"{len(requests)} requests go on after {time.monotonic() - began:.1f} s")
-            await self._submit(requests)
+            finally:
+                self.resuming = False
+            loss = None
+            sessions = self._journals.resumed_sessions()
+            logger.warning(f"{len(sessions)} requests go on after {time.monotonic() - began:.1f} s")
+            await self._submit(sessions)
 
-    async def _follow(self, stream: Any) -> WorkerLostError:
+    async def _follow(self) -> WorkerLostError:
         """Hand out a group's events until it is lost; returns why."""
         try:
-            async for ref in stream:
-                with unwrapped():
-                    batch: StepEvents = await ref
+            async for reference in self._group.stream:
+                with unwrapped_errors():
+                    batch: StepEvents = await reference
                 if self._on_step is not None:
                     self._on_step(batch)
-                self._hand_out(batch)
+                for event in self._journals.record(batch):
+                    if isinstance(event, RequestStep):
+                        event = replace(event, timing=batch.timing)
+                    self._queues[event.request_id].put_nowait(event)
         except WorkerLostError as error:
             return error
         except Exception as error:
             return WorkerLostError(f"the group's events stopped: {type(error).__name__}: {error}")
         return WorkerLostError("the group's events ended")
 
-    async def _replace(self, loss: WorkerLostError) -> Any:
-        """Start another group; returns its stream. Raises WorkerLostError if that fails."""
-        within = self._config.group.resume_timeout_s
-        if not within:
-            raise loss
+    async def _replace(self, loss: LopaError) -> None:
+        """Start another group, of the size that was asked for last. Raises WorkerLostError if that fails."""
+        timeout_s = self.config.group.resume_timeout_s
         last: Exception | None = None
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(timeout_s):
                 while True:
-                    ray.kill(self._master)
                     try:
-                        return await self._open_another()
+                        await self._group.open()
+                        if self._resized is not None:
+                            await self.resize(self._resized)
+                        return
                     except WorkerLostError as error:
                         last = error
                         await asyncio.sleep(RETRY_PAUSE_S)
         except TimeoutError as error:
-            raise not_replaced(loss, last or error, within) from None
+            raise not_replaced(loss, last or error, timeout_s) from None
         except Exception as error:
-            raise not_replaced(loss, error, within) from None
+            raise not_replaced(loss, error, timeout_s) from None
 
-    async def _open_another(self) -> Any:
-        """The stream of another group in the same places, of the size that was asked for last."""
-        self._master, _, stream = await _open(
-            self._config, self._runner_factory, self._reservation, self._client
-        )
-        if self._resized is not None:
-            await self.resize(self._resized)
-        return stream
+    async def _submit(self, sessions: dict[int, DecodeSession]) -> None:
+        """If the group is lost meanwhile, `_run` notices, and goes on with all requests."""
+        with suppress(WorkerLostError), unwrapped_errors():
+            await self._group.master.submit.remote(self._group.client, sessions)
 
-    async def _cancel_left(self) -> None:
+    async def _cancel_abandoned(self) -> None:
         """In a task of its own: what a call sends off while Ray cancels it, Ray may cancel too."""
         while True:
-            self._master.cancel.remote(self._client, [await self._left.get()])
-
-    def _hand_out(self, batch: StepEvents) -> None:
-        for event in self._journals.take(batch):
-            queue = self._queues[event.request_id]
-            if isinstance(event, RequestFailure):
-                queue.put_nowait(event.error)
-            elif batch.timing is not None:
-                queue.put_nowait((event.plan, event.outcome, batch.timing))
+            numbers = await self._abandoned.get()
+            self._group.master.cancel.remote(self._group.client, numbers)
 
     def _lose(self, error: LopaError) -> None:
-        self._lost = self._lost or error
-        self._fail(self._lost)
+        self.lost = self.lost or error
+        self._fail_all(self.lost)
 
-    def _fail(self, error: LopaError) -> None:
+    def _fail_all(self, error: LopaError) -> None:
         for number in self._journals:
             self._journals.end(number)
-            self._queues[number].put_nowait(error)
+            self._queues[number].put_nowait(RequestFailure(number, error))
 
 
-async def _open(
-    config: Config, runner_factory: RunnerFactory, reservation: Reservation, client: str
-) -> tuple[Any, WorkerInfo, Any]:
-    """A master that is started, what its workers say, and its stream of the client's events."""
-    master = start_master(config, runner_factory, reservation.places)
-    try:
-        with unwrapped():
-            info = await master.start.remote()
-            stream = master.stream.options(num_returns="streaming").remote(client, {}, stay=True)
-            await (await anext(stream))
-    except BaseException:
-        ray.kill(master)
-        raise
-    return master, info, stream
+class _Group:
+    """The group that an engine has at the moment: its master actor, and the stream of the engine's events."""
+
+    def __init__(self, config: Config, runner_factory: RunnerFactory) -> None:
+        """Reserves the bundles of the workers; `open` starts a group in them."""
+        self.client = uuid.uuid4().hex
+        self.reservation = Reservation(config)
+        self.master: Any = None
+        self.stream: Any = None
+        self._config = config
+        self._runner_factory = runner_factory
+
+    async def open(self) -> WorkerInfo:
+        """Start a group in place of the one before, if there was one. Raises what `Master.start` raises."""
+        self._kill_master()
+        self.master = start_master(self._config, self._runner_factory, self.reservation.placement_group)
+        with unwrapped_errors():
+            info: WorkerInfo = await self.master.start.remote()
+            self.stream = self.master.stream.options(num_returns="streaming").remote(self.client)
+            await (await anext(self.stream))
+        return info
+
+    def close(self) -> None:
+        """End the group and give its bundles back. Killing the master takes its workers along: they are its
+        children."""
+        self._kill_master()
+        self.reservation.release()
+
+    def _kill_master(self) -> None:
+        if self.master is not None and ray.is_initialized():
+            ray.kill(self.master)
+        self.master = None

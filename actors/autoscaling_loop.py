@@ -1,4 +1,4 @@
-"""LoadFollower: looks at the load of a group now and then, and has the crew follow it."""
+"""AutoscalingLoop: measures the load of a group at a steady interval, and resizes the group."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ logger = logging.getLogger("lopa.group")
 
 
 class AutoscalingLoop:
-    """Between an `Autoscaler`, which decides, and the crew that it decides about. `meter` is told of every step."""
+    """Between an `Autoscaler`, which decides, and the group that it decides about. `meter` records every step."""
 
-    def __init__(self, settings: ScalingSettings, crew: GroupMembership, scheduler: Scheduler) -> None:
-        """Begins with as many workers as the crew should have by now. Needs a running event loop."""
+    def __init__(self, settings: ScalingSettings, membership: GroupMembership, scheduler: Scheduler) -> None:
+        """Begins with as many workers as the group should have by now. Needs a running event loop."""
         self._settings = settings
-        self._crew = crew
+        self._membership = membership
         self._scheduler = scheduler
-        self._autoscaler = Autoscaler(settings, crew.target)
+        self._autoscaler = Autoscaler(settings, membership.target)
         self.meter = LoadMeter()
         self._task = asyncio.create_task(self._run())
 
     def resize(self, num_workers: int) -> None:
-        """Somebody wants that many, and the load is followed from there on.
+        """An operator sets the number, and the load is followed from there on.
 
         Raises SettingsError beyond the bounds.
         """
@@ -35,7 +35,7 @@ class AutoscalingLoop:
         self._autoscaler.set(num_workers, time.monotonic())
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop."""
         self._task.cancel()
 
     async def _run(self) -> None:
@@ -43,16 +43,18 @@ class AutoscalingLoop:
             await asyncio.sleep(self._settings.interval_s)
             load = self.meter.read(
                 time.monotonic(),
-                workers=len(self._crew.pool),
+                workers=len(self._membership.pool),
                 in_flight=self._scheduler.in_flight,
                 waiting=self._scheduler.waiting,
             )
-            wanted = self._autoscaler.observe(load)
-            if wanted == self._crew.target:
+            target = self._autoscaler.observe(load)
+            if target == self._membership.target:
                 continue
-            logger.info("%d workers instead of %d, for %s", wanted, self._crew.target, load)
+            logger.info("%d workers instead of %d, for %s", target, self._membership.target, load)
             try:
-                self._crew.resize(wanted)
+                self._membership.resize(target)
             except Exception:
-                # The group goes on with those whom it has.
-                logger.exception("%d workers instead of %d could not be had", wanted, len(self._crew.pool))
+                # The group goes on with the workers that it has.
+                logger.exception(
+                    "%d workers instead of %d could not be had", target, len(self._membership.pool)
+                )

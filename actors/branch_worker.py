@@ -18,7 +18,7 @@ from torch import Tensor
 from actors.elastic_group import Rendezvous
 from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer
 from actors.tensor_parallel_group import RayTensorParallelGroup
-from actors.weight_chunks import WeightChunk, pack, unpack
+from actors.weight_chunks import WeightChunk, from_chunks, to_chunks
 from lopa_ray.config.config import Config
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.kv_cache import SlotChecksum, SlotState, to_bytes
@@ -34,9 +34,9 @@ RunnerFactory: TypeAlias = Callable[[Config, Weights | None, TensorParallelGroup
 """Makes a worker's runner, of weights that are on its node already or, with None, of those that it reads."""
 
 
-def default_runner(config: Config, weights: Weights | None, parallel: TensorParallelGroup) -> BranchRunner:
+def default_runner(config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> BranchRunner:
     """The runner that a configuration asks for."""
-    return load_runner(config, Tokenizer.from_pretrained(config.model.folder), weights, parallel)
+    return load_runner(config, Tokenizer.from_pretrained(config.model.folder), weights, tp_group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +63,32 @@ class BranchWorker:
         self._config = config
         self._runner_factory = runner_factory
         self._transfer: KVTransfer = ObjectStoreTransfer() if uses_store else CollectiveTransfer()
-        self._shards = RayTensorParallelGroup(shard, config.group.tensor_parallel_size)
+        self._tp_group = RayTensorParallelGroup(shard, config.group.tensor_parallel_size)
         self._epoch = 0
 
     def ping(self) -> None:
-        """Answers once the worker is placed, and while it is alive."""
+        """Return once the worker is placed, and while it is alive."""
 
-    def arrive(self) -> tuple[str, int]:
-        """The id of the node that it is on, and the size of the weights in bytes. Raises CheckpointError."""
+    def node_and_weight_bytes(self) -> tuple[str, int]:
+        """The id of the node that the worker is on, and the size of the weights in bytes. Raises CheckpointError."""
         return ray.get_runtime_context().get_node_id(), size_of_weights(self._config)
 
-    def publish(self) -> Iterator[WeightChunk]:
+    def read_weights(self) -> Iterator[WeightChunk]:
         """Read the weights for all workers on this node. Raises CheckpointError."""
         torch.set_num_threads(self._config.group.threads_per_worker)
-        yield from pack(weights_of(self._config, "cpu"))
+        yield from to_chunks(weights_of(self._config, "cpu"))
 
-    def load(self, copy: Sequence[Any] | None) -> WorkerInfo:
-        """Load the model, from the parcels (object references) that `publish` gave if there are any.
+    def load_model(self, chunks: Sequence[Any] | None) -> WorkerInfo:
+        """Load the model, from the chunks (object references) that `read_weights` gave if there are any.
 
         Raises CheckpointError or SettingsError.
         """
         torch.set_num_threads(self._config.group.threads_per_worker)
-        weights = None if copy is None else unpack(copy)
-        self._runner = self._runner_factory(self._config, weights, self._shards)
-        return WorkerInfo(self._runner.vocabulary, self._runner.position_bytes * self._shards.size)
+        weights = None if chunks is None else from_chunks(chunks)
+        self._runner = self._runner_factory(self._config, weights, self._tp_group)
+        return WorkerInfo(self._runner.vocabulary, self._runner.position_bytes * self._tp_group.size)
 
-    def join(
+    def join_epoch(
         self,
         workers: Rendezvous,
         shards: Rendezvous,
@@ -101,28 +101,28 @@ class BranchWorker:
         """
         self._epoch = workers.epoch
         self._transfer.join(workers)
-        self._shards.join(shards)
+        self._tp_group.join(shards)
         return self._runner.settle(owners, pending)
 
-    def leave(self) -> None:
+    def leave_groups(self) -> None:
         """Drop all connections: peers that wait for this one in a collective are released."""
         self._transfer.leave()
-        self._shards.leave()
+        self._tp_group.leave()
 
     def export_slots(self, owners: Mapping[int, int]) -> list[SlotState]:
         """See `BranchRunner.export`."""
         return self._runner.export(owners)
 
-    def adopt(self, states: Sequence[SlotState]) -> None:
+    def import_slots(self, states: Sequence[SlotState]) -> None:
         """See `BranchRunner.adopt`."""
         self._runner.adopt(states)
 
     def restage(self, plan: StepPlan) -> None:
-        """Stage again what was lost with another worker, by the same forward. Raises as `step`."""
-        self.step(plan)
+        """Stage again what was lost with another worker, by the same forward. Raises as `execute`."""
+        self.execute(plan)
 
-    def step(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> StepReport:
-        """Commit, forward, score; see `BranchRunner.step`. `payloads`: what `export` gave, in order.
+    def execute(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> StepReport:
+        """Commit, forward, score; see `BranchRunner.step`. `payloads`: what `export_payload` gave, in order.
 
         All shards have the same reports; the first one's go to the master.
         Raises ProtocolError for a plan of another epoch than the one joined last.
@@ -130,23 +130,23 @@ class BranchWorker:
         if plan.epoch != self._epoch:
             raise ProtocolError(f"got a plan of epoch {plan.epoch}; this worker is in epoch {self._epoch}")
         if isinstance(self._transfer, ObjectStoreTransfer):
-            self._transfer.receive(payloads)
+            self._transfer.set_exported(payloads)
         try:
-            report = self._runner.step(plan, self._exchange)
+            report = self._runner.step(plan, self._fill_from)
         except BaseException:
             # Peers may be waiting for this one: dropped connections release them.
-            self.leave()
+            self.leave_groups()
             raise
-        return report if self._shards.rank == 0 else replace(report, reports=())
+        return report if self._tp_group.rank == 0 else replace(report, reports=())
 
-    def _exchange(self, source: int, payload: Tensor) -> None:
+    def _fill_from(self, source: int, payload: Tensor) -> None:
         """K/V of the winner; on return all shards of this worker have theirs, so that all commit them or none does."""
-        self._transfer.exchange(source, payload)
-        self._shards.meet(payload.device)
+        self._transfer.broadcast(source, payload)
+        self._tp_group.barrier(payload.device)
 
-    def export(self, work: ScheduledRequest) -> npt.NDArray[np.uint8]:
-        """Raw bytes of the K/V that the work's commit orders this worker to send."""
-        return to_bytes(self._runner.payload(work))
+    def export_payload(self, scheduled: ScheduledRequest) -> npt.NDArray[np.uint8]:
+        """The payload that the commit has this worker send, as raw bytes uint8 [bytes]."""
+        return to_bytes(self._runner.payload(scheduled))
 
     def checksums(self) -> list[SlotChecksum]:
         """Per slot; see `BranchRunner.checksums`."""

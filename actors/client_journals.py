@@ -1,4 +1,4 @@
-"""Journals: what a client keeps of its requests, to go on with them on another group when theirs is lost."""
+"""ClientJournals: what a client keeps of its requests, to go on with them on another group when theirs is lost."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ RETRY_PAUSE_S = 1.0
 missed several health checks, 10 to 20 seconds by default; such an attempt fails, and the next may not."""
 
 
-def not_replaced(loss: WorkerLostError, why: Exception, within: float) -> WorkerLostError:
+def not_replaced(loss: LopaError, cause: Exception, timeout_s: float) -> WorkerLostError:
     """What ends the requests of a lost group when no other could be started."""
-    if isinstance(why, TimeoutError):
-        reason = f"it did not start within {within:g} s"
+    if isinstance(cause, TimeoutError):
+        reason = f"it did not start within {timeout_s:g} s"
     else:
-        reason = str(why) if isinstance(why, LopaError) else f"{type(why).__name__}: {why}"
+        reason = str(cause) if isinstance(cause, LopaError) else f"{type(cause).__name__}: {cause}"
     return WorkerLostError(f"{loss}; no other group could take over: {reason} (see group.resume_timeout_s)")
 
 
@@ -29,25 +29,23 @@ class ClientJournals:
 
     def __init__(self) -> None:
         self._journals: dict[int, Journal] = {}
-        self._moved = True
-        """A request has made a step since `resumed`, or nothing was resumed yet."""
-
-    def __len__(self) -> int:
-        return len(self._journals)
+        self._progressed = True
+        """A request has made a step since `resumed_sessions`, or none was resumed."""
 
     def __iter__(self) -> Iterator[int]:
         return iter([*self._journals])
 
     def begin(self, number: int, session: DecodeSession) -> None:
         """Before the request is submitted."""
+        self._progressed = self._progressed or not self._journals
         self._journals[number] = Journal(session)
 
     def end(self, number: int) -> None:
-        """Nobody listens to the request any more."""
+        """The request has ended, or its caller has stopped iterating."""
         self._journals.pop(number, None)
 
-    def take(self, batch: StepEvents) -> Iterator[RequestEvent]:
-        """Write down a batch; yields what is to be handed on.
+    def record(self, batch: StepEvents) -> Iterator[RequestEvent]:
+        """Record a batch; yields the events that go on to the requests' callers.
 
         Raises WorkerLostError, after the other events, if the group ended: no request of it has.
         """
@@ -55,14 +53,14 @@ class ClientJournals:
         for event in batch.events:
             number = event.request_id
             if number not in self._journals:
-                continue  # nobody listens any more
+                continue  # its caller has stopped iterating
             if isinstance(event, RequestFailure):
                 if isinstance(event.error, WorkerLostError):
                     lost = event.error
                     continue
                 self.end(number)
             else:
-                self._moved = True
+                self._progressed = True
                 if event.outcome.finish_reason is not None:
                     self.end(number)
                 elif number in batch.states:
@@ -71,12 +69,12 @@ class ClientJournals:
         if lost is not None:
             raise lost
 
-    def resumed(self) -> dict[int, DecodeSession]:
+    def resumed_sessions(self) -> dict[int, DecodeSession]:
         """All of them as they stand, for another group."""
-        self._moved = not self._journals
+        self._progressed = not self._journals
         return {number: journal.resumed() for number, journal in self._journals.items()}
 
     @property
-    def stuck(self) -> bool:
-        """None has made a step since `resumed`, so it may be one of them that no group survives."""
-        return bool(self._journals) and not self._moved
+    def no_progress(self) -> bool:
+        """None has made a step since `resumed_sessions`, so it may be one of them that no group survives."""
+        return bool(self._journals) and not self._progressed

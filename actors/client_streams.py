@@ -1,4 +1,4 @@
-"""Clients: who asked for which request, and the streams that their events go to."""
+"""ClientStreams: which client has which request, and the streams that their events go to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Client:
 
 @dataclass(slots=True)
 class _Batch:
-    """What one client is to be told of a step."""
+    """What one client receives of a step."""
 
     client: _Client
     events: list[RequestEvent] = field(default_factory=list)
@@ -41,31 +41,27 @@ class _Batch:
 
 
 class ClientStreams:
-    """Submits requests to a scheduler, and hands out their events."""
+    """Submits requests to a scheduler, and routes their events."""
 
-    def __init__(self, scheduler: Scheduler, on_arrival: Callable[[], None], *, journaled: bool) -> None:
-        """`on_arrival` is called when requests were submitted. `journaled`: clients are sent `StepEvents.states`."""
+    def __init__(self, scheduler: Scheduler, on_submit: Callable[[], None], *, journaled: bool) -> None:
+        """`on_submit` is called when requests were submitted. `journaled`: clients are sent `StepEvents.states`."""
         self._journaled = journaled
         self._scheduler = scheduler
-        self._on_arrival = on_arrival
+        self._on_submit = on_submit
         self._clients: dict[str, _Client] = {}
         self._owners: dict[int, tuple[_Client, int]] = {}
         """Scheduler's id of each unfinished request → its client, and the client's number for it."""
         self.broken: LopaError | None = None
         """Why no request is taken any more."""
 
-    async def stream(
-        self, client: str, sessions: Mapping[int, DecodeSession], stay: bool
-    ) -> AsyncGenerator[StepEvents, None]:
+    async def stream(self, client: str) -> AsyncGenerator[StepEvents, None]:
         """See `Master.stream`."""
         if client in self._clients:
             raise ProtocolError(f"client {client!r} has an open stream; give each one a name of its own")
         opened = self._clients[client] = _Client()
-        if stay:
-            opened.queue.put_nowait(StepEvents((), None))
         try:
-            self.submit(client, sessions)
-            while stay or opened.requests or not opened.queue.empty():
+            yield StepEvents((), None)
+            while True:
                 yield await opened.queue.get()
         finally:
             del self._clients[client]
@@ -86,7 +82,7 @@ class ClientStreams:
             request = self._scheduler.submit(session)
             opened.requests[number] = request
             self._owners[request] = opened, number
-        self._on_arrival()
+        self._on_submit()
 
     def cancel(self, client: str, numbers: list[int]) -> None:
         """See `Master.cancel`."""
@@ -96,16 +92,14 @@ class ClientStreams:
             if request is not None:
                 del self._owners[request]
                 self._scheduler.cancel(request)
-        if opened is not None:
-            opened.queue.put_nowait(StepEvents((), None))  # a stream that waits for nothing more may end
 
     def publish(self, events: list[RequestEvent], timing: StepTiming | None) -> None:
-        """Hand each client its events, in one message."""
+        """Send each client its events, in one message."""
         batches: dict[int, _Batch] = {}
         for event in events:
             owner = self._owners.get(event.request_id)
             if owner is None:
-                continue  # its client went away
+                continue  # its client has closed the stream
             client, number = owner
             batch = batches.setdefault(id(client), _Batch(client))
             batch.events.append(replace(event, request_id=number))

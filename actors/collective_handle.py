@@ -1,4 +1,4 @@
-"""Channel: an actor's connection to the others of a collective group, in one epoch after the other."""
+"""CollectiveHandle: an actor's connection to the others of a collective group, in one epoch after the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from ray.util import collective
 from ray.util.collective.types import Backend
 
-from actors.elastic_group import BACKEND, Rendezvous, register
+from actors.elastic_group import BACKEND, Rendezvous, register_backend
 from lopa_ray.errors import TransferError
 
 
@@ -16,29 +16,29 @@ class CollectiveHandle:
     """At most one group at a time. One that fails is dropped, so that its other members fail at once as well."""
 
     def __init__(self) -> None:
-        register()
-        self._membership: Rendezvous | None = None
+        register_backend()
+        self._rendezvous: Rendezvous | None = None
 
-    def join(self, membership: Rendezvous) -> None:
+    def join(self, rendezvous: Rendezvous) -> None:
         """Build the epoch's group; all its members must do so at about the same time. One alone needs none.
 
         Raises TransferError if a peer does not.
         """
         self.leave()
-        if membership.world_size > 1:
+        if rendezvous.world_size > 1:
             try:
                 collective.init_collective_group(
-                    membership.world_size, membership.rank, Backend(BACKEND), membership.group_name
+                    rendezvous.world_size, rendezvous.rank, Backend(BACKEND), rendezvous.group_name
                 )
             except RuntimeError as error:
-                raise TransferError(f"epoch {membership.epoch} was not formed: {error}") from None
-            self._membership = membership
+                raise TransferError(f"epoch {rendezvous.epoch} was not formed: {error}") from None
+            self._rendezvous = rendezvous
 
     def leave(self) -> None:
         """Drop the group, if there is one."""
-        if self._membership is not None:
-            collective.destroy_collective_group(self._membership.group_name)
-            self._membership = None
+        if self._rendezvous is not None:
+            collective.destroy_collective_group(self._rendezvous.group_name)
+            self._rendezvous = None
 
     @contextmanager
     def group(self, failed: str) -> Iterator[str]:
@@ -46,10 +46,10 @@ class CollectiveHandle:
 
         What goes wrong meanwhile is a TransferError that begins with `failed`, and so is having left.
         """
-        if self._membership is None:
+        if self._rendezvous is None:
             raise TransferError("this worker has left its group, and no new one has been joined")
         try:
-            yield self._membership.group_name
+            yield self._rendezvous.group_name
         except RuntimeError as error:
             self.leave()
             raise TransferError(f"{failed}: {error}") from None

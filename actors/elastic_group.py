@@ -36,7 +36,7 @@ POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """An actor's place in one epoch of a group."""
+    """What an actor needs to join the others of a collective group, for one epoch."""
 
     epoch: int
     rank: int
@@ -48,14 +48,14 @@ class Rendezvous:
     timeout_s: float
     """A peer that hangs shows after this long; a dead one at once. Well below the master's deadline, so
     that workers which only wait for one that hangs are not taken for lost as well."""
-    group: str = "kv"
-    """Which of the groups of that epoch."""
+    purpose: str = "kv"
+    """Which of the groups of that epoch: kv, or that of the shards of one worker."""
 
     @property
     def group_name(self) -> str:
         """Carries the rendezvous: it is all that Ray hands to a backend beside rank and size."""
         host, port = self.store
-        return f"lopa/{self.collective}/{host}/{port}/{self.epoch}/{self.timeout_s}/{self.group}"
+        return f"lopa/{self.collective}/{host}/{port}/{self.epoch}/{self.timeout_s}/{self.purpose}"
 
 
 def open_store() -> tuple[Any, tuple[str, int]]:
@@ -67,12 +67,12 @@ def open_store() -> tuple[Any, tuple[str, int]]:
     return store, (host, store.port)
 
 
-def abandon(store: Any, epoch: int) -> None:
+def abandon_epoch(store: Any, epoch: int) -> None:
     """Release the workers that wait for peers of an epoch which cannot come about any more."""
-    store.set(_abandoned(epoch), b"1")
+    store.set(_abandoned_key(epoch), b"1")
 
 
-def _abandoned(epoch: int | str) -> str:
+def _abandoned_key(epoch: int | str) -> str:
     return f"abandoned{epoch}"
 
 
@@ -96,18 +96,18 @@ class ElasticGroup(BaseGroup):
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
-        _, backend, host, port, epoch, timeout, group = group_name.split("/")
-        self._ordered = backend == "gloo" and world_size > 2
+        _, backend, host, port, epoch, timeout, purpose = group_name.split("/")
+        self._sums_in_rank_order = backend == "gloo" and world_size > 2
         self._timeout = timedelta(seconds=float(timeout))
-        made: Future[Any] = Future()
+        connected: Future[Any] = Future()
 
         def connect() -> None:
             try:
                 store = c10d.TCPStore(host, int(port), is_master=False, timeout=JOIN_TIMEOUT)
-                prefixed = c10d.PrefixStore(f"epoch{epoch}/{group}", store)
-                made.set_result(_process_group(backend, prefixed, rank, world_size, self._timeout))
+                prefixed = c10d.PrefixStore(f"epoch{epoch}/{purpose}", store)
+                connected.set_result(_process_group(backend, prefixed, rank, world_size, self._timeout))
             except Exception as error:
-                made.set_exception(error)
+                connected.set_exception(error)
 
         # Connecting blocks until all peers are there, and one that died never will be.
         thread = threading.Thread(target=connect, daemon=True)
@@ -115,12 +115,12 @@ class ElasticGroup(BaseGroup):
         thread.join(POLL_S)
         if thread.is_alive():
             # A connection of its own: the other one's is taken while it waits.
-            watch = c10d.TCPStore(host, int(port), is_master=False, timeout=JOIN_TIMEOUT)
+            watched = c10d.TCPStore(host, int(port), is_master=False, timeout=JOIN_TIMEOUT)
             while thread.is_alive():
-                if watch.check([_abandoned(epoch)]):
+                if watched.check([_abandoned_key(epoch)]):
                     raise RuntimeError(f"epoch {epoch} was given up: a peer was lost while it was formed")
                 thread.join(POLL_S)
-        self._group: Any = made.result()
+        self._group: Any = connected.result()
 
     @classmethod
     def backend(cls) -> str:
@@ -147,7 +147,7 @@ class ElasticGroup(BaseGroup):
         """Sum the tensor over all ranks, in place. Raises RuntimeError if a peer is lost, or for other reductions."""
         if allreduce_options is not None and allreduce_options.reduceOp != ReduceOp.SUM:
             raise RuntimeError(f"got {allreduce_options.reduceOp}; the {BACKEND} backend only sums")
-        if not self._ordered:
+        if not self._sums_in_rank_order:
             options = c10d.AllreduceOptions()
             self._group.allreduce(tensors, options).wait(self._timeout)
             return
@@ -172,7 +172,7 @@ class ElasticGroup(BaseGroup):
     barrier = reduce = reducescatter = send = recv = _unused
 
 
-def register() -> None:
+def register_backend() -> None:
     """Make the backend known to Ray in this process; once, Ray refuses a second time."""
     if not BackendRegistry().is_registered(BACKEND):
         register_collective_backend(BACKEND, ElasticGroup)

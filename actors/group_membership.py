@@ -1,4 +1,4 @@
-"""Crew: who works in a group, and how it changes its members at a step boundary."""
+"""GroupMembership: which workers are in a group, and how that changes at a step boundary."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from lopa_ray.scheduling.scheduler import Scheduler
 
 
 class GroupMembership:
-    """The workers of a group (`pool`), those to come, and how many there should be."""
+    """The workers of a group (`pool`), the pending ones, and how many there should be."""
 
     def __init__(
         self,
         config: Config,
         runner_factory: RunnerFactory,
-        places: PlacementGroup | None,
+        reserved: PlacementGroup | None,
         on_change: Callable[[], None],
     ) -> None:
-        """`places`: see `BranchPool`. `on_change` is called when `due` may have become true."""
-        self.pool = BranchPool(config, runner_factory, places)
+        """`reserved`: see `BranchPool`. `on_change` is called when `change_due` may have become true."""
+        self.pool = BranchPool(config, runner_factory, reserved)
         self.target = config.group.num_workers
-        """How many there should be."""
+        """How many workers there should be."""
         self._on_change = on_change
         pool = self.pool
-        self._recruits = PendingWorkers(
-            pool.hire, pool.fire, pool.load, config.group.start_timeout_s, on_change
+        self._pending = PendingWorkers(
+            pool.create_worker, pool.kill_worker, pool.load_model, config.group.start_timeout_s, on_change
         )
 
     async def start(self) -> WorkerInfo:
@@ -40,58 +40,58 @@ class GroupMembership:
         return await self.pool.start()
 
     @property
-    def coming(self) -> int:
+    def pending_workers(self) -> int:
         """Workers that wait for a place, load their model or wait for the next step."""
-        return len(self._recruits)
+        return len(self._pending)
 
     @property
-    def problem(self) -> LopaError | None:
-        """Why the last attempt to get a worker failed; None once one came in after it."""
-        return self._recruits.problem
+    def last_error(self) -> LopaError | None:
+        """Why the last attempt to get a worker failed; None once one joined after it."""
+        return self._pending.last_error
 
     def resize(self, num_workers: int) -> None:
-        """Have that many workers: at the next step if they are fewer, and as they come if they are more."""
+        """Have that many workers: at the next step if they are fewer, and as they become ready if they are more."""
         self.target = num_workers
         self.pool.weights.shared |= num_workers > 1
-        self._recruits.start_over()
-        self._recruits.want(self.target - len(self.pool))
+        self._pending.reset_failures()
+        self._pending.set_target(self.target - len(self.pool))
         self._on_change()
 
     @property
-    def due(self) -> bool:
-        """The next step needs `regroup` first."""
-        return not self.pool.stands or self._recruits.ready or len(self.pool) > self.target
+    def change_due(self) -> bool:
+        """The next step needs `change` first."""
+        return not self.pool.intact or self._pending.ready or len(self.pool) > self.target
 
-    async def regroup(self, scheduler: Scheduler) -> None:
-        """Enter an epoch with whoever is there: survivors and newcomers, without those who leave.
+    async def change(self, scheduler: Scheduler) -> None:
+        """Enter the next epoch with the survivors and the newcomers, without the workers that leave.
 
-        Raises WorkerLostError if somebody is lost meanwhile, TransferError if the workers do not
-        reach each other, and what staging anew raises. Unless nobody is left it may be called again.
+        Raises WorkerLostError if a worker is lost meanwhile, TransferError if the workers do not
+        reach each other, and what staging anew raises. Unless no worker is left it may be called again.
         """
-        pool, recruits = self.pool, self._recruits
-        pool.dismiss(pool.workers[self.target :])
-        newcomers = recruits.take()
-        owners, pending = scheduler.owners, scheduler.pending()
+        pool, pending = self.pool, self._pending
+        pool.remove_workers(pool.workers[self.target :])
+        newcomers = pending.take_ready()
+        owners, uncommitted = scheduler.owners, scheduler.pending()
         try:
-            for failure in await pool.admit(newcomers, owners):
-                recruits.failed(failure)
-            held = await pool.join(owners, pending)
-            recovery = recover(pending, held)
+            for failure in await pool.add_workers(newcomers, owners):
+                pending.record_failure(failure)
+            held = await pool.join_epoch(owners, uncommitted)
+            recovery = recover(uncommitted, held)
             await pool.restage(recovery.again)
         except (WorkerLostError, TransferError) as error:
             if newcomers:
-                recruits.failed(error)
+                pending.record_failure(error)
             if isinstance(error, TransferError):
-                pool.dismiss(newcomers)  # it may be them whom the others do not reach
+                pool.remove_workers(newcomers)  # it may be them that the others do not reach
             raise
         else:
             scheduler.regroup(pool.epoch, recovery.sources)
             if any(worker in pool.workers for worker in newcomers):
-                recruits.came_in()
+                pending.record_joined()
         finally:
-            recruits.want(self.target - len(pool))
+            pending.set_target(self.target - len(pool))
 
     def close(self) -> None:
-        """End all workers."""
-        self._recruits.close()
+        """Kill all workers."""
+        self._pending.close()
         self.pool.close()

@@ -22,14 +22,14 @@ from actors.elastic_group import Rendezvous
 class KVTransfer(ABC):
     """Fills a payload with the source worker's, on every worker, in the same order everywhere."""
 
-    def join(self, membership: Rendezvous) -> None:  # noqa: B027 - the object store needs no membership
+    def join(self, rendezvous: Rendezvous) -> None:  # noqa: B027 - the object store needs no collective group
         """Enter an epoch; leaves the one before."""
 
     def leave(self) -> None:  # noqa: B027 - nor has it connections
         """Drop all connections."""
 
     @abstractmethod
-    def exchange(self, source: int, payload: Tensor) -> None:
+    def broadcast(self, source: int, payload: Tensor) -> None:
         """Fill `payload` in place with that of rank `source`."""
 
 
@@ -37,19 +37,19 @@ class CollectiveTransfer(KVTransfer):
     """One broadcast per commit."""
 
     def __init__(self) -> None:
-        self._channel = CollectiveHandle()
+        self._collective = CollectiveHandle()
 
-    def join(self, membership: Rendezvous) -> None:
+    def join(self, rendezvous: Rendezvous) -> None:
         """Build the epoch's group. Raises TransferError if a peer does not."""
-        self._channel.join(membership)
+        self._collective.join(rendezvous)
 
     def leave(self) -> None:
         """Drop the group, if there is one."""
-        self._channel.leave()
+        self._collective.leave()
 
-    def exchange(self, source: int, payload: Tensor) -> None:
-        """Broadcast. Raises TransferError."""
-        with self._channel.group(f"K/V of worker {source} did not arrive") as group:
+    def broadcast(self, source: int, payload: Tensor) -> None:
+        """See `KVTransfer.broadcast`. Raises TransferError."""
+        with self._collective.group(f"K/V of worker {source} did not arrive") as group:
             collective.broadcast(payload, source, group)
 
 
@@ -58,18 +58,18 @@ class ObjectStoreTransfer(KVTransfer):
 
     def __init__(self) -> None:
         self._rank = 0
-        self._payloads: list[npt.NDArray[np.uint8]] = []
+        self._exported: list[npt.NDArray[np.uint8]] = []
 
-    def join(self, membership: Rendezvous) -> None:
+    def join(self, rendezvous: Rendezvous) -> None:
         """Take note of the rank."""
-        self._rank = membership.rank
+        self._rank = rendezvous.rank
 
-    def receive(self, payloads: Sequence[npt.NDArray[np.uint8]]) -> None:
-        """The payloads of the coming step's commits, in order."""
-        self._payloads = list(payloads)
+    def set_exported(self, payloads: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Hand over the payloads of the coming step's commits, in order, as raw bytes."""
+        self._exported = list(payloads)
 
-    def exchange(self, source: int, payload: Tensor) -> None:
+    def broadcast(self, source: int, payload: Tensor) -> None:
         """Copy the next payload in; the source has it already."""
-        raw = self._payloads.pop(0)
+        raw = self._exported.pop(0)
         if source != self._rank:
             payload.view(torch.uint8).copy_(torch.from_numpy(raw.copy()))

@@ -11,25 +11,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError
 from ray.util.placement_group import PlacementGroup
 
 from actors.autoscaling_loop import AutoscalingLoop
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
 from actors.client_streams import ClientStreams, StepEvents
 from actors.group_membership import GroupMembership
-from actors.rpc import GONE
+from actors.step_timer import StepTimer
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
 from lopa_ray.execution.kv_cache import SlotChecksum
-from lopa_ray.protocol.plan import StepReport, StepTiming
+from lopa_ray.protocol.plan import StepReport
 from lopa_ray.scheduling.scheduler import Scheduler
 
 MAX_STREAMS = 1000
@@ -47,11 +46,11 @@ class MasterStatus:
     """How a group is doing."""
 
     workers: int
-    """Those who take part in steps."""
-    coming: int
-    """Those who wait for a place in the cluster, load the model, or wait for the next step."""
-    wanted: int
-    """How many there should be: as configured, as somebody asked for, or as the load has it."""
+    """Workers that take part in steps."""
+    pending_workers: int
+    """Workers that wait for a place in the cluster, load the model, or wait for the next step."""
+    target_workers: int
+    """How many there should be: as configured, as an operator has set it, or as the load has it."""
     max_num_seqs: int
     in_flight: int
     waiting: int
@@ -59,8 +58,8 @@ class MasterStatus:
     stalled_s: float
     """Seconds since the step under way began; 0 while idle."""
     broken: LopaError | None
-    problem: LopaError | None
-    """Why the last attempt to get another worker failed; None once one came in after it."""
+    last_error: LopaError | None
+    """Why the last attempt to get another worker failed; None once one joined after it."""
     prefix_hits: int
     """Requests that found K/V of the beginning of their prompt."""
     prefix_positions: int
@@ -74,26 +73,28 @@ class Master:
         self,
         config: Config,
         runner_factory: RunnerFactory = default_runner,
-        places: PlacementGroup | None = None,
+        reserved: PlacementGroup | None = None,
     ) -> None:
-        """Nothing that can fail: an actor's constructor cannot say why it did. See `start`."""
+        """Nothing that can fail: an actor's constructor cannot say why it did. See `start`.
+
+        `reserved`: see `BranchPool`.
+        """
         self._config = config
         self._runner_factory = runner_factory
-        self._places = places
+        self._reserved = reserved
         self._scheduler = Scheduler.from_config(config)
-        self._awake = asyncio.Event()
-        """There may be something to do."""
-        self._turn = asyncio.Lock()
-        """Held by whoever calls the workers."""
-        self._clients = ClientStreams(
-            self._scheduler, self._awake.set, journaled=config.group.resume_timeout_s > 0
+        self._work_arrived = asyncio.Event()
+        self._workers_lock = asyncio.Lock()
+        """Held while the workers are called."""
+        self._streams = ClientStreams(
+            self._scheduler, self._work_arrived.set, journaled=config.group.resume_timeout_s > 0
         )
-        self._follower: AutoscalingLoop | None = None
+        self._autoscaling: AutoscalingLoop | None = None
         self._loop: asyncio.Task[None] | None = None
         self._steps = 0
         self._step_began: float | None = None
         self._repeats = 0
-        self._suspects: deque[int] = deque()
+        self._to_isolate: deque[int] = deque()
         """Requests of a step that failed on a worker: each one's next step is run alone, to find the cause."""
 
     async def start(self) -> WorkerInfo:
@@ -101,25 +102,24 @@ class Master:
 
         Raises CapacityError, CheckpointError, SettingsError, WorkerLostError.
         """
-        self._crew = GroupMembership(self._config, self._runner_factory, self._places, self._awake.set)
-        info = await self._crew.start()
-        self._loop = asyncio.create_task(self._run())
+        self._membership = GroupMembership(
+            self._config, self._runner_factory, self._reserved, self._work_arrived.set
+        )
+        info = await self._membership.start()
+        self._loop = asyncio.create_task(self._step_loop())
         if self._config.group.scaling is not None:
-            self._follower = AutoscalingLoop(self._config.group.scaling, self._crew, self._scheduler)
+            self._autoscaling = AutoscalingLoop(self._config.group.scaling, self._membership, self._scheduler)
         return info
 
     # Clients
 
-    async def stream(
-        self, client: str, sessions: Mapping[int, DecodeSession], *, stay: bool = False
-    ) -> AsyncIterator[StepEvents]:
-        """The events of a client's requests: those given here, and with `stay` those that it submits later.
+    async def stream(self, client: str) -> AsyncIterator[StepEvents]:
+        """The events of all requests that a client submits.
 
-        With `stay` the first item is empty and says that `submit` may be called; without, the stream
-        ends when all requests have. Cancelling the call frees their slots at the next step. Raises
-        ProtocolError if the client has a stream already.
+        The first item is empty and says that `submit` may be called. Cancelling the call frees the slots of the
+        client's requests at the next step. Raises ProtocolError if the client has a stream already.
         """
-        async with aclosing(self._clients.stream(client, sessions, stay)) as events:
+        async with aclosing(self._streams.stream(client)) as events:
             async for event in events:
                 yield event
 
@@ -128,164 +128,138 @@ class Master:
 
         Raises ProtocolError without an open stream, or for a session that is finished already.
         """
-        self._clients.submit(client, sessions)
+        self._streams.submit(client, sessions)
 
     async def cancel(self, client: str, numbers: list[int]) -> None:
         """Free the requests' slots at the next step. Those that have ended are passed over."""
-        self._clients.cancel(client, numbers)
+        self._streams.cancel(client, numbers)
 
     # Operators
 
     async def resize(self, num_workers: int) -> None:
         """Have that many workers, while requests decode. Returns at once; `status` says how far it is.
 
-        Fewer: the others leave at the next step. More: they come as Ray places them and their model
+        Fewer: the others leave at the next step. More: they join as Ray places them and their model
         is loaded; no step waits. A group that follows its load goes on from there. Raises SettingsError for
         less than 1, or beyond the bounds of `group.scaling`, and what broke the group.
         """
         if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:
             raise SettingsError(f"got {num_workers!r} workers; allowed: a whole number from 1 on")
-        if self._clients.broken is not None:
-            raise self._clients.broken
-        if self._follower is not None:
-            self._follower.resize(num_workers)
-        self._crew.resize(num_workers)
+        if self._streams.broken is not None:
+            raise self._streams.broken
+        if self._autoscaling is not None:
+            self._autoscaling.resize(num_workers)
+        self._membership.resize(num_workers)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot. Raises ProtocolError while requests are in flight."""
         if self._scheduler.busy:
             raise ProtocolError("checksums are compared while the group is idle; requests are in flight")
-        async with self._turn:
-            return await self._crew.pool.checksums()
+        async with self._workers_lock:
+            return await self._membership.pool.checksums()
 
     async def status(self) -> MasterStatus:
         """How the group is doing, right now."""
         began = self._step_began
         return MasterStatus(
-            workers=len(self._crew.pool),
-            coming=self._crew.coming,
-            wanted=self._crew.target,
+            workers=len(self._membership.pool),
+            pending_workers=self._membership.pending_workers,
+            target_workers=self._membership.target,
             max_num_seqs=self._config.model.max_num_seqs,
             in_flight=self._scheduler.in_flight,
             waiting=self._scheduler.waiting,
             steps=self._steps,
             stalled_s=0.0 if began is None else time.monotonic() - began,
-            broken=self._clients.broken,
-            problem=self._crew.problem,
+            broken=self._streams.broken,
+            last_error=self._membership.last_error,
             prefix_hits=self._scheduler.prefixes.hits,
             prefix_positions=self._scheduler.prefixes.saved,
         )
 
     # The step loop
 
-    async def _run(self) -> None:
-        """Step after step. Whatever fails, the loop goes on with those that are left, if there are any."""
-        while self._clients.broken is None:
+    async def _step_loop(self) -> None:
+        """Step after step. Whatever fails, the loop goes on with the workers that are left, if there are any."""
+        while self._streams.broken is None:
             try:
-                await self._until_there_is_work()
+                await self._wait_for_work()
                 self._step_began = time.monotonic()
-                async with self._turn:
+                async with self._workers_lock:
                     await self._step()
                 self._repeats = 0
             except WorkerLostError as error:
-                if not len(self._crew.pool):
+                if not len(self._membership.pool):
                     self._end(error)
             except TransferError as error:
                 self._repeats += 1
                 if self._repeats > MAX_REPEATS:
                     self._end(WorkerLostError(f"the workers do not reach each other: {error}"))
             except Exception as error:
-                self._suspect(error)
+                self._isolate(error)
             finally:
                 self._step_began = None
 
-    async def _until_there_is_work(self) -> None:
-        while not self._scheduler.busy and not self._crew.due:
-            self._awake.clear()
+    async def _wait_for_work(self) -> None:
+        while not self._scheduler.busy and not self._membership.change_due:
+            self._work_arrived.clear()
             try:
-                await asyncio.wait_for(self._awake.wait(), IDLE_CHECK_S)
+                await asyncio.wait_for(self._work_arrived.wait(), IDLE_CHECK_S)
             except TimeoutError:
-                async with self._turn:
-                    await self._crew.pool.check()
+                async with self._workers_lock:
+                    await self._membership.pool.check_alive()
 
     async def _step(self) -> None:
-        """One step of all requests in flight: change the membership where that is due, plan, scatter,
-        gather, take the reports in, tell the clients. If it fails, the next call runs it again."""
-        clock = time.perf_counter
-        if self._crew.due:
-            await self._crew.regroup(self._scheduler)
-        began = clock()
-        plans = self._scheduler.plan(len(self._crew.pool), self._suspects[0] if self._suspects else None)
-        if not plans:
-            self._clients.publish(self._scheduler.drain(), None)
-        else:
-            planned = clock()
-            calls = self._crew.pool.scatter(plans)
-            sent = clock()
-            reports = await self._crew.pool.gather(calls)
-            gathered = clock()
+        """One step of all requests in flight. If it fails, the next call runs the same step again."""
+        if self._membership.change_due:
+            await self._membership.change(self._scheduler)
+        pool, timer = self._membership.pool, StepTimer()
+        with timer.phase("plan"):
+            plans = self._scheduler.plan(len(pool), only=next(iter(self._to_isolate), None))
+        with timer.phase("scatter"):
+            batch = pool.scatter(plans)
+        with timer.phase("gather"):
+            reports = await pool.gather(batch)
+        with timer.phase("select"):
             events = self._scheduler.advance(reports)
-            ended = clock()
-            self._steps += 1
-            if self._follower is not None:
-                self._follower.meter.step(sum(len(report.reports) for report in reports), ended - began)
-            self._clients.publish(events, _timing(began, planned, sent, gathered, ended, reports))
-        if self._suspects:
-            self._suspects.popleft()
+        self._streams.publish(events, timer.timing(reports))
+        self._count(reports, timer.seconds)
 
-    def _suspect(self, error: Exception) -> None:
-        """A worker failed by itself, but which request made it? Alone, it is the one to end."""
-        if self._suspects:
-            self._scheduler.fail(self._suspects.popleft(), error)
+    def _count(self, reports: Sequence[StepReport], seconds: float) -> None:
+        """Take note of a step that has succeeded."""
+        if reports:
+            self._steps += 1
+            if self._autoscaling is not None:
+                self._autoscaling.meter.step(sum(len(report.reports) for report in reports), seconds)
+        if self._to_isolate:
+            self._to_isolate.popleft()
+
+    def _isolate(self, error: Exception) -> None:
+        """A worker failed by itself. Of several requests each runs alone next; one that runs alone is the cause, and
+        ends."""
+        if self._to_isolate:
+            self._scheduler.fail(self._to_isolate.popleft(), error)
         elif self._scheduler.running:
-            self._suspects.extend(self._scheduler.running)
+            self._to_isolate.extend(self._scheduler.running)
         else:
             self._end(WorkerLostError(f"the group failed while nothing was in flight: {error}"))
-        self._crew.pool.stands = False
+        self._membership.pool.intact = False
 
     def _end(self, error: LopaError) -> None:
         """The group cannot go on: every request, present and future, gets the reason."""
-        self._clients.broken = error
-        if self._follower is not None:
-            self._follower.close()
-        self._crew.close()
+        self._streams.broken = error
+        if self._autoscaling is not None:
+            self._autoscaling.close()
+        self._membership.close()
         self._scheduler.fail_all(error)
-        self._clients.publish(self._scheduler.drain(), None)
-
-
-def _timing(
-    began: float, planned: float, sent: float, gathered: float, ended: float, reports: list[StepReport]
-) -> StepTiming:
-    slowest = max(report.commit_s + report.forward_s for report in reports)
-    return StepTiming(
-        plan=planned - began,
-        scatter=sent - planned,
-        commit=max(report.commit_s for report in reports),
-        forward=max(report.forward_s for report in reports),
-        gather=max(0.0, gathered - sent - slowest),
-        select=ended - gathered,
-    )
+        self._streams.publish(self._scheduler.drain(), None)
 
 
 def start_master(
     config: Config,
     runner_factory: RunnerFactory = default_runner,
-    places: PlacementGroup | None = None,
+    reserved: PlacementGroup | None = None,
 ) -> Any:
     """A master as an actor; its `start` is still to be called. Its workers are its children and end with it."""
     # The master computes next to nothing; it must not take a CPU from its workers.
     remote: Any = ray.remote(Master).options(num_cpus=0, max_restarts=0, max_concurrency=MAX_STREAMS)
-    return remote.remote(config, runner_factory, places)
-
-
-@contextmanager
-def unwrapped() -> Iterator[None]:
-    """Around results of a master's calls: errors of ours come without Ray's wrapping."""
-    try:
-        yield
-    except RayTaskError as error:
-        if isinstance(error.cause, LopaError):
-            raise error.cause from None
-        raise
-    except GONE as error:
-        raise WorkerLostError(f"the group's master died: {error}") from None
+    return remote.remote(config, runner_factory, reserved)

@@ -29,7 +29,7 @@ logger = logging.getLogger("lopa.weights")
 class _Node:
     """What a node has."""
 
-    parcels: list[Any] | None = None
+    chunks: list[Any] | None = None
     """Object references of the copy; None: there is none yet."""
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a worker makes the copy; the others wait for it."""
@@ -51,15 +51,15 @@ class NodeWeights:
         then makes another.
         """
         if not self.shared or self._random:
-            alone: WorkerInfo = await worker.load.remote(None)
-            return alone
-        node_id, needed = await worker.arrive.remote()
+            info: WorkerInfo = await worker.load_model.remote(None)
+            return info
+        node_id, needed = await worker.node_and_weight_bytes.remote()
         node = self._nodes.setdefault(node_id, _Node())
-        parcels = await self._copy_for(worker, node) if _has_room(node_id, needed) else None
+        chunks = await self._copy_for(worker, node) if _fits_object_store(node_id, needed) else None
         try:
-            info: WorkerInfo = await worker.load.remote(parcels)
+            info = await worker.load_model.remote(chunks)
         except ObjectLostError:
-            node.parcels = None
+            node.chunks = None
             raise
         return info
 
@@ -67,15 +67,15 @@ class NodeWeights:
     async def _copy_for(worker: Any, node: _Node) -> list[Any]:
         """The copy on the worker's node, made by it if there is none."""
         async with node.reading:
-            if node.parcels is None:
-                made = worker.publish.options(num_returns="streaming").remote()
-                parcels = [parcel async for parcel in made]
-                await made.completed()  # raises what reading raised
-                node.parcels = parcels
-            return node.parcels
+            if node.chunks is None:
+                reading = worker.read_weights.options(num_returns="streaming").remote()
+                chunks = [chunk async for chunk in reading]
+                await reading.completed()  # raises what reading raised
+                node.chunks = chunks
+            return node.chunks
 
 
-def _has_room(node_id: str, needed: int) -> bool:
+def _fits_object_store(node_id: str, needed: int) -> bool:
     store = sum(n["Resources"].get("object_store_memory", 0.0) for n in ray.nodes() if n["NodeID"] == node_id)
     fits = bool(needed <= store * STORE_SHARE)
     if not fits:

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from actors.node_weights import STORE_SHARE
-from actors.placement import check_nodes, check_room
+from actors.placement import check_nodes, check_resources
 from lopa_ray.config.config import Config
 from lopa_ray.errors import ClusterError
 from lopa_ray.execution.model_loader import size_of_weights
@@ -21,7 +21,7 @@ LOCAL_STORE_BYTES = 200 * 2**20
 """Object store of a Ray that is started just for engines: steps are small, and a collective goes past it."""
 
 
-class Connection:
+class RayConnection:
     """One engine's use of Ray. A Ray that was started for engines ends with the last of them."""
 
     _users = 0
@@ -35,16 +35,16 @@ class Connection:
         cluster, and CapacityError if it cannot hold the group.
         """
         if not ray.is_initialized():
-            Connection._users = 0
-            _initialise(config, address or os.environ.get("RAY_ADDRESS") or "local")
+            RayConnection._users = 0
+            _connect(config, address or os.environ.get("RAY_ADDRESS") or "local")
             self._owned = (address is None and "RAY_ADDRESS" not in os.environ) or address == "local"
         else:
-            self._owned = Connection._users > 0
-        Connection._users += self._owned
+            self._owned = RayConnection._users > 0
+        RayConnection._users += self._owned
         try:
             # Nothing will make room on a Ray of our own; a cluster may free what it has.
             if self._owned:
-                check_room(config, ray.available_resources())
+                check_resources(config, ray.available_resources())
             else:
                 check_nodes(config, ray.nodes())
         except BaseException:
@@ -54,12 +54,12 @@ class Connection:
     def close(self) -> None:
         """Give the connection up. Further calls do nothing."""
         owned, self._owned = self._owned, False
-        Connection._users -= owned
-        if owned and not Connection._users and ray.is_initialized():
+        RayConnection._users -= owned
+        if owned and not RayConnection._users and ray.is_initialized():
             ray.shutdown()
 
 
-def _room_for_weights(config: Config) -> int:
+def _bytes_for_weights(config: Config) -> int:
     """Bytes for a copy that the workers share; the system hands them out as they are used. 0 where they do not fit."""
     wanted = int(size_of_weights(config) / STORE_SHARE)
     shared_memory = Path("/dev/shm")
@@ -67,14 +67,14 @@ def _room_for_weights(config: Config) -> int:
     return wanted if fits and config.group.most_actors > 1 else 0
 
 
-def _initialise(config: Config, address: str) -> None:
+def _connect(config: Config, address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address == "local":
         group = config.group
         options |= {
             "num_cpus": max(os.cpu_count() or 1, math.ceil(group.most_actors * group.num_cpus)),
-            "object_store_memory": LOCAL_STORE_BYTES + _room_for_weights(config),
+            "object_store_memory": LOCAL_STORE_BYTES + _bytes_for_weights(config),
             "include_dashboard": False,
         }
     try:

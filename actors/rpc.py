@@ -1,4 +1,4 @@
-"""Calls: something that several workers are asked to do, and what becomes of it."""
+"""RPCBatch: one call to each of several workers. PendingRPCs: waiting for their replies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +14,12 @@ import ray
 from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
 
 from actors.worker_handle import WorkerHandle
-from lopa_ray.errors import LopaError, TransferError, WorkerError
+from lopa_ray.errors import LopaError, TransferError, WorkerError, WorkerLostError
 
-GONE = (RayActorError, OutOfMemoryError)
+ACTOR_DEATHS = (RayActorError, OutOfMemoryError)
 """What Ray raises for an actor that is no more. The second one: its memory monitor ended it to spare the node."""
 
-_NO_MEMORY = re.compile("out of memory|(allocate|enough) memory", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile("out of memory|(allocate|enough) memory", re.IGNORECASE)
 """How torch says it, for CPUs and accelerators."""
 
 
@@ -26,22 +27,22 @@ _NO_MEMORY = re.compile("out of memory|(allocate|enough) memory", re.IGNORECASE)
 class RPCBatch:
     """By worker, in order of rank: a call per shard, or one task that waits for all of them."""
 
-    answers: dict[WorkerHandle, tuple[Any, ...]]
+    replies: dict[WorkerHandle, tuple[Any, ...]]
     exports: dict[WorkerHandle, tuple[Any, ...]] = field(default_factory=dict)
     """Calls that others wait for: K/V that travels by object store."""
 
-    def blocking(self) -> list[WorkerHandle]:
-        """Those for whose exports others still wait."""
+    def pending_exports(self) -> list[WorkerHandle]:
+        """Workers whose exports have not arrived yet."""
         return [worker for worker, each in self.exports.items() if not all(map(_is_done, each))]
 
 
 class PendingRPCs:
     """Waiting for calls. To be made inside the event loop."""
 
-    def __init__(self, calls: RPCBatch) -> None:
-        self._tasks = {worker: tuple(map(_as_future, each)) for worker, each in calls.answers.items()}
+    def __init__(self, batch: RPCBatch) -> None:
+        self._tasks = {worker: tuple(map(_as_future, each)) for worker, each in batch.replies.items()}
 
-    async def settle(
+    async def wait(
         self,
         timeout: float,
         on_error: Callable[[], None] = lambda: None,
@@ -59,18 +60,18 @@ class PendingRPCs:
             if not pending or not any(task.exception() for task in done):
                 return
             on_error()
-            self._release()
+            self._release_peers()
 
-    def _release(self) -> None:
+    def _release_peers(self) -> None:
         """A call that failed may not even have begun, and the worker's other shards wait for that one."""
         for worker, each in self._tasks.items():
             if len(worker.shards) == len(each) > 1:
                 for shard, task in zip(worker.shards, each, strict=True):
                     if task.done() and task.exception() is not None:
-                        shard.leave.remote()
+                        shard.leave_groups.remote()
 
-    def late(self) -> list[WorkerHandle]:
-        """Those who have not answered."""
+    def unanswered(self) -> list[WorkerHandle]:
+        """Workers that have not replied."""
         return [worker for worker, each in self._tasks.items() if not all(task.done() for task in each)]
 
     def results(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...], list[BaseException]]]:
@@ -82,24 +83,40 @@ class PendingRPCs:
 
 def is_death(error: BaseException) -> bool:
     """Whether it says that the actor died, not that the actor raised something."""
-    return isinstance(error, GONE) and not isinstance(error, RayTaskError)
+    return isinstance(error, ACTOR_DEATHS) and not isinstance(error, RayTaskError)
 
 
-def cause_of(who: str, error: BaseException) -> LopaError:
+def cause_of(worker: str, error: BaseException) -> LopaError:
     """What a worker raised, without Ray's wrapping; whatever is not one of our errors becomes one."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, LopaError):
         return cause
-    kind = TransferError if isinstance(cause, (*GONE, ObjectLostError)) else WorkerError
-    said = f"{who} failed: {type(cause).__name__}: {cause}"
-    if isinstance(cause, MemoryError) or _NO_MEMORY.search(said):
-        said += (
+    kind = TransferError if isinstance(cause, (*ACTOR_DEATHS, ObjectLostError)) else WorkerError
+    message = f"{worker} failed: {type(cause).__name__}: {cause}"
+    if isinstance(cause, MemoryError) or _OUT_OF_MEMORY.search(message):
+        message += (
             "; a step of this request needs more memory than there is: lower num_branches or block_size, or, for all "
             "requests, model.max_num_seqs or model.max_model_len"
         )
-    wrapped = kind(said)
+    wrapped = kind(message)
     wrapped.__cause__ = error
     return wrapped
+
+
+@contextmanager
+def unwrapped_errors() -> Iterator[None]:
+    """Around results of a master's calls: this project's errors come without Ray's wrapping.
+
+    Raises WorkerLostError for a master that died.
+    """
+    try:
+        yield
+    except RayTaskError as error:
+        if isinstance(error.cause, LopaError):
+            raise error.cause from None
+        raise
+    except ACTOR_DEATHS as error:
+        raise WorkerLostError(f"the group's master died: {error}") from None
 
 
 def _as_future(call: Any) -> asyncio.Future[Any]:

@@ -1,4 +1,4 @@
-"""ShardGroup: the shards of one worker's model, an actor each; its tensor parallelism."""
+"""RayTensorParallelGroup: the shards of one worker's model, an actor each."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class RayTensorParallelGroup:
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self._channel = CollectiveHandle()
+        self._collective = CollectiveHandle()
 
-    def join(self, membership: Rendezvous) -> None:
+    def join(self, rendezvous: Rendezvous) -> None:
         """Enter an epoch; leaves the one before."""
-        self._channel.join(membership)
+        self._collective.join(rendezvous)
 
     def leave(self) -> None:
         """Drop all connections, which releases the other shards."""
-        self._channel.leave()
+        self._collective.leave()
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """See `TensorParallelGroup`."""
         if self.size > 1:
             x = x.contiguous()
-            with self._channel.group("the shards of a worker lost touch") as group:
+            with self._collective.group("the shards of a worker lost touch") as group:
                 collective.allreduce(x, group)
         return x
 
@@ -42,10 +42,10 @@ class RayTensorParallelGroup:
         if self.size == 1:
             return x[None]
         gathered = x.new_empty(self.size, *x.shape)
-        with self._channel.group("the shards of a worker lost touch") as group:
+        with self._collective.group("the shards of a worker lost touch") as group:
             collective.allgather(list(gathered.unbind()), x.contiguous(), group)
         return gathered
 
-    def meet(self, device: torch.device) -> None:
-        """Wait until all shards are here."""
+    def barrier(self, device: torch.device) -> None:
+        """Wait until all shards have called this."""
         self.all_gather(torch.zeros(1, device=device))

@@ -1,4 +1,4 @@
-"""Weights in Ray's object store: packed by the worker that has read them, mapped by all on its node."""
+"""WeightChunk: some parameters in Ray's object store, from the worker that has read them to all on its node."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ WeightChunk: TypeAlias = list[tuple[str, torch.dtype, tuple[int, ...], npt.NDArr
 """Some parameters: name, type, shape and bytes."""
 
 CHUNK_BYTES = 64 * 2**20
-"""A parcel is as small as it can be from here on: the store's objects are few, and packing takes little memory."""
+"""A chunk ends with the parameter that brings it to this size: few objects in the store, and little memory to pack."""
 
 
-def pack(weights: Weights) -> Iterator[WeightChunk]:
-    """Weights on the CPU as parcels for the object store."""
-    parcel: WeightChunk = []
+def to_chunks(weights: Weights) -> Iterator[WeightChunk]:
+    """Weights on the CPU as chunks for the object store."""
+    chunk: WeightChunk = []
     for name, tensor in weights:
         raw = tensor.contiguous().view(-1).view(torch.uint8).numpy()
-        parcel.append((name, tensor.dtype, tuple(tensor.shape), raw))
-        if sum(entry[-1].nbytes for entry in parcel) >= CHUNK_BYTES:
-            yield parcel
-            parcel = []
-    if parcel:
-        yield parcel
+        chunk.append((name, tensor.dtype, tuple(tensor.shape), raw))
+        if sum(entry[-1].nbytes for entry in chunk) >= CHUNK_BYTES:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
 
 
-def unpack(parcels: Sequence[Any]) -> Weights:
+def from_chunks(chunks: Sequence[Any]) -> Weights:
     """Weights that lie in the object store of this node, where they stay: read-only, and shared by all who map them."""
-    for parcel in parcels:
-        content: WeightChunk = ray.get(parcel)
+    for reference in chunks:
+        content: WeightChunk = ray.get(reference)
         for name, dtype, shape, raw in content:
             with warnings.catch_warnings():
                 # That it cannot be written to is what is wanted.

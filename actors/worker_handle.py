@@ -9,21 +9,21 @@ from typing import Any
 import ray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class WorkerHandle:
     """An actor per shard of its model. Without tensor parallelism that is one."""
 
     shards: tuple[Any, ...]
 
-    def ask(self, method: str, *arguments: Any) -> tuple[Any, ...]:
+    def call(self, method: str, *arguments: Any) -> tuple[Any, ...]:
         """Call a method of every shard."""
         return tuple(getattr(shard, method).remote(*arguments) for shard in self.shards)
 
-    async def placed(self) -> None:
+    async def wait_until_placed(self) -> None:
         """Wait until all shards have a place."""
-        await asyncio.gather(*self.ask("ping"))
+        await asyncio.gather(*self.call("ping"))
 
-    def end(self) -> None:
-        """End all shards."""
+    def kill(self) -> None:
+        """Kill the actors of all shards."""
         for shard in self.shards:
             ray.kill(shard)

@@ -165,7 +165,7 @@ def _medians(workers: int, settings: Any) -> dict[str, float]:
 
     from actors.async_engine import AsyncRayEngine
     from lopa_ray.config.config import Config
-    from lopa_ray.engine.session_factory import SessionFactory
+    from lopa_ray.protocol.events import RequestStep
 
     # A forward takes next to nothing, so that workers do not keep the master from its core.
     model = {"path": str(TINY_MODEL), "max_model_len": 128}
@@ -175,10 +175,11 @@ def _medians(workers: int, settings: Any) -> dict[str, float]:
     async def decode() -> None:
         engine = await AsyncRayEngine.start(config)
         try:
-            sessions = SessionFactory(config, engine.info.vocabulary, None)
             for first in range(20, 30):
-                session = sessions.create_session([first, 30, 31, 32], settings)
-                steps.extend([asdict(timing) async for _, _, timing in engine.decode(session)])
+                session = engine.create_session([first, 30, 31, 32], settings)
+                async for event in engine.events([session]):
+                    assert isinstance(event, RequestStep) and event.timing is not None, event
+                    steps.append(asdict(event.timing))
         finally:
             engine.close()
 

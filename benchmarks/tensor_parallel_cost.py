@@ -22,7 +22,7 @@ import ray
 
 from actors.async_engine import AsyncRayEngine
 from lopa_ray.config.config import Config
-from lopa_ray.engine.session_factory import SessionFactory
+from lopa_ray.protocol.events import RequestStep
 from start_up import write_checkpoint
 
 PROMPT = list(range(10, 70))
@@ -33,11 +33,11 @@ async def steps(config: Config) -> tuple[list[float], list[float], tuple[int, ..
     forwards, whole, canvas = [], [], ()
     engine = await AsyncRayEngine.start(config)
     try:
-        session = SessionFactory(config, engine.info.vocabulary, None).create_session(PROMPT, config.decode)
-        async for _, outcome, timing in engine.decode(session):
-            forwards.append(1000 * timing.forward)
-            whole.append(1000 * sum(astuple(timing)))
-            canvas = outcome.canvas
+        async for event in engine.events([engine.create_session(PROMPT, config.decode)]):
+            assert isinstance(event, RequestStep) and event.timing is not None, event
+            forwards.append(1000 * event.timing.forward)
+            whole.append(1000 * sum(astuple(event.timing)))
+            canvas = event.outcome.canvas
     finally:
         engine.close()
     return forwards[3:], whole[3:], canvas

@@ -25,8 +25,8 @@ def main() -> None:
             engine.resize(workers)
             began, rounds = time.monotonic(), 0
             while (status := engine.status()).workers != workers or not rounds:
-                if status.problem is not None:
-                    raise status.problem
+                if status.last_error is not None:
+                    raise status.last_error
                 after = [result.text for result in engine.generate(PROBLEMS)]
                 rounds += 1
             seconds = time.monotonic() - began

@@ -72,7 +72,7 @@ def decode(
 
 def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> Result | None:
     """Decode `source` into `output`; None if chunks had to be given up. Raises LopaError."""
-    from actors.ray_connection import Connection
+    from actors.ray_connection import RayConnection
     from cluster.jobs.output import Output, Recipe
     from cluster.jobs.progress import Progress
     from cluster.jobs.source import Source
@@ -97,7 +97,7 @@ def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> 
     together = {"num_workers": groups * config.group.num_workers, "scaling": None}
     everything = config.replace(group=config.group.replace(**together))
     with ExitStack() as stack:
-        stack.callback(Connection(everything).close)
+        stack.callback(RayConnection(everything).close)
         queue = WorkQueue(config, groups, raw=raw, on_loss=progress.say, on_wake=progress.report)
         stack.callback(queue.close)
         for chunk, decoded in queue.run(missing):

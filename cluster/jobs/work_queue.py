@@ -9,8 +9,8 @@ from typing import Any
 
 import ray
 
-from actors.master import unwrapped
-from actors.placement import Reservation, inside
+from actors.placement import Reservation, scheduled_into
+from actors.rpc import unwrapped_errors
 from cluster.jobs.group import Decoded, JobGroup
 from cluster.jobs.source import Chunk
 from lopa_ray.config.config import Config
@@ -83,7 +83,10 @@ class WorkQueue:
         reservation = Reservation(self._config)
         # It waits more than it computes: the places are for its workers.
         remote: Any = ray.remote(JobGroup).options(
-            num_cpus=0, max_restarts=0, max_concurrency=self._fill + 2, **inside(reservation.places)
+            num_cpus=0,
+            max_restarts=0,
+            max_concurrency=self._fill + 2,
+            **scheduled_into(reservation.placement_group),
         )
         actor = remote.remote(self._config.as_dict(), self._raw)
         self._groups.append(_Group(actor, reservation, actor.start.remote()))
@@ -102,7 +105,7 @@ class WorkQueue:
             for call in ray.wait([*calls, *starts], num_returns=1, timeout=WAKE_S)[0]:
                 group = calls.get(call) or starts[call]
                 try:
-                    with unwrapped():
+                    with unwrapped_errors():
                         result: Decoded | None = ray.get(call)
                 except CapacityError as error:
                     self._remove(group, error)

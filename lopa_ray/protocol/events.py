@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from lopa_ray.protocol.plan import Plan, StepOutcome
+from lopa_ray.protocol.plan import Plan, StepOutcome, StepTiming
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,8 @@ class RequestStep:
     request_id: int
     plan: Plan
     outcome: StepOutcome
+    timing: StepTiming | None = None
+    """Of the group's step; None where it is not measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,8 +224,12 @@ class Scheduler:
     def advance(self, step_reports: Sequence[StepReport]) -> list[RequestEvent]:
         """Take in the reports of all workers. A request that ended meanwhile is passed over.
 
+        Without reports nothing was planned, and only what arose outside of steps is handed out.
+
         Raises ProtocolError, and changes nothing, for a report of another step or epoch.
         """
+        if not step_reports:
+            return self.drain()
         for report in step_reports:
             if (report.epoch, report.step) != (self.epoch, self._step + 1):
                 raise ProtocolError(

@@ -19,7 +19,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerError, WorkerLostError
-from lopa_ray.protocol.events import RequestStep
+from lopa_ray.protocol.events import RequestFailure, RequestStep
 from support.groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config
 
 LONG = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
@@ -38,10 +38,13 @@ async def started(
 
 async def tokens(engine: AsyncRayEngine, prompt: list[int], settings: GenerationSettings) -> tuple[int, ...]:
     canvas: tuple[int, ...] = ()
-    session = new_session(prompt, settings, engine.info.vocabulary)
-    async for _, outcome, timing in engine.decode(session):
-        canvas = outcome.canvas
-        assert timing.forward > 0 and timing.gather >= 0
+    session = new_session(prompt, settings, engine.vocabulary)
+    async with aclosing(engine.events([session])) as events:
+        async for event in events:
+            if isinstance(event, RequestFailure):
+                raise event.error
+            canvas = event.outcome.canvas
+            assert event.timing is not None and event.timing.forward > 0 and event.timing.gather >= 0
     return canvas
 
 
@@ -65,9 +68,9 @@ def test_requests_come_and_go_at_random_and_keep_their_tokens() -> None:
                 return await tokens(engine, prompt, settings)
 
             async def leaves_early() -> None:
-                session = new_session([1, 2], LONG, engine.info.vocabulary)
-                async with aclosing(engine.decode(session)) as steps:
-                    await anext(steps)
+                session = new_session([1, 2], LONG, engine.vocabulary)
+                async with aclosing(engine.events([session])) as events:
+                    await anext(events)
 
             got = await asyncio.gather(*(one(*pair) for pair in work), *(leaves_early() for _ in range(4)))
             for (prompt, settings), canvas in zip(work, got[: len(work)], strict=True):
@@ -110,7 +113,7 @@ def test_a_lost_master_ends_every_request_without_another_group() -> None:
             tasks = [asyncio.create_task(tokens(engine, [n + 1], LONG)) for n in range(3)]
             while not (await engine.status()).in_flight:
                 await asyncio.sleep(0.01)
-            ray.kill(engine._master)
+            ray.kill(engine._group.master)
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(result) for result in results] == [WorkerLostError] * 3
             with pytest.raises(WorkerLostError):

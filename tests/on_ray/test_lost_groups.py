@@ -164,11 +164,12 @@ def test_an_asyncio_program_sees_a_pause_and_the_rest(undisturbed: Undisturbed, 
 
         async def one(request: Request, after: int) -> list[StepOutcome]:
             prompt, settings = PROMPTS[request[0]], SETTINGS[request[1]]
-            session = new_session(prompt, settings, engine.info.vocabulary)
+            session = new_session(prompt, settings, engine.vocabulary)
             got = []
-            async with aclosing(engine.decode(session)) as steps:
-                async for _, outcome, _ in steps:
-                    got.append(outcome)
+            async with aclosing(engine.events([session])) as events:
+                async for event in events:
+                    assert isinstance(event, RequestStep), event
+                    got.append(event.outcome)
                     if len(got) == after:
                         fates.lay("load")  # for one of those who take over; others follow
                         strike("Master")

@@ -54,7 +54,7 @@ def test_killed_while_idle(group: tuple[Trial, FaultInjection]) -> None:
     while trial.engine.status().workers == WORKERS:
         time.sleep(0.1)
     trial.until_there_are(WORKERS)
-    assert trial.engine.status().problem is None
+    assert trial.engine.status().last_error is None
 
 
 @pytest.mark.long

@@ -39,7 +39,7 @@ def test_more_than_there_is_room_for_wait_for_it_and_can_be_withdrawn(oracle: Or
         engine.resize(4)
         trial.until(lambda: engine.status().workers == 2)
         trial.batch(3)
-        assert engine.status().coming == 2
+        assert engine.status().pending_workers == 2
         engine.resize(1)
         trial.until_there_are(1)
         free = ray.cluster_resources()["CPU"] - 3
@@ -54,9 +54,9 @@ def test_a_replacement_takes_the_place_of_the_killed_in_a_full_cluster(oracle: O
         trial = Trial(engine, oracle)
         # Beyond the places of the group there is no room; whoever waits for some must not keep the places' own out.
         engine.resize(3)
-        trial.until(lambda: engine.status().coming == 1)
+        trial.until(lambda: engine.status().pending_workers == 1)
         end(actor_pids("BranchWorker")[0], signal.SIGKILL)
-        trial.until(lambda: engine.status().coming == 2)
+        trial.until(lambda: engine.status().pending_workers == 2)
         trial.until(lambda: engine.status().workers == 2)
 
 
@@ -83,47 +83,47 @@ class Stubborn:
     def ping(self) -> None:
         """Is there."""
 
-    def load(self) -> None:
+    def load_model(self) -> None:
         if not self._cured.exists():
             ray.actor.exit_actor()
 
 
 @pytest.mark.long
-def test_recruits_who_fail_are_tried_again_but_not_for_ever(
+def test_pending_workers_that_fail_are_tried_again_but_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actors.pending_workers, "ATTEMPTS", 3)
+    monkeypatch.setattr(actors.pending_workers, "MAX_FAILURES", 3)
     monkeypatch.setattr(actors.pending_workers, "FIRST_PAUSE_S", 0.01)
     cured = tmp_path / "cured"
-    hired = []
+    created = []
 
-    def hire() -> WorkerHandle:
-        hired.append(WorkerHandle((ray.remote(Stubborn).options(num_cpus=0).remote(cured),)))
-        return hired[-1]
+    def create() -> WorkerHandle:
+        created.append(WorkerHandle((ray.remote(Stubborn).options(num_cpus=0).remote(cured),)))
+        return created[-1]
 
-    async def load(worker: WorkerHandle) -> None:
-        await asyncio.gather(*worker.ask("load"))
+    async def load_model(worker: WorkerHandle) -> None:
+        await asyncio.gather(*worker.call("load_model"))
 
     async def main() -> None:
         awake = asyncio.Event()
-        recruits = PendingWorkers(hire, WorkerHandle.end, load, PATIENCE_S, awake.set)
-        recruits.want(1)
+        pending = PendingWorkers(create, WorkerHandle.kill, load_model, PATIENCE_S, awake.set)
+        pending.set_target(1)
         await awake.wait()
-        assert recruits.ready and recruits.take() == []
-        assert len(hired) == 3 and isinstance(recruits.problem, WorkerLostError)
-        recruits.want(1)
-        assert len(recruits) == 0
+        assert pending.ready and pending.take_ready() == []
+        assert len(created) == 3 and isinstance(pending.last_error, WorkerLostError)
+        pending.set_target(1)
+        assert len(pending) == 0
         cured.touch()
         awake.clear()
-        recruits.start_over()
-        recruits.want(1)
+        pending.reset_failures()
+        pending.set_target(1)
         await awake.wait()
-        assert recruits.take() == [hired[-1]]
-        recruits.came_in()
-        assert recruits.problem is None
+        assert pending.take_ready() == [created[-1]]
+        pending.record_joined()
+        assert pending.last_error is None
 
     asyncio.run(main())
-    hired[-1].end()
+    created[-1].kill()
 
 
 def wait(until: Callable[[], bool]) -> None:

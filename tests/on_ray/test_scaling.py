@@ -30,10 +30,10 @@ def test_it_grows_while_it_decodes_and_shrinks_when_it_is_idle(oracle: Oracle) -
         while (status := engine.status()).workers > 1:
             assert time.monotonic() < deadline, status
             time.sleep(0.1)
-        assert status.wanted == 1
+        assert status.target_workers == 1
         with pytest.raises(SettingsError, match=r"got 4 workers; allowed: 1 to 3, as group\.scaling says"):
             engine.resize(4)
-        assert engine.status().wanted == 1
+        assert engine.status().target_workers == 1
         engine.resize(2)
-        assert engine.status().wanted == 2
+        assert engine.status().target_workers == 2
         trial.batch(3)

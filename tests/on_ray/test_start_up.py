@@ -76,16 +76,17 @@ class Worker:
     ) -> None:
         self.loaded: list[Any] = []
         self._load_error = load_error
-        self.arrive, self.load, self.publish = (
-            Method(call) for call in (self._arrive, self._load, lambda: Published(error, self))
+        self.node_and_weight_bytes, self.load_model, self.read_weights = (
+            Method(call)
+            for call in (self._node_and_weight_bytes, self._load_model, lambda: Reading(error, self))
         )
         self._place = (node, size)
 
-    async def _arrive(self) -> tuple[str, int]:
+    async def _node_and_weight_bytes(self) -> tuple[str, int]:
         return self._place
 
-    async def _load(self, parcels: Any) -> str:
-        self.loaded.append(parcels)
+    async def _load_model(self, chunks: Any) -> str:
+        self.loaded.append(chunks)
         if self._load_error is not None:
             raise self._load_error
         return "info"
@@ -102,17 +103,17 @@ class Method:
         return self
 
 
-class Published:
-    """The stream of parcels that a worker reads: two, or an error after the first."""
+class Reading:
+    """The stream of chunks that a worker reads: two, or an error after the first."""
 
     def __init__(self, error: Exception | None, worker: Worker) -> None:
         self._error = error
-        self._parcels = [(worker, 0), (worker, 1)][: 1 if error else 2]
+        self._chunks = [(worker, 0), (worker, 1)][: 1 if error else 2]
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        for parcel in self._parcels:
+        for chunk in self._chunks:
             await asyncio.sleep(0)
-            yield parcel
+            yield chunk
 
     async def completed(self) -> None:
         if self._error is not None:

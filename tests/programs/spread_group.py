@@ -18,7 +18,7 @@ from ray.util import placement_group_table
 from actors.async_engine import AsyncRayEngine
 from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.engine.session_factory import SessionFactory
+from lopa_ray.protocol.events import RequestStep
 from support.groups import PROMPTS, SETTINGS, config
 
 NAMES = ("two_phase", "single_phase")
@@ -30,16 +30,14 @@ async def decode(wanted: Config) -> dict[str, Any]:
     tokens: dict[str, list[tuple[int, ...]]] = {name: [] for name in NAMES}
     engine = await AsyncRayEngine.start(wanted)
     try:
-        places = placement_group_table(engine._reservation.places)["bundles_to_node_id"]
-        sessions = SessionFactory(wanted, engine.info.vocabulary, None)
+        places = placement_group_table(engine._group.reservation.placement_group)["bundles_to_node_id"]
         for name in NAMES:
             for prompt in PROMPTS:
                 canvas: tuple[int, ...] = ()
-                async for _, outcome, timing in engine.decode(
-                    sessions.create_session(prompt, SETTINGS[name])
-                ):
-                    timings[name].append(asdict(timing))
-                    canvas = outcome.canvas
+                async for event in engine.events([engine.create_session(prompt, SETTINGS[name])]):
+                    assert isinstance(event, RequestStep) and event.timing is not None, event
+                    timings[name].append(asdict(event.timing))
+                    canvas = event.outcome.canvas
                 tokens[name].append(canvas)
     finally:
         engine.close()

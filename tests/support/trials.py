@@ -88,7 +88,7 @@ class Trial:
         deadline = time.monotonic() + PATIENCE_S
         caches: list[list[SlotChecksum]] = []
         while len(caches) != workers:
-            while (status := self.engine.status()).workers != workers or status.coming:
+            while (status := self.engine.status()).workers != workers or status.pending_workers:
                 assert time.monotonic() < deadline, status
                 time.sleep(0.1)
             self.batch(3)

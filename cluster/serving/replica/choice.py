@@ -22,7 +22,8 @@ from cluster.serving.messages import (
 from cluster.serving.replica.detokenizer import IncrementalDetokenizer
 from lopa_ray.decoding.result import Answer, TraceStep
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.protocol.plan import Decision, FinishReason, Plan, StepOutcome, StepTiming
+from lopa_ray.protocol.events import RequestStep
+from lopa_ray.protocol.plan import Decision, FinishReason, Plan, StepTiming
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
 PHASES = tuple(field.name for field in fields(StepTiming))
@@ -70,11 +71,11 @@ class Choice:
         if self.session.finished:
             yield self._finish(self.session.finish_reason)
 
-    def advance(self, plan: Plan, outcome: StepOutcome, timing: StepTiming) -> Iterator[Message]:
+    def advance(self, event: RequestStep) -> Iterator[Message]:
         """Take in a step."""
-        now = time.monotonic()
-        step = self._answer.add(plan, outcome)
-        self._account(plan, timing, now)
+        now, outcome = time.monotonic(), event.outcome
+        step = self._answer.add(event.plan, outcome)
+        self._account(event, now)
         for decision in step.decided:
             at = decision.position - len(self.session.prompt)
             self._decisions[at] = decision
@@ -123,12 +124,15 @@ class Choice:
 
     # Figures
 
-    def _account(self, plan: Plan, timing: StepTiming, now: float) -> None:
+    def _account(self, event: RequestStep, now: float) -> None:
+        plan = event.plan
         if self._first_step is None:
             self._first_step = now
         if plan.commit is not None:
             self._commit_bytes += sum(map(len, plan.commit.spans)) * self._position_bytes
-        spent = asdict(timing)
+        if event.timing is None:
+            return
+        spent = asdict(event.timing)
         for phase in PHASES:
             self._phases[phase] += spent[phase]
         if self._job.trace:

@@ -22,9 +22,8 @@ from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import decode_settings, override
 from lopa_ray.config.generation_settings import GUIDED, GenerationSettings
-from lopa_ray.engine.session_factory import SessionFactory
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, PromptTooLongError, WorkerLostError
-from lopa_ray.text.tokenizer import Tokenizer
+from lopa_ray.protocol.events import RequestFailure
 
 LARGEST_SEED = 2**63
 
@@ -46,11 +45,8 @@ class GroupServer:
 
     async def start(self) -> None:
         """Start master and workers. Raises CheckpointError, SettingsError, WorkerLostError."""
-        config = self._config
-        tokenizer = Tokenizer.from_pretrained(config.model.folder)
-        self._engine = engine = await AsyncRayEngine.start(config, on_step=self._metrics.on_step)
-        self._sessions = SessionFactory(config, engine.info.vocabulary, tokenizer)
-        logger.info(f"model {self._model!r} is ready on {config.group.num_workers} workers")
+        self._engine = await AsyncRayEngine.start(self._config, on_step=self._metrics.on_step)
+        logger.info(f"model {self._model!r} is ready on {self._config.group.num_workers} workers")
 
     @property
     def _running(self) -> AsyncRayEngine:
@@ -125,9 +121,13 @@ class GroupServer:
         try:
             for message in choice.begin():
                 queue.put_nowait(message)
-            async with aclosing(self._running.decode(choice.session)) as steps:
-                async for plan, outcome, timing in steps:
-                    for message in choice.advance(plan, outcome, timing):
+            if choice.session.finished:
+                return
+            async with aclosing(self._running.events([choice.session])) as events:
+                async for event in events:
+                    if isinstance(event, RequestFailure):
+                        raise event.error
+                    for message in choice.advance(event):
                         queue.put_nowait(message)
                     if choice.done:
                         return
@@ -139,19 +139,19 @@ class GroupServer:
     def _choices(self, job: Job, arrived: float) -> list[Choice]:
         """Raises PromptError and SettingsError. Each of `n` choices draws with a seed of its own."""
         choices: list[Choice] = []
-        position_bytes = self._running.info.position_bytes
+        engine = self._running
         # Without a seed each request draws anew.
         any_seed = secrets.randbelow(LARGEST_SEED)
         for prompt in job.prompts:
-            ids = self._sessions.encode(prompt, raw=job.raw)
+            ids = engine.encode(prompt, raw=job.raw)
             settings = self._settings(job, len(ids))
             first = settings.seed if "seed" in job.settings else any_seed
             for number in range(job.n):
                 if settings.temperature > 0:
                     settings = settings.replace(seed=(first + number) % LARGEST_SEED)
-                session = self._sessions.create_session(ids, settings)
+                session = engine.create_session(ids, settings)
                 choices.append(
-                    Choice(job, len(choices), session, self._sessions.tokenizer, position_bytes, arrived)
+                    Choice(job, len(choices), session, engine.tokenizer, engine.position_bytes, arrived)
                 )
         return choices
 
@@ -177,8 +177,8 @@ class GroupServer:
     async def workers(self) -> GroupWorkers:
         """See `Backend.workers`, for this group."""
         status = await self._running.status()
-        problem = None if status.problem is None else str(status.problem)
-        return GroupWorkers(status.workers, status.coming, status.wanted, problem)
+        problem = None if status.last_error is None else str(status.last_error)
+        return GroupWorkers(status.workers, status.pending_workers, status.target_workers, problem)
 
     async def resize(self, num_workers: int) -> GroupWorkers:
         """See `Backend.resize`, for this group."""

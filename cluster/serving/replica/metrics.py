@@ -91,7 +91,7 @@ class GroupMetrics:
     def on_status(self, status: MasterStatus) -> None:
         """Now and then."""
         self._workers.set(0 if status.broken else status.workers, tags=self._model)
-        self._wanted.set(status.wanted, tags=self._model)
+        self._wanted.set(status.target_workers, tags=self._model)
         self._slots.set(status.in_flight, tags=self._model)
         self._waiting.set(status.waiting, tags=self._model)
         # Of the group: another one, in place of a lost one, begins anew.

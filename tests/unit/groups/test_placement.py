@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from actors.placement import BundleAllocator, actor_options, check_nodes, worker_bundle
+from actors.bundle_allocator import Allocation, BundleAllocator
+from actors.placement import actor_options, check_nodes, worker_bundle
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CapacityError, SettingsError
 
@@ -86,20 +87,23 @@ def test_strategies_are_named() -> None:
 
 @pytest.mark.parametrize("strategy", ["PACK", "SPREAD"])
 def test_a_worker_takes_the_place_of_one_that_left_and_others_go_anywhere(strategy: str) -> None:
-    seats = BundleAllocator(None, config(num_workers=2, placement=strategy))
-    for worker in ("first", "second"):
-        assert seats.next() == {}
-        seats.taken(worker)
-    anywhere = seats.next()["scheduling_strategy"]
+    allocator = BundleAllocator(None, config(num_workers=2, placement=strategy))
+    first, second = allocator.allocate(), allocator.allocate()
+    assert first.options == second.options == {} and (first.bundle, second.bundle) == (0, 1)
+    third = allocator.allocate()
+    anywhere = third.options["scheduling_strategy"]
     assert anywhere == "SPREAD" if strategy == "SPREAD" else anywhere.placement_group is None
-    seats.taken("third")
-    seats.left("third")
-    assert seats.next() != {}
-    seats.left("first")
-    seats.left("first")
-    assert seats.next() == {}
-    seats.taken("fourth")
-    assert seats.next() != {}
+    allocator.release(third)
+    assert allocator.allocate().bundle is None
+    allocator.release(first)
+    assert allocator.allocate().bundle == 0
+    assert allocator.allocate().bundle is None
+
+
+def index_of(allocation: Allocation) -> int:
+    """The bundle that Ray is told."""
+    index: int = allocation.options["scheduling_strategy"].placement_group_bundle_index
+    return index
 
 
 def test_shards_of_a_worker_share_its_place_on_one_node() -> None:
@@ -111,15 +115,14 @@ def test_shards_of_a_worker_share_its_place_on_one_node() -> None:
         check_nodes(config("cuda", num_workers=2, tensor_parallel_size=16, num_cpus=1 / 16), GPUS)
     front, place = {"CPU": 0.1}, {"CPU": 2.0, "GPU": 4.0, "fast": 4.0}
     for specs, expected in (([place, place], [0, 1]), ([front, place, place], [1, 2])):
-        seats = BundleAllocator(SimpleNamespace(bundle_specs=specs), wanted)  # type: ignore[arg-type]
-        for worker, index in enumerate(expected):
-            assert seats.next()["scheduling_strategy"].placement_group_bundle_index == index
-            seats.taken(worker)
-        seats.left(0)
-        assert seats.next()["scheduling_strategy"].placement_group_bundle_index == expected[0]
-    seats = BundleAllocator(SimpleNamespace(bundle_specs=[front, place]), wanted)  # type: ignore[arg-type]
+        allocator = BundleAllocator(SimpleNamespace(bundle_specs=specs), wanted)  # type: ignore[arg-type]
+        allocations = [allocator.allocate() for _ in expected]
+        assert [index_of(allocation) for allocation in allocations] == expected
+        allocator.release(allocations[0])
+        assert index_of(allocator.allocate()) == expected[0]
+    allocator = BundleAllocator(SimpleNamespace(bundle_specs=[front, place]), wanted)  # type: ignore[arg-type]
     with pytest.raises(CapacityError, match="has 1 such bundles"):
-        seats.next()
+        allocator.allocate()
 
 
 def test_shards_need_accelerators_of_their_own() -> None:

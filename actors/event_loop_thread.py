@@ -1,0 +1,61 @@
+"""EventLoopThread: an asyncio event loop in a thread of its own, for callers that are not asynchronous."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class EventLoopThread:
+    """Runs coroutines for other threads, until it is closed."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="lopa-engine", daemon=True)
+        self._thread.start()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine. Cancelling the future cancels it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine, or what it raises. An interrupt of the caller, as by Ctrl-C, cancels it."""
+        future = self.start(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call a function in the thread of the loop, and wait until it has returned."""
+        if threading.current_thread() is self._thread:
+            function()
+        else:
+            self.run(_called(function))
+
+    def close(self) -> None:
+        """Cancel what still runs, and end the thread."""
+        if threading.current_thread() is self._thread:  # the garbage collector may run anywhere
+            self._loop.stop()
+            return
+        self.run(_cancel_others())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _called(function: Callable[[], None]) -> None:
+    function()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
