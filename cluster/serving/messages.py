@@ -164,7 +164,7 @@ EngineOutput: TypeAlias = RequestAccepted | TextDelta | CanvasSnapshot | ChoiceF
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """How a model's groups are doing."""
+    """The state of a model's groups."""
 
     model: str
     status: str

@@ -16,7 +16,7 @@ MAX_INT = 2**31 - 1
 """No count, size or token id is larger."""
 
 MAX_ERRORS = 1000
-"""To list more takes longer than others want to wait."""
+"""To list more takes seconds, in which no other request is served."""
 
 
 class RequestModel(BaseModel):

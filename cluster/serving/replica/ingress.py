@@ -90,17 +90,17 @@ class Ingress:
         """See `Backend.status`: how Serve's controller sees the groups."""
         application = serve.get_replica_context().app_name
         deployments = (await asyncio.to_thread(serve.status)).applications[application].deployments
-        found = []
+        statuses = []
         for model, handle in self._groups.items():
-            seen = deployments[handle.deployment_name]
-            states = cast(Mapping[str, int], seen.replica_states)  # the values of an enumeration
+            deployment = deployments[handle.deployment_name]
+            states = cast(Mapping[str, int], deployment.replica_states)  # the values of an enumeration
             running = states.get("RUNNING", 0)
             if not running:
                 raise ClusterError(
-                    f"model {model!r} has no running replica ({seen.status.value}): {seen.message}"
+                    f"model {model!r} has no running replica ({deployment.status.value}): {deployment.message}"
                 )
-            found.append(GroupStatus(model, seen.status.value, running))
-        return found
+            statuses.append(GroupStatus(model, deployment.status.value, running))
+        return statuses
 
     async def workers(self, model: str) -> list[GroupWorkers]:
         """See `Backend.workers`."""
@@ -113,7 +113,7 @@ class Ingress:
     async def _broadcast(self, model: str, method: str, *arguments: Any) -> list[GroupWorkers]:
         """Call a method of every replica of the model; returns what each returned."""
         try:
-            answers = await (
+            results = await (
                 self._groups[model]
                 .broadcast(method, *arguments)
                 .results_async(timeout_s=ADMIN_TIMEOUT_S, return_exceptions=True)
@@ -124,14 +124,14 @@ class Ingress:
             ) from None
         except Exception as error:
             raise _unwrap(error) from None
-        failed = [_unwrap(answer) for answer in answers if isinstance(answer, Exception)]
-        if len(failed) == len(answers):
+        failed = [_unwrap(result) for result in results if isinstance(result, Exception)]
+        if len(failed) == len(results):
             raise failed[0]
         if failed:
             raise ClusterError(
-                f"{len(failed)} of {len(answers)} groups of model {model!r} failed: {failed[0]}"
+                f"{len(failed)} of {len(results)} groups of model {model!r} failed: {failed[0]}"
             )
-        return list(answers)
+        return list(results)
 
     async def drain(self) -> None:
         """Refuse new requests, and return when all running ones have ended."""
@@ -144,7 +144,7 @@ class Ingress:
 
 
 def _unwrap(error: Exception) -> Exception:
-    """What the group raised, without Ray's wrapping; Serve's own errors become ours."""
+    """What the group raised, without Ray's wrapping; errors of Ray and Serve become LopaErrors."""
     if isinstance(error, BackPressureError):
         return OverloadedError("the queue is full; try again later")
     while isinstance(error, RayTaskError) and isinstance(error.cause, Exception):

@@ -1,4 +1,4 @@
-"""The shapes of answers and streams, and how each failure is told."""
+"""The shapes of responses and streams, and the error object of each failure."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_ids(client: httpx.Client) -> None:
     assert one != two
 
 
-def test_the_log_has_figures_and_no_content(client: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_numbers_and_no_content(client: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     response = client.post(
         TEXT, json=body(TEXT, prompt="my secret"), headers={"Authorization": "Bearer key-1"}
