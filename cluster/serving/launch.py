@@ -48,13 +48,13 @@ class ServeLauncher:
             str(key): str(value)
             for key, value in ((application.get("runtime_env") or {}).get("env_vars") or {}).items()
         }
-        self.logging: dict[str, Any] | None = values.get("logging_config")
+        self.logging_config: dict[str, Any] | None = values.get("logging_config")
         self.deployments = {
             entry["name"]: {key: value for key, value in entry.items() if key != "name"}
             for entry in application.get("deployments") or ()
         }
         self.proxy_location: str = values.get("proxy_location", "HeadOnly")
-        self.http: dict[str, Any] = {
+        self.http_options: dict[str, Any] = {
             "host": "127.0.0.1",
             "port": 8000,
             **(values.get("http_options") or {}),
@@ -70,7 +70,7 @@ class ServeLauncher:
         sections: dict[str, dict[str, Any]],
     ) -> None:
         """Put options of the command line on top. `sections` changes the first model; `model` renames it."""
-        self.http |= {"host": host or self.host, "port": port or self.port}
+        self.http_options |= {"host": host or self.host, "port": port or self.port}
         if api_keys_file is not None:
             self.args["api_keys_file"] = str(Path(api_keys_file).absolute())
         settings = ServeSettings(**self.args)
@@ -111,12 +111,12 @@ class ServeLauncher:
     @property
     def host(self) -> str:
         """Address that is listened on."""
-        return str(self.http["host"])
+        return str(self.http_options["host"])
 
     @property
     def port(self) -> int:
         """Port that is listened on."""
-        return int(self.http["port"])
+        return int(self.http_options["port"])
 
     @property
     def num_cpus(self) -> int:
@@ -140,7 +140,7 @@ class ServeLauncher:
         local = _ray_address() == LOCAL_RAY
         if local:
             _check_port(self.host, self.port)
-        _connect(self.num_cpus, self.env_vars)
+        _connect_to_ray(self.num_cpus, self.env_vars)
         with ExitStack() as cleanup:
             # A Ray of our own takes all that runs on it along.
             cleanup.callback(ray.shutdown)
@@ -161,7 +161,9 @@ class ServeLauncher:
                 if not local:
                     cleanup.callback(serve.shutdown)
                 serve.start(
-                    proxy_location=self.proxy_location, http_options=self.http, logging_config=self.logging
+                    proxy_location=self.proxy_location,
+                    http_options=self.http_options,
+                    logging_config=self.logging_config,
                 )
             handle = self._deploy()
             with _stop_signals() as stop:
@@ -234,7 +236,7 @@ def _ray_address() -> str:
     return os.environ.get("RAY_ADDRESS") or LOCAL_RAY
 
 
-def _connect(num_cpus: int, env_vars: dict[str, str]) -> None:
+def _connect_to_ray(num_cpus: int, env_vars: dict[str, str]) -> None:
     """Start Ray, or connect to the one at RAY_ADDRESS. `env_vars` are what all replicas see."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}

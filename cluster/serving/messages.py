@@ -67,7 +67,7 @@ class TokenLogprob:
     logprob: float
     top: tuple[tuple[str, builtins.bytes, float], ...]
     """(text, bytes, log-probability) of the most likely tokens, as many as were asked for."""
-    shown: bool = True
+    in_text: bool = True
     """Whether the text has it; special tokens are left out there."""
 
 

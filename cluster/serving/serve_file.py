@@ -32,14 +32,15 @@ def read_serve_file(source: str | Path | None) -> dict[str, Any]:
         raise SettingsError(f"the Serve config {path} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise SettingsError(
-            f"the Serve config {path} is a {type(values).__name__}; allowed: a mapping with the keys {_join(_TOP_KEYS)}"
+            f"the Serve config {path} is a {type(values).__name__}; allowed: a mapping with the keys "
+            f"{', '.join(_TOP_KEYS)}"
         )
     _check_values(path, values)
     for where, mapping, allowed in _mappings(values):
         unknown = [key for key in mapping if key not in allowed]
         if unknown:
             raise SettingsError(
-                f"{path}: unknown key {unknown[0]!r} in {where}; lopa serve knows: {_join(allowed)}"
+                f"{path}: unknown key {unknown[0]!r} in {where}; lopa serve knows: {', '.join(allowed)}"
             )
     return values
 
@@ -71,7 +72,3 @@ def _mappings(values: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
     yield "applications.0.runtime_env", application.get("runtime_env") or {}, ("env_vars",)
     for at, deployment in enumerate(application.get("deployments") or ()):
         yield f"applications.0.deployments.{at}", deployment, sorted(options)
-
-
-def _join(names: Iterable[str]) -> str:
-    return ", ".join(names)

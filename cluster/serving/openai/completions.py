@@ -143,7 +143,7 @@ class CompletionResponseBuilder(ResponseBuilder):
             tokens=[token.token for token in tokens],
             token_logprobs=[clamp_logprob(token.logprob) for token in tokens],
             top_logprobs=[_top_logprobs(token) for token in tokens],
-            text_offset=[offsets.advance(token.bytes if token.shown else b"") for token in tokens],
+            text_offset=[offsets.advance(token.bytes if token.in_text else b"") for token in tokens],
         )
 
 

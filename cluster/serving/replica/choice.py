@@ -104,8 +104,8 @@ class ChoiceState:
 
     def _logprob(self, decision: Decision) -> TokenLogprob:
         top = tuple((*self._token(token), logprob) for token, logprob in decision.top_logprobs)
-        shown = bool(self._tokenizer.decode([decision.token]))
-        return TokenLogprob(*self._token(decision.token), decision.logprob, top, shown)
+        in_text = bool(self._tokenizer.decode([decision.token]))
+        return TokenLogprob(*self._token(decision.token), decision.logprob, top, in_text)
 
     def _token(self, token: int) -> tuple[str, bytes]:
         return self._tokenizer.token_text(token), self._tokenizer.token_bytes(token)

@@ -142,7 +142,7 @@ def test_a_token_that_the_text_leaves_out_has_no_width() -> None:
     builder = CompletionResponseBuilder(
         MODEL, EngineRequest("id", ("a",), {}, logprobs=True), include_usage=False
     )
-    end = TokenLogprob("<end>", b"<end>", -1.0, (), shown=False)
+    end = TokenLogprob("<end>", b"<end>", -1.0, (), in_text=False)
     a, b = (TokenLogprob(text, text.encode(), -1.0, ()) for text in "ab")
     logprobs = builder.delta_chunk_choice(TextDelta(0, "ab", (end, a, end, b))).logprobs
     assert logprobs is not None and logprobs.text_offset == [0, 0, 1, 1]
