@@ -13,48 +13,50 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from fastapi import FastAPI
+from ray import serve
+from ray.serve import Application
 
 from actors.placement import worker_bundle
-from cluster.serving.messages import Backend, Job, Message, Refused
+from cluster.serving.http.app import create_app
+from cluster.serving.http.auth import load_api_keys
+from cluster.serving.messages import Backend, EngineOutput, EngineRequest, RequestRejected
 from cluster.serving.replica.group_server import GroupServer
 from cluster.serving.replica.ingress import Ingress
 from cluster.serving.settings import ServeSettings
 from lopa_ray.config.config import Config
 from lopa_ray.errors import PromptError, SettingsError
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-    from ray.serve import Application
+REPLICA_CPUS = 0.1
+"""CPUs that a replica of the ingress or of a group asks for: it waits more than it computes."""
 
-FRONT_CPUS = 0.1
-"""CPUs that ingress and group servers ask for: they wait more than they compute."""
+INGRESS_DEPLOYMENT = "ingress"
 
-INGRESS = "ingress"
-
-INGRESS_REQUESTS = 1000
+INGRESS_MAX_ONGOING_REQUESTS = 1000
 """Requests that an ingress replica handles at once; the groups' queues say when there are too many."""
 
-DRAIN_SECONDS = 120.0
+GRACEFUL_SHUTDOWN_S = 120.0
 """How long a replica that is to stop may finish what it has."""
 
 
-class Group(GroupServer):
+class GroupReplica(GroupServer):
     """A `GroupServer` that starts with its replica and ends with it."""
 
     async def __init__(self, model: str, config: Mapping[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
-        join_logs()
+        use_serve_log_handlers()
         super().__init__(model, config)
         await self.start()
 
-    async def run(self, job: Job) -> AsyncGenerator[Message | Refused, None]:  # type: ignore[override]  # it gives more
-        """See `GroupServer.run` and `Refused`."""
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput | RequestRejected, None]:  # type: ignore[override]  # it yields one more type
+        """See `GroupServer.generate` and `RequestRejected`."""
         try:
-            async with aclosing(super().run(job)) as messages:
-                async for message in messages:
-                    yield message
+            async with aclosing(super().generate(request)) as outputs:
+                async for output in outputs:
+                    yield output
         except (PromptError, SettingsError) as error:
-            yield Refused(error)
+            yield RequestRejected(error)
 
     def __del__(self) -> None:
         self.close()
@@ -63,80 +65,72 @@ class Group(GroupServer):
 def build(args: dict[str, Any]) -> Application:
     """The application that `args` (see `ServeSettings`) describe. Raises SettingsError."""
     # Serve takes no builder that has a second parameter.
-    return assemble(args, {})
+    return build_application(args, {})
 
 
-def assemble(args: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> Application:
+def build_application(args: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> Application:
     """As `build`, with options per deployment on top, which Serve else takes from its config.
 
     Raises SettingsError.
     """
-    from ray import serve
-
     settings = ServeSettings(**args)
-    changes = dict(overrides)
+    remaining = dict(overrides)
     groups: dict[str, Any] = {}
     for entry in settings.models:
         config = entry.load()
-        options = group_options(entry.deployment, config) | dict(changes.pop(entry.deployment, {}))
-        deployment: Any = serve.deployment(Group)
+        options = group_options(entry.deployment, config) | dict(remaining.pop(entry.deployment, {}))
+        deployment: Any = serve.deployment(GroupReplica)
         groups[entry.id] = deployment.options(**options).bind(entry.id, config.as_dict())
     options = {
-        "name": INGRESS,
-        "max_ongoing_requests": INGRESS_REQUESTS,
-        "ray_actor_options": {"num_cpus": FRONT_CPUS},
-        "graceful_shutdown_timeout_s": DRAIN_SECONDS,
-        **changes.pop(INGRESS, {}),
+        "name": INGRESS_DEPLOYMENT,
+        "max_ongoing_requests": INGRESS_MAX_ONGOING_REQUESTS,
+        "ray_actor_options": {"num_cpus": REPLICA_CPUS},
+        "graceful_shutdown_timeout_s": GRACEFUL_SHUTDOWN_S,
+        **remaining.pop(INGRESS_DEPLOYMENT, {}),
     }
-    front: Any = serve.deployment(serve.ingress(http_app(settings))(Ingress))
-    if changes:
-        known = ", ".join([INGRESS, *(entry.deployment for entry in settings.models)])
-        raise SettingsError(f"deployments: got {sorted(changes)[0]!r}; allowed: {known}")
-    application: Application = front.options(**options).bind(**groups)
+    ingress: Any = serve.deployment(serve.ingress(http_app_builder(settings))(Ingress))
+    if remaining:
+        known = ", ".join([INGRESS_DEPLOYMENT, *(entry.deployment for entry in settings.models)])
+        raise SettingsError(f"deployments: got {sorted(remaining)[0]!r}; allowed: {known}")
+    application: Application = ingress.options(**options).bind(**groups)
     return application
 
 
 def group_options(name: str, config: Config) -> dict[str, Any]:
     """Serve's options for a group: the replica and each of its workers get a bundle of one placement group."""
-    bundle = worker_bundle(config) or {"CPU": FRONT_CPUS}
-    slots = config.model.max_num_seqs
+    bundle = worker_bundle(config) or {"CPU": REPLICA_CPUS}
+    max_num_seqs = config.model.max_num_seqs
     return {
         "name": name,
-        "ray_actor_options": {"num_cpus": FRONT_CPUS},
-        "placement_group_bundles": [{"CPU": FRONT_CPUS}, *[bundle] * config.group.num_workers],
+        "ray_actor_options": {"num_cpus": REPLICA_CPUS},
+        "placement_group_bundles": [{"CPU": REPLICA_CPUS}, *[bundle] * config.group.num_workers],
         "placement_group_strategy": config.group.placement,
-        "max_ongoing_requests": 2 * slots,
-        "max_queued_requests": 4 * slots,
+        "max_ongoing_requests": 2 * max_num_seqs,
+        "max_queued_requests": 4 * max_num_seqs,
         # Serve replaces a replica after three failures.
         "health_check_period_s": 2.0,
-        "graceful_shutdown_timeout_s": DRAIN_SECONDS,
+        "graceful_shutdown_timeout_s": GRACEFUL_SHUTDOWN_S,
     }
 
 
-def join_logs() -> None:
-    """Have this project's log lines go where Serve's go, in the replica that calls this."""
+def use_serve_log_handlers() -> None:
+    """Send this project's log lines where Serve's go, in the replica that calls this."""
     logger = logging.getLogger("lopa")
     logger.setLevel(logging.getLogger("ray.serve").level)
     for handler in logging.getLogger("ray.serve").handlers:
         logger.addHandler(handler)
 
 
-def http_app(settings: ServeSettings) -> Any:
+def http_app_builder(settings: ServeSettings) -> Any:
     """A function that builds the HTTP layer inside the ingress replica: only there are its keys read."""
 
-    def make() -> FastAPI:
-        from ray import serve
-
-        from cluster.serving.http.app import create_app
-        from cluster.serving.http.auth import load_api_keys
-
-        join_logs()
+    def build_http_app() -> FastAPI:
+        use_serve_log_handlers()
         keys = load_api_keys(settings.api_keys_file, os.environ)
 
         def backend() -> Backend:
-            replica: Any = serve.get_replica_context().servable_object
-            return cast(Backend, replica)
+            return cast(Backend, serve.get_replica_context().servable_object)
 
         return create_app(backend, settings.http.replace(api_keys=keys), send_id=False)
 
-    return make
+    return build_http_app

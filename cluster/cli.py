@@ -251,7 +251,7 @@ def serve(
     --set change the first model of the config. RAY_ADDRESS names a running cluster; without it a local Ray is
     started, and stopped at the end. SIGTERM and Ctrl-C let what is in flight finish.
     """
-    from cluster.serving.launch import Launch
+    from cluster.serving.launch import ServeLauncher
 
     with o.exits():
         changes = o.collect_changes(
@@ -263,10 +263,10 @@ def serve(
                 "group.tensor_parallel_size": tensor_parallel_size,
             },
         )
-        launch = Launch(config)
-        launch.change(host=host, port=port, api_keys_file=api_keys, model=model, sections=changes)
-        launch.check()
-        launch.run(typer.echo)
+        launcher = ServeLauncher(config)
+        launcher.apply_options(host=host, port=port, api_keys_file=api_keys, model=model, sections=changes)
+        launcher.validate()
+        launcher.run(typer.echo)
 
 
 @app.command()

@@ -8,17 +8,18 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray import serve
 
 from actors.placement import check_nodes
 from actors.ray_connection import LOCAL_STORE_BYTES
-from cluster.app import FRONT_CPUS, INGRESS, assemble
-from cluster.serving.http.auth import VARIABLE, load_api_keys
+from cluster.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application
+from cluster.serving.http.auth import API_KEYS_VARIABLE, load_api_keys
 from cluster.serving.serve_file import read_serve_file
 from cluster.serving.settings import ServeSettings
 from lopa_ray.config.config import Config
@@ -26,15 +27,15 @@ from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.text.tokenizer import Tokenizer
 
-LOCAL = "local"
+LOCAL_RAY = "local"
 """The address of a Ray that is started for the server, and ends with it."""
 
-DRAIN_LIMIT_S = 600.0
+DRAIN_TIMEOUT_S = 600.0
 """Requests that take longer than this after SIGTERM are cut off."""
 
 
-class Launch:
-    """What a Serve config says, checked before anything starts."""
+class ServeLauncher:
+    """Checks what a Serve config says before anything starts, then serves it."""
 
     def __init__(self, source: str | Path | None) -> None:
         """Read a Serve config; None: the one that ships. Raises SettingsError."""
@@ -43,23 +44,23 @@ class Launch:
         self.name: str = application.get("name", "lopa")
         self.route_prefix: str = application.get("route_prefix", "/")
         self.args: dict[str, Any] = application.get("args") or {}
-        self.environment = {
+        self.env_vars = {
             str(key): str(value)
             for key, value in ((application.get("runtime_env") or {}).get("env_vars") or {}).items()
         }
-        self.logging: dict[str, Any] | None = values.get("logging_config")
+        self.logging_config: dict[str, Any] | None = values.get("logging_config")
         self.deployments = {
             entry["name"]: {key: value for key, value in entry.items() if key != "name"}
             for entry in application.get("deployments") or ()
         }
         self.proxy_location: str = values.get("proxy_location", "HeadOnly")
-        self.http: dict[str, Any] = {
+        self.http_options: dict[str, Any] = {
             "host": "127.0.0.1",
             "port": 8000,
             **(values.get("http_options") or {}),
         }
 
-    def change(
+    def apply_options(
         self,
         *,
         host: str | None,
@@ -68,8 +69,8 @@ class Launch:
         model: str | None,
         sections: dict[str, dict[str, Any]],
     ) -> None:
-        """Put what a command line says on top. `sections` changes the first model; `model` renames it."""
-        self.http |= {"host": host or self.host, "port": port or self.port}
+        """Put options of the command line on top. `sections` changes the first model; `model` renames it."""
+        self.http_options |= {"host": host or self.host, "port": port or self.port}
         if api_keys_file is not None:
             self.args["api_keys_file"] = str(Path(api_keys_file).absolute())
         settings = ServeSettings(**self.args)
@@ -77,14 +78,14 @@ class Launch:
         unknown = sorted(set(sections) - set(Config.model_fields))
         if unknown:
             raise SettingsError(f"unknown section {unknown[0]!r}; allowed: {', '.join(Config.model_fields)}")
-        merged = {name: {**getattr(first, name), **values} for name, values in sections.items()}
+        changed = {name: {**getattr(first, name), **values} for name, values in sections.items()}
         renamed = {} if model is None else {"id": Path(model).name}
-        entries = [first.replace(**merged, **renamed), *settings.models[1:]]
+        entries = [first.replace(**changed, **renamed), *settings.models[1:]]
         if first.deployment in self.deployments:
             self.deployments[entries[0].deployment] = self.deployments.pop(first.deployment)
         self.args["models"] = [entry.model_dump() for entry in entries]
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Raises SettingsError and CheckpointError for what would otherwise fail inside a replica."""
         settings = ServeSettings(**self.args)
         for entry in settings.models:
@@ -96,100 +97,100 @@ class Launch:
                     f"{folder}: the checkpoint has no tokenizer (tokenizer.json, or vocab.json and merges.txt), and a "
                     "server is sent text; add its files"
                 )
-        assemble(self.args, self.deployments)
-        if _address() == LOCAL:
-            keys = load_api_keys(settings.api_keys_file, {**os.environ, **self.environment})
+        build_application(self.args, self.deployments)
+        if _ray_address() == LOCAL_RAY:
+            keys = load_api_keys(settings.api_keys_file, {**os.environ, **self.env_vars})
             settings.http.replace(api_keys=keys)
-        elif VARIABLE in os.environ:
-            # Ray would hand it on to the cluster in what it shows everybody there.
+        elif API_KEYS_VARIABLE in os.environ:
+            # Ray would pass it to the cluster in a runtime environment, which it shows to every user.
             raise SettingsError(
-                f"{VARIABLE} is set, but does not reach the cluster at RAY_ADDRESS; unset it, and name a file "
+                f"{API_KEYS_VARIABLE} is set, but does not reach the cluster at RAY_ADDRESS; unset it, and name a file "
                 "of keys on the node of the ingress with --api-keys"
             )
 
     @property
     def host(self) -> str:
         """Address that is listened on."""
-        return str(self.http["host"])
+        return str(self.http_options["host"])
 
     @property
     def port(self) -> int:
         """Port that is listened on."""
-        return int(self.http["port"])
+        return int(self.http_options["port"])
 
     @property
-    def cpus(self) -> int:
+    def num_cpus(self) -> int:
         """Logical CPUs that the application may ask for."""
-        total = FRONT_CPUS * self._replicas(INGRESS)
+        total = REPLICA_CPUS * self._max_replicas(INGRESS_DEPLOYMENT)
         for entry in ServeSettings(**self.args).models:
             group = entry.load().group
-            total += (FRONT_CPUS + group.most_actors * group.num_cpus) * self._replicas(entry.deployment)
+            total += (REPLICA_CPUS + group.most_actors * group.num_cpus) * self._max_replicas(
+                entry.deployment
+            )
         return math.ceil(total)
 
-    def _replicas(self, deployment: str) -> int:
+    def _max_replicas(self, deployment: str) -> int:
         options = self.deployments.get(deployment, {})
-        most: int = (options.get("autoscaling_config") or {}).get("max_replicas", 1)
-        given = options.get("num_replicas")
-        return max(most, given if isinstance(given, int) else 1)
+        max_replicas: int = (options.get("autoscaling_config") or {}).get("max_replicas", 1)
+        num_replicas = options.get("num_replicas")
+        return max(max_replicas, num_replicas if isinstance(num_replicas, int) else 1)
 
-    def run(self, announce: Any = print) -> None:
+    def run(self, echo: Callable[[str], object] = print) -> None:
         """Serve until SIGINT or SIGTERM, then finish what is in flight. Raises CapacityError, ClusterError."""
-        from ray import serve
-
-        local = _address() == LOCAL
+        local = _ray_address() == LOCAL_RAY
         if local:
             _check_port(self.host, self.port)
-        _connect(self.cpus, self.environment)
-        with ExitStack() as ends:
+        _connect_to_ray(self.num_cpus, self.env_vars)
+        with ExitStack() as cleanup:
             # A Ray of our own takes all that runs on it along.
-            ends.callback(ray.shutdown)
+            cleanup.callback(ray.shutdown)
             for entry in ServeSettings(**self.args).models:
                 # Serve would wait for ever, and say so only in its log.
                 check_nodes(entry.load(), ray.nodes())
-            where = f"http://{self.host}:{self.port}"
-            found = serve.status()
-            if self.name in found.applications:
+            address = f"http://{self.host}:{self.port}"
+            status = serve.status()
+            if self.name in status.applications:
                 raise ClusterError(
                     f"an application {self.name!r} runs on this cluster; end it, or give the one of the config "
                     "another name and route_prefix"
                 )
-            if found.proxies:
-                where = "the address of the Serve that runs on this cluster already"
-                ends.callback(serve.delete, self.name)
+            if status.proxies:
+                address = "the address of the Serve that runs on this cluster already"
+                cleanup.callback(serve.delete, self.name)
             else:
                 if not local:
-                    ends.callback(serve.shutdown)
+                    cleanup.callback(serve.shutdown)
                 serve.start(
-                    proxy_location=self.proxy_location, http_options=self.http, logging_config=self.logging
+                    proxy_location=self.proxy_location,
+                    http_options=self.http_options,
+                    logging_config=self.logging_config,
                 )
             handle = self._deploy()
-            with _signals() as stopped:
+            with _stop_signals() as stop:
                 if local:
                     # The dashboard, which is not started, would write it to a file for Prometheus.
-                    announce(f"Metrics for Prometheus on {_metrics_url()}")
-                announce(f"Serving {', '.join(self._models)} on {where}")
-                stopped.wait()
-                announce("Finishing what is in flight; once more ends at once")
-                stopped.clear()
-                self._drain(handle, stopped)
+                    echo(f"Metrics for Prometheus on {_metrics_url()}")
+                echo(f"Serving {', '.join(self._model_ids)} on {address}")
+                stop.wait()
+                echo("Finishing what is in flight; once more ends at once")
+                stop.clear()
+                self._drain(handle, stop)
 
     @property
-    def _models(self) -> list[str]:
+    def _model_ids(self) -> list[str]:
         return [entry.id for entry in ServeSettings(**self.args).models]
 
     def _deploy(self) -> Any:
-        from ray import serve
-
-        application = assemble(self.args, self.deployments)
+        application = build_application(self.args, self.deployments)
         try:
             return serve.run(application, name=self.name, route_prefix=self.route_prefix)
         except (RuntimeError, ValueError, serve.exceptions.RayServeException) as error:
-            raise ClusterError(f"the application did not start: {error}\n{self._reasons()}") from None
+            raise ClusterError(
+                f"the application did not start: {error}\n{self._deployment_messages()}"
+            ) from None
 
-    def _reasons(self) -> str:
-        """The last lines of what each deployment says of itself."""
-        from ray import serve
-
+    def _deployment_messages(self) -> str:
+        """The last line of each deployment's message."""
         application = serve.status().applications.get(self.name)
         deployments = {} if application is None else application.deployments
         return "\n".join(
@@ -198,22 +199,20 @@ class Launch:
             if deployment.message
         )
 
-    def _drain(self, handle: Any, stopped: threading.Event) -> None:
-        from ray import serve
-
+    def _drain(self, handle: Any, stop: threading.Event) -> None:
         drained = handle.drain.remote()
         finished = threading.Event()
 
         def wait() -> None:
             try:
-                drained.result(timeout_s=DRAIN_LIMIT_S)
+                drained.result(timeout_s=DRAIN_TIMEOUT_S)
                 serve.delete(self.name)
             finally:
                 finished.set()
-                stopped.set()
+                stop.set()
 
         threading.Thread(target=wait, daemon=True).start()
-        stopped.wait()
+        stop.wait()
 
 
 def _check_port(host: str, port: int) -> None:
@@ -233,27 +232,27 @@ def _metrics_url() -> str:
     return f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
 
 
-def _address() -> str:
-    return os.environ.get("RAY_ADDRESS") or LOCAL
+def _ray_address() -> str:
+    return os.environ.get("RAY_ADDRESS") or LOCAL_RAY
 
 
-def _connect(cpus: int, environment: dict[str, str]) -> None:
-    """Start Ray, or connect to the one at RAY_ADDRESS. `environment` is what all replicas see."""
+def _connect_to_ray(num_cpus: int, env_vars: dict[str, str]) -> None:
+    """Start Ray, or connect to the one at RAY_ADDRESS. `env_vars` are what all replicas see."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    # What Serve tells of its starting means nothing to whoever starts this server.
+    # What Serve logs of its start is of no use to those who start this server.
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    address = _address()
-    if address == LOCAL:
+    address = _ray_address()
+    if address == LOCAL_RAY:
         # Processes of a local Ray inherit it.
-        os.environ.update(environment)
+        os.environ.update(env_vars)
         options |= {
-            "num_cpus": max(os.cpu_count() or 1, cpus),
+            "num_cpus": max(os.cpu_count() or 1, num_cpus),
             "object_store_memory": LOCAL_STORE_BYTES,
             "include_dashboard": False,
         }
     else:
-        options["runtime_env"] = {"env_vars": environment}
+        options["runtime_env"] = {"env_vars": env_vars}
     try:
         ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -261,14 +260,14 @@ def _connect(cpus: int, environment: dict[str, str]) -> None:
 
 
 @contextmanager
-def _signals() -> Iterator[threading.Event]:
+def _stop_signals() -> Iterator[threading.Event]:
     """An event that SIGINT and SIGTERM set."""
-    stopped = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)
+    stop = threading.Event()
+    previous_handlers = {
+        number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        yield stopped
+        yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

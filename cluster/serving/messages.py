@@ -1,7 +1,8 @@
-"""What the ingress and a decode group say to each other: OpenAI's shapes on neither side, no tensors.
+"""What the ingress and a decode group send each other: OpenAI's shapes on neither side, no tensors.
 
-The ingress turns an HTTP request into a `Job`; the group answers with `Accepted` (or raises one
-of the errors of `lopa_ray.errors`), then with pieces, pictures and one `Finished` per choice.
+The ingress turns an HTTP request into an `EngineRequest`; the group answers with `EngineOutput`s: `RequestAccepted`
+(or it raises one of the errors of `lopa_ray.errors`), then text deltas, canvas snapshots and one `ChoiceFinished`
+per choice.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Prompt: TypeAlias = str | tuple[int, ...] | tuple[Mapping[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EngineRequest:
     """One HTTP request, checked as far as that is possible without the model."""
 
     id: str
@@ -34,13 +35,13 @@ class Job:
     echo: bool = False
     """The prompt's text comes in front of the answer."""
     logprobs: bool = False
-    """Pieces and results carry the log-probabilities of their tokens."""
-    pieces: bool = False
-    """Send `Piece`s as text becomes final."""
-    pictures: bool = False
+    """`TextDelta`s and `ChoiceFinished` carry the log-probabilities of their tokens."""
+    stream: bool = False
+    """Send `TextDelta`s as text becomes final."""
+    stream_canvas: bool = False
     """Send a `CanvasSnapshot` per step."""
     trace: bool = False
-    """`Finished` carries the events of a Chrome trace."""
+    """`ChoiceFinished` carries the events of a Chrome trace."""
     deadline_s: float | None = None
     """Seconds from arrival after which the request ends."""
     partial: bool = False
@@ -48,8 +49,8 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """The job was checked and waits for a slot, or has one."""
+class RequestAccepted:
+    """The request was checked and waits for a slot, or has one."""
 
     prompt_tokens: tuple[int, ...]
     """Per prompt."""
@@ -66,13 +67,13 @@ class TokenLogprob:
     logprob: float
     top: tuple[tuple[str, builtins.bytes, float], ...]
     """(text, bytes, log-probability) of the most likely tokens, as many as were asked for."""
-    shown: bool = True
+    in_text: bool = True
     """Whether the text has it; special tokens are left out there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Text of a choice that can no longer change, behind all pieces before it."""
+class TextDelta:
+    """Text of a choice that can no longer change, behind all deltas before it."""
 
     choice: int
     text: str
@@ -80,7 +81,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class CellView:
     """One position of the canvas; `step` decided it (0: still masked, and `text` is empty)."""
 
     text: str
@@ -102,15 +103,15 @@ class CanvasSnapshot:
 
     choice: int
     step: int
-    cells: tuple[Cell, ...]
-    racers: tuple[BranchView, ...]
+    cells: tuple[CellView, ...]
+    branches: tuple[BranchView, ...]
     winner: int
     seconds: float
-    """Since the job arrived."""
+    """Since the request arrived."""
 
 
 @dataclass(frozen=True, slots=True)
-class RequestStats:
+class ChoiceStats:
     """What a choice cost."""
 
     steps: int
@@ -119,10 +120,10 @@ class RequestStats:
     """Up to and including the first EOS, and not beyond a stop string."""
     seconds: float
     """From arrival to the last step."""
-    queued_s: float
+    queued_seconds: float
     """From arrival to the first step."""
     seed: int
-    phases_s: Mapping[str, float]
+    phases_seconds: Mapping[str, float]
     """Seconds in plan, scatter, commit, forward, gather, select, over the steps that it took part in."""
     commit_bytes: int
     """K/V and boundary rows that entered the cache."""
@@ -134,36 +135,36 @@ class RequestStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ChoiceFinished:
     """The end of a choice."""
 
     choice: int
     text: str
-    """The whole of it, equal to its pieces joined."""
+    """The whole of it, equal to its deltas joined."""
     finish_reason: FinishReason | None
     """None: the deadline came first."""
-    figures: RequestStats
+    stats: ChoiceStats
     logprobs: tuple[TokenLogprob, ...] = ()
     trace: tuple[Mapping[str, Any], ...] = field(default=())
     """Events in Chrome's trace format."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """Instead of everything else, between a replica and the ingress, which raises it.
+class RequestRejected:
+    """The only output of a request that is wrong, between a replica and the ingress, which raises its error.
 
-    Serve writes what a replica raises to its log, and a refusal may repeat what was sent.
+    Serve writes what a replica raises to its log, and an error message may repeat what was sent.
     """
 
     error: LopaError
 
 
-Message: TypeAlias = Accepted | Piece | CanvasSnapshot | Finished
+EngineOutput: TypeAlias = RequestAccepted | TextDelta | CanvasSnapshot | ChoiceFinished
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """How a model's groups are doing."""
+    """The state of a model's groups."""
 
     model: str
     status: str
@@ -177,30 +178,30 @@ class GroupWorkers:
     """The branch workers of one group."""
 
     workers: int
-    """Those who take part in steps."""
-    coming: int
-    """Those who wait for a place in the cluster, load the model, or wait for the next step."""
-    wanted: int
+    """Those that take part in steps."""
+    pending_workers: int
+    """Those that wait for a place in the cluster, load the model, or wait for the next step."""
+    target_workers: int
     """How many there should be."""
-    problem: str | None
+    last_error: str | None
     """Why the last attempt to get another one failed; None once one came in after it."""
 
 
 class Backend(Protocol):
-    """What the HTTP layer needs of whatever decodes."""
+    """What the HTTP layer needs of the side that decodes."""
 
     models: Sequence[str]
     """Ids that requests may name."""
 
-    def run(self, model: str, job: Job) -> AsyncGenerator[Message, None]:
-        """Decode. Closing the generator cancels the job.
+    def generate(self, model: str, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+        """Decode. Closing the generator cancels the request.
 
         Raises PromptError and SettingsError (the request is wrong), OverloadedError (the queue is
         full), DeadlineError, RequestCancelledError, and any other LopaError (the group failed).
         """
 
-    async def cancel(self, job_id: str) -> bool:
-        """End a running job; false if there is none of that id."""
+    async def cancel(self, request_id: str) -> bool:
+        """End a running request; false if there is none of that id."""
 
     async def status(self) -> list[GroupStatus]:
         """Of every group. Raises LopaError if one does not answer."""

@@ -1,4 +1,4 @@
-"""Reads the Serve config that `lopa serve` carries out: what Serve would refuse, or pass over, is refused here."""
+"""Reads the Serve config that `lopa serve` runs: what Serve would refuse, or silently ignore, is refused here."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from ray.serve import Deployment
+from ray.serve.schema import DeploymentSchema, HTTPOptionsSchema, ServeDeploySchema
 
 from lopa_ray.config.yaml_files import SERVE, parse_yaml, serve_config
 from lopa_ray.errors import SettingsError
 
 IMPORT_PATH = "cluster.app:build"
 
-_TOP = ("proxy_location", "http_options", "logging_config", "applications")
-_APPLICATION = ("name", "route_prefix", "import_path", "runtime_env", "args", "deployments")
+_TOP_KEYS = ("proxy_location", "http_options", "logging_config", "applications")
+_APPLICATION_KEYS = ("name", "route_prefix", "import_path", "runtime_env", "args", "deployments")
 
 
 def read_serve_file(source: str | Path | None) -> dict[str, Any]:
@@ -30,51 +32,43 @@ def read_serve_file(source: str | Path | None) -> dict[str, Any]:
         raise SettingsError(f"the Serve config {path} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise SettingsError(
-            f"the Serve config {path} is a {type(values).__name__}; allowed: a mapping with the keys {_listed(_TOP)}"
+            f"the Serve config {path} is a {type(values).__name__}; allowed: a mapping with the keys "
+            f"{', '.join(_TOP_KEYS)}"
         )
     _check_values(path, values)
-    for where, found, allowed in _mappings(values):
-        unknown = [key for key in found if key not in allowed]
+    for where, mapping, allowed in _mappings(values):
+        unknown = [key for key in mapping if key not in allowed]
         if unknown:
             raise SettingsError(
-                f"{path}: unknown key {unknown[0]!r} in {where}; lopa serve knows: {_listed(allowed)}"
+                f"{path}: unknown key {unknown[0]!r} in {where}; lopa serve knows: {', '.join(allowed)}"
             )
     return values
 
 
 def _check_values(path: Path, values: Mapping[str, Any]) -> None:
-    from ray.serve.schema import ServeDeploySchema
-
     try:
         schema = ServeDeploySchema(**{str(key): value for key, value in values.items()})
     except ValidationError as error:
-        wrong = error.errors(include_url=False)[0]
-        where = ".".join(map(str, wrong["loc"])) or "its top level"
-        raise SettingsError(f"{path}: {where}: got {wrong['input']!r}; {wrong['msg']}") from None
+        detail = error.errors(include_url=False)[0]
+        where = ".".join(map(str, detail["loc"])) or "its top level"
+        raise SettingsError(f"{path}: {where}: got {detail['input']!r}; {detail['msg']}") from None
     except (TypeError, ValueError) as error:
         raise SettingsError(f"{path} is no Serve config: {error}") from None
-    found = [application.import_path for application in schema.applications]
-    if found != [IMPORT_PATH]:
+    import_paths = [application.import_path for application in schema.applications]
+    if import_paths != [IMPORT_PATH]:
         raise SettingsError(
-            f"{path}: got applications {found}; allowed here: one with import_path {IMPORT_PATH} "
+            f"{path}: got applications {import_paths}; allowed here: one with import_path {IMPORT_PATH} "
             "(serve run takes any)"
         )
 
 
 def _mappings(values: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Iterable[str]]]:
     """Each mapping of the file whose keys are fixed: where it stands, itself, which keys it may have."""
-    from ray.serve import Deployment
-    from ray.serve.schema import DeploymentSchema, HTTPOptionsSchema
-
     options = set(inspect.signature(Deployment.options).parameters) & set(DeploymentSchema.model_fields)
     application = values["applications"][0]
-    yield "its top level", values, _TOP
+    yield "its top level", values, _TOP_KEYS
     yield "http_options", values.get("http_options") or {}, sorted(HTTPOptionsSchema.model_fields)
-    yield "applications.0", application, _APPLICATION
+    yield "applications.0", application, _APPLICATION_KEYS
     yield "applications.0.runtime_env", application.get("runtime_env") or {}, ("env_vars",)
     for at, deployment in enumerate(application.get("deployments") or ()):
         yield f"applications.0.deployments.{at}", deployment, sorted(options)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)

@@ -34,7 +34,7 @@ class HttpSettings(Strict):
 
     @field_validator("api_keys", mode="before")
     @classmethod
-    def _secrets(cls, value: Any) -> Any:
+    def _check_api_keys(cls, value: Any) -> Any:
         # Checked by hand, since a refused value shows in the error.
         if not isinstance(value, list):
             raise ValueError(f"got {type(value).__name__}; allowed: a list of texts")
@@ -94,14 +94,14 @@ class ServeSettings(Strict):
 
     @field_validator("models", mode="before")
     @classmethod
-    def _entries(cls, value: Any) -> Any:
+    def _parse_models(cls, value: Any) -> Any:
         if not isinstance(value, list):
             return value
         return [ModelEntry(**entry) if isinstance(entry, dict) else entry for entry in value]
 
     @field_validator("http", mode="before")
     @classmethod
-    def _http(cls, value: Any) -> Any:
+    def _parse_http(cls, value: Any) -> Any:
         if isinstance(value, dict) and "api_keys" in value:
             raise ValueError(
                 "api_keys cannot stand in a Serve config, which everybody on the cluster can read; use "
@@ -110,10 +110,12 @@ class ServeSettings(Strict):
         return HttpSettings(**value) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
-    def _distinct_names(self) -> Self:
+    def _check_distinct_names(self) -> Self:
         for kind in ("id", "deployment"):
             names = [getattr(entry, kind) for entry in self.models]
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise ValueError(f"models: got two with the {kind} {twice[0]!r}; each needs one of its own")
+            duplicates = sorted({name for name in names if names.count(name) > 1})
+            if duplicates:
+                raise ValueError(
+                    f"models: got two with the {kind} {duplicates[0]!r}; each needs one of its own"
+                )
         return self

@@ -82,8 +82,8 @@ def test_policy_allows_just_this_script_and_style() -> None:
 
 
 @browser_test
-def test_run_fills_canvas_and_shows_race_figures_and_row(page: Page, server: FakeServer) -> None:
-    server.holds_after = 3
+def test_run_fills_canvas_and_shows_race_stats_and_row(page: Page, server: FakeServer) -> None:
+    server.pause_after_step = 3
     page.get_by_role("button", name="Run").click()
     expect(page.locator("#steps")).to_have_text("3")
     expect(page.get_by_role("status")).to_have_text("Decoding …")
@@ -98,7 +98,7 @@ def test_run_fills_canvas_and_shows_race_figures_and_row(page: Page, server: Fak
     winner = page.locator("#race .won")
     confidences = [float(row.get_by_role("cell").last.inner_text()) for row in race.all()]
     assert float(winner.get_by_role("cell").last.inner_text()) == max(confidences)
-    server.holds_after = None
+    server.pause_after_step = None
 
     expect(page.get_by_role("status")).to_contain_text(
         f"{TOKENS} tokens after a prompt of 39, in {STEPS} steps"
@@ -157,14 +157,14 @@ def test_sends_only_what_was_set(page: Page, server: FakeServer) -> None:
 
 @browser_test
 def test_stop_hangs_up_and_says_so(page: Page, server: FakeServer) -> None:
-    server.holds_after = 2
+    server.pause_after_step = 2
     page.get_by_role("button", name="Run").click()
     expect(page.locator("#steps")).to_have_text("2")
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("status")).to_have_text("Stopped after 2 steps.")
-    assert server.hung_up.wait(5), "the request went on"
+    assert server.client_disconnected.wait(5), "the request went on"
     expect(page.locator("#runs tbody tr")).to_contain_text("stopped")
-    server.holds_after = None
+    server.pause_after_step = None
     run(page)
 
 
@@ -176,12 +176,12 @@ def test_refusals_show_the_servers_words(page: Page, server: FakeServer) -> None
         (429, {"Retry-After": "2"}, "The server is busy.", " Wait 2 s."),
         (500, {}, "The server answered 500.", ""),
     ]:
-        server.refusal = (status, "temperature: got 7.", headers)
+        server.error = (status, "temperature: got 7.", headers)
         page.get_by_role("button", name="Run").click()
         expect(alert).to_have_text(f"{title} temperature: got 7.{end}")
         expect(page.get_by_role("status")).to_have_text("Failed.")
         expect(invalid).to_have_attribute("name", "temperature")
-    server.refusal = None
+    server.error = None
     run(page)
     expect(alert).to_be_hidden()
     expect(invalid).to_have_count(0)
@@ -205,7 +205,7 @@ def test_key_is_asked_for_and_sent(page: Page, server: FakeServer) -> None:
 
 @browser_test
 def test_what_breaks_in_the_middle_is_shown(page: Page, server: FakeServer) -> None:
-    server.breaks_at = 4
+    server.error_step = 4
     page.get_by_role("button", name="Run").click()
     expect(page.get_by_role("alert")).to_have_text("The server gave up. a worker was lost")
     expect(page.locator("#steps")).to_have_text("3")
@@ -226,7 +226,7 @@ def test_words_in_place_of_numbers_are_not_sent(page: Page, server: FakeServer) 
 
 @browser_test
 def test_keyboard_alone_is_enough(page: Page, server: FakeServer) -> None:
-    server.holds_after = 2
+    server.pause_after_step = 2
     page.keyboard.press("Tab")
     focused = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
     assert focused == "solid", "focus is visible"
@@ -236,7 +236,7 @@ def test_keyboard_alone_is_enough(page: Page, server: FakeServer) -> None:
     expect(page.locator("#steps")).to_have_text("2")
     page.keyboard.press("Escape")
     expect(page.get_by_role("status")).to_contain_text("Stopped")
-    server.holds_after = None
+    server.pause_after_step = None
     page.keyboard.press("Control+Enter")
     expect(page.locator("#at")).to_have_text(f"step {STEPS} of {STEPS}")
     slider = page.get_by_role("slider", name="Step")

@@ -1,4 +1,4 @@
-"""A backend that is none, and a server around an application, for tests of the HTTP layer."""
+"""A fake backend, and a server around the HTTP application over it, for tests of the HTTP layer."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import uvicorn
 
 from cluster.serving.http.app import create_app
 from cluster.serving.messages import (
-    Accepted,
     Backend,
     BranchView,
     CanvasSnapshot,
-    Cell,
-    Finished,
+    CellView,
+    ChoiceFinished,
+    ChoiceStats,
+    EngineOutput,
+    EngineRequest,
     GroupStatus,
     GroupWorkers,
-    Job,
-    Message,
-    Piece,
-    RequestStats,
+    RequestAccepted,
+    TextDelta,
     TokenLogprob,
 )
 from cluster.serving.openai.response_models import ErrorObject
@@ -38,133 +38,136 @@ MODEL, OTHER_MODEL = "fake", "team/fake-2"
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 WORDS = ("Once", " upon", " a", " time", " — «", "ünïcode", "»", "\u2028", "🙂", " end.")
-ROOM = 2048
-ROOM_FOR_WORKERS = 8
+MAX_MODEL_LEN = 2048
+MAX_WORKERS = 8
 
 
 @dataclass
 class FakeBackend:
     """Answers every prompt with the same words, one token each, `step_s` seconds apart.
 
-    Faults are put in by hand: `refuse` is raised before Accepted, `fail` after `fail_after` words;
-    `hold` makes it wait for ever behind Accepted, `cut` is a deadline that comes after so many words.
+    Tests inject faults: `rejection` is raised before RequestAccepted, `failure` after `failure_after` words;
+    `hold` makes it wait for ever behind RequestAccepted; the deadline comes after `deadline_after` words.
     """
 
     models: tuple[str, ...] = (MODEL, OTHER_MODEL)
     step_s: float = 0.0
-    refuse: Exception | None = None
-    fail: Exception | None = None
-    fail_after: int = 2
+    rejection: Exception | None = None
+    failure: Exception | None = None
+    failure_after: int = 2
     hold: bool = False
-    hold_before: bool = False
-    cut: int | None = None
-    unwell: Exception | None = None
-    jobs: list[tuple[str, Job]] = field(default_factory=list)
+    hold_before_accepting: bool = False
+    deadline_after: int | None = None
+    status_error: Exception | None = None
+    requests: list[tuple[str, EngineRequest]] = field(default_factory=list)
     running: set[str] = field(default_factory=set)
     closed: list[str] = field(default_factory=list)
     cancelled: set[str] = field(default_factory=set)
-    sizes: dict[str, int] = field(default_factory=dict)
+    num_workers: dict[str, int] = field(default_factory=dict)
 
     def reset(self) -> None:
-        """As it was when it was made."""
+        """Back to how it was made."""
         vars(self).update(vars(FakeBackend()))
 
-    async def run(self, model: str, job: Job) -> AsyncGenerator[Message, None]:
-        self.jobs.append((model, job))
-        self.running.add(job.id)
+    async def generate(self, model: str, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+        self.requests.append((model, request))
+        self.running.add(request.id)
         try:
-            async for message in self._messages(job):
-                yield message
+            async for output in self._outputs(request):
+                yield output
         finally:
-            self.running.discard(job.id)
-            self.closed.append(job.id)
+            self.running.discard(request.id)
+            self.closed.append(request.id)
 
-    async def cancel(self, job_id: str) -> bool:
-        self.cancelled.add(job_id)
-        return job_id in self.running
+    async def cancel(self, request_id: str) -> bool:
+        self.cancelled.add(request_id)
+        return request_id in self.running
 
     async def status(self) -> list[GroupStatus]:
-        if self.unwell is not None:
-            raise self.unwell
+        if self.status_error is not None:
+            raise self.status_error
         return [GroupStatus(MODEL, "HEALTHY", 1)]
 
     async def workers(self, model: str) -> list[GroupWorkers]:
-        if self.unwell is not None:
-            raise self.unwell
-        number = self.sizes.get(model, 2)
+        if self.status_error is not None:
+            raise self.status_error
+        number = self.num_workers.get(model, 2)
         return [GroupWorkers(2, number - 2, number, None), GroupWorkers(number, 0, number, "no place")]
 
     async def resize(self, model: str, num_workers: int) -> list[GroupWorkers]:
-        if num_workers > ROOM_FOR_WORKERS:
-            raise SettingsError(f"got {num_workers} workers; allowed: 1 to {ROOM_FOR_WORKERS}")
-        self.sizes[model] = num_workers
+        if num_workers > MAX_WORKERS:
+            raise SettingsError(f"got {num_workers} workers; allowed: 1 to {MAX_WORKERS}")
+        self.num_workers[model] = num_workers
         return await self.workers(model)
 
-    async def _messages(self, job: Job) -> AsyncGenerator[Message, None]:
-        limit = job.settings.get("max_new_tokens", 64)
-        lengths = tuple(len(prompt) for prompt in job.prompts)
-        if self.refuse is not None:
-            raise self.refuse
-        if max(lengths) + limit > ROOM:
-            raise PromptTooLongError(f"{max(lengths)} and {limit} exceed max_model_len {ROOM}; ask for less")
-        while self.hold_before:
-            await self._step(job)
-        yield Accepted(lengths, limit)
+    async def _outputs(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+        limit = request.settings.get("max_new_tokens", 64)
+        lengths = tuple(len(prompt) for prompt in request.prompts)
+        if self.rejection is not None:
+            raise self.rejection
+        if max(lengths) + limit > MAX_MODEL_LEN:
+            raise PromptTooLongError(
+                f"{max(lengths)} and {limit} exceed max_model_len {MAX_MODEL_LEN}; ask for less"
+            )
+        while self.hold_before_accepting:
+            await self._step(request)
+        yield RequestAccepted(lengths, limit)
         while self.hold:
-            await self._step(job)
+            await self._step(request)
         words = WORDS[:limit]
-        for choice in range(len(job.prompts) * job.n):
-            prompt = job.prompts[choice // job.n]
-            front = prompt if job.echo and isinstance(prompt, str) else ""
-            told = words if self.cut is None else words[: self.cut]
-            for at, word in enumerate(told):
-                if self.fail is not None and at == self.fail_after:
-                    raise self.fail
-                await self._step(job)
-                if job.pictures:
-                    yield _picture(choice, at, words)
-                if job.pieces:
-                    yield Piece(choice, (front if at == 0 else "") + word, _logprobs(job, (word,)))
-            reason = None if self.cut is not None else "length" if limit <= len(WORDS) else "stop"
-            yield Finished(
+        for choice in range(len(request.prompts) * request.n):
+            prompt = request.prompts[choice // request.n]
+            front = prompt if request.echo and isinstance(prompt, str) else ""
+            shown = words if self.deadline_after is None else words[: self.deadline_after]
+            for at, word in enumerate(shown):
+                if self.failure is not None and at == self.failure_after:
+                    raise self.failure
+                await self._step(request)
+                if request.stream_canvas:
+                    yield _snapshot(choice, at, words)
+                if request.stream:
+                    yield TextDelta(choice, (front if at == 0 else "") + word, _logprobs(request, (word,)))
+            reason = None if self.deadline_after is not None else "length" if limit <= len(WORDS) else "stop"
+            yield ChoiceFinished(
                 choice=choice,
-                text=front + "".join(told),
+                text=front + "".join(shown),
                 finish_reason=reason,
-                figures=RequestStats(
+                stats=ChoiceStats(
                     steps=5,
                     forwards=20,
-                    tokens=len(told),
+                    tokens=len(shown),
                     seconds=0.5,
-                    queued_s=0.1,
+                    queued_seconds=0.1,
                     seed=7 + choice,
-                    phases_s={"plan": 0.1, "forward": 0.2},
+                    phases_seconds={"plan": 0.1, "forward": 0.2},
                     commit_bytes=1000,
                 ),
-                logprobs=_logprobs(job, told),
+                logprobs=_logprobs(request, shown),
                 trace=({"name": "forward", "ph": "X", "ts": 1, "dur": 2, "pid": choice, "tid": 0},)
-                if job.trace
+                if request.trace
                 else (),
             )
 
-    async def _step(self, job: Job) -> None:
-        await asyncio.sleep(max(self.step_s, 0.005 if self.hold or self.hold_before else 0.0))
-        if job.id in self.cancelled:
-            raise RequestCancelledError(f"request {job.id} was cancelled")
+    async def _step(self, request: EngineRequest) -> None:
+        await asyncio.sleep(max(self.step_s, 0.005 if self.hold or self.hold_before_accepting else 0.0))
+        if request.id in self.cancelled:
+            raise RequestCancelledError(f"request {request.id} was cancelled")
 
 
-def _logprobs(job: Job, words: tuple[str, ...]) -> tuple[TokenLogprob, ...]:
-    if not job.logprobs:
+def _logprobs(request: EngineRequest, words: tuple[str, ...]) -> tuple[TokenLogprob, ...]:
+    if not request.logprobs:
         return ()
-    top = (("Once", b"Once", -0.1), ("<x>", b"<x>", float("-inf")))[: job.settings.get("top_logprobs", 0)]
+    top = (("Once", b"Once", -0.1), ("<x>", b"<x>", float("-inf")))[: request.settings.get("top_logprobs", 0)]
     return tuple(TokenLogprob(word, word.encode(), -0.25, top) for word in words)
 
 
-def _picture(choice: int, at: int, words: tuple[str, ...]) -> CanvasSnapshot:
+def _snapshot(choice: int, at: int, words: tuple[str, ...]) -> CanvasSnapshot:
     cells = tuple(
-        Cell(word if place <= at else "", place + 1 if place <= at else 0) for place, word in enumerate(words)
+        CellView(word if place <= at else "", place + 1 if place <= at else 0)
+        for place, word in enumerate(words)
     )
-    racers = (BranchView("anchor", "", float("nan")), BranchView("+1", words[at], 0.9))
-    return CanvasSnapshot(choice, at + 1, cells, racers, winner=1, seconds=0.01 * at)
+    branches = (BranchView("anchor", "", float("nan")), BranchView("+1", words[at], 0.9))
+    return CanvasSnapshot(choice, at + 1, cells, branches, winner=1, seconds=0.01 * at)
 
 
 @dataclass
@@ -204,8 +207,8 @@ def serving(backend: FakeBackend | None = None, **settings: Any) -> Iterator[Ser
             thread.join(10)
 
 
-def refusal(response: httpx.Response, status: int) -> Any:
-    """The error object of a refused request, checked for its shape."""
+def error_of(response: httpx.Response, status: int) -> Any:
+    """The error object of a response, checked for its shape."""
     assert response.status_code == status, response.text
     assert response.headers["x-request-id"]
     return ErrorObject.model_validate(response.json()).error

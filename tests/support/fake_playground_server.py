@@ -39,18 +39,18 @@ class FakeServer:
     models: list[str] = field(default_factory=lambda: ["demo"])
     step_seconds: float = 0.02
     api_key: str | None = None
-    refusal: tuple[int, str, dict[str, str]] | None = None
+    error: tuple[int, str, dict[str, str]] | None = None
     """Status, message and headers that every completion is answered with; it is about the temperature."""
-    breaks_at: int | None = None
+    error_step: int | None = None
     """The step in whose place the stream carries an error."""
-    holds_after: int | None = None
+    pause_after_step: int | None = None
     """The stream waits after this step for as long as this names it."""
     entropy: bool = False
     """Confidences are negative entropies."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
-    hung_up: threading.Event = field(default_factory=threading.Event)
-    """A client left before its stream was over."""
+    client_disconnected: threading.Event = field(default_factory=threading.Event)
+    """A client left before its stream was finished."""
 
     def app(self) -> Starlette:
         """The application; its routes are those of the page."""
@@ -65,75 +65,77 @@ class FakeServer:
 
     async def _models(self, request: Request) -> Response:
         data = [{"id": name, "object": "model"} for name in self.models]
-        return self._stranger(request) or JSONResponse({"object": "list", "data": data})
+        return self._unauthorized(request) or JSONResponse({"object": "list", "data": data})
 
     async def _complete(self, request: Request) -> Response:
         self.paths.append(request.url.path)
         self.bodies.append(await request.json())
-        if self.refusal:
-            status, message, headers = self.refusal
+        if self.error:
+            status, message, headers = self.error
             return _error(status, message, "temperature", headers)
         chat = request.url.path == "/v1/chat/completions"
-        return self._stranger(request) or StreamingResponse(
+        return self._unauthorized(request) or StreamingResponse(
             self._stream(chat), media_type="text/event-stream"
         )
 
-    def _stranger(self, request: Request) -> Response | None:
+    def _unauthorized(self, request: Request) -> Response | None:
         if self.api_key and request.headers.get("Authorization") != f"Bearer {self.api_key}":
             return _error(401, "API key: got none that is known; send one of the server's keys")
         return None
 
     async def _stream(self, chat: bool) -> AsyncIterator[bytes]:
-        over = False
+        finished = False
         try:
             for chunk in self._chunks(chat):
                 if "lopa" in chunk:
                     await asyncio.sleep(self.step_seconds)
                 yield _event(json.dumps(chunk, ensure_ascii=False))
-                while self.holds_after and self.holds_after == _step(chunk):
+                while self.pause_after_step and self.pause_after_step == _step(chunk):
                     await asyncio.sleep(0.01)
             yield _event("[DONE]")
-            over = True
+            finished = True
         finally:
-            if not over:
-                self.hung_up.set()
+            if not finished:
+                self.client_disconnected.set()
 
     def _chunks(self, chat: bool) -> Iterator[dict[str, Any]]:
         steps = max(step for _, step in self.decode)
         for step in range(1, steps + 1):
-            if step == self.breaks_at:
+            if step == self.error_step:
                 yield {"error": {"message": "a worker was lost", "type": "server_error", "code": "lost"}}
                 return
-            yield {"choices": [], "lopa": {"canvas": self._picture(step, steps)}}
+            yield {"choices": [], "lopa": {"canvas": self._canvas(step, steps)}}
         delta = {"delta": {"role": "assistant", "content": TEXT}} if chat else {"text": TEXT}
         yield {"choices": [{"index": 0, "finish_reason": None, **delta}]}
         seconds = steps * 0.05
         cost = {"steps": steps, "forwards": 4 * steps - 3, "tokens": TOKENS, "tpf": TOKENS / steps}
-        ends = {
+        last_choice = {
             "index": 0,
             "finish_reason": "stop",
             "lopa": {**cost, "seconds": seconds, "queued_seconds": 0.0},
         }
-        yield {"choices": [{**ends, **({"delta": {}} if chat else {"text": ""})}]}
+        yield {"choices": [{**last_choice, **({"delta": {}} if chat else {"text": ""})}]}
         yield {"choices": [], "usage": {"prompt_tokens": 39, "completion_tokens": TOKENS}}
 
-    def _picture(self, step: int, steps: int) -> dict[str, Any]:
+    def _canvas(self, step: int, steps: int) -> dict[str, Any]:
         cells = [{"t": text, "s": s} if s <= step else {"t": "", "s": 0} for text, s in self.decode]
         tried = [(f"+{i}", f"{text}@{at}") for i, (at, text) in enumerate(_next(self.decode, step), 1)]
         names = [*tried, ("anchor", "")] if step > 1 else [("anchor", "")]
-        sure = [0.55 + 0.4 * step / steps + 0.045 * math.sin(7 * step + 3 * i) for i in range(len(names))]
-        racers = [
-            {"name": name, "tried": what, "confidence": math.log(c) if self.entropy else c}
-            for (name, what), c in zip(names, sure, strict=True)
+        confidences = [
+            0.55 + 0.4 * step / steps + 0.045 * math.sin(7 * step + 3 * i) for i in range(len(names))
         ]
-        winner = max(range(len(sure)), key=sure.__getitem__)
+        branches = [
+            {"name": name, "tried": what, "confidence": math.log(c) if self.entropy else c}
+            for (name, what), c in zip(names, confidences, strict=True)
+        ]
+        winner = max(range(len(confidences)), key=confidences.__getitem__)
         seconds = step * 0.05
         return {
             "choice": 0,
             "step": step,
             "seconds": seconds,
             "cells": cells,
-            "branches": racers,
+            "branches": branches,
             "winner": winner,
         }
 

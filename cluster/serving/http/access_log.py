@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-if TYPE_CHECKING:
-    from starlette.types import Scope
+from starlette.types import Scope
 
 logger = logging.getLogger("lopa.http")
 
-GONE = 499
-"""The status in the log where no response was begun, because its client had gone."""
+CLIENT_CLOSED_REQUEST = 499
+"""The status in the log where no response was begun, because the client had disconnected."""
 
 
 @dataclass
-class Record:
+class RequestLogRecord:
     """What is logged about a request."""
 
     id: str
@@ -32,31 +30,31 @@ class Record:
     """None as long as no response was begun."""
 
 
-def record_of(scope: Scope) -> Record:
-    """The record that `RequestLog` made for a request."""
-    record = scope["lopa.record"]
-    assert isinstance(record, Record)
+def log_record_of(scope: Scope) -> RequestLogRecord:
+    """The record that `RequestLogMiddleware` made for a request."""
+    record = scope["lopa.log_record"]
+    assert isinstance(record, RequestLogRecord)
     return record
 
 
-def log_failure(record: Record, error: Exception) -> None:
-    """An error that nobody expects, with its traceback."""
+def log_unexpected_error(record: RequestLogRecord, error: Exception) -> None:
+    """Log an error that has no status of its own, with its traceback."""
     logger.error("request %s failed", record.id, exc_info=error, extra={"request_id": record.id})
 
 
-def log_end(record: Record, seconds: float) -> None:
-    """How a request ended."""
+def log_request(record: RequestLogRecord, seconds: float) -> None:
+    """Log how a request ended."""
     fields = {
         "request_id": record.id,
         "method": record.method,
         # An escaped path cannot pretend to be a line of its own.
         "path": quote(record.path),
-        "status": record.status or GONE,
+        "status": record.status or CLIENT_CLOSED_REQUEST,
         "seconds": round(seconds, 4),
         "model": record.model,
         "prompt_tokens": record.prompt_tokens,
         "completion_tokens": record.completion_tokens,
         "error": record.error,
     }
-    told = " ".join(f"{name}={value}" for name, value in fields.items() if value is not None)
-    logger.info(told, extra=fields)
+    line = " ".join(f"{name}={value}" for name, value in fields.items() if value is not None)
+    logger.info(line, extra=fields)

@@ -1,15 +1,21 @@
 """The HTTP application: OpenAI's API under /v1, health, version, documentation and the playground."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cluster.serving.http.access_log import log_failure, record_of
+from fastapi import FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.exceptions import HTTPException
+
+from cluster.serving.http.access_log import log_record_of, log_unexpected_error
 from cluster.serving.http.admin_routes import admin_routes
-from cluster.serving.http.middleware import Failures, RequestLog
+from cluster.serving.http.middleware import ErrorMiddleware, RequestLogMiddleware
 from cluster.serving.http.openai_routes import v1_routes
-from cluster.serving.http.openapi import add_schemas, problems
+from cluster.serving.http.openapi import add_schemas, error_responses
 from cluster.serving.messages import Backend
 from cluster.serving.openai.errors import ApiError
 from cluster.serving.openai.response_models import GroupHealth, Health, Version
@@ -17,24 +23,17 @@ from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
 from lopa_ray.errors import LopaError
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
 # Pages use nothing from other hosts and stand in no other page, and a browser holds them to that.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self' 'unsafe-inline' data: blob:; frame-ancestors 'none'"
 }
 
 
-def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_id: bool = True) -> "FastAPI":
+def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_id: bool = True) -> FastAPI:
     """The application. `backend` is called per request, since a server may build the application first.
 
     `send_id` is false where a proxy in front puts X-Request-ID into requests and responses, as Ray Serve's does.
     """
-    from fastapi import FastAPI, Request, Response
-    from fastapi.middleware.cors import CORSMiddleware
-    from starlette.exceptions import HTTPException
-
     app = FastAPI(
         title="lopa-ray",
         version=__version__,
@@ -44,7 +43,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
     )
 
     # The last one added is the outermost.
-    app.add_middleware(Failures, retry_after_s=settings.retry_after_s)
+    app.add_middleware(ErrorMiddleware, retry_after_s=settings.retry_after_s)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -53,10 +52,10 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
             allow_headers=["*"],
             expose_headers=["X-Request-ID", "Retry-After"],
         )
-    app.add_middleware(RequestLog, send_id=send_id)
+    app.add_middleware(RequestLogMiddleware, send_id=send_id)
 
     @app.exception_handler(HTTPException)
-    async def no_such_route(request: Request, error: HTTPException) -> Response:
+    async def handle_http_exception(request: Request, error: HTTPException) -> Response:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
         message = f"got {request.method} {request.url.path}: {error.detail}; /docs lists what there is"
         # Handed on to the middleware, which gives all errors their shape.
@@ -65,14 +64,14 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
     app.include_router(v1_routes(backend, settings))
     app.include_router(admin_routes(backend, settings))
 
-    @app.get("/health", summary="Whether every decode group answers", responses=problems([503]))
+    @app.get("/health", summary="Whether every decode group answers", responses=error_responses([503]))
     async def health(request: Request) -> Health:
         try:
             groups = await backend().status()
         except LopaError:
             raise
         except Exception as error:
-            log_failure(record_of(request.scope), error)
+            log_unexpected_error(log_record_of(request.scope), error)
             message = "a decode group does not answer; the log has the details under this request's id"
             raise ApiError(503, message, "unavailable") from error
         return Health(status="ok", groups=[GroupHealth(**asdict(group)) for group in groups])
@@ -95,11 +94,11 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
     async def docs() -> Response:
         return page("docs.html")
 
-    describe = app.openapi
+    generate_openapi = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = add_schemas(describe())
+            app.openapi_schema = add_schemas(generate_openapi())
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI documents it

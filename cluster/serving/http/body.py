@@ -6,47 +6,52 @@ import json
 import math
 import re
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+from starlette.requests import Request
+from starlette.types import Receive
 
 from cluster.serving.openai.errors import ApiError
 
-if TYPE_CHECKING:
-    from starlette.types import Receive
-
-DRAIN = 4
-"""A body up to this many times too long is read to its end, so that its sender gets to read the answer."""
+DRAIN_FACTOR = 4
+"""A body up to this many times too long is read to its end, so that its sender gets to read the response."""
 
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-class ClientGoneError(Exception):
-    """The client closed the connection before it had its answer."""
+class ClientDisconnectedError(Exception):
+    """The client closed the connection before it had its response."""
 
 
-async def read_body(receive: Receive, declared: str | None, limit: int) -> bytes:
-    """A body of at most `limit` bytes; `declared` is its Content-Length.
+async def read_json_object(request: Request, limit: int) -> dict[str, Any]:
+    """The JSON object that a request's body is. Raises what `read_body` and `parse_json_object` raise."""
+    return parse_json_object(await read_body(request.receive, request.headers.get("content-length"), limit))
 
-    Raises ApiError (413) beyond, and ClientGoneError if the rest does not come.
+
+async def read_body(receive: Receive, content_length: str | None, limit: int) -> bytes:
+    """A body of at most `limit` bytes; `content_length` is the header.
+
+    Raises ApiError (413) beyond, and ClientDisconnectedError if the rest does not come.
     """
-    length, kept = 0, []
-    if not _is_beyond(declared, DRAIN * limit):
+    length, chunks = 0, []
+    if not _exceeds(content_length, DRAIN_FACTOR * limit):
         async for chunk in _chunks(receive):
             length += len(chunk)
             if length <= limit:
-                kept.append(chunk)
-            elif length > DRAIN * limit:
+                chunks.append(chunk)
+            elif length > DRAIN_FACTOR * limit:
                 break
         if length <= limit:
-            return b"".join(kept)
-    got = f"{declared} bytes" if declared else f"more than {limit} bytes"
+            return b"".join(chunks)
+    got = f"{content_length} bytes" if content_length else f"more than {limit} bytes"
     raise ApiError(413, f"got a body of {got}; allowed: {limit} bytes; send less", "body_too_large")
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
+def parse_json_object(body: bytes) -> dict[str, Any]:
     """JSON object → dict. Raises ApiError (400) for anything else, and for what JSON cannot say:
     NaN, infinity, half a surrogate pair."""
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+        value = json.loads(body.decode("utf-8"), parse_constant=_reject_constant, parse_float=_parse_float)
         if _ESCAPED_SURROGATE.search(body):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as error:
@@ -71,23 +76,26 @@ async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientGoneError
+            raise ClientDisconnectedError
         yield message.get("body", b"")
         more = message.get("more_body", False)
 
 
-def _is_beyond(declared: str | None, limit: int) -> bool:
-    return declared is not None and declared.isdecimal() and (len(declared) > 18 or int(declared) > limit)
+def _exceeds(content_length: str | None, limit: int) -> bool:
+    if content_length is None or not content_length.isdecimal():
+        return False
+    # Python refuses to read integers of some thousand digits.
+    return len(content_length) > 18 or int(content_length) > limit
 
 
-def _finite(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text)
     if math.isinf(value):
         raise _invalid(f"the number {text[:40]} is too large")
     return value
 
 
-def _refuse_constant(text: str) -> NoReturn:
+def _reject_constant(text: str) -> NoReturn:
     raise _invalid(f"{text} is no JSON number")
 
 

@@ -1,25 +1,28 @@
-"""What routes ask first: an API key, a known model. No `annotations` from the future, as in `v1.py`."""
+"""What routes check first: an API key, a model that is served."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
+from fastapi import Request, Security
+from fastapi.security import HTTPBearer
 from pydantic import SecretStr
 
-from cluster.serving.http.auth import check_key
-from cluster.serving.openai.errors import ApiError, show
+from cluster.serving.http.auth import check_api_key
+from cluster.serving.openai.errors import ApiError, short_repr
+
+_BEARER = HTTPBearer(auto_error=False)
+"""Only describes the keys in the OpenAPI document."""
 
 
-def key_check(keys: Sequence[SecretStr]) -> Callable[..., Any]:
-    """A dependency of FastAPI's, which refuses requests without one of the keys; see `check_key`."""
-    from fastapi import Request, Security
-    from fastapi.security import HTTPBearer
+def require_api_key(keys: Sequence[SecretStr]) -> Callable[..., Any]:
+    """A dependency of FastAPI's, which refuses requests without one of the keys; see `check_api_key`."""
 
-    bearer = HTTPBearer(auto_error=False)
+    async def check(request: Request, _: Annotated[Any, Security(_BEARER)]) -> None:
+        check_api_key(request.headers.get("authorization"), keys)
 
-    async def need_key(request: Request, _: Annotated[Any, Security(bearer)]) -> None:
-        check_key(request.headers.get("authorization"), keys)
-
-    return need_key
+    return check
 
 
 def check_model(model: str, models: Sequence[str]) -> None:
@@ -27,7 +30,7 @@ def check_model(model: str, models: Sequence[str]) -> None:
     if model not in models:
         raise ApiError(
             404,
-            f"got the model {show(model)}; served: {', '.join(models)}; choose one of these",
+            f"got the model {short_repr(model)}; served: {', '.join(models)}; choose one of these",
             "model_not_found",
             param="model",
         )

@@ -5,20 +5,18 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from typing import TYPE_CHECKING
 
-from cluster.serving.http.access_log import Record, log_end, log_failure, record_of
-from cluster.serving.http.body import ClientGoneError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cluster.serving.http.access_log import RequestLogRecord, log_record_of, log_request, log_unexpected_error
+from cluster.serving.http.body import ClientDisconnectedError
 from cluster.serving.http.responder import send_json
 from cluster.serving.openai.errors import api_error
 
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-_OWN_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+_VALID_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
-class RequestLog:
+class RequestLogMiddleware:
     """Outermost middleware: gives every request an id, and logs how it ended."""
 
     def __init__(self, app: ASGIApp, *, send_id: bool) -> None:
@@ -29,26 +27,29 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        own = given.decode() if _OWN_ID.fullmatch(given) else uuid.uuid4().hex
-        record = scope["lopa.record"] = Record(own, scope["method"], scope["path"])
+        header = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        request_id = header.decode() if _VALID_REQUEST_ID.fullmatch(header) else uuid.uuid4().hex
+        record = scope["lopa.log_record"] = RequestLogRecord(request_id, scope["method"], scope["path"])
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
                 if self._send_id:
-                    message = {**message, "headers": [*message["headers"], (b"x-request-id", own.encode())]}
+                    message = {
+                        **message,
+                        "headers": [*message["headers"], (b"x-request-id", request_id.encode())],
+                    }
             await send(message)
 
-        began = time.perf_counter()
+        started = time.perf_counter()
         try:
             await self._app(scope, receive, send_with_id)
         finally:
-            log_end(record, time.perf_counter() - began)
+            log_request(record, time.perf_counter() - started)
 
 
-class Failures:
-    """Turns every error into a response in OpenAI's shape, and logs those that nobody expects."""
+class ErrorMiddleware:
+    """Turns every error into a response in OpenAI's shape, and logs those that have no status of their own."""
 
     def __init__(self, app: ASGIApp, retry_after_s: int) -> None:
         self._app, self._retry_after_s = app, retry_after_s
@@ -57,15 +58,15 @@ class Failures:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = record_of(scope)
+        record = log_record_of(scope)
         try:
             await self._app(scope, receive, send)
-        except ClientGoneError:
+        except ClientDisconnectedError:
             record.error = "client_gone"
         except Exception as error:
-            refusal = api_error(error, self._retry_after_s)
-            record.error = refusal.code
-            if refusal.status == 500:
-                log_failure(record, error)
+            response = api_error(error, self._retry_after_s)
+            record.error = response.code
+            if response.status == 500:
+                log_unexpected_error(record, error)
             if record.status is None:
-                await send_json(send, refusal.status, refusal.body, refusal.headers)
+                await send_json(send, response.status, response.body, response.headers)

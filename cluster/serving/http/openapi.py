@@ -12,7 +12,7 @@ from cluster.serving.openai.chat import ChatRequest
 from cluster.serving.openai.completions import CompletionRequest
 from cluster.serving.openai.response_models import ChatChunk, CompletionChunk, ErrorObject
 
-BY_HAND: tuple[type[BaseModel], ...] = (
+ADDED_SCHEMAS: tuple[type[BaseModel], ...] = (
     ChatRequest,
     CompletionRequest,
     ScaleRequest,
@@ -22,7 +22,7 @@ BY_HAND: tuple[type[BaseModel], ...] = (
 _SCHEMAS = "#/components/schemas/"
 _JSON_TEXT = {"type": "string", "contentMediaType": "application/json"}
 
-_REASONS = {
+_ERROR_DESCRIPTIONS = {
     400: "The request is wrong: `param` names the field, `message` says what is allowed.",
     401: "No API key, or one that is not valid here.",
     403: "This server has no API keys, so that nobody may change it.",
@@ -37,17 +37,17 @@ _REASONS = {
 }
 
 
-def problems(statuses: Iterable[int]) -> dict[int | str, dict[str, Any]]:
+def error_responses(statuses: Iterable[int]) -> dict[int | str, dict[str, Any]]:
     """Responses that are errors."""
-    return {status: {"model": ErrorObject, "description": _REASONS[status]} for status in statuses}
+    return {status: {"model": ErrorObject, "description": _ERROR_DESCRIPTIONS[status]} for status in statuses}
 
 
-def body_of(request: type[BaseModel]) -> dict[str, Any]:
-    """The part of an operation that describes its body."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": _ref(request)}}}}
+def request_body(model: type[BaseModel]) -> dict[str, Any]:
+    """The part of an operation that describes its request body."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": _ref(model)}}}}
 
 
-def events_of(chunk: type[BaseModel], whole: type[BaseModel]) -> dict[str, Any]:
+def completion_response(chunk: type[BaseModel], completion: type[BaseModel]) -> dict[str, Any]:
     """The 200 of an operation that answers at once or in a stream."""
     description = (
         f"The whole answer; with `stream: true` server-sent events of {chunk.__name__}, each "
@@ -59,7 +59,7 @@ def events_of(chunk: type[BaseModel], whole: type[BaseModel]) -> dict[str, Any]:
     ]
     event = {"type": "object", "properties": {"data": {"anyOf": data}}, "required": ["data"]}
     return {
-        "model": whole,
+        "model": completion,
         "description": description,
         # A keyword of OpenAPI 3.2, which tools take in 3.1 too.
         "content": {"text/event-stream": {"itemSchema": event}},
@@ -67,9 +67,9 @@ def events_of(chunk: type[BaseModel], whole: type[BaseModel]) -> dict[str, Any]:
 
 
 def add_schemas(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with the schemas that `body_of` and `events_of` refer to."""
+    """The document with the schemas that `request_body` and `completion_response` refer to."""
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    for model in BY_HAND:
+    for model in ADDED_SCHEMAS:
         schema = model.model_json_schema(ref_template=_SCHEMAS + "{model}")
         schemas.update(schema.pop("$defs", {}))
         schemas[model.__name__] = schema

@@ -1,26 +1,25 @@
-"""Runs a job and sends what comes of it, at once or as server-sent events. Pure ASGI."""
+"""Runs a request on the backend and sends its outputs, at once or as server-sent events."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cluster.serving.http.access_log import Record, log_failure
-from cluster.serving.http.body import ClientGoneError
-from cluster.serving.messages import Accepted, Backend, Message
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from cluster.serving.http.access_log import RequestLogRecord, log_unexpected_error
+from cluster.serving.http.body import ClientDisconnectedError
+from cluster.serving.messages import Backend, EngineOutput, RequestAccepted
 from cluster.serving.openai.errors import ApiError, api_error
 from cluster.serving.openai.field_names import FieldNames
-from cluster.serving.openai.response_builder import Reply
+from cluster.serving.openai.response_builder import ResponseBuilder
 from cluster.serving.openai.response_models import dumps
 from lopa_ray.errors import PromptError, SettingsError
 
-if TYPE_CHECKING:
-    from starlette.types import Receive, Send
-
-STREAM_HEADERS = (
+SSE_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -28,102 +27,110 @@ STREAM_HEADERS = (
 """The last one keeps nginx from holding events back."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Answers one request.
+class Responder(Response):
+    """The response to one request, which decodes as it is sent.
 
-    The job ends when the client goes away, when the task is cancelled, and whenever this ends.
+    The backend's work ends when the client disconnects, when the task is cancelled, and whenever this ends.
     """
 
-    backend: Backend
-    reply: Reply
-    words: FieldNames
-    record: Record
-    running: set[str]
-    """Ids of the requests that are being answered."""
-    retry_after_s: int
+    def __init__(
+        self,
+        backend: Backend,
+        builder: ResponseBuilder,
+        field_names: FieldNames,
+        record: RequestLogRecord,
+        running_ids: set[str],
+        retry_after_s: int,
+    ) -> None:
+        """`running_ids`: ids of the requests that are being answered, shared by all responders."""
+        super().__init__()
+        self._backend, self._builder, self._field_names = backend, builder, field_names
+        self._record, self._running_ids, self._retry_after_s = record, running_ids, retry_after_s
 
-    async def __call__(self, receive: Receive, send: Send) -> None:
-        """Raises ClientGoneError, and as long as nothing was sent the backend's errors and ApiError."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises ClientDisconnectedError, and as long as nothing was sent the backend's errors and ApiError."""
+        respond = self._send_stream if self._builder.request.stream else self._send_completion
         try:
-            await until_gone(receive, self._stream(send) if self.reply.job.pieces else self._whole(send))
+            await run_until_disconnect(receive, respond(send))
         except (PromptError, SettingsError) as error:  # the group's, before anything is sent
-            raise self.words.refusal(error, api_error(error, self.retry_after_s)) from None
+            raise self._field_names.translate(error, api_error(error, self._retry_after_s)) from None
         finally:
-            self.record.prompt_tokens = self.reply.prompt_tokens
-            self.record.completion_tokens = self.reply.completion_tokens
+            self._record.prompt_tokens = self._builder.prompt_tokens
+            self._record.completion_tokens = self._builder.completion_tokens
 
     @asynccontextmanager
-    async def _messages(self) -> AsyncIterator[AsyncIterator[Message]]:
-        """What comes of the job. Its id is free again before the client hears of the end, and may use it anew."""
-        job = self.reply.job
-        if job.id in self.running:
-            message = f"a request with the X-Request-ID {job.id} is running; wait, or choose another"
+    async def _outputs(self) -> AsyncIterator[AsyncIterator[EngineOutput]]:
+        """The backend's outputs. The id is free again before the client hears of the end, and may use it anew."""
+        request = self._builder.request
+        if request.id in self._running_ids:
+            message = f"a request with the X-Request-ID {request.id} is running; wait, or choose another"
             raise ApiError(409, message, "request_id_in_use")
-        self.running.add(job.id)
+        self._running_ids.add(request.id)
         try:
-            async with aclosing(self.backend.run(self.reply.model, job)) as messages:
-                yield messages
+            async with aclosing(self._backend.generate(self._builder.model, request)) as outputs:
+                yield outputs
         finally:
-            self.running.remove(job.id)
+            self._running_ids.remove(request.id)
 
-    async def _whole(self, send: Send) -> None:
-        async with self._messages() as messages:
-            async for message in messages:
-                self.reply.add(message)
-        await send_json(send, 200, self.reply.whole())
+    async def _send_completion(self, send: Send) -> None:
+        async with self._outputs() as outputs:
+            async for output in outputs:
+                self._builder.add(output)
+        await send_json(send, 200, self._builder.completion())
 
-    async def _stream(self, send: Send) -> None:
-        refusal: ApiError | None = None
-        async with self._messages() as messages:
-            # A refusal comes before anything else, and is an HTTP error.
-            accepted = await anext(messages)
-            if not isinstance(accepted, Accepted):
+    async def _send_stream(self, send: Send) -> None:
+        failure: ApiError | None = None
+        async with self._outputs() as outputs:
+            # A rejection comes before anything else, and is an HTTP error.
+            accepted = await anext(outputs)
+            if not isinstance(accepted, RequestAccepted):
                 raise RuntimeError(
-                    f"request {self.reply.job.id}: {type(accepted).__name__} came before Accepted"
+                    f"request {self._builder.request.id}: {type(accepted).__name__} came before RequestAccepted"
                 )
-            await send({"type": "http.response.start", "status": 200, "headers": [*STREAM_HEADERS]})
+            await send({"type": "http.response.start", "status": 200, "headers": [*SSE_HEADERS]})
             try:
-                async for event in self._events(accepted, messages):
-                    await _send_event(send, dumps(event))
+                async for chunk in self._chunks(accepted, outputs):
+                    await _send_event(send, dumps(chunk))
             except Exception as error:
-                refusal = api_error(error, self.retry_after_s)
-                if refusal.status == 500:
-                    log_failure(self.record, error)
-                self.record.error = refusal.code
-        if refusal is not None:
-            await _send_event(send, dumps(refusal.body))
+                failure = api_error(error, self._retry_after_s)
+                if failure.status == 500:
+                    log_unexpected_error(self._record, error)
+                self._record.error = failure.code
+        if failure is not None:
+            await _send_event(send, dumps(failure.body))
         await _send_event(send, b"[DONE]")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _events(self, first: Message, rest: AsyncIterator[Message]) -> AsyncIterator[dict[str, Any]]:
-        for event in self.reply.events(first):
-            yield event
-        async for message in rest:
-            for event in self.reply.events(message):
-                yield event
-        for event in self.reply.end():
-            yield event
+    async def _chunks(
+        self, accepted: RequestAccepted, outputs: AsyncIterator[EngineOutput]
+    ) -> AsyncIterator[dict[str, Any]]:
+        for chunk in self._builder.chunks(accepted):
+            yield chunk
+        async for output in outputs:
+            for chunk in self._builder.chunks(output):
+                yield chunk
+        for chunk in self._builder.last_chunks():
+            yield chunk
 
 
-async def until_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work. If the client goes away first, cancel it and raise ClientGoneError.
+async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work. If the client disconnects first, cancel it and raise ClientDisconnectedError.
 
     When this returns or raises, the work has ended, and with it all that it had open.
     """
     task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_disconnect(receive))
+    disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
-        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, disconnect), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
         else:
-            watch.result()
-            raise ClientGoneError
+            disconnect.result()
+            raise ClientDisconnectedError
     finally:
         task.cancel()
-        watch.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
+        disconnect.cancel()
+        await asyncio.gather(task, disconnect, return_exceptions=True)
 
 
 async def send_json(send: Send, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
@@ -139,6 +146,6 @@ async def _send_event(send: Send, data: bytes) -> None:
     await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})
 
 
-async def _disconnect(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""Chat completions: the request, and the answer in its shape."""
+"""Chat completions: the request, and the builder of its responses."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from cluster.serving.messages import Finished, Piece, Prompt, TokenLogprob
-from cluster.serving.openai.errors import bad_value, show
+from cluster.serving.messages import ChoiceFinished, Prompt, TextDelta, TokenLogprob
+from cluster.serving.openai.errors import invalid_value, short_repr
 from cluster.serving.openai.generation_request import GenerationRequest
-from cluster.serving.openai.request_model import LARGEST, RequestModel
-from cluster.serving.openai.response_builder import Reply, finite
+from cluster.serving.openai.request_model import MAX_INT, RequestModel
+from cluster.serving.openai.response_builder import ResponseBuilder, clamp_logprob
 from cluster.serving.openai.response_models import (
     AssistantMessage,
     ChatChoice,
@@ -36,16 +36,16 @@ class TextPart(RequestModel):
     """Pieces are joined with nothing between them."""
 
 
-def _parts(value: Any) -> Any:
+def _as_parts(value: Any) -> Any:
     if not isinstance(value, str | list) or (not value and isinstance(value, list)):
-        raise ValueError(f"got {show(value)}; allowed: text, or a list of text parts")
+        raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of text parts")
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
 class ChatMessage(RequestModel):
     """A message of a chat. Clients hand answers back with all their empty fields."""
 
-    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "annotations": ([],),
         "audio": (),
         "function_call": (),
@@ -60,7 +60,9 @@ class ChatMessage(RequestModel):
     role: Literal["system", "developer", "user", "assistant"]
     """developer is another word for system."""
 
-    content: Annotated[list[TextPart], BeforeValidator(_parts, json_schema_input_type=str | list[TextPart])]
+    content: Annotated[
+        list[TextPart], BeforeValidator(_as_parts, json_schema_input_type=str | list[TextPart])
+    ]
     """Text, or parts that are text."""
 
     @property
@@ -72,8 +74,8 @@ class ChatMessage(RequestModel):
 class ChatRequest(GenerationRequest):
     """A chat completion."""
 
-    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **GenerationRequest.off,
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **GenerationRequest.unsupported_fields,
         # OpenAI's
         "audio": (),
         "function_call": ("none",),
@@ -101,15 +103,15 @@ class ChatRequest(GenerationRequest):
     }
 
     prompt_field: ClassVar[str] = "messages"
-    listing_field: ClassVar[str] = "top_logprobs"
+    top_logprobs_field: ClassVar[str] = "top_logprobs"
 
     messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
     """The chat so far."""
 
-    max_tokens: int | None = Field(default=None, ge=1, le=LARGEST)
+    max_tokens: int | None = Field(default=None, ge=1, le=MAX_INT)
     """Exact number of positions for the answer, which may end earlier by itself."""
 
-    max_completion_tokens: int | None = Field(default=None, ge=1, le=LARGEST)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=MAX_INT)
     """The newer name of `max_tokens`."""
 
     logprobs: bool | None = None
@@ -119,7 +121,7 @@ class ChatRequest(GenerationRequest):
     """Add this many most likely tokens at each place. Only with `logprobs`."""
 
     @property
-    def length_field(self) -> str:
+    def max_tokens_field(self) -> str:
         """Whichever of the two names was used."""
         return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
@@ -133,42 +135,42 @@ class ChatRequest(GenerationRequest):
         role = {"developer": "system"}
         return (tuple({"role": role.get(m.role, m.role), "content": m.text} for m in self.messages),)
 
-    def answer_tokens(self) -> int | None:
+    def max_new_tokens(self) -> int | None:
         """`max_tokens`, under whichever name. Raises ApiError for two that differ."""
         old, new = self.max_tokens, self.max_completion_tokens
         if old is not None and new is not None and old != new:
-            raise bad_value(
+            raise invalid_value(
                 "max_tokens", f"got {old}, and max_completion_tokens {new}; they mean the same: give one"
             )
         return new if old is None else old
 
-    def listed_tokens(self) -> int | None:
+    def num_top_logprobs(self) -> int | None:
         """How many most likely tokens to list at each place; None: no log-probabilities at all."""
         if self.top_logprobs is not None and not self.logprobs:
-            raise bad_value(
+            raise invalid_value(
                 "top_logprobs", f"got {self.top_logprobs} without logprobs; give logprobs: true as well"
             )
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-class ChatReply(Reply):
-    """The answer to a chat request."""
+class ChatResponseBuilder(ResponseBuilder):
+    """Builds the responses to a chat request."""
 
-    prefix = "chatcmpl"
+    id_prefix = "chatcmpl"
 
-    def opening(self, index: int) -> ChatChunkChoice:
+    def start_chunk_choice(self, index: int) -> ChatChunkChoice:
         delta = ChatDelta(role="assistant", content="", refusal=None)
         return ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=None)
 
-    def growth(self, piece: Piece) -> ChatChunkChoice:
+    def delta_chunk_choice(self, delta: TextDelta) -> ChatChunkChoice:
         return ChatChunkChoice(
-            index=piece.choice,
-            delta=ChatDelta(content=piece.text),
-            logprobs=self._logprobs(piece.logprobs),
+            index=delta.choice,
+            delta=ChatDelta(content=delta.text),
+            logprobs=self._logprobs(delta.logprobs),
             finish_reason=None,
         )
 
-    def closing(self, finished: Finished, cost: ChoiceCost) -> ChatChunkChoice:
+    def finish_chunk_choice(self, finished: ChoiceFinished, cost: ChoiceCost) -> ChatChunkChoice:
         return ChatChunkChoice(
             index=finished.choice,
             delta=ChatDelta(),
@@ -177,7 +179,7 @@ class ChatReply(Reply):
             lopa=cost,
         )
 
-    def choice(self, finished: Finished, cost: ChoiceCost) -> ChatChoice:
+    def completion_choice(self, finished: ChoiceFinished, cost: ChoiceCost) -> ChatChoice:
         return ChatChoice(
             index=finished.choice,
             message=AssistantMessage(role="assistant", content=finished.text, refusal=None),
@@ -186,22 +188,22 @@ class ChatReply(Reply):
             lopa=cost,
         )
 
-    def chunk(self, **fields: Any) -> ChatChunk:
+    def chunk_object(self, **fields: Any) -> ChatChunk:
         return ChatChunk(object="chat.completion.chunk", **fields)
 
-    def completion(self, **fields: Any) -> ChatCompletion:
+    def completion_object(self, **fields: Any) -> ChatCompletion:
         return ChatCompletion(object="chat.completion", **fields)
 
     def _logprobs(self, tokens: Sequence[TokenLogprob]) -> ChatLogprobs | None:
-        if not self.job.logprobs:
+        if not self.request.logprobs:
             return None
         content = [
             ChatLogprob(
                 token=token.token,
-                logprob=finite(token.logprob),
+                logprob=clamp_logprob(token.logprob),
                 bytes=list(token.bytes),
                 top_logprobs=[
-                    TopLogprob(token=text, logprob=finite(logprob), bytes=list(raw))
+                    TopLogprob(token=text, logprob=clamp_logprob(logprob), bytes=list(raw))
                     for text, raw, logprob in token.top
                 ],
             )

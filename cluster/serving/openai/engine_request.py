@@ -1,61 +1,67 @@
-"""From a checked request to the job that a decode group gets."""
+"""From a checked HTTP request to the request that a decode group gets."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from cluster.serving.messages import Job
-from cluster.serving.openai.errors import bad_value
+from cluster.serving.messages import EngineRequest
+from cluster.serving.openai.errors import invalid_value
 from cluster.serving.openai.generation_request import GenerationRequest
 from cluster.serving.openai.lopa_options import LopaOptions
 from cluster.serving.settings import HttpSettings
 
 
-def make_job(request_id: str, request: GenerationRequest, limits: HttpSettings) -> Job:
+def make_engine_request(request_id: str, request: GenerationRequest, limits: HttpSettings) -> EngineRequest:
     """Raises ApiError (400) for fields that contradict each other, or are beyond the limits."""
     options = request.lopa or LopaOptions()
     prompts, n, stop = request.prompts(), request.n or 1, tuple(request.stop or ())
     if n * len(prompts) > limits.max_choices:
         got = f"n {n}" if len(prompts) == 1 else f"{len(prompts)} prompts with n {n}"
-        raise bad_value("n", f"got {got}; allowed: {limits.max_choices} choices per request; ask in parts")
+        raise invalid_value(
+            "n", f"got {got}; allowed: {limits.max_choices} choices per request; ask in parts"
+        )
     if len(stop) > limits.max_stop:
-        raise bad_value("stop", f"got {len(stop)} texts; allowed: {limits.max_stop}; leave some out")
+        raise invalid_value("stop", f"got {len(stop)} texts; allowed: {limits.max_stop}; leave some out")
     if request.stream_options is not None and not request.stream:
-        raise bad_value("stream_options", "only has a meaning with stream: true; leave it out")
+        raise invalid_value("stream_options", "only has a meaning with stream: true; leave it out")
     if options.stream_canvas and not request.stream:
-        raise bad_value("lopa.stream_canvas", "needs stream: true; add that, or leave it out")
+        raise invalid_value("lopa.stream_canvas", "needs stream: true; add that, or leave it out")
     if options.partial and options.deadline is None:
-        raise bad_value(
+        raise invalid_value(
             "lopa.partial", "got true without a deadline, at which alone it has a meaning; add lopa.deadline"
         )
     if request.best_of not in (None, n):
-        raise bad_value(
+        raise invalid_value(
             "best_of", f"got {request.best_of} with n {n}; other candidates are not made: leave it out"
         )
     if request.ignore_eos and request.stop_token_ids:
-        raise bad_value("stop_token_ids", "got it with ignore_eos, under which no token ends; leave one out")
-    listed = request.listed_tokens()
-    return Job(
+        raise invalid_value(
+            "stop_token_ids", "got it with ignore_eos, under which no token ends; leave one out"
+        )
+    top_logprobs = request.num_top_logprobs()
+    return EngineRequest(
         id=request_id,
         prompts=prompts,
-        settings=options.decode | _sampling(request, listed) | request.guide(),
+        settings=options.decode_settings
+        | _decode_settings(request, top_logprobs)
+        | request.constraint_settings(),
         n=n,
         raw=request.raw,
         stop=stop,
-        echo=request.echoes,
-        logprobs=listed is not None,
-        pieces=bool(request.stream),
-        pictures=bool(options.stream_canvas),
+        echo=request.echo_prompt,
+        logprobs=top_logprobs is not None,
+        stream=bool(request.stream),
+        stream_canvas=bool(options.stream_canvas),
         trace=bool(options.trace),
         deadline_s=options.deadline,
         partial=bool(options.partial),
     )
 
 
-def _sampling(request: GenerationRequest, listed: int | None) -> dict[str, Any]:
-    """Decode settings that have fields of their own."""
+def _decode_settings(request: GenerationRequest, top_logprobs: int | None) -> dict[str, Any]:
+    """Decode settings that have fields of their own, outside of `lopa`."""
     given = {
-        "max_new_tokens": request.answer_tokens(),
+        "max_new_tokens": request.max_new_tokens(),
         "temperature": request.temperature,
         "top_p": request.top_p,
         # Seeds are not negative; OpenAI's are any 64-bit number.
@@ -63,7 +69,7 @@ def _sampling(request: GenerationRequest, listed: int | None) -> dict[str, Any]:
         "min_tokens": request.min_tokens,
         "ignore_eos": request.ignore_eos,
         "stop_token_ids": request.stop_token_ids or None,
-        "top_logprobs": listed,
+        "top_logprobs": top_logprobs,
     }
     top_k = {} if request.top_k is None else {"top_k": request.top_k if request.top_k > 0 else None}
     return {name: value for name, value in given.items() if value is not None} | top_k

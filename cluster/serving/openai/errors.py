@@ -21,9 +21,9 @@ from lopa_ray.errors import (
     WorkerError,
 )
 
-_KINDS = {429: "rate_limit_error", 499: "request_cancelled"}
+_ERROR_TYPES = {429: "rate_limit_error", 499: "request_cancelled"}
 
-_STATUS: tuple[tuple[type[LopaError], int, str], ...] = (
+_STATUS_AND_CODE: tuple[tuple[type[LopaError], int, str], ...] = (
     (PromptTooLongError, 400, "context_length_exceeded"),
     (PromptError, 400, "invalid_prompt"),
     (SettingsError, 400, "invalid_value"),
@@ -35,9 +35,9 @@ _STATUS: tuple[tuple[type[LopaError], int, str], ...] = (
     (StepLimitError, 500, "step_failed"),
     (LopaError, 503, "unavailable"),
 )
-"""The first that fits decides."""
+"""The first class that an error is an instance of decides."""
 
-LONGEST_MESSAGE = 1500
+MAX_MESSAGE_CHARS = 1500
 
 
 class ApiError(Exception):
@@ -61,31 +61,33 @@ class ApiError(Exception):
     @property
     def body(self) -> dict[str, Any]:
         """The response's body."""
-        kind = _KINDS.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        error_type = _ERROR_TYPES.get(
+            self.status, "server_error" if self.status >= 500 else "invalid_request_error"
+        )
+        error = {"message": self.message, "type": error_type, "param": self.param, "code": self.code}
         return {"error": error} if self.partial is None else {"error": error, "partial": self.partial}
 
 
-def bad_value(param: str, message: str) -> ApiError:
+def invalid_value(param: str, message: str) -> ApiError:
     """400: a field has a value that is not allowed."""
     return ApiError(400, f"{param}: {message}", "invalid_value", param=param)
 
 
 def api_error(error: Exception, retry_after_s: int) -> ApiError:
-    """What a client is told about an error. One that is none of ours shows nothing of its inside, nor does one about
-    the model's files, which says where they lie."""
+    """The response for an error. One that is no LopaError shows nothing of its inside, nor does one about the
+    model's files, which says where they lie."""
     if isinstance(error, ApiError):
         return error
-    for kind, status, code in _STATUS:
-        if isinstance(error, kind) and not isinstance(error, CheckpointError):
+    for error_class, status, code in _STATUS_AND_CODE:
+        if isinstance(error, error_class) and not isinstance(error, CheckpointError):
             headers = {"Retry-After": str(retry_after_s)} if status in (429, 503) else {}
             if status in (500, 504):
                 # OpenAI's client repeats every 5xx; a repeated request would run into the same again.
                 headers["X-Should-Retry"] = "false"
             message = str(error)
-            if len(message) > LONGEST_MESSAGE:
+            if len(message) > MAX_MESSAGE_CHARS:
                 # It repeats what was sent, and that may be megabytes.
-                message = f"{message[:LONGEST_MESSAGE]} ..."
+                message = f"{message[:MAX_MESSAGE_CHARS]} ..."
             return ApiError(status, message, code, headers=headers)
     message = (
         "the server failed in a way that it does not expect; its log has the details under this request's id"
@@ -93,12 +95,12 @@ def api_error(error: Exception, retry_after_s: int) -> ApiError:
     return ApiError(500, message, "internal_error")
 
 
-_SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 80
 
 
-def show(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value that a client sent, short enough for a message."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
-    return _SHORT.repr(value)
+    return _REPR.repr(value)

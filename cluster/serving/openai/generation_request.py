@@ -9,30 +9,30 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from cluster.serving.messages import Prompt
-from cluster.serving.openai.errors import show
+from cluster.serving.openai.errors import short_repr
 from cluster.serving.openai.field_names import FieldNames
-from cluster.serving.openai.lopa_options import DECODE_KEYS, OPENAI_NAMES, LopaOptions
-from cluster.serving.openai.request_model import LARGEST, RequestModel
+from cluster.serving.openai.lopa_options import LOPA_DECODE_SETTINGS, OPENAI_FIELDS, LopaOptions
+from cluster.serving.openai.request_model import MAX_INT, RequestModel
 from cluster.serving.openai.structured_output import StructuredRequest
 from lopa_ray.config.generation_settings import GUIDED
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     if value is not None and not isinstance(value, str | list):
-        raise ValueError(f"got {show(value)}; allowed: text, or a list of texts")
+        raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of texts")
     return [value] if isinstance(value, str) else value
 
 
 Stop: TypeAlias = Annotated[
     list[Annotated[str, StringConstraints(min_length=1)]],
-    BeforeValidator(_listed, json_schema_input_type=str | list[str]),
+    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
 ]
 
 
 class StreamOptions(RequestModel):
     """How a stream looks."""
 
-    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "include_obfuscation": (False,),
         "continuous_usage_stats": (False,),
     }
@@ -44,8 +44,8 @@ class StreamOptions(RequestModel):
 class GenerationRequest(StructuredRequest, ABC):
     """A request for choices. Limits that are settings are not checked here."""
 
-    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **StructuredRequest.off,
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **StructuredRequest.unsupported_fields,
         # OpenAI's
         "frequency_penalty": (0,),
         "logit_bias": ({},),
@@ -87,27 +87,27 @@ class GenerationRequest(StructuredRequest, ABC):
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Draw from the most likely tokens that have this probability together."""
 
-    top_k: int | None = Field(default=None, ge=-1, le=LARGEST)
+    top_k: int | None = Field(default=None, ge=-1, le=MAX_INT)
     """Draw from this many most likely tokens; 0 or -1: from all."""
 
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     """Same request, model and seed: same tokens."""
 
-    n: int | None = Field(default=None, ge=1, le=LARGEST)
+    n: int | None = Field(default=None, ge=1, le=MAX_INT)
     """Choices per prompt."""
 
-    best_of: int | None = Field(default=None, ge=1, le=LARGEST)
+    best_of: int | None = Field(default=None, ge=1, le=MAX_INT)
     """Only as many as `n`: no further candidates are made."""
 
     stop: Stop | None = None
     """The answer ends in front of the first of these texts."""
 
-    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0, le=LARGEST)]], Field(max_length=64)] | None = (
+    stop_token_ids: Annotated[list[Annotated[int, Field(ge=0, le=MAX_INT)]], Field(max_length=64)] | None = (
         None
     )
     """The answer ends in front of the first of these tokens, as it does at EOS."""
 
-    min_tokens: int | None = Field(default=None, ge=0, le=LARGEST)
+    min_tokens: int | None = Field(default=None, ge=0, le=MAX_INT)
     """The answer does not end by itself before it has this many tokens."""
 
     ignore_eos: bool | None = None
@@ -140,22 +140,24 @@ class GenerationRequest(StructuredRequest, ABC):
     lopa: LopaOptions | None = None
     """Decode settings, and what OpenAI's API has no word for."""
 
-    def words(self) -> FieldNames:
-        """How this request names what a group may refuse."""
-        pattern = next(iter(self.guides()), None)
-        fields = {name: name for name in OPENAI_NAMES} | {name: f"lopa.{name}" for name in DECODE_KEYS}
-        fields |= {"max_new_tokens": self.length_field, "top_logprobs": self.listing_field}
-        fields |= {name: pattern for name in GUIDED if pattern is not None}
-        return FieldNames(self.prompt_field, fields, pattern)
+    def field_names(self) -> FieldNames:
+        """The fields of this request that a group's error may be about."""
+        constraint = next(iter(self.constraint_fields()), None)
+        fields = {name: name for name in OPENAI_FIELDS} | {
+            name: f"lopa.{name}" for name in LOPA_DECODE_SETTINGS
+        }
+        fields |= {"max_new_tokens": self.max_tokens_field, "top_logprobs": self.top_logprobs_field}
+        fields |= {name: constraint for name in GUIDED if constraint is not None}
+        return FieldNames(self.prompt_field, fields, constraint)
 
     prompt_field: ClassVar[str]
     """What has the prompt."""
 
-    listing_field: ClassVar[str]
+    top_logprobs_field: ClassVar[str]
     """What says how many most likely tokens to list."""
 
     @property
-    def length_field(self) -> str:
+    def max_tokens_field(self) -> str:
         """What says how many tokens the answer has."""
         return "max_tokens"
 
@@ -165,7 +167,7 @@ class GenerationRequest(StructuredRequest, ABC):
         """Text goes in as it is, without the chat template."""
 
     @property
-    def echoes(self) -> bool:
+    def echo_prompt(self) -> bool:
         """The prompt's text comes in front of the answer."""
         return False
 
@@ -174,9 +176,9 @@ class GenerationRequest(StructuredRequest, ABC):
         """What is to be continued."""
 
     @abstractmethod
-    def answer_tokens(self) -> int | None:
+    def max_new_tokens(self) -> int | None:
         """`max_tokens`, under whichever name. Raises ApiError for two that differ."""
 
     @abstractmethod
-    def listed_tokens(self) -> int | None:
+    def num_top_logprobs(self) -> int | None:
         """How many most likely tokens to list at each place; None: no log-probabilities at all."""

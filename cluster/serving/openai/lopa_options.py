@@ -7,11 +7,11 @@ from typing import Any, Self
 from pydantic import ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import PydanticCustomError
 
-from cluster.serving.openai.errors import show
-from cluster.serving.openai.request_model import LARGEST, RequestModel, unknown
+from cluster.serving.openai.errors import short_repr
+from cluster.serving.openai.request_model import MAX_INT, RequestModel, unknown_field_message
 from lopa_ray.config.decoder_settings import DECODER_SETTINGS
 
-OPENAI_NAMES = {
+OPENAI_FIELDS = {
     "max_new_tokens": "max_tokens or max_completion_tokens",
     "temperature": "temperature",
     "top_p": "top_p",
@@ -27,13 +27,13 @@ OPENAI_NAMES = {
 }
 """Decode settings that have a field of their own beside `lopa`."""
 
-DECODE_KEYS = sorted(
-    {name for settings in DECODER_SETTINGS.values() for name in settings.model_fields} - OPENAI_NAMES.keys()
+LOPA_DECODE_SETTINGS = sorted(
+    {name for settings in DECODER_SETTINGS.values() for name in settings.model_fields} - OPENAI_FIELDS.keys()
 )
 """Decode settings that go into `lopa`, of all decoders."""
 
-LONGEST = 100
-"""Characters of a decode setting; a refusal shows what it got."""
+MAX_SETTING_CHARS = 100
+"""Characters of a decode setting; an error message shows what it got."""
 
 
 class LopaOptions(RequestModel):
@@ -55,23 +55,33 @@ class LopaOptions(RequestModel):
     """Add the request's steps in Chrome's trace format."""
 
     @property
-    def decode(self) -> dict[str, Any]:
+    def decode_settings(self) -> dict[str, Any]:
         """The decode settings that were given."""
         return {name: value for name, value in (self.model_extra or {}).items() if value is not None}
 
     @model_validator(mode="after")
-    def _extras_are_decode_settings(self) -> Self:
+    def _check_decode_settings(self) -> Self:
         for name, value in (self.model_extra or {}).items():
-            if name in OPENAI_NAMES:
-                raise _error("unsupported", name, f"is set outside of lopa: use {OPENAI_NAMES[name]}")
-            if name not in DECODE_KEYS:
-                raise _error("unknown", name, unknown(name, [*type(self).model_fields, *DECODE_KEYS]))
+            if name in OPENAI_FIELDS:
+                raise _setting_error(
+                    "unsupported", name, f"is set outside of lopa: use {OPENAI_FIELDS[name]}"
+                )
+            if name not in LOPA_DECODE_SETTINGS:
+                raise _setting_error(
+                    "unknown",
+                    name,
+                    unknown_field_message(name, [*type(self).model_fields, *LOPA_DECODE_SETTINGS]),
+                )
             if isinstance(value, dict | list):
-                raise _error("unsupported", name, f"takes a single value: got {show(value)}")
-            if isinstance(value, str) and len(value) > LONGEST:
-                raise _error("unsupported", name, f"takes at most {LONGEST} characters: got {len(value)}")
-            if isinstance(value, int) and abs(value) > LARGEST:
-                raise _error("unsupported", name, f"takes no number beyond {LARGEST}: got {show(value)}")
+                raise _setting_error("unsupported", name, f"takes a single value: got {short_repr(value)}")
+            if isinstance(value, str) and len(value) > MAX_SETTING_CHARS:
+                raise _setting_error(
+                    "unsupported", name, f"takes at most {MAX_SETTING_CHARS} characters: got {len(value)}"
+                )
+            if isinstance(value, int) and abs(value) > MAX_INT:
+                raise _setting_error(
+                    "unsupported", name, f"takes no number beyond {MAX_INT}: got {short_repr(value)}"
+                )
         return self
 
     @classmethod
@@ -79,17 +89,17 @@ class LopaOptions(RequestModel):
         reference = super().__get_pydantic_json_schema__(core, handler)
         schema = handler.resolve_ref_schema(reference)
         schema["additionalProperties"] = False
-        for name in DECODE_KEYS:
-            schema["properties"][name] = _schema_of(name)
+        for name in LOPA_DECODE_SETTINGS:
+            schema["properties"][name] = _setting_schema(name)
         return reference
 
 
-def _error(kind: str, name: str, message: str) -> PydanticCustomError:
+def _setting_error(error_type: str, name: str, message: str) -> PydanticCustomError:
     # Braces would be read as places for values.
-    return PydanticCustomError(kind, "{message}", {"field": name, "message": message})
+    return PydanticCustomError(error_type, "{message}", {"field": name, "message": message})
 
 
-def _schema_of(name: str) -> dict[str, Any]:
+def _setting_schema(name: str) -> dict[str, Any]:
     """What any of the decoders that know a setting takes."""
     variants: list[dict[str, Any]] = []
     for settings in DECODER_SETTINGS.values():

@@ -1,4 +1,4 @@
-"""The base of what clients send: strict, every refusal names the field, and what is not supported may be off."""
+"""The base of what clients send: strict, every error names the field, and unsupported fields may be neutral."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from cluster.serving.openai.errors import ApiError, bad_value, show
+from cluster.serving.openai.errors import ApiError, invalid_value, short_repr
 
-LARGEST = 2**31 - 1
+MAX_INT = 2**31 - 1
 """No count, size or token id is larger."""
 
-MOST_ERRORS = 1000
-"""To list more takes longer than others want to wait."""
+MAX_ERRORS = 1000
+"""To list more takes seconds, in which no other request is served."""
 
 
 class RequestModel(BaseModel):
@@ -26,37 +26,38 @@ class RequestModel(BaseModel):
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
-    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     """Fields of OpenAI or vLLM that are not supported, each with values (besides null) that ask for nothing."""
 
     @classmethod
-    def read(cls, value: dict[str, Any]) -> Self:
+    def parse(cls, value: dict[str, Any]) -> Self:
         """Raises ApiError (400) for the first thing that is wrong."""
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise _refusal(error, cls) from None
+            raise _first_error(error, cls) from None
 
     @model_validator(mode="before")
     @classmethod
-    def _leave_out_what_is_off(cls, value: Any) -> Any:
+    def _drop_unsupported_fields(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
         for name, given in value.items():
-            asks = given is not None and name in cls.off
-            if asks and not any(_same(given, neutral) for neutral in cls.off[name]):
+            if given is None or name not in cls.unsupported_fields:
+                continue
+            if not any(_is_same(given, neutral) for neutral in cls.unsupported_fields[name]):
                 raise PydanticCustomError(
                     "unsupported",
                     "is not supported: got {got}; leave it out",
-                    {"field": name, "got": show(given)},
+                    {"field": name, "got": short_repr(given)},
                 )
-        return {name: given for name, given in value.items() if name not in cls.off}
+        return {name: given for name, given in value.items() if name not in cls.unsupported_fields}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         reference = handler(core)
         schema = handler.resolve_ref_schema(reference)
-        for name, neutral in cls.off.items():
+        for name, neutral in cls.unsupported_fields.items():
             schema.setdefault("properties", {})[name] = {
                 "enum": [None, *neutral],
                 "description": "Not supported: accepted where it asks for nothing.",
@@ -64,8 +65,8 @@ class RequestModel(BaseModel):
         return reference
 
 
-def unknown(name: str, known: list[str]) -> str:
-    """What to say about a field that does not exist."""
+def unknown_field_message(name: str, known: list[str]) -> str:
+    """The error message about a field that does not exist."""
     close = difflib.get_close_matches(name, known, n=1)
     return (
         f"is no known field; did you mean {close[0]}?"
@@ -74,30 +75,34 @@ def unknown(name: str, known: list[str]) -> str:
     )
 
 
-def _same(value: Any, neutral: Any) -> bool:
+def _is_same(value: Any, neutral: Any) -> bool:
     return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
 
 
-def _refusal(error: ValidationError, model: type[RequestModel]) -> ApiError:
-    if error.error_count() > MOST_ERRORS:
+def _first_error(error: ValidationError, model: type[RequestModel]) -> ApiError:
+    if error.error_count() > MAX_ERRORS:
         message = f"got {error.error_count()} wrong or unknown values; send fields that /docs describes"
         return ApiError(400, message, "invalid_value")
     detail = error.errors(include_url=False)[0]
     context = detail.get("ctx", {})
     location = [*detail["loc"], *([context["field"]] if "field" in context else [])]
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)[1:100]
-    kind, message = detail["type"], detail["msg"]
-    if kind == "missing":
+    error_type, message = detail["type"], detail["msg"]
+    if error_type == "missing":
         return ApiError(400, f"{param} is missing; add it", "missing_parameter", param=param)
-    if kind == "extra_forbidden":
+    if error_type == "extra_forbidden":
         at_top = len(location) == 1
-        hint = unknown(param, list(model.model_fields)) if at_top else "is no known field; leave it out"
+        hint = (
+            unknown_field_message(param, list(model.model_fields))
+            if at_top
+            else "is no known field; leave it out"
+        )
         return ApiError(400, f"{param} {hint}", "unknown_parameter", param=param)
-    if kind in ("unsupported", "unknown"):
-        return ApiError(400, f"{param} {message}", f"{kind}_parameter", param=param)
-    if kind == "value_error":
-        return bad_value(param, message.removeprefix("Value error, "))
-    return bad_value(param, f"got {show(detail['input'])}; allowed: {_allowed(message)}")
+    if error_type in ("unsupported", "unknown"):
+        return ApiError(400, f"{param} {message}", f"{error_type}_parameter", param=param)
+    if error_type == "value_error":
+        return invalid_value(param, message.removeprefix("Value error, "))
+    return invalid_value(param, f"got {short_repr(detail['input'])}; allowed: {_allowed(message)}")
 
 
 def _allowed(message: str) -> str:

@@ -18,7 +18,7 @@ class ResponseModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The fields that were set."""
         return self.model_dump(exclude_unset=True)
 

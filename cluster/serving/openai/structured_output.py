@@ -1,4 +1,4 @@
-"""Structured output: the fields that ask for it, in OpenAI's and in vLLM's words, and the settings that they mean."""
+"""Structured output: the fields that ask for it, OpenAI's and vLLM's, and the decode settings that they set."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from cluster.serving.openai.errors import bad_value, show
+from cluster.serving.openai.errors import invalid_value, short_repr
 from cluster.serving.openai.request_model import RequestModel
 
-ANY_OBJECT = '{"type": "object"}'
+ANY_JSON_OBJECT = '{"type": "object"}'
 """The schema of what asks for JSON alone."""
 
 
 def _schema_text(value: Any) -> Any:
     if not isinstance(value, str | dict | None):
-        raise ValueError(f"got {show(value)}; allowed: a JSON schema, as an object or as text")
+        raise ValueError(f"got {short_repr(value)}; allowed: a JSON schema, as an object or as text")
     try:
         return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
     except RecursionError:
         raise ValueError("it is nested too deeply; simplify it") from None
 
 
-Schema: TypeAlias = Annotated[
+JsonSchema: TypeAlias = Annotated[
     str | None, BeforeValidator(_schema_text, json_schema_input_type=str | dict[str, Any] | None)
 ]
 """As text."""
 
-Choices: TypeAlias = Annotated[list[str], Field(min_length=1)]
+GuidedChoice: TypeAlias = Annotated[list[str], Field(min_length=1)]
 
 
 class NamedSchema(RequestModel):
@@ -41,7 +41,7 @@ class NamedSchema(RequestModel):
     description: str | None = None
     """Accepted, and not used."""
 
-    definition: Annotated[Schema, Field(alias="schema")] = None
+    definition: Annotated[JsonSchema, Field(alias="schema")] = None
     """What the answer is valid under; left out: any JSON object."""
 
     strict: bool | None = None
@@ -58,7 +58,7 @@ class ResponseFormat(RequestModel):
     """Only with type json_schema."""
 
     @model_validator(mode="after")
-    def _a_schema_where_it_belongs(self) -> Self:
+    def _check_json_schema(self) -> Self:
         if (self.json_schema is None) == (self.type == "json_schema"):
             raise ValueError("json_schema and type: json_schema need each other; give both or neither")
         return self
@@ -67,14 +67,14 @@ class ResponseFormat(RequestModel):
     def schema_text(self) -> str | None:
         """None: any text."""
         if self.json_schema is not None:
-            return ANY_OBJECT if self.json_schema.definition is None else self.json_schema.definition
-        return ANY_OBJECT if self.type == "json_object" else None
+            return ANY_JSON_OBJECT if self.json_schema.definition is None else self.json_schema.definition
+        return ANY_JSON_OBJECT if self.type == "json_object" else None
 
 
 class StructuredOutputs(RequestModel):
     """vLLM's way to ask. One of its fields."""
 
-    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "disable_additional_properties": (False,),
         "disable_any_whitespace": (False,),
         "disable_fallback": (False, True),
@@ -83,7 +83,7 @@ class StructuredOutputs(RequestModel):
         "whitespace_pattern": (),
     }
 
-    definition: Annotated[Schema, Field(alias="json")] = None
+    definition: Annotated[JsonSchema, Field(alias="json")] = None
     """The answer is JSON that is valid under this schema."""
 
     json_object: bool | None = None
@@ -92,14 +92,14 @@ class StructuredOutputs(RequestModel):
     regex: str | None = None
     """The answer is what this matches as a whole."""
 
-    choice: Choices | None = None
+    choice: GuidedChoice | None = None
     """The answer is one of these."""
 
 
 class StructuredRequest(RequestModel):
     """The fields that ask for structured output. At most one may be given."""
 
-    off: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "guided_decoding_backend": (),
         "guided_grammar": (),
         "guided_whitespace_pattern": (),
@@ -111,34 +111,37 @@ class StructuredRequest(RequestModel):
     structured_outputs: StructuredOutputs | None = None
     """A schema, a regular expression or choices, in vLLM's words."""
 
-    guided_json: Schema = None
+    guided_json: JsonSchema = None
     """The answer is JSON that is valid under this schema."""
 
     guided_regex: str | None = None
     """The answer is what this regular expression matches as a whole."""
 
-    guided_choice: Choices | None = None
+    guided_choice: GuidedChoice | None = None
     """The answer is one of these."""
 
-    def guides(self) -> dict[str, tuple[str, Any]]:
-        """Each field that asks for something, with the decode setting that it means and its value."""
-        wanted = self.structured_outputs or StructuredOutputs()
-        asked: dict[str, tuple[str, Any]] = {
+    def constraint_fields(self) -> dict[str, tuple[str, Any]]:
+        """Each field that constrains the answer, with the decode setting that it sets and its value."""
+        outputs = self.structured_outputs or StructuredOutputs()
+        fields: dict[str, tuple[str, Any]] = {
             "response_format": ("guided_json", self.response_format and self.response_format.schema_text),
-            "structured_outputs.json": ("guided_json", wanted.definition),
-            "structured_outputs.json_object": ("guided_json", ANY_OBJECT if wanted.json_object else None),
-            "structured_outputs.regex": ("guided_regex", wanted.regex),
-            "structured_outputs.choice": ("guided_choice", wanted.choice),
+            "structured_outputs.json": ("guided_json", outputs.definition),
+            "structured_outputs.json_object": (
+                "guided_json",
+                ANY_JSON_OBJECT if outputs.json_object else None,
+            ),
+            "structured_outputs.regex": ("guided_regex", outputs.regex),
+            "structured_outputs.choice": ("guided_choice", outputs.choice),
             "guided_json": ("guided_json", self.guided_json),
             "guided_regex": ("guided_regex", self.guided_regex),
             "guided_choice": ("guided_choice", self.guided_choice),
         }
-        return {name: (setting, value) for name, (setting, value) in asked.items() if value is not None}
+        return {name: (setting, value) for name, (setting, value) in fields.items() if value is not None}
 
-    def guide(self) -> dict[str, Any]:
-        """The decode setting that is asked for, if any. Raises ApiError for more than one."""
-        given = self.guides()
+    def constraint_settings(self) -> dict[str, Any]:
+        """The decode setting that constrains the answer, if any. Raises ApiError for more than one."""
+        given = self.constraint_fields()
         if len(given) > 1:
             first, second, *_ = given
-            raise bad_value(second, f"got it beside {first}; an answer has one shape: give one of them")
+            raise invalid_value(second, f"got it beside {first}; an answer has one shape: give one of them")
         return dict(given.values())

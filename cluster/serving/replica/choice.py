@@ -1,4 +1,4 @@
-"""Choice: one answer in the making, from the steps of its session to messages."""
+"""ChoiceState: what a choice has so far; turns the steps of its session into outputs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cluster.report import branch_name
 from cluster.serving.messages import (
     BranchView,
     CanvasSnapshot,
-    Cell,
-    Finished,
-    Job,
-    Message,
-    Piece,
-    RequestStats,
+    CellView,
+    ChoiceFinished,
+    ChoiceStats,
+    EngineOutput,
+    EngineRequest,
+    TextDelta,
     TokenLogprob,
 )
 from cluster.serving.replica.detokenizer import IncrementalDetokenizer
@@ -29,102 +29,102 @@ from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 PHASES = tuple(field.name for field in fields(StepTiming))
 
 
-class Choice:
-    """Follows one session. Its messages end with one `Finished`."""
+class ChoiceState:
+    """Follows one session. Its outputs end with one `ChoiceFinished`."""
 
     def __init__(
         self,
-        job: Job,
+        request: EngineRequest,
         index: int,
         session: DecodeSession,
         tokenizer: Tokenizer | None,
         position_bytes: int,
-        arrived: float,
+        arrival_time: float,
     ) -> None:
-        """`arrived`: when the job came, on the monotonic clock. Raises PromptError without a tokenizer."""
-        self.index, self.session, self.arrived = index, session, arrived
-        self.done = False
-        self._job = job
+        """`arrival_time`: when the request arrived, on the monotonic clock. Raises PromptError without a tokenizer."""
+        self.index, self.session, self.arrival_time = index, session, arrival_time
+        self.finished = False
+        self._request = request
         self._tokenizer = require_tokenizer(tokenizer)
         settings, vocabulary = session.settings, session.vocabulary
         self._answer = Answer(len(session.prompt), settings, session.ends, keep_trace=False)
-        self._stream = IncrementalDetokenizer(
-            self._tokenizer.decode, vocabulary.mask_token_id, session.ends, job.stop
+        self._detokenizer = IncrementalDetokenizer(
+            self._tokenizer.decode, vocabulary.mask_token_id, session.ends, request.stop
         )
         self._echo = ""
         self._decisions: dict[int, Decision] = {}
-        self._decided_in: dict[int, int] = {}
+        self._decided_at_step: dict[int, int] = {}
         self._logprobs: list[TokenLogprob] = []
-        self._phases = dict.fromkeys(PHASES, 0.0)
+        self._phase_seconds = dict.fromkeys(PHASES, 0.0)
         self._first_step: float | None = None
         self._position_bytes, self._commit_bytes = position_bytes, 0
-        self._events: list[Mapping[str, Any]] = []
+        self._trace_events: list[Mapping[str, Any]] = []
 
-    def begin(self) -> Iterator[Message]:
-        """What there is before the first step."""
-        if self._job.echo:
-            prompt = self._job.prompts[self.index // self._job.n]
+    def start(self) -> Iterator[EngineOutput]:
+        """The outputs before the first step."""
+        if self._request.echo:
+            prompt = self._request.prompts[self.index // self._request.n]
             # A text as it was sent: a tokenizer may normalise it.
             self._echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(self.session.prompt)
-            if self._job.pieces:
-                yield Piece(self.index, self._echo)
+            if self._request.stream:
+                yield TextDelta(self.index, self._echo)
         if self.session.finished:
             yield self._finish(self.session.finish_reason)
 
-    def advance(self, event: RequestStep) -> Iterator[Message]:
-        """Take in a step."""
+    def add_step(self, event: RequestStep) -> Iterator[EngineOutput]:
+        """Add a step; returns its outputs."""
         now, outcome = time.monotonic(), event.outcome
         step = self._answer.add(event.plan, outcome)
-        self._account(event, now)
+        self._add_stats(event, now)
         for decision in step.decided:
             at = decision.position - len(self.session.prompt)
             self._decisions[at] = decision
-            self._decided_in[at] = step.step
-        if self._job.pictures:
-            yield self._picture(step, now)
+            self._decided_at_step[at] = step.step
+        if self._request.stream_canvas:
+            yield self._snapshot(step, now)
         finished = outcome.finish_reason is not None
-        if finished or self._job.pieces or self._job.stop:
-            yield from self._text(last=finished)
-        if finished or self._stream.stopped:
-            yield self._finish("stop" if self._stream.stopped else outcome.finish_reason)
+        if finished or self._request.stream or self._request.stop:
+            yield from self._new_text(final=finished)
+        if finished or self._detokenizer.stopped:
+            yield self._finish("stop" if self._detokenizer.stopped else outcome.finish_reason)
 
-    def cut_short(self) -> Iterator[Message]:
-        """End with what is decided by now."""
-        yield from self._text(last=True)
-        yield self._finish("stop" if self._stream.stopped else None)
+    def finish_at_deadline(self) -> Iterator[EngineOutput]:
+        """End with what is decided so far; returns the last outputs."""
+        yield from self._new_text(final=True)
+        yield self._finish("stop" if self._detokenizer.stopped else None)
 
     # Text
 
-    def _text(self, *, last: bool) -> Iterator[Message]:
+    def _new_text(self, *, final: bool) -> Iterator[EngineOutput]:
         first = len(self._logprobs)
-        piece = self._stream.advance(self._answer.canvas, last=last)
-        if self._job.logprobs:
-            self._logprobs += [self._logprob(self._decisions[first + at]) for at in range(piece.tokens)]
-        if self._job.pieces and (piece.text or piece.tokens):
-            yield Piece(self.index, piece.text, tuple(self._logprobs[first:]))
+        delta = self._detokenizer.update(self._answer.canvas, final=final)
+        if self._request.logprobs:
+            self._logprobs += [self._logprob(self._decisions[first + at]) for at in range(delta.tokens)]
+        if self._request.stream and (delta.text or delta.tokens):
+            yield TextDelta(self.index, delta.text, tuple(self._logprobs[first:]))
 
     def _logprob(self, decision: Decision) -> TokenLogprob:
         top = tuple((*self._token(token), logprob) for token, logprob in decision.top_logprobs)
-        shown = bool(self._tokenizer.decode([decision.token]))
-        return TokenLogprob(*self._token(decision.token), decision.logprob, top, shown)
+        in_text = bool(self._tokenizer.decode([decision.token]))
+        return TokenLogprob(*self._token(decision.token), decision.logprob, top, in_text)
 
     def _token(self, token: int) -> tuple[str, bytes]:
         return self._tokenizer.token_text(token), self._tokenizer.token_bytes(token)
 
-    def _finish(self, reason: FinishReason | None) -> Finished:
-        self.done = True
-        return Finished(
+    def _finish(self, reason: FinishReason | None) -> ChoiceFinished:
+        self.finished = True
+        return ChoiceFinished(
             choice=self.index,
-            text=self._echo + self._stream.text,
+            text=self._echo + self._detokenizer.text,
             finish_reason=reason,
-            figures=self._figures(),
+            stats=self._stats(),
             logprobs=tuple(self._logprobs),
-            trace=tuple(self._events),
+            trace=tuple(self._trace_events),
         )
 
-    # Figures
+    # Statistics
 
-    def _account(self, event: RequestStep, now: float) -> None:
+    def _add_stats(self, event: RequestStep, now: float) -> None:
         plan = event.plan
         if self._first_step is None:
             self._first_step = now
@@ -132,55 +132,57 @@ class Choice:
             self._commit_bytes += sum(map(len, plan.commit.spans)) * self._position_bytes
         if event.timing is None:
             return
-        spent = asdict(event.timing)
+        phase_seconds = asdict(event.timing)
         for phase in PHASES:
-            self._phases[phase] += spent[phase]
-        if self._job.trace:
-            self._events += self._chrome_events(plan, spent, now)
+            self._phase_seconds[phase] += phase_seconds[phase]
+        if self._request.trace:
+            self._trace_events += self._chrome_events(plan, phase_seconds, now)
 
     def _chrome_events(
-        self, plan: Plan, spent: Mapping[str, float], now: float
+        self, plan: Plan, phase_seconds: Mapping[str, float], now: float
     ) -> Iterator[Mapping[str, Any]]:
-        """The phases of a step one behind the other, ending now; microseconds since the job arrived."""
-        at = now - self.arrived - sum(spent.values())
+        """The phases of a step one behind the other, ending now; microseconds since the request arrived."""
+        at = now - self.arrival_time - sum(phase_seconds.values())
         arguments = {"step": plan.step, "branches": len(plan.branches)}
         for phase in PHASES:
             yield {
                 "name": phase, "cat": "step", "ph": "X", "pid": 0, "tid": self.index,
-                "ts": round(at * 1e6, 1), "dur": round(spent[phase] * 1e6, 1), "args": arguments,
+                "ts": round(at * 1e6, 1), "dur": round(phase_seconds[phase] * 1e6, 1), "args": arguments,
             }  # fmt: skip
-            at += spent[phase]
+            at += phase_seconds[phase]
 
-    def _figures(self) -> RequestStats:
+    def _stats(self) -> ChoiceStats:
         now = time.monotonic()
         answer, settings = self._answer, self.session.settings
-        decided = self._stream.decided(answer.canvas)
-        ended = not self._stream.stopped and self.session.ended(answer.canvas[decided : decided + 1])
-        return RequestStats(
+        text_tokens = self._detokenizer.num_text_tokens(answer.canvas)
+        ended = not self._detokenizer.stopped and self.session.ended(
+            answer.canvas[text_tokens : text_tokens + 1]
+        )
+        return ChoiceStats(
             steps=answer.steps,
             forwards=answer.forwards,
-            tokens=decided + ended,
-            seconds=now - self.arrived,
-            queued_s=(self._first_step or now) - self.arrived,
+            tokens=text_tokens + ended,
+            seconds=now - self.arrival_time,
+            queued_seconds=(self._first_step or now) - self.arrival_time,
             seed=settings.seed,
-            phases_s=dict(self._phases),
+            phases_seconds=dict(self._phase_seconds),
             commit_bytes=self._commit_bytes,
         )
 
-    # Pictures
+    # Canvas
 
-    def _picture(self, step: TraceStep, now: float) -> CanvasSnapshot:
+    def _snapshot(self, step: TraceStep, now: float) -> CanvasSnapshot:
         cells = tuple(
-            Cell(self._tokenizer.token_text(token), self._decided_in[at])
-            if at in self._decided_in
-            else Cell("", 0)
+            CellView(self._tokenizer.token_text(token), self._decided_at_step[at])
+            if at in self._decided_at_step
+            else CellView("", 0)
             for at, token in enumerate(step.canvas)
         )
-        racers = tuple(
+        branches = tuple(
             BranchView(branch_name(step, at), self._tried(branch.fills), branch.confidence)
             for at, branch in enumerate(step.branches)
         )
-        return CanvasSnapshot(self.index, step.step, cells, racers, step.winner, now - self.arrived)
+        return CanvasSnapshot(self.index, step.step, cells, branches, step.winner, now - self.arrival_time)
 
     def _tried(self, fills: Sequence[tuple[int, int]]) -> str:
         prompt = len(self.session.prompt)

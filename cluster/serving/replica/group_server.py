@@ -16,8 +16,14 @@ from functools import partial
 from typing import Any
 
 from actors.async_engine import AsyncRayEngine
-from cluster.serving.messages import Accepted, Finished, GroupWorkers, Job, Message
-from cluster.serving.replica.choice import Choice
+from cluster.serving.messages import (
+    ChoiceFinished,
+    EngineOutput,
+    EngineRequest,
+    GroupWorkers,
+    RequestAccepted,
+)
+from cluster.serving.replica.choice import ChoiceState
 from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import decode_settings, override
@@ -25,7 +31,7 @@ from lopa_ray.config.generation_settings import GUIDED, GenerationSettings
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, PromptTooLongError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure
 
-LARGEST_SEED = 2**63
+SEED_LIMIT = 2**63
 
 STALL_FACTOR = 1.5
 """A step that takes this many times its own deadline means that the master itself is stuck."""
@@ -34,7 +40,7 @@ logger = logging.getLogger("lopa.group")
 
 
 class GroupServer:
-    """Decodes jobs on its own group."""
+    """Decodes requests on its own group."""
 
     def __init__(self, model: str, config: Mapping[str, Any]) -> None:
         """`config`: the sections of a configuration, as plain values. `start` does the rest."""
@@ -49,29 +55,29 @@ class GroupServer:
         logger.info(f"model {self._model!r} is ready on {self._config.group.num_workers} workers")
 
     @property
-    def _running(self) -> AsyncRayEngine:
+    def _started_engine(self) -> AsyncRayEngine:
         if self._engine is None:
             raise ClusterError(f"the group of model {self._model!r} is not started; call start first")
         return self._engine
 
-    async def run(self, job: Job) -> AsyncGenerator[Message, None]:
-        """See `Backend.run`, for this model. The deadline counts from the call."""
-        arrived = time.monotonic()
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+        """See `Backend.generate`, for this model. The deadline counts from the call."""
+        arrival_time = time.monotonic()
         outcome = "error"
-        choices: list[Choice] = []
+        choices: list[ChoiceState] = []
         try:
-            # A new pattern takes a while; nothing else has to wait for it.
-            slow = any(name in job.settings for name in GUIDED)
-            make = partial(self._choices, job, arrived)
-            choices = await asyncio.to_thread(make) if slow else make()
-            yield Accepted(
-                tuple(len(choice.session.prompt) for choice in choices[:: job.n]),
+            # A new constraint takes a while to compile; nothing else has to wait for it.
+            constrained = any(name in request.settings for name in GUIDED)
+            create = partial(self._create_choices, request, arrival_time)
+            choices = await asyncio.to_thread(create) if constrained else create()
+            yield RequestAccepted(
+                tuple(len(choice.session.prompt) for choice in choices[:: request.n]),
                 max(choice.session.settings.max_new_tokens for choice in choices),
             )
-            async for message in self._run(job, choices):
-                yield message
-                if isinstance(message, Finished):
-                    self._metrics.on_finished(message)
+            async for output in self._decode_choices(request, choices):
+                yield output
+                if isinstance(output, ChoiceFinished):
+                    self._metrics.on_choice_finished(output)
             outcome = "finished"
         except DeadlineError:
             outcome = "deadline"
@@ -79,123 +85,136 @@ class GroupServer:
         except LopaError as error:
             outcome = "error" if choices else "refused"
             if choices:
-                logger.warning(f"job {job.id}: {type(error).__name__}: {error}")
+                logger.warning(f"request {request.id}: {type(error).__name__}: {error}")
             raise
         except (asyncio.CancelledError, GeneratorExit):
             outcome = "cancelled"
             raise
         finally:
-            self._metrics.on_job(outcome, time.monotonic() - arrived)
+            self._metrics.on_request_finished(outcome, time.monotonic() - arrival_time)
 
-    async def _run(self, job: Job, choices: list[Choice]) -> AsyncGenerator[Message, None]:
-        """All choices at once; their messages as they come, until each has finished or one fails."""
-        queue: asyncio.Queue[Message | Exception] = asyncio.Queue()
-        tasks = [asyncio.create_task(self._decode(choice, queue)) for choice in choices]
+    async def _decode_choices(
+        self, request: EngineRequest, choices: list[ChoiceState]
+    ) -> AsyncGenerator[EngineOutput, None]:
+        """All choices at once; their outputs as they come, until each has finished or one fails."""
+        queue: asyncio.Queue[EngineOutput | Exception] = asyncio.Queue()
+        tasks = [asyncio.create_task(self._decode_choice(choice, queue)) for choice in choices]
         unfinished = {choice.index: choice for choice in choices}
         try:
             while unfinished:
                 try:
-                    async with asyncio.timeout_at(job.deadline_s and choices[0].arrived + job.deadline_s):
-                        message = await queue.get()
+                    async with asyncio.timeout_at(
+                        request.deadline_s and choices[0].arrival_time + request.deadline_s
+                    ):
+                        output = await queue.get()
                 except TimeoutError:
-                    if not job.partial:
+                    if not request.partial:
                         raise DeadlineError(
-                            f"not finished after {job.deadline_s:g} s; raise the deadline, lower max_tokens, or "
+                            f"not finished after {request.deadline_s:g} s; raise the deadline, lower max_tokens, or "
                             "set partial to get what was decided by then"
                         ) from None
                     for choice in unfinished.values():
-                        for late in choice.cut_short():
-                            yield late
+                        for output in choice.finish_at_deadline():
+                            yield output
                     return
-                if isinstance(message, Exception):
-                    raise message
-                yield message
-                if isinstance(message, Finished):
-                    del unfinished[message.choice]
+                if isinstance(output, Exception):
+                    raise output
+                yield output
+                if isinstance(output, ChoiceFinished):
+                    del unfinished[output.choice]
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _decode(self, choice: Choice, queue: asyncio.Queue[Message | Exception]) -> None:
+    async def _decode_choice(
+        self, choice: ChoiceState, queue: asyncio.Queue[EngineOutput | Exception]
+    ) -> None:
         try:
-            for message in choice.begin():
-                queue.put_nowait(message)
+            for output in choice.start():
+                queue.put_nowait(output)
             if choice.session.finished:
                 return
-            async with aclosing(self._running.events([choice.session])) as events:
+            async with aclosing(self._started_engine.events([choice.session])) as events:
                 async for event in events:
                     if isinstance(event, RequestFailure):
                         raise event.error
-                    for message in choice.advance(event):
-                        queue.put_nowait(message)
-                    if choice.done:
+                    for output in choice.add_step(event):
+                        queue.put_nowait(output)
+                    if choice.finished:
                         return
         except Exception as error:
             queue.put_nowait(error)
 
     # Requests
 
-    def _choices(self, job: Job, arrived: float) -> list[Choice]:
+    def _create_choices(self, request: EngineRequest, arrival_time: float) -> list[ChoiceState]:
         """Raises PromptError and SettingsError. Each of `n` choices draws with a seed of its own."""
-        choices: list[Choice] = []
-        engine = self._running
+        choices: list[ChoiceState] = []
+        engine = self._started_engine
         # Without a seed each request draws anew.
-        any_seed = secrets.randbelow(LARGEST_SEED)
-        for prompt in job.prompts:
-            ids = engine.encode(prompt, raw=job.raw)
-            settings = self._settings(job, len(ids))
-            first = settings.seed if "seed" in job.settings else any_seed
-            for number in range(job.n):
+        random_seed = secrets.randbelow(SEED_LIMIT)
+        for prompt in request.prompts:
+            ids = engine.encode(prompt, raw=request.raw)
+            settings = self._generation_settings(request, len(ids))
+            first_seed = settings.seed if "seed" in request.settings else random_seed
+            for offset in range(request.n):
                 if settings.temperature > 0:
-                    settings = settings.replace(seed=(first + number) % LARGEST_SEED)
+                    settings = settings.replace(seed=(first_seed + offset) % SEED_LIMIT)
                 session = engine.create_session(ids, settings)
                 choices.append(
-                    Choice(job, len(choices), session, engine.tokenizer, engine.position_bytes, arrived)
+                    ChoiceState(
+                        request,
+                        len(choices),
+                        session,
+                        engine.tokenizer,
+                        engine.position_bytes,
+                        arrival_time,
+                    )
                 )
         return choices
 
-    def _settings(self, job: Job, prompt_len: int) -> GenerationSettings:
-        """The group's settings with those of the job on top."""
+    def _generation_settings(self, request: EngineRequest, prompt_len: int) -> GenerationSettings:
+        """The group's decode settings with those of the request on top."""
         defaults = self._config.decode.model_dump(exclude_unset=True)
-        wanted = dict(job.settings)
-        if "num_branches" in wanted:
-            wanted.setdefault("branch_budget", "fixed")
-        room = self._config.model.max_model_len - prompt_len
-        if "max_new_tokens" not in wanted:
-            if room < 1:
+        overrides = dict(request.settings)
+        if "num_branches" in overrides:
+            overrides.setdefault("branch_budget", "fixed")
+        available = self._config.model.max_model_len - prompt_len
+        if "max_new_tokens" not in overrides:
+            if available < 1:
                 raise PromptTooLongError(
                     f"{prompt_len} prompt tokens leave no room for an answer: prompt and answer together may "
                     f"have {self._config.model.max_model_len} tokens; shorten the prompt"
                 )
-            wanted["max_new_tokens"] = min(self._config.decode.max_new_tokens, room)
-            wanted.setdefault("min_tokens", min(self._config.decode.min_tokens, room))
-        return decode_settings(override({"decoder": self._config.decode.decoder, **defaults}, wanted))
+            overrides["max_new_tokens"] = min(self._config.decode.max_new_tokens, available)
+            overrides.setdefault("min_tokens", min(self._config.decode.min_tokens, available))
+        return decode_settings(override({"decoder": self._config.decode.decoder, **defaults}, overrides))
 
-    # What operators ask
+    # Administration
 
     async def workers(self) -> GroupWorkers:
         """See `Backend.workers`, for this group."""
-        status = await self._running.status()
-        problem = None if status.last_error is None else str(status.last_error)
-        return GroupWorkers(status.workers, status.pending_workers, status.target_workers, problem)
+        status = await self._started_engine.status()
+        last_error = None if status.last_error is None else str(status.last_error)
+        return GroupWorkers(status.workers, status.pending_workers, status.target_workers, last_error)
 
     async def resize(self, num_workers: int) -> GroupWorkers:
         """See `Backend.resize`, for this group."""
-        await self._running.resize(num_workers)
+        await self._started_engine.resize(num_workers)
         logger.info(f"model {self._model!r} is to have {num_workers} workers")
         return await self.workers()
 
-    # What Serve asks
+    # Lifecycle, as Serve controls it
 
     async def check_health(self) -> None:
         """Raises WorkerLostError if the group is dead or stuck; Serve then replaces the replica.
 
         While another group is started in place of a lost one the replica is fine: it has a deadline.
         """
-        if self._running.resuming:
+        if self._started_engine.resuming:
             return
-        status = await asyncio.wait_for(self._running.status(), self._config.group.step_timeout_s)
+        status = await asyncio.wait_for(self._started_engine.status(), self._config.group.step_timeout_s)
         self._metrics.on_status(status)
         if status.broken is not None:
             raise WorkerLostError(f"the group of model {self._model!r} is broken: {status.broken}")

@@ -11,15 +11,17 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
+from ray import serve
 from ray.exceptions import RayError, RayTaskError
+from ray.serve.exceptions import BackPressureError, RayServeException
 
-from cluster.serving.messages import GroupStatus, GroupWorkers, Job, Message, Refused
+from cluster.serving.messages import EngineOutput, EngineRequest, GroupStatus, GroupWorkers, RequestRejected
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
 
 DEADLINE_GRACE_S = 1.0
-"""A group ends its jobs at their deadline; here that is enforced where a job never reached a group."""
+"""A group ends its requests at their deadline; here that is enforced where a request never reached a group."""
 
-ANSWER_S = 60.0
+ADMIN_TIMEOUT_S = 60.0
 """How long groups may take to answer an operator: one that has all the requests it takes answers when one ends."""
 
 
@@ -30,123 +32,119 @@ class Ingress:
         """`groups`: model id → handle of its deployment."""
         self._groups: Mapping[str, Any] = groups
         self.models = list(groups)
-        self._running: dict[str, asyncio.Event] = {}
-        """Per id of a running job an event that ends it. The HTTP layer refuses an id that is in use."""
+        self._cancel_events: dict[str, asyncio.Event] = {}
+        """Per id of a running request an event that ends it. The HTTP layer refuses an id that is in use."""
         self._draining = False
 
-    async def run(self, model: str, job: Job) -> AsyncGenerator[Message, None]:
-        """See `Backend.run`."""
-        from ray.serve.exceptions import RayServeException
-
+    async def generate(self, model: str, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+        """See `Backend.generate`."""
         if self._draining:
             raise ClusterError("the server is shutting down; send the request to another one")
-        cancelled = self._running[job.id] = asyncio.Event()
-        stream = self._groups[model].options(stream=True).run.remote(job)
-        limit = None if job.deadline_s is None else time.monotonic() + job.deadline_s + DEADLINE_GRACE_S
+        cancelled = self._cancel_events[request.id] = asyncio.Event()
+        stream = self._groups[model].options(stream=True).generate.remote(request)
+        deadline = (
+            None if request.deadline_s is None else time.monotonic() + request.deadline_s + DEADLINE_GRACE_S
+        )
         finished = False
-        waiter = asyncio.ensure_future(cancelled.wait())
-        following: asyncio.Future[Message | Refused | None] = asyncio.Future()
+        cancellation = asyncio.ensure_future(cancelled.wait())
+        next_output: asyncio.Future[EngineOutput | RequestRejected | None] = asyncio.Future()
         try:
             while True:
-                following = asyncio.ensure_future(anext(stream, None))
-                timeout = None if limit is None else max(0.0, limit - time.monotonic())
+                next_output = asyncio.ensure_future(anext(stream, None))
+                timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
                 done, _ = await asyncio.wait(
-                    {following, waiter}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+                    {next_output, cancellation}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
-                if following not in done:
-                    if waiter in done:
-                        raise RequestCancelledError(f"request {job.id} was cancelled")
+                if next_output not in done:
+                    if cancellation in done:
+                        raise RequestCancelledError(f"request {request.id} was cancelled")
                     raise DeadlineError(
-                        f"still waiting for a slot after {job.deadline_s:g} s; try again later"
+                        f"still waiting for a slot after {request.deadline_s:g} s; try again later"
                     )
-                message = following.result()
-                if message is None:
+                output = next_output.result()
+                if output is None:
                     finished = True
                     return
-                if isinstance(message, Refused):
-                    raise message.error
-                yield message
+                if isinstance(output, RequestRejected):
+                    raise output.error
+                yield output
         except Exception as error:
-            raise _unwrapped(error) from None
+            raise _unwrap(error) from None
         finally:
-            waiter.cancel()
-            following.cancel()
-            del self._running[job.id]
+            cancellation.cancel()
+            next_output.cancel()
+            del self._cancel_events[request.id]
             if not finished:
                 # A call that never reached a group raises the reason here once more.
                 with contextlib.suppress(RayServeException):
                     stream.cancel()
 
-    async def cancel(self, job_id: str) -> bool:
+    async def cancel(self, request_id: str) -> bool:
         """See `Backend.cancel`."""
-        event = self._running.get(job_id)
+        event = self._cancel_events.get(request_id)
         if event is not None:
             event.set()
         return event is not None
 
     async def status(self) -> list[GroupStatus]:
         """See `Backend.status`: how Serve's controller sees the groups."""
-        from ray import serve
-
         application = serve.get_replica_context().app_name
         deployments = (await asyncio.to_thread(serve.status)).applications[application].deployments
-        found = []
+        statuses = []
         for model, handle in self._groups.items():
-            seen = deployments[handle.deployment_name]
-            states = cast(Mapping[str, int], seen.replica_states)  # the values of an enumeration
+            deployment = deployments[handle.deployment_name]
+            states = cast(Mapping[str, int], deployment.replica_states)  # the values of an enumeration
             running = states.get("RUNNING", 0)
             if not running:
                 raise ClusterError(
-                    f"model {model!r} has no running replica ({seen.status.value}): {seen.message}"
+                    f"model {model!r} has no running replica ({deployment.status.value}): {deployment.message}"
                 )
-            found.append(GroupStatus(model, seen.status.value, running))
-        return found
+            statuses.append(GroupStatus(model, deployment.status.value, running))
+        return statuses
 
     async def workers(self, model: str) -> list[GroupWorkers]:
         """See `Backend.workers`."""
-        return await self._ask_all(model, "workers")
+        return await self._broadcast(model, "workers")
 
     async def resize(self, model: str, num_workers: int) -> list[GroupWorkers]:
         """See `Backend.resize`."""
-        return await self._ask_all(model, "resize", num_workers)
+        return await self._broadcast(model, "resize", num_workers)
 
-    async def _ask_all(self, model: str, question: str, *arguments: Any) -> list[GroupWorkers]:
-        """The answer of every replica of the model."""
+    async def _broadcast(self, model: str, method: str, *arguments: Any) -> list[GroupWorkers]:
+        """Call a method of every replica of the model; returns what each returned."""
         try:
-            answers = await (
+            results = await (
                 self._groups[model]
-                .broadcast(question, *arguments)
-                .results_async(timeout_s=ANSWER_S, return_exceptions=True)
+                .broadcast(method, *arguments)
+                .results_async(timeout_s=ADMIN_TIMEOUT_S, return_exceptions=True)
             )
         except TimeoutError:
             raise ClusterError(
-                f"not all groups of model {model!r} answered in {ANSWER_S:g} s; ask again"
+                f"not all groups of model {model!r} answered in {ADMIN_TIMEOUT_S:g} s; ask again"
             ) from None
         except Exception as error:
-            raise _unwrapped(error) from None
-        failed = [_unwrapped(answer) for answer in answers if isinstance(answer, Exception)]
-        if len(failed) == len(answers):
+            raise _unwrap(error) from None
+        failed = [_unwrap(result) for result in results if isinstance(result, Exception)]
+        if len(failed) == len(results):
             raise failed[0]
         if failed:
             raise ClusterError(
-                f"{len(failed)} of {len(answers)} groups of model {model!r} failed: {failed[0]}"
+                f"{len(failed)} of {len(results)} groups of model {model!r} failed: {failed[0]}"
             )
-        return list(answers)
+        return list(results)
 
     async def drain(self) -> None:
-        """Refuse new jobs, and return when all running ones have ended."""
+        """Refuse new requests, and return when all running ones have ended."""
         self._draining = True
-        while self._running:
+        while self._cancel_events:
             await asyncio.sleep(0.05)
 
     async def check_health(self) -> None:
         """Alive as long as it answers."""
 
 
-def _unwrapped(error: Exception) -> Exception:
-    """What the group raised, without Ray's wrapping; Serve's own errors become ours."""
-    from ray.serve.exceptions import BackPressureError, RayServeException
-
+def _unwrap(error: Exception) -> Exception:
+    """What the group raised, without Ray's wrapping; errors of Ray and Serve become LopaErrors."""
     if isinstance(error, BackPressureError):
         return OverloadedError("the queue is full; try again later")
     while isinstance(error, RayTaskError) and isinstance(error.cause, Exception):

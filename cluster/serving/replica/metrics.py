@@ -9,7 +9,7 @@ from ray.util.metrics import Counter, Gauge, Histogram
 
 from actors.client_streams import StepEvents
 from actors.master import MasterStatus
-from cluster.serving.messages import Finished
+from cluster.serving.messages import ChoiceFinished
 from lopa_ray.protocol.events import RequestStep
 
 SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]
@@ -29,7 +29,7 @@ class GroupMetrics:
         self._latency = Histogram(
             "lopa_request_seconds", "Seconds from arrival to end.", SECONDS, tag_keys=("model", "outcome")
         )
-        self._first = Histogram(
+        self._first_step = Histogram(
             "lopa_first_step_seconds", "Seconds from arrival to the first decided token.", SECONDS, **tags
         )
         self._tokens = Counter("lopa_tokens", "Tokens of finished choices.", **tags)
@@ -37,13 +37,13 @@ class GroupMetrics:
             "lopa_tokens_per_forward", "Tokens per step of a finished choice.", PER_FORWARD, **tags
         )
         self._steps = Counter("lopa_steps", "Steps of the group.", **tags)
-        self._phase = Histogram(
+        self._phase_seconds = Histogram(
             "lopa_step_phase_seconds",
             "Seconds of a step by phase.",
             STEP_SECONDS,
             tag_keys=("model", "phase"),
         )
-        self._wins = Counter(
+        self._branch_wins = Counter(
             "lopa_branch_wins",
             "Steps of requests by the kind of branch that won.",
             tag_keys=("model", "kind"),
@@ -52,52 +52,56 @@ class GroupMetrics:
         self._wanted = Gauge("lopa_workers_wanted", "Branch workers that there should be.", **tags)
         self._slots = Gauge("lopa_slots_used", "Cache slots in use.", **tags)
         self._waiting = Gauge("lopa_requests_waiting", "Requests that wait for a slot in the group.", **tags)
-        self._hits = Counter("lopa_prefix_hits", "Requests that found the beginning of their prompt.", **tags)
-        self._saved = Counter(
+        self._prefix_hits = Counter(
+            "lopa_prefix_hits", "Requests that found the beginning of their prompt.", **tags
+        )
+        self._prefix_positions = Counter(
             "lopa_prefix_positions", "Prompt positions that were not computed again.", **tags
         )
-        self._prefixes = (0, 0)
-        """What both stood at."""
+        self._prefix_counts = (0, 0)
+        """Prefix hits and positions of the last status."""
 
-    def on_step(self, batch: StepEvents) -> None:
+    def on_step(self, step_events: StepEvents) -> None:
         """After every step of the group."""
-        if batch.timing is None:
+        if step_events.timing is None:
             return
         self._steps.inc(tags=self._model)
-        for phase, seconds in asdict(batch.timing).items():
-            self._phase.observe(seconds, tags={**self._model, "phase": phase})
+        for phase, seconds in asdict(step_events.timing).items():
+            self._phase_seconds.observe(seconds, tags={**self._model, "phase": phase})
         kinds = [
             "lookahead" if event.plan.branches[event.outcome.winner].fills else "anchor"
-            for event in batch.events
+            for event in step_events.events
             if isinstance(event, RequestStep)
         ]
         for kind in ("anchor", "lookahead"):
             if kind in kinds:
-                self._wins.inc(kinds.count(kind), tags={**self._model, "kind": kind})
+                self._branch_wins.inc(kinds.count(kind), tags={**self._model, "kind": kind})
 
-    def on_finished(self, choice: Finished) -> None:
+    def on_choice_finished(self, finished: ChoiceFinished) -> None:
         """After every finished choice."""
-        figures = choice.figures
-        self._first.observe(figures.queued_s, tags=self._model)
-        if figures.tokens:
-            self._tokens.inc(figures.tokens, tags=self._model)
-            self._tpf.observe(figures.tpf, tags=self._model)
+        stats = finished.stats
+        self._first_step.observe(stats.queued_seconds, tags=self._model)
+        if stats.tokens:
+            self._tokens.inc(stats.tokens, tags=self._model)
+            self._tpf.observe(stats.tpf, tags=self._model)
 
-    def on_job(self, outcome: str, seconds: float) -> None:
-        """After every job: finished, refused, deadline, cancelled or error."""
+    def on_request_finished(self, outcome: str, seconds: float) -> None:
+        """After every request: finished, refused, deadline, cancelled or error."""
         self._requests.inc(tags={**self._model, "outcome": outcome})
         self._latency.observe(seconds, tags={**self._model, "outcome": outcome})
 
     def on_status(self, status: MasterStatus) -> None:
-        """Now and then."""
+        """After every health check."""
         self._workers.set(0 if status.broken else status.workers, tags=self._model)
         self._wanted.set(status.target_workers, tags=self._model)
         self._slots.set(status.in_flight, tags=self._model)
         self._waiting.set(status.waiting, tags=self._model)
         # Of the group: another one, in place of a lost one, begins anew.
-        now = (status.prefix_hits, status.prefix_positions)
-        before = self._prefixes if now >= self._prefixes else (0, 0)
-        for counter, new, old in zip((self._hits, self._saved), now, before, strict=True):
+        counts = (status.prefix_hits, status.prefix_positions)
+        previous = self._prefix_counts if counts >= self._prefix_counts else (0, 0)
+        for counter, new, old in zip(
+            (self._prefix_hits, self._prefix_positions), counts, previous, strict=True
+        ):
             if new > old:
                 counter.inc(new - old, tags=self._model)
-        self._prefixes = now
+        self._prefix_counts = counts

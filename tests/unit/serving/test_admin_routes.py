@@ -18,7 +18,7 @@ from cluster.serving.http.app import create_app
 from cluster.serving.openai.response_models import ModelWorkers
 from cluster.serving.settings import HttpSettings
 from lopa_ray.errors import WorkerLostError
-from support.fake_backend import MODEL, OTHER_MODEL, ROOM_FOR_WORKERS, FakeBackend, Server, refusal, serving
+from support.fake_backend import MAX_WORKERS, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving
 
 KEY = "an-admin-key"
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
@@ -48,29 +48,29 @@ def test_looking_and_changing(server: Server, client: httpx.Client) -> None:
     assert [(group.workers, group.coming, group.wanted) for group in before.groups] == [(2, 0, 2)] * 2
     after = ModelWorkers.model_validate(client.post(PATH, json={"num_workers": 5}).json())
     assert (after.model, after.groups[0].coming, after.groups[1].problem) == (MODEL, 3, "no place")
-    assert server.backend.sizes == {MODEL: 5}
+    assert server.backend.num_workers == {MODEL: 5}
     assert client.get(PATH).json() == after.model_dump()
 
 
 @pytest.mark.parametrize("name", [OTHER_MODEL, OTHER_MODEL.replace("/", "%2F")])
 def test_names_may_have_slashes(server: Server, client: httpx.Client, name: str) -> None:
     assert client.post(f"/admin/models/{name}/workers", json={"num_workers": 3}).status_code == 200
-    assert server.backend.sizes == {OTHER_MODEL: 3}
+    assert server.backend.num_workers == {OTHER_MODEL: 3}
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_it_needs_a_key_and_a_server_that_has_some(server: Server, method: str) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         refused = httpx.request(method, f"{server.url}{PATH}", headers=headers, json={"num_workers": 3})
-        assert refusal(refused, 401).code == "invalid_api_key"
+        assert error_of(refused, 401).code == "invalid_api_key"
     with serving() as open_server:
         for headers in ({}, AUTHORIZED):
             url = f"{open_server.url}{PATH}"
             refused = httpx.request(method, url, headers=headers, json={"num_workers": 3})
-            said = refusal(refused, 403)
+            said = error_of(refused, 403)
             assert said.code == "admin_needs_keys" and "--api-keys" in said.message
-        assert open_server.backend.sizes == {}
-    assert server.backend.sizes == {}
+        assert open_server.backend.num_workers == {}
+    assert server.backend.num_workers == {}
 
 
 @pytest.mark.parametrize(
@@ -82,21 +82,21 @@ def test_it_needs_a_key_and_a_server_that_has_some(server: Server, method: str) 
         ({"num_workers": "3"}, "invalid_value"),
         ({"num_workers": True}, "invalid_value"),
         ({"num_workers": 3, "workers": 3}, "unknown_parameter"),
-        ({"num_workers": ROOM_FOR_WORKERS + 1}, "invalid_value"),
+        ({"num_workers": MAX_WORKERS + 1}, "invalid_value"),
         ([], "invalid_json"),
     ],
 )
 def test_bodies_that_are_refused(server: Server, client: httpx.Client, body: Any, code: str) -> None:
-    assert refusal(client.post(PATH, json=body), 400).code == code
-    assert server.backend.sizes == {}
+    assert error_of(client.post(PATH, json=body), 400).code == code
+    assert server.backend.num_workers == {}
 
 
 def test_other_refusals(server: Server, client: httpx.Client) -> None:
     for method in ("GET", "POST"):
         unknown = client.request(method, "/admin/models/nothing/workers", json={"num_workers": 1})
-        assert refusal(unknown, 404).code == "model_not_found"
-    server.backend.unwell = WorkerLostError("the group is gone")
-    assert refusal(client.get(PATH), 503).message == "the group is gone"
+        assert error_of(unknown, 404).code == "model_not_found"
+    server.backend.status_error = WorkerLostError("the group is gone")
+    assert error_of(client.get(PATH), 503).message == "the group is gone"
 
 
 def test_the_document_says_who_may(client: httpx.Client) -> None:
@@ -153,7 +153,7 @@ def test_the_command(server: Server, tmp_path: Path) -> None:
         f"{OTHER_MODEL} group 1: 2 of 4 workers, 2 coming",
         f"{OTHER_MODEL} group 2: 4 of 4 workers; last problem: no place",
     ]
-    assert server.backend.sizes == {OTHER_MODEL: 4}
+    assert server.backend.num_workers == {OTHER_MODEL: 4}
     looked = scale(*where[:4], "--json", environment={"LOPA_API_KEYS": KEY})
     assert ModelWorkers.model_validate(json.loads(looked.stdout)).groups[0].coming == 2
 
@@ -176,7 +176,7 @@ def test_the_command_says_why_not(server: Server) -> None:
         done = scale(*arguments, environment=environment)
         assert (done.exit_code, done.stdout) == (status, ""), (arguments, done.stderr)
         assert done.stderr.startswith("Error: ") and part in done.stderr
-    server.backend.unwell = WorkerLostError("the group is gone")
+    server.backend.status_error = WorkerLostError("the group is gone")
     done = scale("--url", server.url, "--model", MODEL, environment=with_key)
     assert done.exit_code == 1 and "answered 503: the group is gone" in done.stderr
-    assert server.backend.sizes == {}
+    assert server.backend.num_workers == {}

@@ -1,4 +1,4 @@
-"""The shapes of answers and streams, and how each failure is told."""
+"""The shapes of responses and streams, and the error object of each failure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.serving.messages import Accepted, Job, Message, Piece, TokenLogprob
-from cluster.serving.openai.completions import CompletionReply
+from cluster.serving.messages import EngineOutput, EngineRequest, RequestAccepted, TextDelta, TokenLogprob
+from cluster.serving.openai.completions import CompletionResponseBuilder
 from cluster.serving.openai.response_models import (
     ChatChunk,
     ChatCompletion,
@@ -130,19 +130,21 @@ def test_logprobs_of_a_text_completion(client: httpx.Client) -> None:
 
 
 def test_a_character_in_several_tokens_has_one_place() -> None:
-    job = Job("id", ("a",), {}, logprobs=True)
-    reply = CompletionReply(MODEL, job, include_usage=False)
+    request = EngineRequest("id", ("a",), {}, logprobs=True)
+    builder = CompletionResponseBuilder(MODEL, request, include_usage=False)
     tokens = tuple(TokenLogprob("\ufffd", part, -1.0, ()) for part in (b"a\xf0", b"\x9f\x99", b"\x82", b"b"))
-    pieces = [Piece(0, "a", tokens[:1]), Piece(0, "🙂b", tokens[1:])]
-    logprobs = [reply.growth(piece).logprobs for piece in pieces]
+    deltas = [TextDelta(0, "a", tokens[:1]), TextDelta(0, "🙂b", tokens[1:])]
+    logprobs = [builder.delta_chunk_choice(delta).logprobs for delta in deltas]
     assert [place for part in logprobs if part for place in part.text_offset] == [0, 1, 1, 2]
 
 
 def test_a_token_that_the_text_leaves_out_has_no_width() -> None:
-    reply = CompletionReply(MODEL, Job("id", ("a",), {}, logprobs=True), include_usage=False)
-    end = TokenLogprob("<end>", b"<end>", -1.0, (), shown=False)
+    builder = CompletionResponseBuilder(
+        MODEL, EngineRequest("id", ("a",), {}, logprobs=True), include_usage=False
+    )
+    end = TokenLogprob("<end>", b"<end>", -1.0, (), in_text=False)
     a, b = (TokenLogprob(text, text.encode(), -1.0, ()) for text in "ab")
-    logprobs = reply.growth(Piece(0, "ab", (end, a, end, b))).logprobs
+    logprobs = builder.delta_chunk_choice(TextDelta(0, "ab", (end, a, end, b))).logprobs
     assert logprobs is not None and logprobs.text_offset == [0, 0, 1, 1]
 
 
@@ -184,11 +186,11 @@ def test_a_text_stream(client: httpx.Client) -> None:
 def test_the_canvas_rides_on_chunks_without_choices(client: httpx.Client) -> None:
     request = body(CHAT, stream=True, max_tokens=2, lopa={"stream_canvas": True})
     chunks = events(client.post(CHAT, json=request))
-    pictures = [chunk["lopa"]["canvas"] for chunk in chunks if not chunk["choices"]]
+    snapshots = [chunk["lopa"]["canvas"] for chunk in chunks if not chunk["choices"]]
     assert [ChatChunk.model_validate(chunk).object for chunk in chunks] == ["chat.completion.chunk"] * len(
         chunks
     )
-    assert pictures[0] == {
+    assert snapshots[0] == {
         "choice": 0,
         "step": 1,
         "seconds": 0.0,
@@ -199,7 +201,7 @@ def test_the_canvas_rides_on_chunks_without_choices(client: httpx.Client) -> Non
         ],
         "winner": 1,
     }
-    assert len(pictures) == 2
+    assert len(snapshots) == 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -228,23 +230,23 @@ def test_a_refusal_is_an_http_error(
     status: int,
     code: str,
 ) -> None:
-    backend.refuse = error
+    backend.rejection = error
     response = client.post(CHAT, json=body(CHAT, stream=stream))
-    told = ErrorObject.model_validate(response.json()).error
-    assert (response.status_code, told.code) == (status, code)
+    detail = ErrorObject.model_validate(response.json()).error
+    assert (response.status_code, detail.code) == (status, code)
     assert ("retry-after" in response.headers) == (status in (429, 503))
     assert response.headers.get("x-should-retry") == (
         "false" if code in ("deadline_exceeded", "step_failed") else None
     )
     if code != "internal_error":
-        assert told.message == str(error)
+        assert detail.message == str(error)
     else:
         assert "secret" not in response.text
         assert any(record.exc_info for record in caplog.records)
 
 
 def test_an_error_does_not_send_megabytes_back(backend: FakeBackend, client: httpx.Client) -> None:
-    backend.refuse = SettingsError("JSON schema: got " + "x" * 10**6)
+    backend.rejection = SettingsError("JSON schema: got " + "x" * 10**6)
     message = client.post(CHAT, json=body(CHAT)).json()["error"]["message"]
     assert message.startswith("JSON schema: got xx") and len(message) < 2000
 
@@ -255,7 +257,7 @@ def test_an_error_does_not_send_megabytes_back(backend: FakeBackend, client: htt
 def test_a_failure_on_the_way(
     backend: FakeBackend, client: httpx.Client, error: Exception, code: str
 ) -> None:
-    backend.fail = error
+    backend.failure = error
     assert client.post(CHAT, json=body(CHAT)).status_code in (500, 503)
     *_, text, last = events(client.post(CHAT, json=body(CHAT, stream=True)))
     assert text["choices"][0]["delta"] == {"content": WORDS[1]}
@@ -265,16 +267,16 @@ def test_a_failure_on_the_way(
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_a_deadline_leaves_what_was_decided(backend: FakeBackend, client: httpx.Client, path: str) -> None:
-    backend.cut = 3
+    backend.deadline_after = 3
     request = body(path, lopa={"deadline": 1, "partial": True})
     response = client.post(path, json=request)
     assert (response.status_code, response.headers["x-should-retry"]) == (504, "false")
-    told = ErrorObject.model_validate(response.json())
-    assert told.error.code == "deadline_exceeded"
-    assert told.partial is not None
-    assert told.partial.choices[0].finish_reason is None
+    error_object = ErrorObject.model_validate(response.json())
+    assert error_object.error.code == "deadline_exceeded"
+    assert error_object.partial is not None
+    assert error_object.partial.choices[0].finish_reason is None
     assert "".join(WORDS[:3]) in response.json()["partial"]["choices"][0].get("text", response.text)
-    assert told.partial.usage.completion_tokens == 3
+    assert error_object.partial.usage.completion_tokens == 3
     last = events(client.post(path, json={**request, "stream": True}))[-1]
     assert ErrorObject.model_validate(last).partial is not None
     assert last["error"] == response.json()["error"]
@@ -283,10 +285,10 @@ def test_a_deadline_leaves_what_was_decided(backend: FakeBackend, client: httpx.
 def test_a_backend_that_ends_early_is_an_error(
     backend: FakeBackend, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def ends_early(job: Job) -> AsyncIterator[Message]:
-        yield Accepted((1,), 8)
+    async def ends_early(request: EngineRequest) -> AsyncIterator[EngineOutput]:
+        yield RequestAccepted((1,), 8)
 
-    monkeypatch.setattr(backend, "_messages", ends_early)
+    monkeypatch.setattr(backend, "_outputs", ends_early)
     assert client.post(CHAT, json=body(CHAT)).json()["error"]["code"] == "internal_error"
     assert events(client.post(CHAT, json=body(CHAT, stream=True)))[-1]["error"]["code"] == "internal_error"
 
@@ -301,7 +303,7 @@ def test_ids(client: httpx.Client) -> None:
     assert one != two
 
 
-def test_the_log_has_figures_and_no_content(client: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_numbers_and_no_content(client: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     response = client.post(
         TEXT, json=body(TEXT, prompt="my secret"), headers={"Authorization": "Bearer key-1"}

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from hypothesis import given, strategies as st
 
-from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, refusal, serving
+from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of, serving
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def client(server: Server) -> Iterator[httpx.Client]:
     ],
 )
 def test_a_body_that_is_no_json_object_is_refused(client: httpx.Client, body: bytes, said: str) -> None:
-    error = refusal(client.post(TEXT, content=body), 400)
+    error = error_of(client.post(TEXT, content=body), 400)
     assert said in error.message
     assert error.code == "invalid_json"
 
@@ -55,22 +55,22 @@ def test_what_is_nested_as_deeply_as_json_can_be_is_refused(client: httpx.Client
         for front, back in (("[", "]"), ('{"decoder":', "}")):
             value = front * depth + "1" + back * depth
             content = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "a"}}], "{field}": {value}}}'
-            refusal(client.post(CHAT, content=content), 400)
+            error_of(client.post(CHAT, content=content), 400)
 
 
 def test_a_surrogate_pair_is_a_character(server: Server, client: httpx.Client) -> None:
     body = json.dumps({"model": MODEL, "prompt": "🙂"}).encode()
     assert b"\\ud83d" in body
     assert client.post(TEXT, content=body).status_code == 200
-    assert server.backend.jobs[-1][1].prompts == ("🙂",)
+    assert server.backend.requests[-1][1].prompts == ("🙂",)
 
 
 @pytest.mark.parametrize("size", [20_001, 60_000, 2_000_000])
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_body_that_is_too_long_is_refused(client: httpx.Client, size: int, declared: bool) -> None:
-    pieces = (b" " * min(10_000, size - at) for at in range(0, size, 10_000))
-    response = client.post(TEXT, content=b" " * size if declared else pieces)
-    assert refusal(response, 413).code == "body_too_large"
+    chunks = (b" " * min(10_000, size - at) for at in range(0, size, 10_000))
+    response = client.post(TEXT, content=b" " * size if declared else chunks)
+    assert error_of(response, 413).code == "body_too_large"
 
 
 def test_the_longest_body_is_taken(client: httpx.Client) -> None:
@@ -94,9 +94,9 @@ def test_junk_is_never_the_servers_fault(client: httpx.Client, path: str, junk: 
     content = json.dumps({**body, **junk} if isinstance(junk, dict) else junk)
     response = client.post(path, content=content)
     if response.status_code != 200:
-        refusal(response, 400)
+        error_of(response, 400)
 
 
 @given(content=st.binary(max_size=60))
 def test_bytes_are_never_the_servers_fault(client: httpx.Client, content: bytes) -> None:
-    refusal(client.post(CHAT, content=content), 400)
+    error_of(client.post(CHAT, content=content), 400)

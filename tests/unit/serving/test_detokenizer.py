@@ -33,24 +33,24 @@ def canvases(ids: list[int], seed: int) -> list[list[int]]:
 
 
 def run(ids: list[int], seed: int, stop: list[str]) -> tuple[IncrementalDetokenizer, list[str], int]:
-    stream = IncrementalDetokenizer(decode, MASK, [EOS], stop)
+    detokenizer = IncrementalDetokenizer(decode, MASK, [EOS], stop)
     steps = canvases(ids, seed)
-    pieces = [stream.advance(canvas, last=canvas == steps[-1]) for canvas in steps]
-    return stream, [piece.text for piece in pieces], sum(piece.tokens for piece in pieces)
+    deltas = [detokenizer.update(canvas, final=canvas == steps[-1]) for canvas in steps]
+    return detokenizer, [delta.text for delta in deltas], sum(delta.tokens for delta in deltas)
 
 
 @given(TEXTS, st.integers(0, 99))
-def test_pieces_joined_are_the_text(text, seed):
+def test_deltas_joined_are_the_text(text, seed):
     ids = list(text.encode())
-    stream, pieces, tokens = run(ids, seed, [])
-    assert "".join(pieces) == stream.text == text
+    detokenizer, texts, tokens = run(ids, seed, [])
+    assert "".join(texts) == detokenizer.text == text
     assert tokens == len(ids)
 
 
 @given(st.lists(st.integers(0, 255), max_size=20), st.integers(0, 99))
 def test_bytes_that_are_no_text_come_through_too(ids, seed):
-    stream, pieces, tokens = run(ids, seed, [])
-    assert "".join(pieces) == stream.text == decode(ids)
+    detokenizer, texts, tokens = run(ids, seed, [])
+    assert "".join(texts) == detokenizer.text == decode(ids)
     assert tokens == len(ids)
 
 
@@ -58,49 +58,49 @@ def test_bytes_that_are_no_text_come_through_too(ids, seed):
     TEXTS, st.integers(0, 99), st.lists(st.sampled_from(["a", "ab", "b€", "🙂", "aba", "x\n"]), max_size=3)
 )
 def test_a_stop_string_ends_the_text_before_it(text, seed, stop):
-    stream, pieces, tokens = run(list(text.encode()), seed, stop)
+    detokenizer, texts, tokens = run(list(text.encode()), seed, stop)
     ends = [text.find(each) for each in stop if each in text]
     expected = text[: min(ends)] if ends else text
-    assert "".join(pieces) == stream.text == expected
-    assert stream.stopped == bool(ends)
+    assert "".join(texts) == detokenizer.text == expected
+    assert detokenizer.stopped == bool(ends)
     assert tokens == len(expected.encode())
 
 
 def test_of_stop_strings_within_each_other_the_one_that_is_whole_first_counts():
     for at_once in (True, False):
-        stream, ids = IncrementalDetokenizer(decode, MASK, [EOS], ["bcdef", "cd"]), list(b"abcdefg")
+        detokenizer, ids = IncrementalDetokenizer(decode, MASK, [EOS], ["bcdef", "cd"]), list(b"abcdefg")
         for known in [7] if at_once else range(8):
-            stream.advance(ids[:known] + [MASK] * (7 - known))
-        assert (stream.text, stream.stopped) == ("ab", True)
+            detokenizer.update(ids[:known] + [MASK] * (7 - known))
+        assert (detokenizer.text, detokenizer.stopped) == ("ab", True)
 
 
 def test_nothing_that_may_become_a_stop_string_is_given_out():
-    stream = IncrementalDetokenizer(decode, MASK, [EOS], ["\n\nQ:"])
+    detokenizer = IncrementalDetokenizer(decode, MASK, [EOS], ["\n\nQ:"])
     given_out = ""
     ids = list(b"one\n\nQ: two")
     for known in range(len(ids) + 1):
-        given_out += stream.advance(ids[:known] + [MASK] * (len(ids) - known)).text
+        given_out += detokenizer.update(ids[:known] + [MASK] * (len(ids) - known)).text
         assert "one".startswith(given_out)
-    assert (given_out, stream.stopped) == ("one", True)
+    assert (given_out, detokenizer.stopped) == ("one", True)
 
 
 def test_a_character_in_parts_waits_for_the_rest():
-    stream = IncrementalDetokenizer(decode, MASK, [EOS], [])
+    detokenizer = IncrementalDetokenizer(decode, MASK, [EOS], [])
     euro = list("€".encode())
-    assert stream.advance([97, *euro[:2], MASK]).text == "a"
-    assert stream.advance([97, *euro]).text == "€"
+    assert detokenizer.update([97, *euro[:2], MASK]).text == "a"
+    assert detokenizer.update([97, *euro]).text == "€"
 
 
 def test_the_first_eos_ends_the_text():
-    stream = IncrementalDetokenizer(decode, MASK, [EOS], [])
-    assert stream.advance([97, EOS, 98, EOS], last=True).text == "a"
-    assert stream.decided([97, EOS, 98, EOS]) == 1
+    detokenizer = IncrementalDetokenizer(decode, MASK, [EOS], [])
+    assert detokenizer.update([97, EOS, 98, EOS], final=True).text == "a"
+    assert detokenizer.num_text_tokens([97, EOS, 98, EOS]) == 1
     open_ended = IncrementalDetokenizer(decode, MASK, [], [])
-    assert open_ended.advance([97, EOS, 98], last=True).text == "ab"
+    assert open_ended.update([97, EOS, 98], final=True).text == "ab"
 
 
 def test_a_decoder_that_changes_its_mind_is_refused():
-    stream = IncrementalDetokenizer(lambda ids: "".join(map(str, ids[::-1])), MASK, [EOS], [])
-    stream.advance([1, MASK])
+    detokenizer = IncrementalDetokenizer(lambda ids: "".join(map(str, ids[::-1])), MASK, [EOS], [])
+    detokenizer.update([1, MASK])
     with pytest.raises(ValueError, match="does not go on"):
-        stream.advance([1, 2])
+        detokenizer.update([1, 2])

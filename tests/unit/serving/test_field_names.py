@@ -1,4 +1,4 @@
-"""What a decode group refuses, in the client's words."""
+"""A decode group's errors, with the client's field names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from lopa_ray.config.decoder_settings import decode_settings
 from lopa_ray.constraints.json_schema import schema_regex
 from lopa_ray.errors import LopaError, PromptError, PromptTooLongError, SettingsError
-from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, refusal, serving
+from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of, serving
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +69,10 @@ TOO_SHORT = SettingsError(
 def test_a_refusal_names_the_clients_field(
     server: Server, path: str, fields: dict[str, Any], error: LopaError, param: str | None, said: str
 ) -> None:
-    server.backend.refuse = error
+    server.backend.rejection = error
     base = {"messages": HI} if path == CHAT else {"prompt": "hi"}
     for stream in (False, True):
         body = {"model": MODEL, **base, **fields, "stream": stream}
-        told = refusal(httpx.post(server.url + path, json=body), 400)
-        assert told.param == param
-        assert said in told.message and "max_new_tokens" not in told.message
+        detail = error_of(httpx.post(server.url + path, json=body), 400)
+        assert detail.param == param
+        assert said in detail.message and "max_new_tokens" not in detail.message

@@ -19,7 +19,7 @@ from cluster.serving.openai.response_models import Health, ModelCard, ModelList
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
 from lopa_ray.errors import LopaError, SettingsError, WorkerLostError
-from support.fake_backend import CHAT, MODEL, OTHER_MODEL, FakeBackend, Server, refusal, serving, wait_until
+from support.fake_backend import CHAT, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving, wait_until
 
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -47,23 +47,23 @@ def test_models(client: httpx.Client) -> None:
     assert [card.id for card in models.data] == [MODEL, OTHER_MODEL]
     for name in (OTHER_MODEL, OTHER_MODEL.replace("/", "%2F")):
         assert ModelCard.model_validate(client.get(f"/v1/models/{name}").json()) == models.data[1]
-    assert refusal(client.get("/v1/models/nothing"), 404).code == "model_not_found"
+    assert error_of(client.get("/v1/models/nothing"), 404).code == "model_not_found"
 
 
 def test_health_and_version(server: Server, client: httpx.Client) -> None:
     health = Health.model_validate(client.get("/health").json())
     assert (health.status, health.groups[0].model) == ("ok", MODEL)
     assert client.get("/version").json() == {"version": __version__}
-    server.backend.unwell = WorkerLostError("no worker is left")
-    assert refusal(client.get("/health"), 503).message == "no worker is left"
-    server.backend.unwell = KeyError("secret")
-    assert "secret" not in refusal(client.get("/health"), 503).message
+    server.backend.status_error = WorkerLostError("no worker is left")
+    assert error_of(client.get("/health"), 503).message == "no worker is left"
+    server.backend.status_error = KeyError("secret")
+    assert "secret" not in error_of(client.get("/health"), 503).message
 
 
 def test_unknown_routes(client: httpx.Client) -> None:
-    assert refusal(client.get("/v1/nothing"), 404).code == "not_found"
+    assert error_of(client.get("/v1/nothing"), 404).code == "not_found"
     response = client.get(CHAT)
-    assert refusal(response, 405).code == "method_not_allowed"
+    assert error_of(response, 405).code == "method_not_allowed"
     assert response.headers["allow"] == "POST"
 
 
@@ -107,7 +107,7 @@ def test_keys(caplog: pytest.LogCaptureFixture) -> None:
             ):
                 headers = {} if header is None else {"Authorization": header}
                 response = client.request(method, path, headers=headers)
-                assert refusal(response, 401).code == "invalid_api_key"
+                assert error_of(response, 401).code == "invalid_api_key"
                 assert response.headers["www-authenticate"] == "Bearer"
         for header in ("Bearer right-key", "bearer other-key"):
             assert client.get("/v1/models", headers={"Authorization": header}).status_code == 200
@@ -152,10 +152,10 @@ def test_origins_that_are_let_in() -> None:
     origin = "https://a.example"
     with serving(cors_origins=[origin]) as server, httpx.Client(base_url=server.url) as client:
         assert client.options(CHAT, headers=PREFLIGHT).headers["access-control-allow-origin"] == origin
-        server.backend.refuse = KeyError()
+        server.backend.rejection = KeyError()
         # A browser shows an error only to pages that are let in.
         response = client.post(CHAT, json=ASK, headers={"Origin": origin})
-        assert refusal(response, 500)
+        assert error_of(response, 500)
         assert response.headers["access-control-allow-origin"] == origin
         stranger = client.get("/version", headers={"Origin": "https://b.example"})
         assert "access-control-allow-origin" not in stranger.headers
@@ -165,7 +165,7 @@ def test_origins_that_are_let_in() -> None:
 @pytest.mark.parametrize("accepted", [False, True])
 def test_a_client_that_goes_away_ends_its_job(server: Server, stream: bool, accepted: bool) -> None:
     backend = server.backend
-    backend.hold, backend.hold_before = accepted, not accepted
+    backend.hold, backend.hold_before_accepting = accepted, not accepted
     with httpx.Client(base_url=server.url, timeout=0.3) as client, pytest.raises(httpx.ReadTimeout):
         client.post(CHAT, json={**ASK, "stream": stream})
     wait_until(lambda: len(backend.closed) == 1)
@@ -194,7 +194,7 @@ def test_cancelling(server: Server, client: httpx.Client, stream: bool) -> None:
     wait_until(lambda: "r.1" in backend.running)
     # An id belongs to one request at a time.
     twin = client.post(CHAT, json=ask, headers={"X-Request-ID": "r.1"})
-    assert refusal(twin, 409).code == "request_id_in_use"
+    assert error_of(twin, 409).code == "request_id_in_use"
     response = client.delete("/v1/requests/r.1")
     assert response.json() == {"id": "r.1", "object": "request", "cancelled": True}
     thread.join(20)
@@ -203,8 +203,8 @@ def test_cancelling(server: Server, client: httpx.Client, stream: bool) -> None:
         assert answers[0].status_code == 200 and done == "data: [DONE]"
         assert '"code":"request_cancelled"' in last
     else:
-        assert refusal(answers[0], 499).code == "request_cancelled"
-    assert refusal(client.delete("/v1/requests/r.1"), 404).code == "request_not_found"
+        assert error_of(answers[0], 499).code == "request_cancelled"
+    assert error_of(client.delete("/v1/requests/r.1"), 404).code == "request_not_found"
     backend.hold = False
     backend.cancelled.clear()
     assert client.post(CHAT, json=ask, headers={"X-Request-ID": "r.1"}).status_code == 200
@@ -247,7 +247,7 @@ def test_a_proxy_may_send_the_id() -> None:
 @pytest.mark.parametrize("last", ["whole", "[DONE]", "error"])
 def test_the_id_is_free_once_the_client_hears_of_the_end(last: str) -> None:
     """Straight over ASGI, where nothing runs between what is sent and who reads it."""
-    backend = FakeBackend(fail=LopaError("x") if last == "error" else None)
+    backend = FakeBackend(failure=LopaError("x") if last == "error" else None)
     app = create_app(lambda: backend, HttpSettings())
     ask = {**ASK, "stream": last != "whole"}
     headers = {"X-Request-ID": "mine"}
@@ -258,14 +258,14 @@ def test_the_id_is_free_once_the_client_hears_of_the_end(last: str) -> None:
             return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
 
         async def watched(scope: Any, receive: Any, send: Any) -> None:
-            async def told(message: Any) -> None:
+            async def watched_send(message: Any) -> None:
                 body = message.get("body", b"")
                 if body if last == "whole" else last.encode() in body:
                     async with client(app) as another:
                         again.append((await another.post(CHAT, json=ask, headers=headers)).status_code)
                 await send(message)
 
-            await app(scope, receive, told)
+            await app(scope, receive, watched_send)
 
         async with client(watched) as first:
             await first.post(CHAT, json=ask, headers=headers)

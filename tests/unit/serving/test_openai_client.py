@@ -61,7 +61,7 @@ def test_an_answer_can_be_handed_back(server: Server, client: openai.OpenAI) -> 
     for form in (message, message.model_dump(), message.to_dict()):
         again: list[Any] = [*HI, form, *HI]
         client.chat.completions.create(model=MODEL, messages=again)
-        assert server.backend.jobs[-1][1].prompts[0][1] == {"role": "assistant", "content": WHOLE}
+        assert server.backend.requests[-1][1].prompts[0][1] == {"role": "assistant", "content": WHOLE}
 
 
 def test_chat_stream(client: openai.OpenAI) -> None:
@@ -126,32 +126,32 @@ def test_errors_are_the_clients_own(server: Server, client: openai.OpenAI) -> No
         ask(model="gpt-5")
     with pytest.raises(openai.AuthenticationError):
         client.with_options(api_key="wrong").models.list()
-    server.backend.refuse = PromptTooLongError("9 exceed max_model_len 8")
+    server.backend.rejection = PromptTooLongError("9 exceed max_model_len 8")
     with pytest.raises(openai.BadRequestError) as long:
         ask(stream=True)
     assert long.value.code == "context_length_exceeded"
-    server.backend.refuse = OverloadedError("the queue is full")
+    server.backend.rejection = OverloadedError("the queue is full")
     with pytest.raises(openai.RateLimitError):
         ask()
-    server.backend.refuse, server.backend.fail = None, RequestCancelledError("it was cancelled")
+    server.backend.rejection, server.backend.failure = None, RequestCancelledError("it was cancelled")
     with pytest.raises(openai.APIError, match="it was cancelled"):
         list(ask(stream=True))
 
 
 def test_a_full_queue_is_tried_again(server: Server, client: openai.OpenAI) -> None:
-    server.backend.refuse = OverloadedError("the queue is full")
-    jobs = server.backend.jobs
+    server.backend.rejection = OverloadedError("the queue is full")
+    requests = server.backend.requests
 
     class Relents(list[Any]):
-        def append(self, job: Any) -> None:
-            super().append(job)
+        def append(self, request: Any) -> None:
+            super().append(request)
             if len(self) == 2:
-                server.backend.refuse = None
+                server.backend.rejection = None
 
-    server.backend.jobs = Relents(jobs)
+    server.backend.requests = Relents(requests)
     answer = client.with_options(max_retries=2).completions.create(model=MODEL, prompt="a")
     assert answer.choices[0].text == WHOLE
-    assert len(server.backend.jobs) == 2
+    assert len(server.backend.requests) == 2
 
 
 def test_leaving_a_stream_ends_the_job(server: Server, client: openai.OpenAI) -> None:

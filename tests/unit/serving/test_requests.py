@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.serving.messages import Job
+from cluster.serving.messages import EngineRequest
 from cluster.serving.openai.chat import ChatRequest
 from cluster.serving.openai.errors import ApiError
-from support.fake_backend import CHAT, HI, MODEL, OTHER_MODEL, TEXT, Server, refusal, serving
+from support.fake_backend import CHAT, HI, MODEL, OTHER_MODEL, TEXT, Server, error_of, serving
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +27,14 @@ def client(server: Server) -> Iterator[httpx.Client]:
         yield opened
 
 
-def job_of(server: Server, client: httpx.Client, path: str, fields: dict[str, Any]) -> Job:
+def engine_request_of(
+    server: Server, client: httpx.Client, path: str, fields: dict[str, Any]
+) -> EngineRequest:
     """What the backend gets."""
     base = {"messages": HI} if path == CHAT else {"prompt": "hi"}
     response = client.post(path, json={"model": MODEL, **base, **fields})
     assert response.status_code == 200, response.text
-    return server.backend.jobs[-1][1]
+    return server.backend.requests[-1][1]
 
 
 def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
@@ -69,9 +71,9 @@ def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
             "block_size": None,
         },
     }
-    job = job_of(server, client, CHAT, fields)
-    assert job == Job(
-        id=job.id,
+    request = engine_request_of(server, client, CHAT, fields)
+    assert request == EngineRequest(
+        id=request.id,
         prompts=(
             (
                 {"role": "system", "content": "be brief"},
@@ -103,9 +105,9 @@ def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
 
 def test_what_is_not_given_is_left_to_the_group(server: Server, client: httpx.Client) -> None:
     nulls = ["temperature", "top_p", "seed", "stop", "n", "stream", "stream_options", "lopa", "metadata"]
-    assert job_of(server, client, CHAT, dict.fromkeys(nulls)).settings == {}
-    assert job_of(server, client, CHAT, {"top_k": -1}).settings == {"top_k": None}
-    assert job_of(server, client, TEXT, {"top_k": 0, "temperature": 0}).settings == {
+    assert engine_request_of(server, client, CHAT, dict.fromkeys(nulls)).settings == {}
+    assert engine_request_of(server, client, CHAT, {"top_k": -1}).settings == {"top_k": None}
+    assert engine_request_of(server, client, TEXT, {"top_k": 0, "temperature": 0}).settings == {
         "top_k": None,
         "temperature": 0.0,
     }
@@ -121,8 +123,8 @@ def test_what_is_not_given_is_left_to_the_group(server: Server, client: httpx.Cl
     ],
 )
 def test_prompts_are_text_or_ids(server: Server, client: httpx.Client, prompt: Any, prompts: Any) -> None:
-    job = job_of(server, client, TEXT, {"prompt": prompt, "max_tokens": 0, "echo": True})
-    assert (job.prompts, job.raw, job.echo) == (prompts, True, True)
+    request = engine_request_of(server, client, TEXT, {"prompt": prompt, "max_tokens": 0, "echo": True})
+    assert (request.prompts, request.raw, request.echo) == (prompts, True, True)
 
 
 NEUTRAL = {
@@ -155,7 +157,7 @@ NEUTRAL = {
 
 
 def test_what_asks_for_nothing_is_taken(server: Server, client: httpx.Client) -> None:
-    assert job_of(server, client, CHAT, NEUTRAL).settings == {}
+    assert engine_request_of(server, client, CHAT, NEUTRAL).settings == {}
 
 
 @pytest.mark.parametrize(
@@ -265,7 +267,7 @@ def test_what_asks_for_nothing_is_taken(server: Server, client: httpx.Client) ->
     ],
 )
 def test_a_wrong_chat_field_is_named(client: httpx.Client, fields: Any, param: str, code: str) -> None:
-    error = refusal(client.post(CHAT, json={"model": MODEL, "messages": HI, **fields}), 400)
+    error = error_of(client.post(CHAT, json={"model": MODEL, "messages": HI, **fields}), 400)
     assert (error.param, error.code, error.type) == (param, code, "invalid_request_error")
     assert error.message.startswith(param)
 
@@ -294,7 +296,7 @@ def test_a_wrong_chat_field_is_named(client: httpx.Client, fields: Any, param: s
     ],
 )
 def test_a_wrong_completion_field_is_named(client: httpx.Client, fields: Any, param: str) -> None:
-    error = refusal(client.post(TEXT, json={"model": MODEL, "prompt": "hi", **fields}), 400)
+    error = error_of(client.post(TEXT, json={"model": MODEL, "prompt": "hi", **fields}), 400)
     assert error.param == param
 
 
@@ -303,27 +305,27 @@ def test_of_many_mistakes_not_all_are_looked_at() -> None:
     body: dict[str, Any] = {"model": MODEL, "messages": HI}
     count = 300_000
     with pytest.raises(ApiError, match=r"^messages\[0\]") as caught:
-        ChatRequest.read({**body, "messages": [1] * count})
+        ChatRequest.parse({**body, "messages": [1] * count})
     assert caught.value.status == 400
     many = ({"stop": [1] * count}, {"metadata": dict.fromkeys(map(str, range(count)), 1)})
     for fields in (*many, dict.fromkeys(map(str, range(count)), 1)):
         began = time.process_time()
         with pytest.raises(ApiError, match=r"wrong or unknown|allowed") as caught:
-            ChatRequest.read({**body, **fields})
+            ChatRequest.parse({**body, **fields})
         assert caught.value.status == 400
         assert time.process_time() - began < 2
 
 
 def test_the_model_chooses(server: Server, client: httpx.Client) -> None:
     client.post(TEXT, json={"model": OTHER_MODEL, "prompt": "a"}).raise_for_status()
-    assert server.backend.jobs[-1][0] == OTHER_MODEL
-    error = refusal(client.post(TEXT, json={"model": "gpt-5", "prompt": "a"}), 404)
+    assert server.backend.requests[-1][0] == OTHER_MODEL
+    error = error_of(client.post(TEXT, json={"model": "gpt-5", "prompt": "a"}), 404)
     assert (error.code, error.param) == ("model_not_found", "model")
     assert MODEL in error.message
 
 
 def test_nothing_wrong_reached_the_backend(server: Server, client: httpx.Client) -> None:
-    before = len(server.backend.jobs)
+    before = len(server.backend.requests)
     for fields in ({"temperature": "1"}, {"tools": [1]}, {"n": 99}, {"model": "x"}):
         assert client.post(CHAT, json={"model": MODEL, "messages": HI, **fields}).status_code in (400, 404)
-    assert len(server.backend.jobs) == before
+    assert len(server.backend.requests) == before

@@ -1,4 +1,4 @@
-"""Structured output over HTTP: whose words mean which decode setting, and what is refused."""
+"""Structured output over HTTP: which field sets which decode setting, and what is refused."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def ask(client: httpx.Client, path: str, fields: dict[str, Any]) -> httpx.Respon
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", [CHAT, TEXT])
-def test_words_become_a_setting(
+def test_fields_become_a_setting(
     server: Server, client: httpx.Client, path: str, fields: Any, settings: Any
 ) -> None:
     response = ask(client, path, fields)
     assert response.status_code == 200, response.text
-    job = server.backend.jobs[-1][1]
-    assert job.settings == settings
-    assert LopaSettings(**job.settings).constrained == bool(settings)
+    request = server.backend.requests[-1][1]
+    assert request.settings == settings
+    assert LopaSettings(**request.settings).constrained == bool(settings)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_schema_that_is_nested_deeply_is_never_the_servers_fault(client: httpx
 
 
 def test_what_the_group_cannot_keep_is_the_clients_fault(server: Server, client: httpx.Client) -> None:
-    server.backend.refuse = SettingsError("JSON schema at a: keyword not is not supported here")
+    server.backend.rejection = SettingsError("JSON schema at a: keyword not is not supported here")
     try:
         response = ask(client, CHAT, {"guided_json": {}})
     finally:
