@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from lopa_ray.execution.model_loader import size_of_weights
 
 LOCAL_STORE_BYTES = 200 * 2**20
 """Object store of a Ray that is started just for engines: steps are small, and a collective goes past it."""
+
+
+LOCAL_RAY = "local"
+"""The address of a Ray that is started on this machine, and ends with the process that started it."""
 
 
 class RayConnection:
@@ -36,8 +41,13 @@ class RayConnection:
         """
         if not ray.is_initialized():
             RayConnection._users = 0
-            _connect(config, address or os.environ.get("RAY_ADDRESS") or "local")
-            self._owned = (address is None and "RAY_ADDRESS" not in os.environ) or address == "local"
+            address = address or ray_address()
+            connect_to_ray(
+                address,
+                num_cpus=math.ceil(config.group.most_actors * config.group.num_cpus),
+                object_store_memory=LOCAL_STORE_BYTES + _bytes_for_weights(config),
+            )
+            self._owned = address == LOCAL_RAY
         else:
             self._owned = RayConnection._users > 0
         RayConnection._users += self._owned
@@ -67,16 +77,35 @@ def _bytes_for_weights(config: Config) -> int:
     return wanted if fits and config.group.most_actors > 1 else 0
 
 
-def _connect(config: Config, address: str) -> None:
+def ray_address() -> str:
+    """RAY_ADDRESS, or without it `LOCAL_RAY`."""
+    return os.environ.get("RAY_ADDRESS") or LOCAL_RAY
+
+
+def connect_to_ray(
+    address: str,
+    *,
+    num_cpus: int,
+    object_store_memory: int = LOCAL_STORE_BYTES,
+    env_vars: Mapping[str, str] | None = None,
+) -> None:
+    """Connect to the Ray at `address`, or start one on this machine if that is `LOCAL_RAY`.
+
+    `num_cpus` and `object_store_memory` (bytes) are what a local one has at least; `env_vars` are seen by all
+    processes that it starts. Raises ClusterError.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address == "local":
-        group = config.group
+    if address == LOCAL_RAY:
+        # Processes of a local Ray inherit it.
+        os.environ.update(env_vars or {})
         options |= {
-            "num_cpus": max(os.cpu_count() or 1, math.ceil(group.most_actors * group.num_cpus)),
-            "object_store_memory": LOCAL_STORE_BYTES + _bytes_for_weights(config),
+            "num_cpus": max(os.cpu_count() or 1, num_cpus),
+            "object_store_memory": object_store_memory,
             "include_dashboard": False,
         }
+    elif env_vars:
+        options["runtime_env"] = {"env_vars": dict(env_vars)}
     try:
         ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:

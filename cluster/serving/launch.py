@@ -17,7 +17,7 @@ import ray
 from ray import serve
 
 from actors.placement import check_nodes
-from actors.ray_connection import LOCAL_STORE_BYTES
+from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from cluster.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application
 from cluster.serving.http.auth import API_KEYS_VARIABLE, load_api_keys
 from cluster.serving.serve_file import read_serve_file
@@ -26,9 +26,6 @@ from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.text.tokenizer import Tokenizer
-
-LOCAL_RAY = "local"
-"""The address of a Ray that is started for the server, and ends with it."""
 
 DRAIN_TIMEOUT_S = 600.0
 """Requests that take longer than this after SIGTERM are cut off."""
@@ -98,7 +95,7 @@ class ServeLauncher:
                     "server is sent text; add its files"
                 )
         build_application(self.args, self.deployments)
-        if _ray_address() == LOCAL_RAY:
+        if ray_address() == LOCAL_RAY:
             keys = load_api_keys(settings.api_keys_file, {**os.environ, **self.env_vars})
             settings.http.replace(api_keys=keys)
         elif API_KEYS_VARIABLE in os.environ:
@@ -137,10 +134,12 @@ class ServeLauncher:
 
     def run(self, echo: Callable[[str], object] = print) -> None:
         """Serve until SIGINT or SIGTERM, then finish what is in flight. Raises CapacityError, ClusterError."""
-        local = _ray_address() == LOCAL_RAY
+        local = ray_address() == LOCAL_RAY
         if local:
             _check_port(self.host, self.port)
-        _connect_to_ray(self.num_cpus, self.env_vars)
+        # What Serve logs of its start is of no use to those who start this server.
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        connect_to_ray(ray_address(), num_cpus=self.num_cpus, env_vars=self.env_vars)
         with ExitStack() as cleanup:
             # A Ray of our own takes all that runs on it along.
             cleanup.callback(ray.shutdown)
@@ -230,33 +229,6 @@ def _metrics_url() -> str:
     """Where the only node of a local Ray exports its metrics."""
     (node,) = ray.nodes()
     return f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-
-
-def _ray_address() -> str:
-    return os.environ.get("RAY_ADDRESS") or LOCAL_RAY
-
-
-def _connect_to_ray(num_cpus: int, env_vars: dict[str, str]) -> None:
-    """Start Ray, or connect to the one at RAY_ADDRESS. `env_vars` are what all replicas see."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    # What Serve logs of its start is of no use to those who start this server.
-    logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    address = _ray_address()
-    if address == LOCAL_RAY:
-        # Processes of a local Ray inherit it.
-        os.environ.update(env_vars)
-        options |= {
-            "num_cpus": max(os.cpu_count() or 1, num_cpus),
-            "object_store_memory": LOCAL_STORE_BYTES,
-            "include_dashboard": False,
-        }
-    else:
-        options["runtime_env"] = {"env_vars": env_vars}
-    try:
-        ray.init(address=address, **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ClusterError(f"cannot connect to Ray at {address!r} ({error})") from None
 
 
 @contextmanager
