@@ -29,8 +29,8 @@ hypothesis.settings.register_profile("lopa", deadline=None, derandomize=True, pr
 hypothesis.settings.load_profile("lopa")
 
 
-class ByFile(LoadScopeScheduling):
-    """A file of tests goes to whichever of pytest's processes has room; one takes all that share a server or ports."""
+class FileOrFolderScheduling(LoadScopeScheduling):
+    """Each of pytest's processes takes a whole file; a whole folder where tests share a server or ports."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -38,18 +38,18 @@ class ByFile(LoadScopeScheduling):
         return folder if folder in ("tests/serving", "tests/on_nodes") else file
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileOrFolderScheduling:
     """For `pytest -n 2`, as in `make test`: most of the time tests wait for Ray."""
-    return ByFile(config, log)
+    return FileOrFolderScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a device or program that is not there."""
-    present = {
+    available = {
         "gpu": torch.cuda.is_available(),
         "browser": shutil.which("chromium") is not None,
     }
     for item in items:
-        for need, there in present.items():
-            if item.get_closest_marker(need) and not there:
-                item.add_marker(pytest.mark.skip(reason=f"no {need} here"))
+        for requirement, is_available in available.items():
+            if item.get_closest_marker(requirement) and not is_available:
+                item.add_marker(pytest.mark.skip(reason=f"no {requirement} here"))

@@ -10,8 +10,8 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_model
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.quantized import int8_matmul
-from support.groups import MODEL, PROMPTS, SETTINGS
 from support.paths import MODELS
+from support.tiny_model import PROMPTS, SETTINGS, TINY_MODEL
 
 pytestmark = pytest.mark.gpu
 
@@ -26,7 +26,7 @@ def runner(name: str, device: str, quantization: Quantization) -> BranchRunner:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_half_precision_decodes_every_position_the_same_twice(dtype: str, name: str) -> None:
-    engine = LocalEngine.from_pretrained(MODEL, device="cuda", dtype=dtype, max_model_len=256)
+    engine = LocalEngine.from_pretrained(TINY_MODEL, device="cuda", dtype=dtype, max_model_len=256)
     mask = engine.vocabulary.mask_token_id
     results = engine.generate(PROMPTS, SETTINGS[name])
     assert all(mask not in result.token_ids for result in results)
@@ -36,20 +36,22 @@ def test_half_precision_decodes_every_position_the_same_twice(dtype: str, name: 
 @pytest.mark.parametrize(("outputs", "inputs"), [(24, 17), (64, 96), (128, 1025), (2048, 2048)])
 @pytest.mark.parametrize("rows", [1, 16, 17, 50])
 def test_int8_products_are_exact(rows: int, outputs: int, inputs: int) -> None:
-    draw = torch.Generator().manual_seed(3)
-    a, b = (torch.randint(-127, 128, (n, inputs), generator=draw, dtype=torch.int8) for n in (rows, outputs))
+    generator = torch.Generator().manual_seed(3)
+    a, b = (
+        torch.randint(-127, 128, (n, inputs), generator=generator, dtype=torch.int8) for n in (rows, outputs)
+    )
     a[0], b[0], b[1] = 127, 127, -127
-    wanted = a.to(torch.int64) @ b.to(torch.int64).t()
-    assert torch.equal(int8_matmul(a.cuda(), b.cuda()).cpu().long(), wanted)
+    expected = a.to(torch.int64) @ b.to(torch.int64).t()
+    assert torch.equal(int8_matmul(a.cuda(), b.cuda()).cpu().long(), expected)
 
 
 @pytest.mark.parametrize("quantization", ["none", "w8", "w8a8"])
 @pytest.mark.parametrize("name", ["dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l"])
 def test_logits_are_those_of_the_cpu(name: str, quantization: Quantization) -> None:
-    wanted, found = (runner(name, device, quantization).logits(IDS).cpu() for device in ("cpu", "cuda"))
+    expected, found = (runner(name, device, quantization).logits(IDS).cpu() for device in ("cpu", "cuda"))
     # An activation that lies between two int8 numbers may go either way.
     allowed = 2e-2 if quantization == "w8a8" else 1e-4
-    assert (found - wanted).norm() / wanted.norm() < allowed
+    assert (found - expected).norm() / expected.norm() < allowed
 
 
 @pytest.mark.parametrize("quantization", ["none", "w8a8"])
@@ -57,5 +59,5 @@ def test_compiled_layers_give_the_same_logits(quantization: Quantization) -> Non
     plain, compiled = (runner("dream-tiny-2l", "cuda", quantization) for _ in range(2))
     compiled.model.compile_layers("inductor")
     for ids in (IDS, IDS[:8], IDS[:24]):
-        wanted, found = plain.logits(ids), compiled.logits(ids)
-        assert (found - wanted).norm() / wanted.norm() < (2e-2 if quantization == "w8a8" else 1e-4)
+        expected, found = plain.logits(ids), compiled.logits(ids)
+        assert (found - expected).norm() / expected.norm() < (2e-2 if quantization == "w8a8" else 1e-4)

@@ -10,7 +10,7 @@ from lopa_ray.conformance import read_cases, replay
 from lopa_ray.conformance.replay import EngineFactory
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
-from support.thread_shards import engine_in_two_shards
+from support.thread_tensor_parallel import engine_in_two_shards
 
 pytestmark = pytest.mark.gpu
 

@@ -14,7 +14,7 @@ import torch
 
 from actors.engine import RayEngine
 from lopa_ray.engine.local import LocalEngine
-from support.groups import PROMPTS, SETTINGS, config
+from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 pytestmark = pytest.mark.gpu
 
@@ -39,11 +39,11 @@ def local_ray() -> Iterator[None]:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_same_tokens_as_in_one_process(group: dict[str, Any]) -> None:
-    local = LocalEngine.from_config(config(model=ON_GPU))
-    with RayEngine.from_config(config(model=ON_GPU, group=group)) as engine:
+    local = LocalEngine.from_config(tiny_config(model=ON_GPU))
+    with RayEngine.from_config(tiny_config(model=ON_GPU, group=group)) as engine:
         for name, settings in SETTINGS.items():
-            wanted, found = (each.generate(PROMPTS, settings) for each in (local, engine))
-            assert [(r.token_ids, r.steps) for r in found] == [(r.token_ids, r.steps) for r in wanted], name
+            expected, found = (each.generate(PROMPTS, settings) for each in (local, engine))
+            assert [(r.token_ids, r.steps) for r in found] == [(r.token_ids, r.steps) for r in expected], name
             first, *others = engine.checksums()
             # What was sent is equal bit for bit; what each worker computed itself may be rounded by shape.
             for other in others:

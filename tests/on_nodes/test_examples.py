@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from support.paths import ROOT
-from support.ray_nodes import environment
+from support.processes import subprocess_environment
 
 EXAMPLES = ROOT / "examples"
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "expected"),
     [
         ("decode_locally.py", ["4 branches: ", "1 branches: ", "#### 27"]),
         ("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"]),
@@ -26,15 +26,15 @@ EXAMPLES = ROOT / "examples"
         ("simulate_cluster.py", ["| 64 | 16 | 1,024 | 16 | 100 GbE |"]),
     ],
 )
-def test_an_example(name: str, says: list[str]) -> None:
+def test_an_example(name: str, expected: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLES / name],
-        env=environment(),
+        env=subprocess_environment(),
         capture_output=True,
         text=True,
         timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    for text in says:
+    for text in expected:
         assert text in done.stdout

@@ -1,4 +1,4 @@
-"""A node that runs out of memory: whoever Ray's memory monitor ends is a lost worker, and no request is to blame."""
+"""A node runs out of memory: what Ray's memory monitor ends are lost workers, and no request is to blame."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from support.ray_nodes import told_by
+from support.processes import run_program
 
 ROUNDS = 6
 """Nine requests each."""
@@ -15,11 +15,11 @@ ROUNDS = 6
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_workers_that_the_memory_monitor_ends(capsys: pytest.CaptureFixture) -> None:
-    found = told_by("low_memory.py", str(ROUNDS), within_s=900)
-    held = found["held up"]
-    assert found["requests"] >= 50 and len(held) == ROUNDS
+    found = run_program("low_memory.py", str(ROUNDS), timeout_s=900)
+    pauses = found["pauses_s"]
+    assert found["requests"] >= 50 and len(pauses) == ROUNDS
     with capsys.disabled():
         print(
-            f"\nout of memory on a node: {ROUNDS} times, {found['requests']} requests, held up "
-            f"{statistics.median(held):.2f} s (median), {max(held):.2f} s (worst)"
+            f"\nout of memory on a node: {ROUNDS} times, {found['requests']} requests, pause "
+            f"{statistics.median(pauses):.2f} s (median), {max(pauses):.2f} s (worst)"
         )

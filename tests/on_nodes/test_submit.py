@@ -14,24 +14,24 @@ import pytest
 
 from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
-from support.groups import MODEL
 from support.paths import ROOT
-from support.ray_nodes import Head, head
-from support.server_process import wait_until
+from support.ray_nodes import RayHead, run_head
+from support.tiny_model import TINY_MODEL
+from support.waiting import wait_until
 
 RAY = str(Path(sys.executable).parent / "ray")
 
 LINES = 96
 
-SECTIONS = {"model": {"path": str(MODEL)}, "group": {"num_cpus": 0.5}, "decode": {"max_new_tokens": 48}}
+SECTIONS = {"model": {"path": str(TINY_MODEL)}, "group": {"num_cpus": 0.5}, "decode": {"max_new_tokens": 48}}
 
-DONE_S = 240.0
+JOB_TIMEOUT_S = 240.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
     options = "--num-cpus=4 --object-store-memory=150000000 --include-dashboard=true"
-    with head(tmp_path_factory.mktemp("head"), options) as running:
+    with run_head(tmp_path_factory.mktemp("head"), options) as running:
         yield running
 
 
@@ -44,7 +44,7 @@ def prompts(tmp_path: Path) -> Path:
     return path
 
 
-def submit(cluster: Head, prompts: Path, output: Path, name: str) -> subprocess.CompletedProcess[str]:
+def submit(cluster: RayHead, prompts: Path, output: Path, name: str) -> subprocess.CompletedProcess[str]:
     """Without waiting for the job."""
     changes = [
         f"--set={section}.{key}={value}" for section, keys in SECTIONS.items() for key, value in keys.items()
@@ -61,7 +61,7 @@ def submit(cluster: Head, prompts: Path, output: Path, name: str) -> subprocess.
     )
 
 
-def driver(cluster: Head) -> psutil.Process:
+def driver(cluster: RayHead) -> psutil.Process:
     """The job's own process."""
     (found,) = [
         process
@@ -71,10 +71,10 @@ def driver(cluster: Head) -> psutil.Process:
     return found
 
 
-@pytest.mark.timeout(4 * DONE_S)
+@pytest.mark.timeout(4 * JOB_TIMEOUT_S)
 @pytest.mark.long
 def test_a_job_killed_half_way_and_submitted_again_ends_with_each_prompt_once(
-    cluster: Head, prompts: Path, tmp_path: Path
+    cluster: RayHead, prompts: Path, tmp_path: Path
 ) -> None:
     from ray.job_submission import JobStatus, JobSubmissionClient
 
@@ -92,21 +92,21 @@ def test_a_job_killed_half_way_and_submitted_again_ends_with_each_prompt_once(
         return condition
 
     submit(cluster, prompts, output, "killed")
-    wait_until(has_parts("killed", 4), DONE_S, "a few chunks to be done")
+    wait_until(has_parts("killed", 4), JOB_TIMEOUT_S, "a few chunks to be done")
     driver(cluster).kill()
     wait_until(lambda: client.get_job_status("killed") == JobStatus.FAILED, 60, "the job to have failed")
     kept = {name: (parts / name).read_bytes() for name in finished()}
     assert 4 <= len(kept) < LINES // 3 and not output.exists()
 
     submit(cluster, prompts, output, "stopped")
-    wait_until(has_parts("stopped", len(kept) + 1), DONE_S, "another chunk to be done")
+    wait_until(has_parts("stopped", len(kept) + 1), JOB_TIMEOUT_S, "another chunk to be done")
     client.stop_job("stopped")
     wait_until(lambda: client.get_job_status("stopped").is_terminal(), 60, "the job to stop")
     assert not output.exists()
     assert all((parts / name).read_bytes() == content for name, content in kept.items())
 
     submit(cluster, prompts, output, "again")
-    wait_until(lambda: client.get_job_status("again").is_terminal(), DONE_S, "the job to end")
+    wait_until(lambda: client.get_job_status("again").is_terminal(), JOB_TIMEOUT_S, "the job to end")
     log = client.get_job_logs("again")
     # A line without a result is no success, though everything that can be done is done.
     assert client.get_job_status("again") == JobStatus.FAILED, log
@@ -117,7 +117,7 @@ def test_a_job_killed_half_way_and_submitted_again_ends_with_each_prompt_once(
 
     began = time.monotonic()
     submit(cluster, prompts, output, "once more")
-    wait_until(lambda: client.get_job_status("once more").is_terminal(), DONE_S, "the job to end")
+    wait_until(lambda: client.get_job_status("once more").is_terminal(), JOB_TIMEOUT_S, "the job to end")
     assert "complete already" in client.get_job_logs("once more")
     assert time.monotonic() - began < 60
 
@@ -136,7 +136,7 @@ def check(output: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_example_submits_a_job(cluster: Head, tmp_path: Path) -> None:
+def test_the_example_submits_a_job(cluster: RayHead, tmp_path: Path) -> None:
     options = ["--address", cluster.dashboard, "--folder", str(tmp_path), "--python", sys.executable]
     job = ["--workers=1", "--set=group.num_cpus=0.5"]
     done = subprocess.run(
@@ -145,7 +145,7 @@ def test_the_example_submits_a_job(cluster: Head, tmp_path: Path) -> None:
         env=cluster.environment,
         capture_output=True,
         text=True,
-        timeout=DONE_S,
+        timeout=JOB_TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

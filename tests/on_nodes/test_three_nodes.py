@@ -7,41 +7,41 @@ import statistics
 
 import pytest
 
-from support.ray_nodes import told_by
+from support.processes import run_program
 
 ROUNDS = {"workers": 6, "master": 6}
 """Nodes lost; nine requests each."""
 
 
 def test_a_group_over_three_nodes() -> None:
-    found = told_by("three_nodes.py")
+    found = run_program("three_nodes.py")
     assert (found["SPREAD"]["nodes"], found["SPREAD"]["tokens"]) == (3, "equal")
     assert (found["PACK"]["nodes"], found["PACK"]["tokens"]) == (1, "equal")
     assert found["refusal"]["error"].count("with 2 CPU has place for 0") == 3
     assert found["refusal"]["seconds"] < 5
-    assert (found["lost"]["requests"], found["lost"]["workers left"]) == (6, 2)
+    assert (found["lost"]["requests"], found["lost"]["workers_left"]) == (6, 2)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("what", ROUNDS)
-def test_nodes_are_lost_again_and_again(what: str, capsys: pytest.CaptureFixture) -> None:
+@pytest.mark.parametrize("actor", ROUNDS)
+def test_nodes_are_lost_again_and_again(actor: str, capsys: pytest.CaptureFixture) -> None:
     """With a worker, or with the master as well: then the group is lost, and its requests go on on another one."""
-    losses = told_by("lost_nodes.py", what, str(ROUNDS[what]), within_s=1200)
-    held = [loss["held up"] for loss in losses]
+    losses = run_program("lost_nodes.py", actor, str(ROUNDS[actor]), timeout_s=1200)
+    pauses = [loss["pause_s"] for loss in losses]
     requests = sum(loss["requests"] for loss in losses)
     assert requests >= 50
-    assert what == "master" or all(loss["workers left"] == 2 for loss in losses)
+    assert actor == "master" or all(loss["workers_left"] == 2 for loss in losses)
     with capsys.disabled():
         print(
-            f"\nnode with {what}: {len(losses)} nodes, {requests} requests, held up "
-            f"{statistics.median(held):.2f} s (median), {max(held):.2f} s (worst)"
+            f"\nnode with {actor}: {len(losses)} nodes, {requests} requests, pause "
+            f"{statistics.median(pauses):.2f} s (median), {max(pauses):.2f} s (worst)"
         )
 
 
 @pytest.mark.long
 def test_all_shards_of_a_worker_are_on_one_node() -> None:
-    workers = told_by("shard_nodes.py")
+    workers = run_program("shard_nodes.py")
     assert [len(nodes) for nodes in workers] == [2, 2, 2]
     assert all(len(set(nodes)) == 1 for nodes in workers)
     assert len({nodes[0] for nodes in workers}) == 3

@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.paths import PROGRAMS
-from support.ray_nodes import end, environment, head, start_node
+from support.processes import kill_process_tree, run_program
+from support.ray_nodes import run_head, start_node
 from support.slow_link import ADDRESSES, SlowLink
 
-NODE = "--num-cpus=1 --object-store-memory=100000000"
+NODE_OPTIONS = "--num-cpus=1 --object-store-memory=100000000"
 
 DELAYS_MS = [0.0, 1.0, 5.0, 20.0]
 """One way."""
 
 
-def decode(address: str, prefix: list[str]) -> dict[str, Any]:
+def decode(address: str, prefix: Sequence[str] = ()) -> Any:
     """Two workers, one on each node."""
-    done = subprocess.run(
-        [*prefix, sys.executable, str(PROGRAMS / "spread_group.py"), address, "2"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return run_program("spread_group.py", address, "2", prefix=prefix, timeout_s=600)
 
 
 @pytest.mark.long
 def test_a_group_over_two_nodes(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        first = stack.enter_context(head(tmp_path, NODE, "--include-dashboard=false"))
+        first = stack.enter_context(run_head(tmp_path, NODE_OPTIONS, "--include-dashboard=false"))
         second = start_node(
-            tmp_path / "second.log", f"--address={first.address} --node-ip-address=127.0.0.2", NODE
+            tmp_path / "second.log", f"--address={first.address} --node-ip-address=127.0.0.2", NODE_OPTIONS
         )
-        stack.callback(end, second)
-        found = decode(first.address, [])
+        stack.callback(kill_process_tree, second)
+        found = decode(first.address)
     assert (found["nodes"], found["tokens"]) == (2, "equal")
 
 
@@ -66,15 +53,15 @@ def test_what_a_slow_link_costs(link: SlowLink, tmp_path: Path) -> None:
     steps: dict[str, dict[float, float]] = {}
     with ExitStack() as stack:
         first = stack.enter_context(
-            head(tmp_path, NODE, "--include-dashboard=false", prefix=here, host=ADDRESSES[0])
+            run_head(tmp_path, NODE_OPTIONS, "--include-dashboard=false", prefix=here, host=ADDRESSES[0])
         )
         second = start_node(
             tmp_path / "second.log",
             f"--address={first.address} --node-ip-address={ADDRESSES[1]}",
-            NODE,
+            NODE_OPTIONS,
             prefix=there,
         )
-        stack.callback(end, second)
+        stack.callback(kill_process_tree, second)
         for delay in DELAYS_MS:
             link.delay_s = delay / 1000
             found = decode(first.address, here)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 import ray
 
-from support.groups import config
-from support.trials import Oracle
+from support.group_under_test import ReferenceResults
+from support.tiny_model import tiny_config
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,6 +31,6 @@ def local_ray() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def oracle() -> Oracle:
-    """What the requests of `trials` must yield."""
-    return Oracle(config())
+def reference() -> ReferenceResults:
+    """Shared by all tests, so that each request is decoded once."""
+    return ReferenceResults(tiny_config())

@@ -20,13 +20,14 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure, RequestStep
-from support.groups import POISON, PROMPTS, SETTINGS, FaultyFactory, config
+from support.faulty_runner import POISON_TOKEN, FaultyRunnerFactory
+from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
-LONG = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
+LONG_SETTINGS = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
 
 
 @asynccontextmanager
-async def started(
+async def running_engine(
     config: Config, runner_factory: RunnerFactory = default_runner
 ) -> AsyncIterator[AsyncRayEngine]:
     engine = await AsyncRayEngine.start(config, runner_factory=runner_factory)
@@ -48,7 +49,7 @@ async def tokens(engine: AsyncRayEngine, prompt: list[int], settings: Generation
     return canvas
 
 
-async def free_slots(engine: AsyncRayEngine) -> None:
+async def wait_until_idle(engine: AsyncRayEngine) -> None:
     deadline = time.monotonic() + 10
     while (await engine.status()).in_flight:
         assert time.monotonic() < deadline, "a slot is still taken"
@@ -56,42 +57,44 @@ async def free_slots(engine: AsyncRayEngine) -> None:
 
 
 def test_requests_come_and_go_at_random_and_keep_their_tokens() -> None:
-    local = LocalEngine.from_config(config())
+    local = LocalEngine.from_config(tiny_config())
     rng = random.Random(5)
-    work = [(rng.choice(PROMPTS), rng.choice(list(SETTINGS.values()))) for _ in range(24)]
+    requests = [(rng.choice(PROMPTS), rng.choice(list(SETTINGS.values()))) for _ in range(24)]
 
     async def main() -> None:
-        async with started(config()) as engine:
+        async with running_engine(tiny_config()) as engine:
 
-            async def one(prompt: list[int], settings: GenerationSettings) -> tuple[int, ...]:
+            async def decode_later(prompt: list[int], settings: GenerationSettings) -> tuple[int, ...]:
                 await asyncio.sleep(rng.random())
                 return await tokens(engine, prompt, settings)
 
-            async def leaves_early() -> None:
-                session = new_session([1, 2], LONG, engine.vocabulary)
+            async def leave_early() -> None:
+                session = new_session([1, 2], LONG_SETTINGS, engine.vocabulary)
                 async with aclosing(engine.events([session])) as events:
                     await anext(events)
 
-            got = await asyncio.gather(*(one(*pair) for pair in work), *(leaves_early() for _ in range(4)))
-            for (prompt, settings), canvas in zip(work, got[: len(work)], strict=True):
+            canvases = await asyncio.gather(
+                *(decode_later(*pair) for pair in requests), *(leave_early() for _ in range(4))
+            )
+            for (prompt, settings), canvas in zip(requests, canvases[: len(requests)], strict=True):
                 session = local.create_session(prompt, settings)
                 *_, last = local.events([session])
                 assert isinstance(last, RequestStep) and canvas == last.outcome.canvas
-            await free_slots(engine)
+            await wait_until_idle(engine)
 
     asyncio.run(main())
 
 
 def test_a_cancelled_task_frees_its_slot() -> None:
     async def main() -> None:
-        async with started(config(model={"max_num_seqs": 1})) as engine:
-            task = asyncio.create_task(tokens(engine, [1, 2], LONG))
+        async with running_engine(tiny_config(model={"max_num_seqs": 1})) as engine:
+            task = asyncio.create_task(tokens(engine, [1, 2], LONG_SETTINGS))
             while not (await engine.status()).in_flight:
                 await asyncio.sleep(0.01)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await free_slots(engine)
+            await wait_until_idle(engine)
             assert await tokens(engine, [3], SETTINGS["d2f"])
 
     asyncio.run(main())
@@ -99,9 +102,9 @@ def test_a_cancelled_task_frees_its_slot() -> None:
 
 def test_an_error_reaches_the_request_that_caused_it() -> None:
     async def main() -> None:
-        async with started(config(), FaultyFactory()) as engine:
+        async with running_engine(tiny_config(), FaultyRunnerFactory()) as engine:
             with pytest.raises(WorkerError, match="injected fault"):
-                await tokens(engine, [5, POISON], SETTINGS["two_phase"])
+                await tokens(engine, [5, POISON_TOKEN], SETTINGS["two_phase"])
             assert await tokens(engine, [5], SETTINGS["two_phase"])
 
     asyncio.run(main())
@@ -109,8 +112,8 @@ def test_an_error_reaches_the_request_that_caused_it() -> None:
 
 def test_a_lost_master_ends_every_request_without_another_group() -> None:
     async def main() -> None:
-        async with started(config(group={"num_workers": 1, "resume_timeout_s": 0})) as engine:
-            tasks = [asyncio.create_task(tokens(engine, [n + 1], LONG)) for n in range(3)]
+        async with running_engine(tiny_config(group={"num_workers": 1, "resume_timeout_s": 0})) as engine:
+            tasks = [asyncio.create_task(tokens(engine, [n + 1], LONG_SETTINGS)) for n in range(3)]
             while not (await engine.status()).in_flight:
                 await asyncio.sleep(0.01)
             ray.kill(engine._group.master)

@@ -18,34 +18,34 @@ SIZE = 70_000
 
 
 class Member:
-    """Holds a transfer and broadcasts through it; and a place among shards."""
+    """Joins a group for K/V transfer and a tensor-parallel group."""
 
     def __init__(self) -> None:
         self.transfer = CollectiveTransfer()
         self.rank = -1
 
-    def share(self, membership: Rendezvous) -> None:
-        self.shards = RayTensorParallelGroup(membership.rank, membership.world_size)
-        self.shards.join(membership)
+    def join_tensor_parallel(self, rendezvous: Rendezvous) -> None:
+        self.tp_group = RayTensorParallelGroup(rendezvous.rank, rendezvous.world_size)
+        self.tp_group.join(rendezvous)
 
     def sum_and_gather(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        x = part_of(self.shards.rank, shape, dtype)
+        x = shard_tensor(self.tp_group.rank, shape, dtype)
         with torch.inference_mode():
-            return self.shards.all_reduce(x.t()), self.shards.all_gather(x.t())
+            return self.tp_group.all_reduce(x.t()), self.tp_group.all_gather(x.t())
 
-    def join(self, membership: Rendezvous) -> None:
-        self.rank = membership.rank
-        self.transfer.join(membership)
+    def join(self, rendezvous: Rendezvous) -> None:
+        self.rank = rendezvous.rank
+        self.transfer.join(rendezvous)
 
     def exchange(self, source: int) -> bool:
-        payload = torch.full((SIZE,), float(self.rank), dtype=torch.bfloat16)
-        self.transfer.exchange(source, payload)
-        return bool((payload == source).all())
+        tensor = torch.full((SIZE,), float(self.rank), dtype=torch.bfloat16)
+        self.transfer.exchange(source, tensor)
+        return bool((tensor == source).all())
 
-    def ray_knows(self, membership: Rendezvous) -> bool:
-        return collective.is_group_initialized(membership.group_name)
+    def is_registered(self, rendezvous: Rendezvous) -> bool:
+        return collective.is_group_initialized(rendezvous.group_name)
 
-    def refused(self) -> str:
+    def reduce_error(self) -> str:
         group = collective.get_group_handle(next(iter(collective.collective._group_mgr._name_group_map)))
         try:
             group.reduce([torch.zeros(1)])
@@ -54,8 +54,8 @@ class Member:
         return ""
 
 
-def part_of(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """What a shard has for the others."""
+def shard_tensor(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """What a shard contributes."""
     return (torch.randn(shape, generator=torch.Generator().manual_seed(rank)) * 50).to(dtype)
 
 
@@ -69,27 +69,27 @@ def members() -> Any:
 
 
 def join(handles: list[Any], store: tuple[str, int], epoch: int) -> list[Rendezvous]:
-    memberships = [Rendezvous(epoch, rank, len(handles), store, "gloo", 5.0) for rank in range(len(handles))]
-    ray.get([h.join.remote(m) for h, m in zip(handles, memberships, strict=True)], timeout=60)
-    return memberships
+    rendezvous = [Rendezvous(epoch, rank, len(handles), store, "gloo", 5.0) for rank in range(len(handles))]
+    ray.get([h.join.remote(r) for h, r in zip(handles, rendezvous, strict=True)], timeout=60)
+    return rendezvous
 
 
 def test_membership_grows_permutes_and_shrinks(members: Any) -> None:
-    kept, store = open_store()
-    assert kept is not None
+    daemon, store = open_store()
+    assert daemon is not None
     a, b, c = members
     for epoch, group in enumerate(([a, b], [c, a, b], [b, c], [b])):
-        memberships = join(group, store, epoch)
+        rendezvous = join(group, store, epoch)
         for source in range(len(group)) if len(group) > 1 else ():
             assert all(ray.get([h.exchange.remote(source) for h in group], timeout=30))
         if len(group) > 1:
-            assert all(ray.get([h.ray_knows.remote(m) for h, m in zip(group, memberships, strict=True)]))
-            assert BACKEND in ray.get(group[0].refused.remote())
+            assert all(ray.get([h.is_registered.remote(r) for h, r in zip(group, rendezvous, strict=True)]))
+            assert BACKEND in ray.get(group[0].reduce_error.remote())
 
 
 def test_a_dead_peer_is_an_error_for_the_others(members: Any) -> None:
-    kept, store = open_store()
-    assert kept is not None
+    daemon, store = open_store()
+    assert daemon is not None
     join(members, store, 0)
     ray.kill(members[2])
     for call in [h.exchange.remote(2) for h in members[:2]]:
@@ -99,14 +99,14 @@ def test_a_dead_peer_is_an_error_for_the_others(members: Any) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_sums_and_gathers_are_the_same_everywhere(members: Any, size: int) -> None:
-    kept, store = open_store()
-    assert kept is not None
+    daemon, store = open_store()
+    assert daemon is not None
     group = members[:size]
     join(group, store, 0)  # another group of the same epoch
-    places = [Rendezvous(0, rank, size, store, "gloo", 5.0, "shards") for rank in range(size)]
-    ray.get([h.share.remote(place) for h, place in zip(group, places, strict=True)], timeout=60)
+    rendezvous = [Rendezvous(0, rank, size, store, "gloo", 5.0, "shards") for rank in range(size)]
+    ray.get([h.join_tensor_parallel.remote(r) for h, r in zip(group, rendezvous, strict=True)], timeout=60)
     for dtype in (torch.float32, torch.bfloat16, torch.int32, torch.int64, torch.float64):
-        parts = torch.stack([part_of(rank, (33, 7), dtype).t() for rank in range(size)])
+        parts = torch.stack([shard_tensor(rank, (33, 7), dtype).t() for rank in range(size)])
         total = parts[0] + parts[1]
         for part in parts[2:]:
             total = total + part  # in order of rank: the bits of a number do not depend on where it stands

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from support.groups import MODEL
+from support.tiny_model import TINY_MODEL
 
 
 def descendants(pid: int) -> list[psutil.Process]:
@@ -22,7 +22,7 @@ def descendants(pid: int) -> list[psutil.Process]:
     return []
 
 
-def is_at_work(process: psutil.Process) -> bool:
+def is_in_a_step(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.cmdline()[:1] != [] and process.cmdline()[0].startswith("ray::BranchWorker.step")
     return False
@@ -32,14 +32,14 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     settings = {"max_new_tokens": 200, "stop_at_eos": False, "confidence_threshold": 1.0, "num_branches": 8}
     prompts.write_text((json.dumps({"token_ids": [1, 2, 3], "settings": settings}) + "\n") * 500)
-    command = [sys.executable, "-m", "cluster.cli", "generate", "--model", str(MODEL), "--workers", "2"]
+    command = [sys.executable, "-m", "cluster.cli", "generate", "--model", str(TINY_MODEL), "--workers", "2"]
     command += ["--input", str(prompts), "--output", str(tmp_path / "results.jsonl")]
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )
     deadline = time.monotonic() + 120
-    while not any(is_at_work(process) for process in descendants(running.pid)):
+    while not any(is_in_a_step(process) for process in descendants(running.pid)):
         assert running.poll() is None, running.communicate()
         assert time.monotonic() < deadline, "the workers never began"
         time.sleep(0.05)

@@ -22,82 +22,87 @@ from lopa_ray.errors import WorkerLostError
 from lopa_ray.protocol.events import RequestFailure, RequestStep
 from lopa_ray.protocol.plan import StepOutcome
 from support.fault_injection import FaultInjection
-from support.groups import PROMPTS, SETTINGS, config
-from support.trials import PATIENCE_S, WORKERS, Oracle, actor_pids, end, fated
-
-Request = tuple[int, str]
+from support.group_under_test import (
+    NUM_WORKERS,
+    TIMEOUT_S,
+    ReferenceResults,
+    RequestKey,
+    group_with_faults,
+    random_requests,
+)
+from support.processes import actor_pids, send_signal
+from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 BY_LOAD = LopaSettings(max_new_tokens=64, num_branches=6, branch_budget="load", stop_at_eos=False)
 
 
-class Undisturbed:
-    """Each request's steps, alone in one process."""
+class ReferenceSteps:
+    """The steps of each request in one process. Each one is decoded once, on demand."""
 
     def __init__(self) -> None:
-        self._local = LocalEngine.from_config(config())
-        self._known: dict[Request, list[StepOutcome]] = {}
+        self._engine = LocalEngine.from_config(tiny_config())
+        self._steps: dict[RequestKey, list[StepOutcome]] = {}
 
-    def __getitem__(self, request: Request) -> list[StepOutcome]:
-        if request not in self._known:
+    def __getitem__(self, request: RequestKey) -> list[StepOutcome]:
+        if request not in self._steps:
             prompt, name = request
-            session = self._local.create_session(PROMPTS[prompt], SETTINGS[name])
-            self._known[request] = [
-                event.outcome for event in self._local.events([session]) if isinstance(event, RequestStep)
+            session = self._engine.create_session(PROMPTS[prompt], SETTINGS[name])
+            self._steps[request] = [
+                event.outcome for event in self._engine.events([session]) if isinstance(event, RequestStep)
             ]
-        return self._known[request]
+        return self._steps[request]
 
 
 @pytest.fixture(scope="module")
-def undisturbed() -> Undisturbed:
-    return Undisturbed()
+def reference_steps() -> ReferenceSteps:
+    return ReferenceSteps()
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[RayEngine]:
     """One that outlives several of its groups."""
-    with RayEngine.from_config(config(model={"max_num_seqs": 6})) as running:
+    with RayEngine.from_config(tiny_config(model={"max_num_seqs": 6})) as running:
         yield running
 
 
-def strike(kind: str) -> None:
-    """Kill all actors of that kind, and wait until they are gone."""
-    pids = actor_pids(kind)
+def kill_actors(class_name: str) -> None:
+    """Kill all actors of that class."""
+    pids = actor_pids(class_name)
     assert pids
     for pid in pids:
-        end(pid, signal.SIGKILL)
-
-
-def requests(draw: random.Random, number: int) -> list[Request]:
-    return [(draw.randrange(len(PROMPTS)), draw.choice(list(SETTINGS))) for _ in range(number)]
+        send_signal(pid, signal.SIGKILL)
 
 
 def decode(
-    engine: RayEngine, asked: Sequence[Request], strikes: dict[int, str]
+    engine: RayEngine, requests: Sequence[RequestKey], kills: dict[int, str]
 ) -> tuple[list[list[StepOutcome]], list[float]]:
-    """The steps of each request, and seconds without one after each strike; `strikes`: after so many events."""
-    sessions = [engine.create_session(PROMPTS[prompt], SETTINGS[name]) for prompt, name in asked]
-    steps: list[list[StepOutcome]] = [[] for _ in asked]
+    """The steps of each request, and the pause after each kill in seconds.
+
+    `kills`: after how many events → which class of actors.
+    """
+    sessions = [engine.create_session(PROMPTS[prompt], SETTINGS[name]) for prompt, name in requests]
+    steps: list[list[StepOutcome]] = [[] for _ in requests]
     pauses: list[float] = []
-    struck: float | None = None
+    killed_at: float | None = None
     for number, event in enumerate(engine.events(sessions), 1):
         assert isinstance(event, RequestStep), event
         steps[event.request_id].append(event.outcome)
-        if struck is not None and time.monotonic() - struck > 0.5:  # what was on its way came at once
-            pauses.append(time.monotonic() - struck)
-            struck = None
-        if number in strikes:
-            strike(strikes[number])
-            struck = time.monotonic()
+        if killed_at is not None and time.monotonic() - killed_at > 0.5:  # what was on its way came at once
+            pauses.append(time.monotonic() - killed_at)
+            killed_at = None
+        if number in kills:
+            kill_actors(kills[number])
+            killed_at = time.monotonic()
     return steps, pauses
 
 
-def test_requests_go_on_on_another_group(engine: RayEngine, undisturbed: Undisturbed) -> None:
-    draw = random.Random(1)
-    asked = [(draw.randrange(len(PROMPTS)), name) for name in SETTINGS]
-    steps, pauses = decode(engine, asked, {draw.randrange(20, 60): "Master", 100: "BranchWorker"})
-    for request, got in zip(asked, steps, strict=True):
-        assert got == undisturbed[request]
-    print(f"held up {pauses}")
+def test_requests_go_on_on_another_group(engine: RayEngine, reference_steps: ReferenceSteps) -> None:
+    rng = random.Random(1)
+    requests = [(rng.randrange(len(PROMPTS)), name) for name in SETTINGS]
+    steps, pauses = decode(engine, requests, {rng.randrange(20, 60): "Master", 100: "BranchWorker"})
+    for request, got in zip(requests, steps, strict=True):
+        assert got == reference_steps[request]
+    print(f"pauses: {pauses}")
     first, *others = engine.checksums()
     assert others == [first] * len(others)
     assert engine.status().workers == 2
@@ -121,16 +126,16 @@ def test_what_depends_on_the_load_goes_on_too(engine: RayEngine) -> None:
         )  # the canvas grows
         canvases[index] = outcome.canvas
         if number == 40:
-            strike("Master")
+            kill_actors("Master")
     assert all(len(canvas) == 64 and mask not in canvas for canvas in canvases.values())
 
 
 def test_a_group_that_cannot_be_replaced_in_time_is_one_clear_error_for_each_request() -> None:
-    with RayEngine.from_config(config(group={"num_workers": 1, "resume_timeout_s": 0.01})) as engine:
+    with RayEngine.from_config(tiny_config(group={"num_workers": 1, "resume_timeout_s": 0.01})) as engine:
         sessions = [engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS]
         events = engine.events(sessions)
         next(events)
-        strike("Master")
+        kill_actors("Master")
         errors = {event.request_id: event.error for event in events if isinstance(event, RequestFailure)}
     assert len(errors) == len(PROMPTS)
     for error in errors.values():
@@ -139,30 +144,32 @@ def test_a_group_that_cannot_be_replaced_in_time_is_one_clear_error_for_each_req
 
 
 @pytest.mark.long
-def test_the_first_that_takes_over_is_lost_as_well(tmp_path: Path, oracle: Oracle) -> None:
+def test_the_first_that_takes_over_is_lost_as_well(tmp_path: Path, reference: ReferenceResults) -> None:
     """As when Ray puts it on a node that is gone, and does not know yet."""
-    with fated(tmp_path, oracle) as (trial, fates):
+    with group_with_faults(tmp_path, reference) as (group, faults):
 
-        def happens() -> None:
-            fates.lay("load")
-            strike("Master")
+        def lose_the_group_and_a_replacement() -> None:
+            faults.inject("load")
+            kill_actors("Master")
 
-        trial.batch(6, happens)
-        assert not fates.waiting
-        trial.until_there_are(WORKERS)
+        group.run_batch(6, lose_the_group_and_a_replacement)
+        assert not faults.pending
+        group.wait_for_workers(NUM_WORKERS)
 
 
 @pytest.mark.long
-def test_an_asyncio_program_sees_a_pause_and_the_rest(undisturbed: Undisturbed, tmp_path: Path) -> None:
-    draw = random.Random(3)
-    asked = requests(draw, 6)
+def test_an_asyncio_program_sees_a_pause_and_the_rest(
+    reference_steps: ReferenceSteps, tmp_path: Path
+) -> None:
+    rng = random.Random(3)
+    requests = random_requests(rng, 6)
 
     async def main() -> None:
-        fates = FaultInjection(tmp_path)
-        engine = await AsyncRayEngine.start(config(), runner_factory=fates)
+        faults = FaultInjection(tmp_path)
+        engine = await AsyncRayEngine.start(tiny_config(), runner_factory=faults)
         lost = asyncio.Event()
 
-        async def one(request: Request, after: int) -> list[StepOutcome]:
+        async def decode_one(request: RequestKey, after: int) -> list[StepOutcome]:
             prompt, settings = PROMPTS[request[0]], SETTINGS[request[1]]
             session = new_session(prompt, settings, engine.vocabulary)
             got = []
@@ -171,22 +178,22 @@ def test_an_asyncio_program_sees_a_pause_and_the_rest(undisturbed: Undisturbed, 
                     assert isinstance(event, RequestStep), event
                     got.append(event.outcome)
                     if len(got) == after:
-                        fates.lay("load")  # for one of those who take over; others follow
-                        strike("Master")
+                        faults.inject("load")  # for a worker of the next group; others follow
+                        kill_actors("Master")
                         lost.set()
             return got
 
-        async def late(request: Request) -> list[StepOutcome]:
+        async def decode_late(request: RequestKey) -> list[StepOutcome]:
             await lost.wait()
-            return await one(request, 0)
+            return await decode_one(request, 0)
 
         try:
-            tasks = [one(request, 8 * (at == 0)) for at, request in enumerate(asked)]
-            async with asyncio.timeout(PATIENCE_S):
-                *got, last = await asyncio.gather(*tasks, late(asked[0]))
-            assert got == [undisturbed[request] for request in asked]
-            assert last == undisturbed[asked[0]]
-            assert not fates.waiting
+            tasks = [decode_one(request, 8 * (at == 0)) for at, request in enumerate(requests)]
+            async with asyncio.timeout(TIMEOUT_S):
+                *got, last = await asyncio.gather(*tasks, decode_late(requests[0]))
+            assert got == [reference_steps[request] for request in requests]
+            assert last == reference_steps[requests[0]]
+            assert not faults.pending
             assert (await engine.status()).in_flight == 0
         finally:
             engine.close()
@@ -195,22 +202,24 @@ def test_an_asyncio_program_sees_a_pause_and_the_rest(undisturbed: Undisturbed, 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["Master", "BranchWorker"])
-def test_at_random_steps(kind: str, undisturbed: Undisturbed, capsys: pytest.CaptureFixture) -> None:
-    draw = random.Random(f"long {kind}")
+@pytest.mark.parametrize("class_name", ["Master", "BranchWorker"])
+def test_at_random_steps(
+    class_name: str, reference_steps: ReferenceSteps, capsys: pytest.CaptureFixture
+) -> None:
+    rng = random.Random(f"long {class_name}")
     pauses: list[float] = []
     number = 0
-    with RayEngine.from_config(config(group={"num_workers": 3})) as engine:
+    with RayEngine.from_config(tiny_config(group={"num_workers": 3})) as engine:
         while number < 60 or len(pauses) < 10:
-            asked = requests(draw, 6)
-            number += len(asked)
-            steps, held = decode(engine, asked, {draw.randrange(5, 100): kind})
-            pauses += held
-            assert steps == [undisturbed[request] for request in asked]
+            requests = random_requests(rng, 6)
+            number += len(requests)
+            steps, new_pauses = decode(engine, requests, {rng.randrange(5, 100): class_name})
+            pauses += new_pauses
+            assert steps == [reference_steps[request] for request in requests]
             first, *others = engine.checksums()
             assert others == [first] * len(others)
     with capsys.disabled():
         print(
-            f"\nkilled: {kind}: {len(pauses)} groups lost, {number} requests, held up "
+            f"\nkilled: {class_name}: {len(pauses)} groups lost, {number} requests, pause "
             f"{statistics.median(pauses):.2f} s (median), {max(pauses):.2f} s (worst)"
         )

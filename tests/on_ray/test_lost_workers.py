@@ -10,66 +10,71 @@ from pathlib import Path
 import pytest
 
 from support.fault_injection import FaultInjection
+from support.group_under_test import NUM_WORKERS, GroupUnderTest, ReferenceResults, group_with_faults
 from support.marks import also_long
-from support.trials import WORKERS, Oracle, Trial, actor_pids, end, fated
+from support.processes import actor_pids, send_signal
 
 
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory, oracle: Oracle) -> Iterator[tuple[Trial, FaultInjection]]:
-    with fated(tmp_path_factory.mktemp("fates"), oracle) as made:
+def group_and_faults(
+    tmp_path_factory: pytest.TempPathFactory, reference: ReferenceResults
+) -> Iterator[tuple[GroupUnderTest, FaultInjection]]:
+    with group_with_faults(tmp_path_factory.mktemp("faults"), reference) as made:
         yield made
 
 
 @pytest.mark.parametrize("point", ["step", "source", "receiver", *also_long("forward", "answer")])
-def test_killed_in_a_step(group: tuple[Trial, FaultInjection], point: str) -> None:
-    trial, fates = group
-    trial.until(lambda: trial.engine.status().workers > 1)
-    trial.batch(6, lambda: fates.lay(point))
-    trial.until(lambda: not fates.waiting)
+def test_killed_in_a_step(group_and_faults: tuple[GroupUnderTest, FaultInjection], point: str) -> None:
+    group, faults = group_and_faults
+    group.run_until(lambda: group.engine.status().workers > 1)
+    group.run_batch(6, lambda: faults.inject(point))
+    group.run_until(lambda: not faults.pending)
 
 
 @pytest.mark.parametrize("point", ["receiver", *also_long("forward")])
-def test_all_but_one_are_killed(group: tuple[Trial, FaultInjection], point: str) -> None:
-    trial, fates = group
-    trial.until_there_are(WORKERS)
-    trial.batch(6, lambda: fates.lay(point, WORKERS - 1))
-    trial.until(lambda: not fates.waiting)
+def test_all_but_one_are_killed(group_and_faults: tuple[GroupUnderTest, FaultInjection], point: str) -> None:
+    group, faults = group_and_faults
+    group.wait_for_workers(NUM_WORKERS)
+    group.run_batch(6, lambda: faults.inject(point, NUM_WORKERS - 1))
+    group.run_until(lambda: not faults.pending)
 
 
 @pytest.mark.parametrize("point", ["join", *also_long("load", "adopt", "export")])
-def test_killed_while_another_joins(group: tuple[Trial, FaultInjection], point: str) -> None:
-    trial, fates = group
-    trial.until_there_are(WORKERS)
-    fates.lay(point)
-    trial.batch(6, lambda: fates.lay("forward"))
-    trial.until(lambda: not fates.waiting)
+def test_killed_while_another_joins(
+    group_and_faults: tuple[GroupUnderTest, FaultInjection], point: str
+) -> None:
+    group, faults = group_and_faults
+    group.wait_for_workers(NUM_WORKERS)
+    faults.inject(point)
+    group.run_batch(6, lambda: faults.inject("forward"))
+    group.run_until(lambda: not faults.pending)
 
 
-def test_killed_while_idle(group: tuple[Trial, FaultInjection]) -> None:
-    trial, _ = group
-    trial.until_there_are(WORKERS)
-    while len(members := actor_pids("BranchWorker")) > WORKERS:  # somebody whom an earlier test withdrew
+def test_killed_while_idle(group_and_faults: tuple[GroupUnderTest, FaultInjection]) -> None:
+    group, _ = group_and_faults
+    group.wait_for_workers(NUM_WORKERS)
+    while len(workers := actor_pids("BranchWorker")) > NUM_WORKERS:  # one that an earlier test withdrew
         time.sleep(0.1)
-    end(members[0], signal.SIGKILL)
-    while trial.engine.status().workers == WORKERS:
+    send_signal(workers[0], signal.SIGKILL)
+    while group.engine.status().workers == NUM_WORKERS:
         time.sleep(0.1)
-    trial.until_there_are(WORKERS)
-    assert trial.engine.status().last_error is None
+    group.wait_for_workers(NUM_WORKERS)
+    assert group.engine.status().last_error is None
 
 
 @pytest.mark.long
-def test_killed_where_kv_travel_by_object_store(tmp_path: Path, oracle: Oracle) -> None:
-    with fated(tmp_path, oracle, transfer="object_store") as (trial, fates):
+def test_killed_where_kv_travel_by_object_store(tmp_path: Path, reference: ReferenceResults) -> None:
+    with group_with_faults(tmp_path, reference, transfer="object_store") as (group, faults):
         for point in ("source", "receiver"):
-            trial.batch(6, lambda point=point: fates.lay(point))
-            trial.until(lambda: not fates.waiting)
-        trial.until_there_are(WORKERS)
+            group.run_batch(6, lambda point=point: faults.inject(point))
+            group.run_until(lambda: not faults.pending)
+        group.wait_for_workers(NUM_WORKERS)
 
 
-def test_hung(tmp_path: Path, oracle: Oracle) -> None:
-    with fated(tmp_path, oracle, step_timeout_s=4.0) as (trial, fates):
+def test_hung(tmp_path: Path, reference: ReferenceResults) -> None:
+    with group_with_faults(tmp_path, reference, step_timeout_s=4.0) as (group, faults):
         for point in ("forward", "source"):
-            trial.batch(6, lambda point=point: fates.lay(point, kind=signal.SIGSTOP))
-            trial.until(lambda: not fates.waiting)
-        trial.until_there_are(WORKERS)
-        assert all(3.0 < trial.held_up(moment) < 4.0 + 3.0 for moment in fates.taken().values())
+            group.run_batch(6, lambda point=point: faults.inject(point, sig=signal.SIGSTOP))
+            group.run_until(lambda: not faults.pending)
+        group.wait_for_workers(NUM_WORKERS)
+        assert all(3.0 < group.pause_s(moment) < 4.0 + 3.0 for moment in faults.triggered().values())

@@ -11,9 +11,9 @@ from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, Lopa
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
-from support.groups import config
+from support.tiny_model import tiny_config
 
-REQUESTS = 400
+NUM_REQUESTS = 400
 
 
 def random_settings(rng: random.Random) -> GenerationSettings:
@@ -30,10 +30,10 @@ def random_settings(rng: random.Random) -> GenerationSettings:
         "window_attention": rng.choice(["full", "block_causal"]),
         "ranking": rng.choice(["probability", "margin", "neg_entropy"]),
     }
-    kind = rng.choice(["lopa", "lopa", "d2f", "fast_dllm"])
-    if kind == "fast_dllm":
+    decoder = rng.choice(["lopa", "lopa", "d2f", "fast_dllm"])
+    if decoder == "fast_dllm":
         return FastDllmSettings(**common, **block)
-    if kind == "d2f":
+    if decoder == "d2f":
         return D2FSettings(**common, **block, **window)
     return LopaSettings(
         **common,
@@ -50,14 +50,14 @@ def random_settings(rng: random.Random) -> GenerationSettings:
 @pytest.mark.parametrize("workers", [1, 2, 4, 8])
 def test_random_requests_on_any_number_of_workers(workers: int) -> None:
     rng = random.Random(workers)
-    local = LocalEngine.from_config(config())
+    local = LocalEngine.from_config(tiny_config())
     requests = [
         ([rng.randrange(124) for _ in range(rng.randint(1, 100))], random_settings(rng))
-        for _ in range(REQUESTS)
+        for _ in range(NUM_REQUESTS)
     ]
-    with RayEngine.from_config(config(group={"num_workers": workers})) as group:
-        results = dict(group.run([group.create_session(*request) for request in requests]))
-        first, *others = group.checksums()
+    with RayEngine.from_config(tiny_config(group={"num_workers": workers})) as engine:
+        results = dict(engine.run([engine.create_session(*request) for request in requests]))
+        first, *others = engine.checksums()
     assert all(other == first for other in others)
     for index, (prompt, settings) in enumerate(requests):
         result = results[index]

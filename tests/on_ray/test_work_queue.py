@@ -1,4 +1,4 @@
-"""Groups of a job that are lost, and chunks that take their groups along."""
+"""Groups of a job that are lost, and chunks that kill their groups."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from cluster.jobs.source import Chunk
 from cluster.jobs.work_queue import WorkQueue
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CapacityError, CheckpointError, WorkerLostError
-from support.fake_job_group import FATAL, FATAL_ONCE, FragileGroup, NoSeat, OneSeat
+from support.fake_job_group import EXIT_ONCE_PREFIX, EXIT_PROMPT, CapacityOne, CapacityZero, FakeJobGroup
 
 
-def chunks(prompts: list[str], size: int = 2) -> Iterator[Chunk]:
+def make_chunks(prompts: list[str], size: int = 2) -> Iterator[Chunk]:
     for index, start in enumerate(range(0, len(prompts), size)):
         lines = prompts[start : start + size]
         yield Chunk(index, tuple(Request(start + at, prompt) for at, prompt in enumerate(lines)))
 
 
-def decode(queue: WorkQueue, work: Iterator[Chunk]) -> dict[int, str]:
+def decode(queue: WorkQueue, chunks: Iterator[Chunk]) -> dict[int, str]:
     """Line → text; fails if a line comes twice."""
     found: dict[int, str] = {}
-    for _, decoded in queue.run(work):
+    for _, decoded in queue.run(chunks):
         for row in map(json.loads, decoded.rows):
             assert row["line"] not in found
             found[row["line"]] = row["text"]
@@ -45,8 +45,8 @@ def queue(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, losses: list[str], request: pytest.FixtureRequest
 ) -> Iterator[WorkQueue]:
     """Two groups of stand-ins; a parameter is another class of groups."""
-    kind: Any = getattr(request, "param", FragileGroup)
-    monkeypatch.setattr(cluster.jobs.work_queue, "JobGroup", kind)
+    group_class: Any = getattr(request, "param", FakeJobGroup)
+    monkeypatch.setattr(cluster.jobs.work_queue, "JobGroup", group_class)
     config = Config.parse({"model": {"path": str(tmp_path), "max_num_seqs": 2}, "group": {"num_cpus": 0.5}})
     queue = WorkQueue(config, 2, raw=True, on_loss=losses.append, on_wake=lambda groups: None)
     yield queue
@@ -57,44 +57,44 @@ def test_a_lost_group_is_replaced_and_its_chunks_are_decoded_once(
     queue: WorkQueue, losses: list[str], tmp_path: Path
 ) -> None:
     prompts = [f"prompt {number}" for number in range(30)]
-    prompts[5] = f"{FATAL_ONCE}{tmp_path / 'first'}"
-    prompts[20] = f"{FATAL_ONCE}{tmp_path / 'second'}"
-    assert decode(queue, chunks(prompts)) == dict(enumerate(prompts))
+    prompts[5] = f"{EXIT_ONCE_PREFIX}{tmp_path / 'first'}"
+    prompts[20] = f"{EXIT_ONCE_PREFIX}{tmp_path / 'second'}"
+    assert decode(queue, make_chunks(prompts)) == dict(enumerate(prompts))
     assert len(losses) == 2 and not queue.given_up
 
 
 @pytest.mark.long
 def test_a_chunk_that_kills_its_groups_is_given_up_alone(queue: WorkQueue, losses: list[str]) -> None:
     prompts = [f"prompt {number}" for number in range(20)]
-    prompts[6] = FATAL
-    found = decode(queue, chunks(prompts))
+    prompts[6] = EXIT_PROMPT
+    found = decode(queue, make_chunks(prompts))
     assert found == {line: prompt for line, prompt in enumerate(prompts) if line not in (6, 7)}
     assert [chunk.index for chunk in queue.given_up] == [3]
     assert len(losses) == 3
 
 
-@pytest.mark.parametrize("queue", [OneSeat], indirect=True)
+@pytest.mark.parametrize("queue", [CapacityOne], indirect=True)
 def test_it_goes_on_with_the_groups_for_which_there_is_room(queue: WorkQueue, losses: list[str]) -> None:
     prompts = [f"prompt {number}" for number in range(200)]
-    assert decode(queue, chunks(prompts, 1)) == dict(enumerate(prompts))
+    assert decode(queue, make_chunks(prompts, 1)) == dict(enumerate(prompts))
     assert losses in ([], ["going on with 1 groups: no room"])
 
 
-@pytest.mark.parametrize("queue", [NoSeat], indirect=True)
+@pytest.mark.parametrize("queue", [CapacityZero], indirect=True)
 def test_without_room_for_any_group_it_ends(queue: WorkQueue) -> None:
     with pytest.raises(CapacityError, match="no room"):
-        decode(queue, chunks(["prompt"]))
+        decode(queue, make_chunks(["prompt"]))
 
 
 @pytest.mark.long
 def test_groups_that_die_one_after_the_other_end_it(queue: WorkQueue, losses: list[str]) -> None:
     queue.most_losses = 1
     with pytest.raises(WorkerLostError, match=r"2 groups were lost and no chunk finished"):
-        decode(queue, chunks([FATAL] * 10, 1))
+        decode(queue, make_chunks([EXIT_PROMPT] * 10, 1))
     assert len(losses) == 1
 
 
 @pytest.mark.parametrize("queue", [JobGroup], indirect=True)
 def test_what_is_wrong_for_every_group_is_an_error_at_once(queue: WorkQueue) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json"):
-        decode(queue, chunks(["prompt"]))
+        decode(queue, make_chunks(["prompt"]))

@@ -1,5 +1,5 @@
-"""A program: a worker takes so much memory that Ray's memory monitor ends it, and whom else it chooses, to spare the
-node. Prints one JSON object.
+"""A program: a worker takes so much memory that Ray's memory monitor ends it, and others with it, to spare the node.
+Prints one JSON object.
 
 python low_memory.py ROUNDS
 """
@@ -24,26 +24,26 @@ from lopa_ray.execution.runner import BranchRunner, Exchange
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan, StepReport
-from support.groups import config
-from support.trials import WORKERS, Oracle, Trial
+from support.group_under_test import NUM_WORKERS, GroupUnderTest, ReferenceResults
+from support.tiny_model import tiny_config
 
-ROOM = 3 * 2**29
-"""Bytes that there are before the monitor steps in, counted from the start."""
+HEADROOM_BYTES = 3 * 2**29
+"""Free memory before the monitor steps in, counted from the start."""
 
-CHUNK = 2**27
+CHUNK_BYTES = 2**27
 
 
-class Hog:
-    """Makes runners that take all the memory they get while a file lies there; the first one takes the file along."""
+class MemoryHogFactory:
+    """Makes runners that take all the memory they get once a file exists; the first one to see it removes it."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    def __call__(self, config: Config, weights: Weights | None, parallel: TensorParallelGroup) -> Any:
-        return HungryRunner(default_runner(config, weights, parallel), self.file)
+    def __call__(self, config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
+        return MemoryHogRunner(default_runner(config, weights, tp_group), self.file)
 
 
-class HungryRunner:
+class MemoryHogRunner:
     def __init__(self, runner: BranchRunner, file: Path) -> None:
         self._runner, self._file = runner, file
 
@@ -52,17 +52,17 @@ class HungryRunner:
 
     def step(self, plan: StepPlan, exchange: Exchange | None = None) -> StepReport:
         try:
-            self._file.rename(self._file.with_suffix(".met"))
+            self._file.rename(self._file.with_suffix(".triggered"))
         except FileNotFoundError:
             return self._runner.step(plan, exchange)
-        taken = [b"x" * CHUNK for _ in range(2 * ROOM // CHUNK)]
+        taken = [b"x" * CHUNK_BYTES for _ in range(2 * HEADROOM_BYTES // CHUNK_BYTES)]
         time.sleep(60)
-        raise AssertionError(f"still here with {len(taken) * CHUNK} bytes")
+        raise AssertionError(f"still here with {len(taken) * CHUNK_BYTES} bytes")
 
 
 def main() -> None:
     memory = psutil.virtual_memory()
-    threshold = (memory.total - memory.available + ROOM) / memory.total
+    threshold = (memory.total - memory.available + HEADROOM_BYTES) / memory.total
     ray.init(
         address="local",
         num_cpus=4,
@@ -72,24 +72,24 @@ def main() -> None:
         log_to_driver=False,
         _system_config={"memory_usage_threshold": threshold, "memory_monitor_refresh_ms": 100},
     )
-    rounds = []
+    pauses = []
     with tempfile.TemporaryDirectory() as folder:
-        hog, settings = Hog(Path(folder) / "eat"), config(group={"num_workers": WORKERS})
-        with RayEngine.from_config(settings, runner_factory=hog) as engine:
-            trial = Trial(engine, Oracle(config()))
+        hog, config = MemoryHogFactory(Path(folder) / "hog"), tiny_config(group={"num_workers": NUM_WORKERS})
+        with RayEngine.from_config(config, runner_factory=hog) as engine:
+            group = GroupUnderTest(engine, ReferenceResults(tiny_config()))
             for _ in range(int(sys.argv[1])):
                 moments: list[float] = []
 
-                def happens(moments: list[float] = moments) -> None:
+                def trigger(moments: list[float] = moments) -> None:
                     moments.append(time.time())
                     hog.file.touch()
 
-                trial.batch(6, happens)
+                group.run_batch(6, trigger)
                 assert not hog.file.exists()
-                trial.until_there_are(WORKERS)
-                rounds.append(trial.held_up(moments[0]))
+                group.wait_for_workers(NUM_WORKERS)
+                pauses.append(group.pause_s(moments[0]))
     ray.shutdown()
-    print(json.dumps({"requests": trial.requests, "held up": rounds}))
+    print(json.dumps({"requests": group.requests, "pauses_s": pauses}))
 
 
 if __name__ == "__main__":

@@ -16,26 +16,26 @@ from actors.branch_worker import default_runner
 from actors.engine import RayEngine
 from lopa_ray.config.config import Config
 from lopa_ray.model.weights import Weights
-from support.groups import PROMPTS, SETTINGS, config
-from support.ray_nodes import three_nodes
+from support.ray_nodes import three_node_cluster
+from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 
 @dataclass(frozen=True)
-class Whereabouts:
-    """A runner factory that notes, per process, which worker it is a shard of and on which node."""
+class NodeRecorder:
+    """A runner factory that records, per process, which worker it is a shard of and on which node."""
 
     folder: Path
 
-    def __call__(self, config: Config, weights: Weights | None, parallel: Any) -> Any:
-        runner = default_runner(config, weights, parallel)
+    def __call__(self, config: Config, weights: Weights | None, tp_group: Any) -> Any:
+        runner = default_runner(config, weights, tp_group)
         settle = runner.settle
 
-        def noted(*arguments: Any) -> Any:
-            worker = parallel._channel._membership.group
+        def settle_and_record(*arguments: Any) -> Any:
+            worker = tp_group._channel._membership.group
             (self.folder / str(os.getpid())).write_text(f"{worker} {ray.get_runtime_context().get_node_id()}")
             return settle(*arguments)
 
-        runner.settle = noted
+        runner.settle = settle_and_record
         return runner
 
     def nodes(self) -> dict[str, list[str]]:
@@ -51,17 +51,17 @@ def nodes_of_shards() -> list[list[str]]:
     """By worker: two for which places are reserved, and one that came later."""
     group = {"num_workers": 2, "tensor_parallel_size": 2, "num_cpus": 1.0, "placement": "SPREAD"}
     with tempfile.TemporaryDirectory() as folder:
-        whereabouts = Whereabouts(Path(folder))
-        with RayEngine.from_config(config(group=group), runner_factory=whereabouts) as engine:
+        recorder = NodeRecorder(Path(folder))
+        with RayEngine.from_config(tiny_config(group=group), runner_factory=recorder) as engine:
             engine.resize(3)
             while engine.status().workers < 3:
                 time.sleep(0.1)
             engine.generate(PROMPTS[0], SETTINGS["d2f"])  # with all three
-            return list(whereabouts.nodes().values())
+            return list(recorder.nodes().values())
 
 
 def main() -> None:
-    with three_nodes():
+    with three_node_cluster():
         found = nodes_of_shards()
     print(json.dumps(found))  # now that Ray has nothing more to print
 

@@ -1,4 +1,4 @@
-"""A program: decode on a group that is spread over the nodes of a running cluster, and say what was seen.
+"""A program: decode on a group that is spread over the nodes of a running cluster, and report tokens and times.
 
 python spread_group.py ADDRESS WORKERS        prints one JSON object
 """
@@ -19,19 +19,19 @@ from actors.async_engine import AsyncRayEngine
 from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep
-from support.groups import PROMPTS, SETTINGS, config
+from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
-NAMES = ("two_phase", "single_phase")
+SETTINGS_NAMES = ("two_phase", "single_phase")
 
 
-async def decode(wanted: Config) -> dict[str, Any]:
+async def decode(config: Config) -> dict[str, Any]:
     """Decode some prompts one after the other, on a group of its own."""
-    timings: dict[str, list[dict[str, float]]] = {name: [] for name in NAMES}
-    tokens: dict[str, list[tuple[int, ...]]] = {name: [] for name in NAMES}
-    engine = await AsyncRayEngine.start(wanted)
+    timings: dict[str, list[dict[str, float]]] = {name: [] for name in SETTINGS_NAMES}
+    tokens: dict[str, list[tuple[int, ...]]] = {name: [] for name in SETTINGS_NAMES}
+    engine = await AsyncRayEngine.start(config)
     try:
         places = placement_group_table(engine._group.reservation.placement_group)["bundles_to_node_id"]
-        for name in NAMES:
+        for name in SETTINGS_NAMES:
             for prompt in PROMPTS:
                 canvas: tuple[int, ...] = ()
                 async for event in engine.events([engine.create_session(prompt, SETTINGS[name])]):
@@ -59,14 +59,13 @@ def milliseconds(steps: list[dict[str, float]]) -> dict[str, list[float]]:
     }
 
 
-def seen(group: dict[str, Any]) -> dict[str, Any]:
-    """Of a group on the cluster that this process is connected to; tokens only as whether they are right."""
-    wanted = config(group=group)
-    found = asyncio.run(decode(wanted))
-    local = LocalEngine.from_config(config())
+def decode_and_compare(group: dict[str, Any]) -> dict[str, Any]:
+    """Decode on a group of the cluster that this process is connected to; `tokens` says whether they are right."""
+    found = asyncio.run(decode(tiny_config(group=group)))
+    local = LocalEngine.from_config(tiny_config())
     expected = {
         name: [tuple(local.generate(prompt, SETTINGS[name]).token_ids) for prompt in PROMPTS]
-        for name in NAMES
+        for name in SETTINGS_NAMES
     }
     return {**found, "tokens": "equal" if found["tokens"] == expected else "different"}
 
@@ -74,7 +73,7 @@ def seen(group: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     address, workers = sys.argv[1], int(sys.argv[2])
     ray.init(address=address, logging_level="ERROR", log_to_driver=False)
-    print(json.dumps(seen({"num_workers": workers, "num_cpus": 1.0, "placement": "SPREAD"})))
+    print(json.dumps(decode_and_compare({"num_workers": workers, "num_cpus": 1.0, "placement": "SPREAD"})))
 
 
 if __name__ == "__main__":

@@ -7,30 +7,31 @@ import time
 
 from actors.engine import RayEngine
 from lopa_ray.errors import CapacityError
-from programs.lost_nodes import lose
-from programs.spread_group import seen
-from support.groups import config
-from support.ray_nodes import three_nodes
-from support.trials import Oracle
+from programs.lost_nodes import decode_and_lose_node
+from programs.spread_group import decode_and_compare
+from support.group_under_test import ReferenceResults
+from support.ray_nodes import three_node_cluster
+from support.tiny_model import tiny_config
 
 
 def refusal() -> dict[str, object]:
-    """What is said of a group which no node has a place for, and after how long."""
+    """The error of a group that no node has a place for, and after how long it came."""
     began = time.monotonic()
     try:
-        RayEngine.from_config(config(group={"num_workers": 2, "num_cpus": 3.0}))
+        RayEngine.from_config(tiny_config(group={"num_workers": 2, "num_cpus": 3.0}))
     except CapacityError as error:
         return {"error": str(error), "seconds": time.monotonic() - began}
     return {"error": "", "seconds": time.monotonic() - began}
 
 
 def main() -> None:
-    with three_nodes() as cluster:
+    with three_node_cluster() as cluster:
         found = {
-            "SPREAD": seen({"num_workers": 3, "placement": "SPREAD"}),
-            "PACK": seen({"num_workers": 2, "num_cpus": 1.0}),
+            "SPREAD": decode_and_compare({"num_workers": 3, "placement": "SPREAD"}),
+            "PACK": decode_and_compare({"num_workers": 2, "num_cpus": 1.0}),
             "refusal": refusal(),
-            "lost": lose(cluster, Oracle(config()), "workers", seed=1),  # the last one: a node is gone then
+            # The last one, since a node is gone then.
+            "lost": decode_and_lose_node(cluster, ReferenceResults(tiny_config()), "workers", seed=1),
         }
     print(json.dumps(found))  # now that Ray has nothing more to print
 

@@ -16,48 +16,50 @@ from support.paths import ROOT
 RECORD = ROOT / "tests" / "gpu" / "LAST_RUN.md"
 
 
-class Outcomes:
-    """A pytest plugin that keeps what became of each test, and the times that tests report."""
+class OutcomeRecorder:
+    """A pytest plugin that records the outcome of each test, and the times that tests report."""
 
     def __init__(self) -> None:
-        self.of: dict[str, str] = {}
+        self.outcomes: dict[str, str] = {}
         """Test → passed, or failed or skipped with the reason."""
-        self.times: dict[str, float] = {}
+        self.step_times: dict[str, float] = {}
         """What was timed → milliseconds per step."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """The call of a test counts, or the first phase that did not pass."""
         name = report.nodeid.removeprefix("tests/")
         if report.when == "call" and report.passed:
-            self.of[name] = "passed"
-            self.times |= {str(what): float(str(value)) for what, value in report.user_properties}
+            self.outcomes[name] = "passed"
+            self.step_times |= {str(what): float(str(value)) for what, value in report.user_properties}
         elif report.skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-            self.of[name] = f"skipped: {reason.removeprefix('Skipped: ')}"
+            self.outcomes[name] = f"skipped: {reason.removeprefix('Skipped: ')}"
         elif report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
-            self.of[name] = (
+            self.outcomes[name] = (
                 f"**failed**: {str(crash.message if crash else report.longreprtext).splitlines()[0]}"
             )
 
 
-def page(outcomes: Outcomes, machine: str, seconds: float) -> str:
+def as_markdown(recorder: OutcomeRecorder, machine: str, seconds: float) -> str:
     """The record as Markdown."""
     counts = [
-        f"{sum(outcome.strip('*').startswith(word) for outcome in outcomes.of.values())} {word}"
+        f"{sum(outcome.strip('*').startswith(word) for outcome in recorder.outcomes.values())} {word}"
         for word in ("passed", "failed", "skipped")
     ]
     lines = ["# Last run of `make test-gpu`", "", machine, "", f"{', '.join(counts)} in {seconds:.0f} s.", ""]
-    if outcomes.times:
+    if recorder.step_times:
         lines += ["| step | ms |", "|---|---|"]
-        lines += [f"| {what} | {milliseconds:.1f} |" for what, milliseconds in outcomes.times.items()]
+        lines += [f"| {what} | {milliseconds:.1f} |" for what, milliseconds in recorder.step_times.items()]
         lines.append("")
     lines += ["| test | outcome |", "|---|---|"]
-    lines += [f"| `{name}` | {outcome.replace('|', '¦')} |" for name, outcome in sorted(outcomes.of.items())]
+    lines += [
+        f"| `{name}` | {outcome.replace('|', '¦')} |" for name, outcome in sorted(recorder.outcomes.items())
+    ]
     return "\n".join(lines) + "\n"
 
 
-def machine() -> str:
+def describe_machine() -> str:
     """Date, GPUs, versions and commit."""
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     git = ["git", "-C", str(ROOT)]
@@ -77,9 +79,9 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("torch sees no GPU here: nothing was run, and nothing is recorded", file=sys.stderr)
         return 1
-    outcomes, began = Outcomes(), time.monotonic()
-    status = pytest.main([str(ROOT / "tests" / "gpu"), "-m", "gpu", "-v", *sys.argv[1:]], plugins=[outcomes])
-    RECORD.write_text(page(outcomes, machine(), time.monotonic() - began), encoding="utf-8")
+    recorder, began = OutcomeRecorder(), time.monotonic()
+    status = pytest.main([str(ROOT / "tests" / "gpu"), "-m", "gpu", "-v", *sys.argv[1:]], plugins=[recorder])
+    RECORD.write_text(as_markdown(recorder, describe_machine(), time.monotonic() - began), encoding="utf-8")
     print(f"recorded in {RECORD}; `proven` of the device in lopa_ray/execution/device.py follows from it")
     return int(status)
 

@@ -20,7 +20,7 @@ from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.scheduling.autoscaler import LoadMeter
 from lopa_ray.scheduling.scheduler import Scheduler
-from support.groups import config
+from support.tiny_model import tiny_config
 
 PHASES = [(0.5, 10.0), (20.0, 12.0), (0.0, 20.0)]
 """Requests per second, seconds."""
@@ -30,23 +30,23 @@ def main() -> None:
     """Decode, and print a row per second."""
     torch.set_num_threads(1)
     settings = LopaSettings(max_new_tokens=64, num_branches=5, stop_at_eos=False)
-    group = config()
+    config = tiny_config()
     engine, scheduler, meter = (
-        LocalEngine.from_config(group),
-        Scheduler(group.model.max_num_seqs),
+        LocalEngine.from_config(config),
+        Scheduler(config.model.max_num_seqs),
         LoadMeter(),
     )
-    draw, arrivals, begins = random.Random(0), list[float](), 0.0
+    rng, arrivals, duration = random.Random(0), list[float](), 0.0
     for rate, seconds in PHASES:
-        at = begins
-        while rate and (at := at + draw.expovariate(rate)) < begins + seconds:
+        at = duration
+        while rate and (at := at + rng.expovariate(rate)) < duration + seconds:
             arrivals.append(at)
-        begins += seconds
-    now, look = 0.0, 1.0
-    while now < begins:
+        duration += seconds
+    now, next_row = 0.0, 1.0
+    while now < duration:
         while arrivals and arrivals[0] <= now:
             arrivals.pop(0)
-            scheduler.submit(engine.create_session([draw.randrange(1, 90) for _ in range(8)], settings))
+            scheduler.submit(engine.create_session([rng.randrange(1, 90) for _ in range(8)], settings))
         began = time.process_time()
         plans = scheduler.plan(num_workers=1)
         if plans:
@@ -57,12 +57,12 @@ def main() -> None:
         else:
             seconds = 0.01
         now += seconds
-        if now >= look:
+        if now >= next_row:
             counts = {"in_flight": scheduler.in_flight, "waiting": scheduler.waiting}
-            load = asdict(meter.read(look, workers=1, **counts))
+            load = asdict(meter.read(next_row, workers=1, **counts))
             load |= {"step_s": round(load["step_s"], 5), "branches": round(load["branches"], 3)}
             print(json.dumps(load), flush=True)
-            look += 1.0
+            next_row += 1.0
 
 
 if __name__ == "__main__":

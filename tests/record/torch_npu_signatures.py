@@ -27,7 +27,8 @@ RECORD = DATA / "torch_npu.json"
 SCHEMAS = "torch_npu/csrc/aten/npu_native_functions_by_codegen.yaml"
 EXPORTS = "torch_npu/utils/custom_ops.py"
 COMPILERS = "torch_npu/dynamo/__init__.py"
-GROUPS = ("torch_npu/_init/registry/distributed.py", "torch_npu/__init__.py")  # as of 2.13, and before
+# As of 2.13, and before.
+PROCESS_GROUPS = ("torch_npu/_init/registry/distributed.py", "torch_npu/__init__.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +41,26 @@ class Use:
     is_set: bool = False
 
 
-def uses(source: str) -> list[Use]:
+def find_uses(source: str) -> list[Use]:
     """Every use of torch_npu, followed through variables that hold the result of a call."""
     tree = ast.parse(source)
-    made: dict[str, str] = {}
+    constructors: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            made |= {ast.unparse(target): ast.unparse(node.value.func) for target in node.targets}
+            constructors |= {ast.unparse(target): ast.unparse(node.value.func) for target in node.targets}
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch_npu."):
             keywords = tuple(keyword.arg or "**" for keyword in node.keywords)
             found.append(Use(ast.unparse(node.func), len(node.args), keywords))
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            of = made.get(ast.unparse(node.value), "")
-            if of.startswith("torch_npu."):
-                found.append(Use(f"{of}.{node.attr}", is_set=True))
+            constructor = constructors.get(ast.unparse(node.value), "")
+            if constructor.startswith("torch_npu."):
+                found.append(Use(f"{constructor}.{node.attr}", is_set=True))
     return found
 
 
-def signature(text: str) -> Signature:
+def parse_signature(text: str) -> Signature:
     """Of a recorded "(Tensor query, *, Tensor? mask=None, ...) -> ..." or "(store, rank)"."""
     parameters, kind = [], Parameter.POSITIONAL_OR_KEYWORD
     # Commas inside of types and defaults have no space behind them.
@@ -74,16 +75,17 @@ def signature(text: str) -> Signature:
     return Signature(parameters)
 
 
-def recorded(wheel: Path) -> dict[str, str]:
+def read_wheel(wheel: Path) -> dict[str, str]:
     """Name → signature ("set" for an attribute that may be set). Raises LookupError for what the wheel lacks."""
-    names = sorted({use.name for use in uses(SOURCE.read_text(encoding="utf-8"))})
+    names = sorted({use.name for use in find_uses(SOURCE.read_text(encoding="utf-8"))})
     with zipfile.ZipFile(wheel) as files:
-        return {name: _found(name, files) for name in names} | {"backend of torch.compile": _compiler(files)}
+        signatures = {name: _find_signature(name, files) for name in names}
+        return signatures | {"backend of torch.compile": _compile_backend(files)}
 
 
-def _found(name: str, files: zipfile.ZipFile) -> str:
+def _find_signature(name: str, files: zipfile.ZipFile) -> str:
     if name.startswith("torch_npu._C._distributed_c10d."):
-        return _group(name, files)
+        return _process_group_signature(name, files)
     if name.startswith("torch_npu.npu."):
         for node in ast.parse(files.read("torch_npu/npu/__init__.py")).body:
             if isinstance(node, ast.FunctionDef) and node.name == name.rpartition(".")[2]:
@@ -95,7 +97,7 @@ def _found(name: str, files: zipfile.ZipFile) -> str:
     return schema[1]
 
 
-def _compiler(files: zipfile.ZipFile) -> str:
+def _compile_backend(files: zipfile.ZipFile) -> str:
     """The name under which the package registers its backend: a default of the function that does."""
     for node in ast.parse(files.read(COMPILERS)).body:
         if isinstance(node, ast.FunctionDef) and node.name == "_register_npu_backend":
@@ -103,9 +105,9 @@ def _compiler(files: zipfile.ZipFile) -> str:
     raise LookupError(f"{files.filename} registers no backend")
 
 
-def _group(name: str, files: zipfile.ZipFile) -> str:
+def _process_group_signature(name: str, files: zipfile.ZipFile) -> str:
     """Of bindings there is no signature; how the package itself makes its process groups stands in for one."""
-    path = next(path for path in GROUPS if path in files.namelist())
+    path = next(path for path in PROCESS_GROUPS if path in files.namelist())
     for node in ast.walk(ast.parse(files.read(path))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
             return f"({', '.join(map(ast.unparse, node.args))})"
@@ -120,7 +122,7 @@ def _group(name: str, files: zipfile.ZipFile) -> str:
 
 def main(wheels: list[str]) -> None:
     """Record each wheel under the version in its name."""
-    record = {Path(wheel).name.split("-")[1]: recorded(Path(wheel)) for wheel in wheels}
+    record = {Path(wheel).name.split("-")[1]: read_wheel(Path(wheel)) for wheel in wheels}
     RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from lopa_ray.engine.local import LocalEngine
-from support.client import engine_of
-from support.server_process import Served, serving
+from support.client_request import local_engine
+from support.server_process import ServerProcess, run_server
 
 DEMO = {"id": "demo", "group": {"num_workers": 2, "num_cpus": 0.25}}
 ONE_SLOT = {
@@ -26,19 +26,19 @@ QUEUE = {"name": "demo-d2f", "max_ongoing_requests": 2, "max_queued_requests": 2
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Serves demo and demo-d2f. At the end it has to stop as it should."""
     folder = tmp_path_factory.mktemp("served")
     keys = folder / "keys"
     keys.write_text(KEYS[0])
-    with serving(
+    with run_server(
         folder,
         [DEMO, ONE_SLOT],
         deployments=[QUEUE],
         options=["--api-keys", str(keys)],
         environment={"LOPA_API_KEYS": KEYS[1]},
     ) as running:
-        running.key = KEYS[0]
+        running.api_key = KEYS[0]
         yield running
         running.interrupt()
 
@@ -50,7 +50,7 @@ def keys() -> tuple[str, str]:
 
 
 @pytest.fixture(scope="session")
-def client(server: Served) -> Iterator[httpx.Client]:
+def client(server: ServerProcess) -> Iterator[httpx.Client]:
     with server.client(limits=httpx.Limits(max_connections=64)) as made:
         yield made
 
@@ -58,4 +58,4 @@ def client(server: Served) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="session")
 def engines() -> dict[str, LocalEngine]:
     """By the names that the server has for them."""
-    return {str(entry["id"]): engine_of(entry) for entry in (DEMO, ONE_SLOT)}
+    return {str(entry["id"]): local_engine(entry) for entry in (DEMO, ONE_SLOT)}

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from support.client import Ask, engine_of
-from support.server_process import serving, wait_until
+from support.client_request import ClientRequest, local_engine
+from support.server_process import run_server
+from support.waiting import wait_until
 
 DEMO = {
     "id": "demo",
@@ -26,8 +27,8 @@ def test_workers_of_all_replicas(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(KEY)
     replicas = [{"name": "demo", "num_replicas": 2}]
-    with serving(tmp_path, [DEMO], deployments=replicas, options=["--api-keys", str(keys)]) as server:
-        server.key = KEY
+    with run_server(tmp_path, [DEMO], deployments=replicas, options=["--api-keys", str(keys)]) as server:
+        server.api_key = KEY
         with server.client() as client:
 
             def groups() -> list[dict[str, Any]]:
@@ -37,21 +38,21 @@ def test_workers_of_all_replicas(tmp_path: Path) -> None:
             one = {"workers": 1, "coming": 0, "wanted": 1, "problem": None}
             assert groups() == [one, one]
             command = [sys.executable, "-m", "cluster.cli", "scale", "--url", server.url, "--json"]
-            asked = [*command, "--model", "demo", "--api-keys", str(keys), "2"]
-            done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
+            scale = [*command, "--model", "demo", "--api-keys", str(keys), "2"]
+            done = subprocess.run(scale, capture_output=True, text=True, timeout=120, check=False)
             assert done.returncode == 0, done.stderr
             assert [group["wanted"] for group in json.loads(done.stdout)["groups"]] == [2, 2]
-            ask = Ask(settings={"max_new_tokens": 96, "ignore_eos": True})
-            told = [ask.of_server(client)]
+            request = ClientRequest(settings={"max_new_tokens": 96, "ignore_eos": True})
+            responses = [request.send(client)]
             two = {"workers": 2, "coming": 0, "wanted": 2, "problem": None}
             wait_until(lambda: groups() == [two, two], 180, "the second worker of each group")
-            told += [ask.of_server(client) for _ in range(2)]
-            assert told == [ask.of_engine(engine_of(DEMO))] * 3
+            responses += [request.send(client) for _ in range(2)]
+            assert responses == [request.decode_locally(local_engine(DEMO))] * 3
             beyond = client.post(PATH, json={"num_workers": 3})
             assert beyond.status_code == 400
             assert "allowed: 1 to 2, as group.scaling says" in beyond.json()["error"]["message"]
             client.post(PATH, json={"num_workers": 1}).raise_for_status()
             wait_until(lambda: [group["wanted"] for group in groups()] == [1, 1], 30, "the groups to be told")
             wait_until(lambda: [group["workers"] for group in groups()] == [1, 1], 60, "a worker to leave")
-            assert ask.of_server(client) == told[0]
+            assert request.send(client) == responses[0]
         server.interrupt()

@@ -1,4 +1,4 @@
-"""Requests that are wrong over real HTTP, and texts that only look dangerous. Neighbours are unharmed."""
+"""Requests that are wrong over real HTTP, and texts that only look dangerous. Requests beside them are unharmed."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ import httpx
 import pytest
 
 from lopa_ray.engine.local import LocalEngine
-from support.client import PROMPT, SLOW, Ask, Response
+from support.client_request import PROMPT, SLOW, ClientRequest, ClientResponse
 
 CHAT = "/v1/chat/completions"
 
-NEIGHBOUR = Ask(settings=SLOW)
+BACKGROUND_REQUEST = ClientRequest(settings=SLOW)
 
 
 @pytest.fixture(scope="module")
-def neighbour(client: httpx.Client) -> Iterator[None]:
+def background_load(client: httpx.Client) -> Iterator[None]:
     """Requests decode all the while; at the end they are what they are alone."""
-    alone = NEIGHBOUR.of_server(client)
+    expected = BACKGROUND_REQUEST.send(client)
     with ThreadPoolExecutor(1) as pool:
-        ends: list[Response] = []
+        responses: list[ClientResponse] = []
         running = True
 
-        def ask() -> None:
+        def send_repeatedly() -> None:
             while running:
-                ends.append(NEIGHBOUR.of_server(client))
+                responses.append(BACKGROUND_REQUEST.send(client))
 
-        asked = pool.submit(ask)
+        future = pool.submit(send_repeatedly)
         yield
         running = False
-        asked.result()
-    assert ends and set(ends) == {alone}
+        future.result()
+    assert responses and set(responses) == {expected}
 
 
 def body(**changes: Any) -> bytes:
     """A good body but for the changes. NaN and infinity are written as JavaScript has them."""
-    return json.dumps(Ask(settings={"max_new_tokens": 8}).body(**changes)).encode()
+    return json.dumps(ClientRequest(settings={"max_new_tokens": 8}).body(**changes)).encode()
 
 
 def content(text: str) -> list[dict[str, str]]:
@@ -80,7 +80,7 @@ WRONG: dict[str, tuple[bytes, int, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_requests_are_refused(client: httpx.Client, neighbour: None, name: str) -> None:
+def test_wrong_requests_are_refused(client: httpx.Client, background_load: None, name: str) -> None:
     data, status, code = WRONG[name]
     response = client.post(CHAT, content=data)
     assert (response.status_code, response.json()["error"]["code"]) == (status, code), response.text
@@ -97,16 +97,16 @@ def test_wrong_requests_are_refused(client: httpx.Client, neighbour: None, name:
     ],
 )
 def test_markers_are_plain_text(
-    client: httpx.Client, engines: dict[str, LocalEngine], neighbour: None, text: str
+    client: httpx.Client, engines: dict[str, LocalEngine], background_load: None, text: str
 ) -> None:
     engine = engines["demo"]
-    ask = Ask(f"{text} {PROMPT} {text}", {"max_new_tokens": 16, "ignore_eos": True})
-    answer = ask.of_server(client)
-    assert answer == ask.of_engine(engine)
+    request = ClientRequest(f"{text} {PROMPT} {text}", {"max_new_tokens": 16, "ignore_eos": True})
+    answer = request.send(client)
+    assert answer == request.decode_locally(engine)
     # As many tokens as plain text has, none of them special.
     vocabulary = engine.vocabulary
-    ids = engine.encode(ask.prompt, raw=True)
+    ids = engine.encode(request.prompt, raw=True)
     assert not {vocabulary.mask_token_id, vocabulary.eos_token_id} & set(ids)
-    usage = client.post(CHAT, json=ask.body()).json()["usage"]
+    usage = client.post(CHAT, json=request.body()).json()["usage"]
     assert usage["prompt_tokens"] > len(ids)
     assert usage["completion_tokens"] == 16

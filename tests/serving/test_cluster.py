@@ -20,8 +20,11 @@ import yaml
 
 from lopa_ray.config.yaml_files import serve_config
 from lopa_ray.engine.local import LocalEngine
-from support.client import Ask
-from support.server_process import START_S, STOP_S, free_port, session_of, wait_until
+from support.client_request import ClientRequest
+from support.ports import free_port
+from support.processes import processes_in_session
+from support.server_process import START_TIMEOUT_S, STOP_TIMEOUT_S
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -46,7 +49,7 @@ class Cluster:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=START_S,
+            timeout=START_TIMEOUT_S,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -67,13 +70,13 @@ def cluster() -> Iterator[Cluster]:
     )
     made = Cluster(f"127.0.0.1:{ports['port']}", f"http://127.0.0.1:{ports['dashboard-port']}")
     try:
-        wait_until(lambda: answers(f"{made.dashboard}/api/version"), START_S, "the cluster")
+        wait_until(lambda: answers(f"{made.dashboard}/api/version"), START_TIMEOUT_S, "the cluster")
         yield made
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(STOP_S)
-        psutil.wait_procs(session_of(process.pid), timeout=20)
-        for left in session_of(process.pid):
+        process.wait(STOP_TIMEOUT_S)
+        psutil.wait_procs(processes_in_session(process.pid), timeout=20)
+        for left in processes_in_session(process.pid):
             left.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -86,9 +89,9 @@ def answers(url: str) -> bool:
 
 
 def check_answer(url: str, engine: LocalEngine) -> None:
-    ask = Ask(settings={"max_new_tokens": 32})
+    request = ClientRequest(settings={"max_new_tokens": 32})
     with httpx.Client(base_url=url, timeout=60) as client:
-        assert ask.of_server(client) == ask.of_engine(engine)
+        assert request.send(client) == request.decode_locally(engine)
 
 
 def applications(cluster: Cluster) -> Any:
@@ -104,7 +107,7 @@ def test_lopa_serve_on_a_cluster(cluster: Cluster, engines: dict[str, LocalEngin
 
 
 def serve_once(cluster: Cluster, engine: LocalEngine, out: Path) -> str:
-    """Start it, ask it, stop it; where it was."""
+    """Start it, send it a request, stop it; returns its URL."""
     port = free_port()
     with out.open("w") as file:
         server = subprocess.Popen(
@@ -120,10 +123,10 @@ def serve_once(cluster: Cluster, engine: LocalEngine, out: Path) -> str:
         return f"Serving demo on {url}" in out.read_text()
 
     try:
-        wait_until(ready, START_S, "the server")
+        wait_until(ready, START_TIMEOUT_S, "the server")
         check_answer(url, engine)
         server.send_signal(signal.SIGTERM)
-        assert server.wait(STOP_S) == 0, out.read_text()
+        assert server.wait(STOP_TIMEOUT_S) == 0, out.read_text()
     finally:
         server.kill()
     return url
@@ -138,7 +141,7 @@ def test_serve_deploy(cluster: Cluster, engines: dict[str, LocalEngine], tmp_pat
     url = f"http://127.0.0.1:{values['http_options']['port']}"
     cluster.run("serve", "deploy", str(tmp_path / "serve.yaml"), "--address", cluster.dashboard)
     try:
-        wait_until(lambda: answers(f"{url}/health"), START_S, "the deployment")
+        wait_until(lambda: answers(f"{url}/health"), START_TIMEOUT_S, "the deployment")
         check_answer(url, engines["demo"])
     finally:
         cluster.run("serve", "shutdown", "--yes", "--address", cluster.dashboard)
@@ -147,10 +150,10 @@ def test_serve_deploy(cluster: Cluster, engines: dict[str, LocalEngine], tmp_pat
 def test_serve_run(cluster: Cluster, engines: dict[str, LocalEngine]) -> None:
     """On a Serve that is there already, since `serve run` takes no port."""
     port = free_port()
-    where = ["--address", cluster.address]
-    cluster.run("serve", "start", *where, "--http-port", str(port), "--proxy-location", "HeadOnly")
-    cluster.run("serve", "run", "cluster.app:build", *where, "--non-blocking")
+    address = ["--address", cluster.address]
+    cluster.run("serve", "start", *address, "--http-port", str(port), "--proxy-location", "HeadOnly")
+    cluster.run("serve", "run", "cluster.app:build", *address, "--non-blocking")
     url = f"http://127.0.0.1:{port}"
-    wait_until(lambda: answers(f"{url}/health"), START_S, "the application")
+    wait_until(lambda: answers(f"{url}/health"), START_TIMEOUT_S, "the application")
     check_answer(url, engines["demo"])
     cluster.run("serve", "shutdown", "--yes", "--address", cluster.dashboard)

@@ -14,8 +14,8 @@ import pytest
 import schemathesis
 
 from lopa_ray.engine.local import LocalEngine
-from support.client import SLOW, Ask, random_asks
-from support.server_process import Served
+from support.client_request import SLOW, ClientRequest, random_requests
+from support.server_process import ServerProcess
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -32,17 +32,17 @@ BY_DESIGN = (503, 504)
 """A model that is not there, a deadline that came: random requests may ask for both."""
 
 
-def test_contract(server: Served) -> None:
+def test_contract(server: ServerProcess) -> None:
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]
-    seen = {operation.label: statuses(operation, server) for operation in operations}
-    print(seen)
-    assert len(seen) > 5
-    for label, counts in seen.items():
+    status_counts = {operation.label: statuses(operation, server) for operation in operations}
+    print(status_counts)
+    assert len(status_counts) > 5
+    for label, counts in status_counts.items():
         assert "completions" not in label or {200, 400} <= counts.keys(), label
 
 
-def statuses(operation: schemathesis.schemas.APIOperation, server: Served) -> dict[int, int]:
+def statuses(operation: schemathesis.schemas.APIOperation, server: ServerProcess) -> dict[int, int]:
     """Send a hundred requests; returns how often each status came."""
     counts: dict[int, int] = {}
 
@@ -51,7 +51,7 @@ def statuses(operation: schemathesis.schemas.APIOperation, server: Served) -> di
     def check(case: schemathesis.Case) -> None:
         if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
             case.body["model"] = "demo"
-        response = case.call(headers={"Authorization": f"Bearer {server.key}"}, timeout=300)
+        response = case.call(headers={"Authorization": f"Bearer {server.api_key}"}, timeout=300)
         counts[response.status_code] = counts.get(response.status_code, 0) + 1
         assert response.status_code < 500 or response.status_code in BY_DESIGN, response.text
         case.validate_response(response, checks=CHECKS)
@@ -60,44 +60,46 @@ def statuses(operation: schemathesis.schemas.APIOperation, server: Served) -> di
     return counts
 
 
-def test_soak(server: Served, client: httpx.Client, engines: dict[str, LocalEngine]) -> None:
-    """Mixed requests, eight at a time: whole, streamed, left, cancelled, cut off by a deadline, wrong."""
-    asks = random_asks(seed=7, count=40)
-    expected = [ask.of_engine(engines["demo"]).text for ask in asks]
+def test_soak(server: ServerProcess, client: httpx.Client, engines: dict[str, LocalEngine]) -> None:
+    """Mixed requests, eight at a time: whole, streamed, disconnected, cancelled, cut off by a deadline, wrong."""
+    requests = random_requests(seed=7, count=40)
+    expected = [request.decode_locally(engines["demo"]).text for request in requests]
     outcomes: dict[str, int] = {}
     lock = threading.Lock()
 
-    def one(number: int) -> None:
+    def send_one(number: int) -> None:
         rng = random.Random(number)
-        kind = rng.choice(["whole", "whole", "stream", "stream", "leave", "cancel", "deadline", "wrong"])
-        at = rng.randrange(len(asks))
-        if kind == "whole":
-            assert asks[at].of_server(client).text == expected[at]
-        elif kind == "stream":
-            assert streamed(client, asks[at]) == expected[at]
-        elif kind == "leave":
-            body = Ask(settings=SLOW).body(stream=True)
+        client_action = rng.choice(
+            ["whole", "whole", "stream", "stream", "disconnect", "cancel", "deadline", "wrong"]
+        )
+        at = rng.randrange(len(requests))
+        if client_action == "whole":
+            assert requests[at].send(client).text == expected[at]
+        elif client_action == "stream":
+            assert streamed(client, requests[at]) == expected[at]
+        elif client_action == "disconnect":
+            body = ClientRequest(settings=SLOW).body(stream=True)
             with client.stream("POST", CHAT, json=body) as response:
                 assert response.status_code == 200
                 next(response.iter_lines())
-        elif kind == "cancel":
-            body = Ask(settings=SLOW).body(stream=True)
+        elif client_action == "cancel":
+            body = ClientRequest(settings=SLOW).body(stream=True)
             with client.stream("POST", CHAT, json=body) as response:
                 cancelled = client.delete(f"/v1/requests/{response.headers['x-request-id']}")
                 assert cancelled.status_code == 200
                 assert "request_cancelled" in response.read().decode()
-        elif kind == "deadline":
-            body = Ask(settings=SLOW).body(lopa={"deadline": 0.2, "partial": True})
+        elif client_action == "deadline":
+            body = ClientRequest(settings=SLOW).body(lopa={"deadline": 0.2, "partial": True})
             assert client.post(CHAT, json=body).status_code == 504
         else:
-            assert client.post(CHAT, json=asks[at].body(max_tokens=10_000)).status_code == 400
+            assert client.post(CHAT, json=requests[at].body(max_tokens=10_000)).status_code == 400
         with lock:
-            outcomes[kind] = outcomes.get(kind, 0) + 1
+            outcomes[client_action] = outcomes.get(client_action, 0) + 1
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(one, range(200)))
+        list(pool.map(send_one, range(200)))
         before = memory(server)
-        list(pool.map(one, range(200, 800)))
+        list(pool.map(send_one, range(200, 800)))
         after = memory(server)
     print(outcomes)
     assert sum(outcomes.values()) == 800 and len(outcomes) == 6
@@ -109,10 +111,10 @@ def test_soak(server: Served, client: httpx.Client, engines: dict[str, LocalEngi
         name: (was, after[p][1]) for p, (name, was) in before.items() if after[p][1] > 1.05 * was + 2**22
     }
     assert not grown
-    assert asks[0].of_server(client) == asks[0].of_engine(engines["demo"])
+    assert requests[0].send(client) == requests[0].decode_locally(engines["demo"])
 
 
-def memory(server: Served) -> dict[int, tuple[str, int]]:
+def memory(server: ServerProcess) -> dict[int, tuple[str, int]]:
     """Name and resident bytes of the server's processes."""
     return {process.pid: (name_of(process), process.memory_info().rss) for process in server.processes()}
 
@@ -122,9 +124,9 @@ def name_of(process: psutil.Process) -> str:
     return " ".join(word.rpartition("/")[2] for word in words[:3])[:40].partition(".")[0]
 
 
-def streamed(client: httpx.Client, ask: Ask) -> str:
+def streamed(client: httpx.Client, request: ClientRequest) -> str:
     text = ""
-    with client.stream("POST", CHAT, json=ask.body(stream=True)) as response:
+    with client.stream("POST", CHAT, json=request.body(stream=True)) as response:
         response.raise_for_status()
         for line in response.iter_lines():
             if line and line != "data: [DONE]":

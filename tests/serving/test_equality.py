@@ -6,16 +6,16 @@ import httpx
 import pytest
 
 from lopa_ray.engine.local import LocalEngine
-from support.client import QUESTIONS, Ask, ask_all, random_asks
+from support.client_request import PROMPTS, ClientRequest, random_requests, send_all
 
 
 @pytest.mark.parametrize("model", ["demo", "demo-d2f"])
 def test_a_server_says_what_the_local_engine_says(
     client: httpx.Client, engines: dict[str, LocalEngine], model: str
 ) -> None:
-    for question in QUESTIONS[:3]:
-        ask = Ask(question, model=model)
-        assert ask.of_server(client) == ask.of_engine(engines[model])
+    for prompt in PROMPTS[:3]:
+        request = ClientRequest(prompt, model=model)
+        assert request.send(client) == request.decode_locally(engines[model])
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,13 @@ def test_a_server_says_what_the_local_engine_says(
 def test_answers_do_not_depend_on_the_load(
     client: httpx.Client, engines: dict[str, LocalEngine], count: int
 ) -> None:
-    asks = random_asks(seed=count, count=count)
-    alone = [ask.of_engine(engines["demo"]) for ask in asks]
+    requests = random_requests(seed=count, count=count)
+    expected = [request.decode_locally(engines["demo"]) for request in requests]
     for concurrency in (1, 16):
-        answers = ask_all(client, asks, concurrency)
-        differing = [ask for ask, got, wanted in zip(asks, answers, alone, strict=True) if got != wanted]
+        responses = send_all(client, requests, concurrency)
+        differing = [
+            request
+            for request, response, wanted in zip(requests, responses, expected, strict=True)
+            if response != wanted
+        ]
         assert not differing, f"at concurrency {concurrency}"

@@ -6,14 +6,14 @@ import subprocess
 import sys
 
 from support.paths import ROOT
-from support.server_process import Served
+from support.server_process import ServerProcess
 
 EXAMPLE = ROOT / "examples" / "ask_a_server.py"
 
 
-def test_the_client_of_the_examples(server: Served) -> None:
+def test_the_client_of_the_examples(server: ServerProcess) -> None:
     done = subprocess.run(
-        [sys.executable, EXAMPLE, "--url", f"{server.url}/v1", "--key", server.key],
+        [sys.executable, EXAMPLE, "--url", f"{server.url}/v1", "--key", server.api_key],
         capture_output=True,
         text=True,
         timeout=120,

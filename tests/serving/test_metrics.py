@@ -7,15 +7,16 @@ from importlib.resources import files
 
 import httpx
 
-from support.client import SLOW, Ask
-from support.server_process import Served, wait_until
+from support.client_request import SLOW, ClientRequest
+from support.server_process import ServerProcess
+from support.waiting import wait_until
 
 CHAT = "/v1/chat/completions"
 
 
-def exported(server: Served) -> str:
+def exported(server: ServerProcess) -> str:
     """The page that the server says Prometheus is to read."""
-    (url,) = re.findall(r"^Metrics for Prometheus on (http://\S+)$", server.printed, re.MULTILINE)
+    (url,) = re.findall(r"^Metrics for Prometheus on (http://\S+)$", server.output, re.MULTILINE)
     return httpx.get(url, timeout=30).raise_for_status().text
 
 
@@ -26,21 +27,21 @@ def total(text: str, name: str, **tags: str) -> float:
     return sum(float(value) for labels, value in samples if all(tag in labels.split(",") for tag in wanted))
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are(server: Served, client: httpx.Client) -> None:
-    client.post(CHAT, json=Ask().body()).raise_for_status()
+def test_the_dashboard_asks_for_metrics_that_there_are(server: ServerProcess, client: httpx.Client) -> None:
+    client.post(CHAT, json=ClientRequest().body()).raise_for_status()
     dashboard = files("configs").joinpath("monitoring", "grafana.json").read_text(encoding="utf-8")
     expressions = re.findall(r'"expr": "((?:[^"\\]|\\.)*)"', dashboard)
-    asked = {name for text in expressions for name in re.findall(r"\b\w*lopa_\w+", text)}
-    assert len(expressions) > 10 and len(asked) > 8
+    queried = {name for text in expressions for name in re.findall(r"\b\w*lopa_\w+", text)}
+    assert len(expressions) > 10 and len(queried) > 8
 
     def missing() -> set[str]:
         there = set(re.findall(r"^(\w+)[{ ]", exported(server), re.MULTILINE))
-        return asked - there
+        return queried - there
 
     wait_until(lambda: not missing(), 20, f"the metrics {sorted(missing())}")
 
 
-def test_metrics_count_what_happens(server: Served, client: httpx.Client) -> None:
+def test_metrics_count_what_happens(server: ServerProcess, client: httpx.Client) -> None:
     def count(name: str, **tags: str) -> float:
         return total(exported(server), name, model="demo-d2f", **tags)
 
@@ -50,12 +51,12 @@ def test_metrics_count_what_happens(server: Served, client: httpx.Client) -> Non
         ("ray_lopa_requests_total", {"outcome": "refused"}),
     ]
     before = [count(name, **tags) for name, tags in names]
-    ask = Ask(settings={"max_new_tokens": 24, "ignore_eos": True}, model="demo-d2f")
+    request = ClientRequest(settings={"max_new_tokens": 24, "ignore_eos": True}, model="demo-d2f")
     tokens, steps = count("ray_lopa_tokens_total"), count("ray_lopa_steps_total")
-    replies = [client.post(CHAT, json=ask.body()).raise_for_status().json() for _ in range(2)]
-    slow = Ask(settings=SLOW, model="demo-d2f")
+    replies = [client.post(CHAT, json=request.body()).raise_for_status().json() for _ in range(2)]
+    slow = ClientRequest(settings=SLOW, model="demo-d2f")
     assert client.post(CHAT, json=slow.body(lopa={"deadline": 0.3})).status_code == 504
-    long = Ask(settings={"max_new_tokens": 100_000}, model="demo-d2f")
+    long = ClientRequest(settings={"max_new_tokens": 100_000}, model="demo-d2f")
     assert client.post(CHAT, json=long.body()).status_code == 400
 
     def seen() -> bool:

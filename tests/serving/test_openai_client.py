@@ -10,14 +10,14 @@ import openai
 import pytest
 
 from lopa_ray.engine.local import LocalEngine
-from support.client import PROMPT, Ask
-from support.server_process import Served
+from support.client_request import PROMPT, ClientRequest
+from support.server_process import ServerProcess
 
 MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
 
 
 @pytest.fixture(scope="module")
-def ai(server: Served) -> Iterator[openai.OpenAI]:
+def ai(server: ServerProcess) -> Iterator[openai.OpenAI]:
     with server.openai(max_retries=0) as made:
         yield made
 
@@ -36,7 +36,7 @@ def test_unknown_model(ai: openai.OpenAI) -> None:
 def test_chat_and_its_stream(ai: openai.OpenAI, engines: dict[str, LocalEngine]) -> None:
     # Small blocks and hardly more than a token per step, so that the text comes in pieces.
     slow: dict[str, Any] = {"block_size": 8, "confidence_threshold": 1.0}
-    alone = Ask(settings=slow).of_engine(engines["demo"])
+    alone = ClientRequest(settings=slow).decode_locally(engines["demo"])
     whole = ai.chat.completions.create(model="demo", messages=MESSAGES, extra_body={"lopa": slow})
     choice, usage = whole.choices[0], whole.usage
     assert (choice.message.content, choice.finish_reason) == (alone.text, alone.finish_reason)
@@ -98,7 +98,7 @@ def test_logprobs(ai: openai.OpenAI) -> None:
 
 
 def test_stop_strings_end_the_text(ai: openai.OpenAI, engines: dict[str, LocalEngine]) -> None:
-    alone = Ask().of_engine(engines["demo"])
+    alone = ClientRequest().decode_locally(engines["demo"])
     text, tokens = alone.text, [token for token, _, _ in alone.tokens]
     # It begins within a token and ends within another.
     at = next(at for at in range(3, len(tokens)) if min(map(len, tokens[at : at + 2])) > 1)
@@ -142,31 +142,31 @@ def test_a_seed_makes_draws_reproducible(ai: openai.OpenAI) -> None:
 
 
 def test_settings_of_the_decoder(ai: openai.OpenAI) -> None:
-    def cost(**lopa: Any) -> dict[str, Any]:
+    def stats(**lopa: Any) -> dict[str, Any]:
         reply = ai.chat.completions.create(model="demo", messages=MESSAGES, extra_body={"lopa": lopa})
         assert reply.model_extra is not None
         found: dict[str, Any] = reply.model_extra["lopa"]
         return found
 
-    plain, raced = cost(num_branches=1), cost(num_branches=6)
+    plain, lookahead = stats(num_branches=1), stats(num_branches=6)
     assert plain["forwards"] == plain["steps"]
-    assert raced["forwards"] > raced["steps"]
-    assert raced["tpf"] > 1
+    assert lookahead["forwards"] > lookahead["steps"]
+    assert lookahead["tpf"] > 1
     with pytest.raises(openai.BadRequestError, match="num_branches"):
-        cost(num_branches=0)
+        stats(num_branches=0)
 
 
-def test_both_models_at_once(server: Served, engines: dict[str, LocalEngine]) -> None:
-    async def ask(ai: openai.AsyncOpenAI, model: str, *, stream: bool) -> str:
+def test_both_models_at_once(server: ServerProcess, engines: dict[str, LocalEngine]) -> None:
+    async def chat(ai: openai.AsyncOpenAI, model: str, *, stream: bool) -> str:
         reply: Any = await ai.chat.completions.create(model=model, messages=MESSAGES, stream=stream)
         if not stream:
             return str(reply.choices[0].message.content)
         return "".join([chunk.choices[0].delta.content or "" async for chunk in reply])
 
-    async def ask_both() -> list[str]:
-        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.key) as ai:
-            asked = [ask(ai, model, stream=stream) for model in engines for stream in (False, True)]
-            return await asyncio.gather(*asked)
+    async def chat_with_both() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=server.api_key) as ai:
+            replies = [chat(ai, model, stream=stream) for model in engines for stream in (False, True)]
+            return await asyncio.gather(*replies)
 
-    texts = [Ask().of_engine(engine).text for engine in engines.values()]
-    assert asyncio.run(ask_both()) == [texts[0]] * 2 + [texts[1]] * 2
+    texts = [ClientRequest().decode_locally(engine).text for engine in engines.values()]
+    assert asyncio.run(chat_with_both()) == [texts[0]] * 2 + [texts[1]] * 2

@@ -9,8 +9,8 @@ import pytest
 from pydantic import BaseModel
 
 from lopa_ray.engine.local import LocalEngine
-from support.client import PROMPT
-from support.server_process import Served
+from support.client_request import PROMPT
+from support.server_process import ServerProcess
 
 REGEX = r"[A-Z][a-z]+ has \d\*\d=\d\d pens\.\n#### \d\d?"
 
@@ -28,7 +28,7 @@ class Basket(BaseModel):
     lines: list[Line]
 
 
-def test_openais_client_parses_the_answer(server: Served) -> None:
+def test_openais_client_parses_the_answer(server: ServerProcess) -> None:
     with server.openai(max_retries=0) as ai:
         reply = ai.chat.completions.parse(
             model="demo",
@@ -41,7 +41,7 @@ def test_openais_client_parses_the_answer(server: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "settings"),
+    ("fields", "settings"),
     [
         ({"guided_regex": REGEX}, {"guided_regex": REGEX}),
         ({"guided_choice": ["12", "twelve"]}, {"guided_choice": ["12", "twelve"]}),
@@ -50,11 +50,11 @@ def test_openais_client_parses_the_answer(server: Served) -> None:
 )
 @pytest.mark.parametrize("model", ["demo", "demo-d2f"])
 def test_a_server_says_what_the_local_engine_says(
-    client: httpx.Client, engines: dict[str, LocalEngine], model: str, asked: Any, settings: Any
+    client: httpx.Client, engines: dict[str, LocalEngine], model: str, fields: Any, settings: Any
 ) -> None:
     engine = engines[model]
     messages = [{"role": "user", "content": PROMPT}]
-    body = {"model": model, "messages": messages, "max_tokens": 48, **asked}
+    body = {"model": model, "messages": messages, "max_tokens": 48, **fields}
     response = client.post("/v1/chat/completions", json=body)
     assert response.status_code == 200, response.text
     alone = engine.generate(PROMPT, engine.config.decode.replace(max_new_tokens=48, **settings))
@@ -62,7 +62,7 @@ def test_a_server_says_what_the_local_engine_says(
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("fields", "message"),
     [
         ({"guided_json": {"type": "number", "multipleOf": 2}}, "keyword multipleOf is not supported"),
         ({"guided_regex": "a(?=b)"}, "look-around"),
@@ -71,8 +71,8 @@ def test_a_server_says_what_the_local_engine_says(
         ({"guided_regex": "[ab]*a[ab]{30}"}, "too large"),
     ],
 )
-def test_what_cannot_be_kept_is_a_400(client: httpx.Client, asked: Any, said: str) -> None:
-    body = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **asked}
+def test_what_cannot_be_kept_is_a_400(client: httpx.Client, fields: Any, message: str) -> None:
+    body = {"model": "demo", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **fields}
     response = client.post("/v1/chat/completions", json=body)
     assert response.status_code == 400, response.text
-    assert said in response.json()["error"]["message"]
+    assert message in response.json()["error"]["message"]

@@ -1,4 +1,4 @@
-"""Tiny published checkpoints: loaded, changed in place, and refused."""
+"""Tiny published checkpoints: loaded, edited in place, and refused."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lopa_ray.model.checkpoint import load_model
 from lopa_ray.model.transformer import Transformer
 from support.paths import GOLDEN
 
-ROWS = [json.loads(line) for line in (GOLDEN / "forward_cases.jsonl").read_text().splitlines()]
-PLAIN = [row for row in ROWS if row["steps"][0].get("attn") == "none"]
+FORWARD_CASES = [json.loads(line) for line in (GOLDEN / "forward_cases.jsonl").read_text().splitlines()]
+UNMASKED_CASES = [case for case in FORWARD_CASES if case["steps"][0].get("attn") == "none"]
 Q = "model.layers.0.self_attn.q_proj.weight"
 
 torch.set_num_threads(1)
@@ -42,8 +42,8 @@ def load(path: Path, **options: Any) -> Transformer:
 
 def edit_json(file: Path, **changes: Any) -> None:
     content = json.loads(file.read_text()) | changes
-    kept = {key: value for key, value in content.items() if value is not ...}
-    file.write_text(json.dumps(kept))
+    remaining = {key: value for key, value in content.items() if value is not ...}
+    file.write_text(json.dumps(remaining))
 
 
 def edit_tensors(folder: Path, **changes: Any) -> None:

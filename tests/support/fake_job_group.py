@@ -1,4 +1,4 @@
-"""Stand-ins for the groups of a job; they decode nothing, and die on demand."""
+"""Stand-ins for the groups of a job; they decode nothing, and exit on demand."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from cluster.batch import Failed, Request
 from cluster.jobs.group import Decoded
 from lopa_ray.errors import CapacityError
 
-FATAL = "dies every time"
+EXIT_PROMPT = "exit every time"
 
-FATAL_ONCE = "dies once: "
-"""Followed by the name of a file which says that it has."""
+EXIT_ONCE_PREFIX = "exit once: "
+"""Followed by the name of a file which is made when it has exited."""
 
 
-class FragileGroup:
-    """Answers each prompt with itself, unless the prompt kills it."""
+class FakeJobGroup:
+    """Answers each prompt with itself, unless the prompt makes its process exit."""
 
-    seats = 99
-    """Groups for which there is room."""
+    capacity = 99
+    """Groups that can start at the same time."""
 
     def __init__(self, config: dict[str, Any], raw: bool) -> None:
-        self._room = Path(config["model"]["path"])
+        self._folder = Path(config["model"]["path"])
 
     def start(self) -> None:
-        """Take a seat. They are counted in the folder of the model."""
-        for seat in range(self.seats):
+        """Create a file in the folder of the model, one per group."""
+        for index in range(self.capacity):
             with contextlib.suppress(FileExistsError):
-                (self._room / f"seat {seat}").touch(exist_ok=False)
+                (self._folder / f"group {index}").touch(exist_ok=False)
                 return
         raise CapacityError("no room")
 
@@ -40,24 +40,24 @@ class FragileGroup:
         rows = []
         for line in lines:
             assert isinstance(line, Request) and isinstance(line.prompt, str)
-            if line.prompt == FATAL:
+            if line.prompt == EXIT_PROMPT:
                 os._exit(1)
-            if line.prompt.startswith(FATAL_ONCE):
-                mark = Path(line.prompt.removeprefix(FATAL_ONCE))
-                if not mark.exists():
-                    mark.touch()
+            if line.prompt.startswith(EXIT_ONCE_PREFIX):
+                marker = Path(line.prompt.removeprefix(EXIT_ONCE_PREFIX))
+                if not marker.exists():
+                    marker.touch()
                     os._exit(1)
             rows.append(json.dumps({"line": line.line, "text": line.prompt}))
         return Decoded(tuple(rows), (), len(lines), len(lines))
 
 
-class OneSeat(FragileGroup):
-    """Only one of them can start."""
+class CapacityOne(FakeJobGroup):
+    """Only one can start."""
 
-    seats = 1
+    capacity = 1
 
 
-class NoSeat(FragileGroup):
-    """None of them can start."""
+class CapacityZero(FakeJobGroup):
+    """None can start."""
 
-    seats = 0
+    capacity = 0

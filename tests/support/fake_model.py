@@ -1,4 +1,4 @@
-"""A model that is none: random but repeatable reports for any plan, without torch."""
+"""A stand-in for a model: random but repeatable reports for any plan, without torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FakeModel:
     eos_probability: float = 0.0
     levels: int = 1000
     """Probabilities are rounded to this many levels: few of them make ties."""
-    sureness: float = 1.0
+    probability_exponent: float = 1.0
     """Exponent of a uniform draw: below 1 probabilities are high, above 1 low."""
     vocabulary: Vocabulary = VOCABULARY
 
@@ -33,22 +33,22 @@ class FakeModel:
         positions = np.array(
             [p for p, token in enumerate(ids, plan.start) if token == mask and p in plan.scored], np.int32
         )
-        draw = np.random.default_rng([self.seed, plan.step, branch])
+        rng = np.random.default_rng([self.seed, plan.step, branch])
         n = len(positions)
-        tokens = draw.integers(0, min(mask, eos), n, dtype=np.int32)
-        tokens[(draw.random(n) < self.eos_probability) & (positions >= plan.sampling.no_eos_before)] = eos
-        for at, position in enumerate(positions.tolist() if plan.token_bitmasks else ()):
+        tokens = rng.integers(0, min(mask, eos), n, dtype=np.int32)
+        tokens[(rng.random(n) < self.eos_probability) & (positions >= plan.sampling.no_eos_before)] = eos
+        for index, position in enumerate(positions.tolist() if plan.token_bitmasks else ()):
             bitmask = plan.token_bitmask(plan.branches[branch], position)
             assert bitmask is not None
             allowed = np.flatnonzero(unpack_bitmask(bitmask, self.vocabulary.size))
-            if tokens[at] not in allowed:
-                tokens[at] = draw.choice(allowed)
-        probabilities = _rounded(draw.random(n) ** self.sureness, self.levels)
+            if tokens[index] not in allowed:
+                tokens[index] = rng.choice(allowed)
+        probabilities = _rounded(rng.random(n) ** self.probability_exponent, self.levels)
         scores = probabilities
         if plan.sampling.ranking == "margin":
-            scores = _rounded(probabilities * draw.random(n), self.levels)
+            scores = _rounded(probabilities * rng.random(n), self.levels)
         elif plan.sampling.ranking == "neg_entropy":
-            scores = _rounded(-3 * draw.random(n), self.levels)
+            scores = _rounded(-3 * rng.random(n), self.levels)
         top = plan.sampling.top_logprobs
         return BranchReport(
             epoch=plan.epoch,
@@ -70,7 +70,9 @@ class FakeModel:
     def step(self, plan: StepPlan) -> StepReport:
         """A worker's part of a step, as `BranchRunner.step` answers it."""
         reports = tuple(
-            (work.request_id, self.report(work.plan, b)) for work in plan.requests for b in work.branches
+            (scheduled.request_id, self.report(scheduled.plan, branch))
+            for scheduled in plan.requests
+            for branch in scheduled.branches
         )
         return StepReport(plan.epoch, plan.step, reports)
 

@@ -1,4 +1,4 @@
-"""Signals that workers send to themselves at a given point of their work: real deaths, exactly timed."""
+"""Faults that workers trigger at a given point of their work: they send a signal to themselves, exactly timed."""
 
 from __future__ import annotations
 
@@ -27,73 +27,73 @@ K/V; waits for K/V; in the middle of the forward; when it has all reports of a s
 
 @dataclass(frozen=True)
 class FaultInjection:
-    """Signals that wait in a folder. Whoever comes first to a point takes the one that waits there."""
+    """Faults that are pending in a folder, a file each. The first worker at a fault's point triggers it."""
 
     folder: Path
 
-    def lay(self, point: str, number: int = 1, kind: signal.Signals = signal.SIGKILL) -> None:
-        """Have as many workers meet that end."""
+    def inject(self, point: str, workers: int = 1, sig: signal.Signals = signal.SIGKILL) -> None:
+        """Have the next workers at that point send the signal to themselves, as many as `workers`."""
         assert point in POINTS
-        for _ in range(number):
-            (self.folder / f"{point}.{kind.value}.{uuid.uuid4().hex}").touch()
+        for _ in range(workers):
+            (self.folder / f"{point}.{sig.value}.{uuid.uuid4().hex}").touch()
 
-    def meet(self, point: str) -> None:
+    def trigger(self, point: str) -> None:
         """Called by a worker that is at that point."""
-        for fate in self.folder.glob(f"{point}.*"):
-            met = self.folder / f"met.{os.getpid()}"
-            with contextlib.suppress(FileNotFoundError):  # somebody else was faster
-                fate.rename(met)
-                met.write_text(str(time.time()))
-                os.kill(os.getpid(), signal.Signals(int(fate.name.split(".")[1])))
+        for fault in self.folder.glob(f"{point}.*"):
+            triggered = self.folder / f"triggered.{os.getpid()}"
+            with contextlib.suppress(FileNotFoundError):  # another worker was faster
+                fault.rename(triggered)
+                triggered.write_text(str(time.time()))
+                os.kill(os.getpid(), signal.Signals(int(fault.name.split(".")[1])))
 
     @property
-    def waiting(self) -> bool:
-        """A signal is not taken yet."""
-        return any(not path.name.startswith("met") for path in self.folder.iterdir())
+    def pending(self) -> bool:
+        """A fault is not triggered yet."""
+        return any(not path.name.startswith("triggered") for path in self.folder.iterdir())
 
-    def taken(self) -> dict[int, float]:
-        """Process → time (as `time.time`) of all who have met theirs so far."""
-        met = [path for path in self.folder.glob("met.*") if path.read_text()]
-        return {int(path.name.split(".")[1]): float(path.read_text()) for path in met}
+    def triggered(self) -> dict[int, float]:
+        """Process → time (as `time.time`) of each fault that was triggered so far."""
+        paths = [path for path in self.folder.glob("triggered.*") if path.read_text()]
+        return {int(path.name.split(".")[1]): float(path.read_text()) for path in paths}
 
-    def __call__(self, config: Config, weights: Weights | None, parallel: TensorParallelGroup) -> Any:
-        """A runner that comes by; as a worker's runner factory."""
-        self.meet("load")
-        return DoomedRunner(default_runner(config, weights, parallel), self)
+    def __call__(self, config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
+        """A worker's runner factory."""
+        self.trigger("load")
+        return FaultInjectingRunner(default_runner(config, weights, tp_group), self)
 
 
-class DoomedRunner:
-    """Works as a runner does, and comes by all points."""
+class FaultInjectingRunner:
+    """Works as a `BranchRunner` does, and triggers the faults of all points."""
 
-    def __init__(self, runner: BranchRunner, fates: FaultInjection) -> None:
+    def __init__(self, runner: BranchRunner, faults: FaultInjection) -> None:
         self._runner = runner
-        self._fates = fates
+        self._faults = faults
         middle = runner.model.layers[len(runner.model.layers) // 2]
-        middle.register_forward_pre_hook(lambda *_: fates.meet("forward"))
+        middle.register_forward_pre_hook(lambda *_: faults.trigger("forward"))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
     def adopt(self, *arguments: Any) -> None:
         self._runner.adopt(*arguments)
-        self._fates.meet("adopt")
+        self._faults.trigger("adopt")
 
     def export(self, *arguments: Any) -> Any:
-        self._fates.meet("export")
+        self._faults.trigger("export")
         return self._runner.export(*arguments)
 
     def settle(self, *arguments: Any) -> Any:
-        self._fates.meet("join")
+        self._faults.trigger("join")
         return self._runner.settle(*arguments)
 
     def step(self, plan: StepPlan, exchange: Exchange | None = None) -> StepReport:
-        def exchange_or_die(source: int, payload: Tensor) -> None:
-            # Whoever has nothing to send holds NaN.
-            self._fates.meet("receiver" if bool(payload.isnan().any()) else "source")
+        def exchange_with_faults(source: int, payload: Tensor) -> None:
+            # A worker that receives holds NaN until then.
+            self._faults.trigger("receiver" if bool(payload.isnan().any()) else "source")
             assert exchange is not None
             exchange(source, payload)
 
-        self._fates.meet("step")
-        report = self._runner.step(plan, exchange_or_die)
-        self._fates.meet("answer")
+        self._faults.trigger("step")
+        report = self._runner.step(plan, exchange_with_faults)
+        self._faults.trigger("answer")
         return report

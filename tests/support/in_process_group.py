@@ -4,50 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model.checkpoint import load_model
-from lopa_ray.model.config import Quantization
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.plan import BranchReport, ScheduledRequest, StepPlan, StepReport
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.scheduler import Scheduler
-from support.paths import MODELS
 
-Bits = tuple[bytes, ...]
-
-
-def tiny(name: str = "dream-tiny-2l", quantization: Quantization = "none") -> Transformer:
-    """One of the small recorded models."""
-    return load_model(MODELS / name, dtype=torch.float32, device="cpu", quantization=quantization)
+ReportBytes = tuple[bytes, ...]
 
 
-def bits(report: BranchReport) -> Bits:
+def report_bytes(report: BranchReport) -> ReportBytes:
     """All numbers of a report, to compare bit for bit."""
-    parts = (report.positions, report.tokens, report.probabilities, report.logprobs, report.scores)
-    return tuple(part.tobytes() for part in (*parts, report.top_tokens, report.top_logprobs))
+    arrays = (report.positions, report.tokens, report.probabilities, report.logprobs, report.scores)
+    return tuple(array.tobytes() for array in (*arrays, report.top_tokens, report.top_logprobs))
 
 
-def decode_alone(model: Transformer, session: DecodeSession) -> list[list[Bits]]:
-    """Run a session on a runner of its own; returns the bits of each step's reports."""
+def reference_reports(model: Transformer, session: DecodeSession) -> list[list[ReportBytes]]:
+    """Decode a session on a runner of its own; returns the bytes of each step's reports."""
     runner = BranchRunner(model, max_num_seqs=1, max_model_len=session.max_len)
     steps = []
     while not session.finished:
         plan = session.plan()
-        work = ScheduledRequest(1, 0, plan, tuple(range(len(plan.branches))))
-        reports = [report for _, report in runner.step(StepPlan(0, plan.step, (work,))).reports]
-        steps.append([bits(report) for report in reports])
+        scheduled = ScheduledRequest(1, 0, plan, tuple(range(len(plan.branches))))
+        reports = [report for _, report in runner.step(StepPlan(0, plan.step, (scheduled,))).reports]
+        steps.append([report_bytes(report) for report in reports])
         session.advance(reports)
     return steps
 
 
-class WorkerGroup:
+class InProcessGroup:
     """Runners that share a scheduler, with K/V handed over in this process."""
 
     def __init__(
@@ -75,25 +66,25 @@ class WorkerGroup:
         """All workers' reports, but for those of the ranks in `skip`: they were lost before the step."""
         payloads: dict[int, Tensor] = {}
         for runner, plan in zip(self.runners, plans, strict=True):
-            for work in plan.requests:
-                if work.source is not None and self.runners[work.source] is runner:
-                    payloads[work.request_id] = runner.payload(work).clone()
-        found = []
+            for scheduled in plan.requests:
+                if scheduled.source is not None and self.runners[scheduled.source] is runner:
+                    payloads[scheduled.request_id] = runner.payload(scheduled).clone()
+        reports = []
         for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True)):
             if rank not in skip:
-                found.append(runner.step(plan, self._exchange(rank, plan, payloads)))
-        return found
+                reports.append(runner.step(plan, self._exchange(rank, plan, payloads)))
+        return reports
 
     def _exchange(
         self, rank: int, plan: StepPlan, payloads: dict[int, Tensor]
     ) -> Callable[[int, Tensor], None]:
-        coming = iter([work for work in plan.requests if work.source is not None])
+        handed_over = iter([scheduled for scheduled in plan.requests if scheduled.source is not None])
 
         def exchange(source: int, payload: Tensor) -> None:
-            work = next(coming)
-            assert work.source == source
+            scheduled = next(handed_over)
+            assert scheduled.source == source
             if rank != source:
-                payload.copy_(payloads[work.request_id])
+                payload.copy_(payloads[scheduled.request_id])
                 self.sources.add(source)
 
         return exchange

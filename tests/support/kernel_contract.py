@@ -9,12 +9,12 @@ from lopa_ray.execution.attention_kernels import KERNELS, TOLERANCE, reference
 
 def check_kernel(name: str, device: str, dtype: torch.dtype) -> None:
     """It computes the formula on views of a cache, with as many or fewer KV heads than query heads."""
-    draw = torch.Generator().manual_seed(0)
-    for rows, seen, heads, kv_heads in ((1, 1, 4, 2), (7, 40, 4, 2), (16, 16, 4, 4), (33, 90, 6, 1)):
-        cache = torch.randn(2, kv_heads, 96, 16, generator=draw).to(device, dtype)
-        q = torch.randn(rows + 3, heads, 16, generator=draw).to(device, dtype)[3:]
-        keys, values = cache[:, :, :seen]
+    generator = torch.Generator().manual_seed(0)
+    for rows, num_keys, heads, kv_heads in ((1, 1, 4, 2), (7, 40, 4, 2), (16, 16, 4, 4), (33, 90, 6, 1)):
+        cache = torch.randn(2, kv_heads, 96, 16, generator=generator).to(device, dtype)
+        q = torch.randn(rows + 3, heads, 16, generator=generator).to(device, dtype)[3:]
+        keys, values = cache[:, :, :num_keys]
         with torch.inference_mode():
-            found = KERNELS[name](q, keys, values)
-        assert found.shape == q.shape and found.dtype == dtype
-        torch.testing.assert_close(found.float(), reference(q, keys, values), atol=TOLERANCE[dtype], rtol=0)
+            output = KERNELS[name](q, keys, values)
+        assert output.shape == q.shape and output.dtype == dtype
+        torch.testing.assert_close(output.float(), reference(q, keys, values), atol=TOLERANCE[dtype], rtol=0)

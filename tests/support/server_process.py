@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,23 +17,28 @@ import openai
 import psutil
 import yaml
 
-START_S = 180.0
+from support.ports import free_port
+from support.processes import command_line, processes_in_session
+from support.waiting import wait_until
+
+START_TIMEOUT_S = 180.0
 """Starting takes about 20 seconds on two free cores."""
 
-STOP_S = 60.0
+STOP_TIMEOUT_S = 60.0
 
-Models = Sequence[Mapping[str, Any]]
+Entries = Sequence[Mapping[str, Any]]
+"""Of a list in a Serve config: models, or deployments."""
 
 
 @dataclass
-class Served:
+class ServerProcess:
     """A running server, and the folder with what it prints."""
 
     process: subprocess.Popen[bytes]
     url: str
     folder: Path
-    key: str = "none"
-    """The API key that its clients send."""
+    api_key: str = "none"
+    """The API key that clients of this server send."""
 
     @property
     def port(self) -> int:
@@ -43,21 +46,25 @@ class Served:
 
     def client(self, **options: Any) -> httpx.Client:
         """A client of this server."""
-        headers = {"Authorization": f"Bearer {self.key}"}
+        headers = {"Authorization": f"Bearer {self.api_key}"}
         return httpx.Client(base_url=self.url, timeout=120, headers=headers, **options)
 
     def openai(self, **options: Any) -> openai.OpenAI:
-        """OpenAI's own."""
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.key, **options)
+        """OpenAI's client of this server."""
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=self.api_key, **options)
 
     @property
-    def printed(self) -> str:
-        """All that it has printed."""
+    def output(self) -> str:
+        """What it has printed to stdout and stderr."""
         return (self.folder / "stdout").read_text() + (self.folder / "stderr").read_text()
 
     def processes(self, title: str = "") -> list[psutil.Process]:
         """Its own process and all of its Ray's whose command line begins with `title`."""
-        return [process for process in session_of(self.process.pid) if command(process).startswith(title)]
+        return [
+            process
+            for process in processes_in_session(self.process.pid)
+            if command_line(process).startswith(title)
+        ]
 
     @property
     def ray_folder(self) -> Path:
@@ -73,45 +80,45 @@ class Served:
 
     def check_stopped(self) -> None:
         """Fails unless it ends with status 0, says nothing but that, and leaves no process behind."""
-        assert self.process.wait(STOP_S) == 0, self.printed
-        *_, last = self.printed.splitlines()
-        assert last.startswith("Finishing what is in flight"), self.printed
-        wait_until(lambda: not session_of(self.process.pid), 20, "its processes to go")
+        assert self.process.wait(STOP_TIMEOUT_S) == 0, self.output
+        *_, last = self.output.splitlines()
+        assert last.startswith("Finishing what is in flight"), self.output
+        wait_until(lambda: not processes_in_session(self.process.pid), 20, "its processes to go")
 
     def kill(self) -> None:
-        """End whatever still runs."""
-        for process in session_of(self.process.pid):
+        """Kill all processes of the server."""
+        for process in processes_in_session(self.process.pid):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        self.process.wait(STOP_S)
+        self.process.wait(STOP_TIMEOUT_S)
 
 
 @contextlib.contextmanager
-def serving(
+def run_server(
     folder: Path,
-    models: Models,
+    models: Entries,
     *,
-    deployments: Models = (),
+    deployments: Entries = (),
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
-) -> Iterator[Served]:
+) -> Iterator[ServerProcess]:
     """A server that is ready. It is for the caller to stop; what is left at the end is killed."""
     config = folder / "serve.yaml"
-    config.write_text(yaml.safe_dump(serve_config(models, deployments)))
-    server = start(folder, "--config", str(config), *options, environment=environment)
+    config.write_text(yaml.safe_dump(make_serve_config(models, deployments)))
+    server = start_server(folder, "--config", str(config), *options, environment=environment)
     try:
-        wait_until(lambda: is_ready(server), START_S, "the server to start")
+        wait_until(lambda: is_ready(server), START_TIMEOUT_S, "the server to start")
         yield server
     finally:
         server.kill()
 
 
-def start(folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> Served:
+def start_server(folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> ServerProcess:
     """Run `lopa serve` on a free port, without waiting for it."""
     port = free_port()
     command = [sys.executable, "-m", "cluster.cli", "serve", "--port", str(port), *options]
-    own = {"RAY_ADDRESS", "LOPA_API_KEYS"}
-    inherited = {name: value for name, value in os.environ.items() if name not in own}
+    excluded = {"RAY_ADDRESS", "LOPA_API_KEYS"}
+    inherited = {name: value for name, value in os.environ.items() if name not in excluded}
     # Metrics are to be seen without waiting for long.
     fast = {"RAY_metrics_report_interval_ms": "1000"}
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
@@ -123,10 +130,10 @@ def start(folder: Path, *options: str, environment: Mapping[str, str] | None = N
             start_new_session=True,
             env={**inherited, **fast, **(environment or {})},
         )
-    return Served(process, f"http://127.0.0.1:{port}", folder)
+    return ServerProcess(process, f"http://127.0.0.1:{port}", folder)
 
 
-def serve_config(models: Models, deployments: Models = ()) -> dict[str, Any]:
+def make_serve_config(models: Entries, deployments: Entries = ()) -> dict[str, Any]:
     """A Serve config."""
     application = {
         "name": "lopa",
@@ -138,38 +145,6 @@ def serve_config(models: Models, deployments: Models = ()) -> dict[str, Any]:
     return {"proxy_location": "HeadOnly", "applications": [application]}
 
 
-def is_ready(server: Served) -> bool:
-    assert server.process.poll() is None, server.printed
+def is_ready(server: ServerProcess) -> bool:
+    assert server.process.poll() is None, server.output
     return "Serving " in (server.folder / "stdout").read_text()
-
-
-def session_of(pid: int) -> list[psutil.Process]:
-    """Processes that live in the session which the process `pid` leads, or led."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-            if os.getsid(process.pid) == pid and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
-def command(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return " ".join(process.cmdline())
-    return ""
-
-
-def wait_until(condition: Callable[[], object], seconds: float, what: str) -> float:
-    """Seconds that it took; fails if it takes longer than `seconds`."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds, f"waited {seconds:g} s in vain for {what}"
-        time.sleep(0.05)
-    return time.monotonic() - began
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -41,9 +41,9 @@ class SlowLink:
             ip("-n", name, "link", "set", name[-15:], "mtu", "9000", "up")
             ip("-n", name, "link", "set", "lo", "up")
         for source, target in (self._devices, reversed(self._devices)):
-            waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
-            threading.Thread(target=self._read, args=(source, waiting), daemon=True).start()
-            threading.Thread(target=self._write, args=(target, waiting), daemon=True).start()
+            in_transit: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+            threading.Thread(target=self._read, args=(source, in_transit), daemon=True).start()
+            threading.Thread(target=self._write, args=(target, in_transit), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -52,19 +52,19 @@ class SlowLink:
         for name in self.namespaces:
             ip("netns", "del", name)
 
-    def _read(self, device: int, waiting: queue.SimpleQueue[tuple[float, bytes]]) -> None:
+    def _read(self, device: int, in_transit: queue.SimpleQueue[tuple[float, bytes]]) -> None:
         with contextlib.suppress(OSError):  # the device went away with its namespace
             while packet := os.read(device, PACKET_BYTES):
-                waiting.put((time.monotonic() + self.delay_s, packet))
+                in_transit.put((time.monotonic() + self.delay_s, packet))
 
-    def _write(self, device: int, waiting: queue.SimpleQueue[tuple[float, bytes]]) -> None:
+    def _write(self, device: int, in_transit: queue.SimpleQueue[tuple[float, bytes]]) -> None:
         while True:
-            due, packet = waiting.get()
+            due, packet = in_transit.get()
             time.sleep(max(0.0, due - time.monotonic()))
             with contextlib.suppress(OSError):  # the far end may be down
                 os.write(device, packet)
 
 
-def ip(*words: str) -> None:
+def ip(*arguments: str) -> None:
     """The `ip` command. Fails if it does."""
-    subprocess.run(["ip", *words], check=True)
+    subprocess.run(["ip", *arguments], check=True)

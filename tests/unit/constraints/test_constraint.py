@@ -224,7 +224,7 @@ MODELS = st.builds(
     seed=st.integers(0, 2**16),
     eos_probability=st.sampled_from([0.0, 0.05, 0.5]),
     levels=st.sampled_from([3, 1000]),
-    sureness=st.sampled_from([0.1, 1.0, 3.0]),
+    probability_exponent=st.sampled_from([0.1, 1.0, 3.0]),
 )
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from support.sessions import (
-    BLOCKWISE,
+from support.fake_session import decode
+from support.settings_strategies import (
+    BLOCKWISE_SETTINGS,
+    FAKE_MODELS,
     MASK,
-    MODELS,
     PROMPTS,
     any_block_diffusion,
     any_fast_dllm,
-    run,
 )
 
 
 @settings(max_examples=80)
-@given(PROMPTS, any_fast_dllm(), MODELS)
+@given(PROMPTS, any_fast_dllm(), FAKE_MODELS)
 def test_a_cache_is_rebuilt_once_per_block(prompt, wanted, model):
-    session, steps = run(prompt, wanted, model)
+    session, steps = decode(prompt, wanted, model)
     total = len(prompt) + wanted.max_new_tokens
     begun: list[int] = []
     for step in steps:
@@ -43,9 +43,9 @@ def test_a_cache_is_rebuilt_once_per_block(prompt, wanted, model):
 
 
 @settings(max_examples=80)
-@given(PROMPTS, any_block_diffusion(), MODELS)
+@given(PROMPTS, any_block_diffusion(), FAKE_MODELS)
 def test_block_diffusion_caches_decided_blocks_alone(prompt, wanted, model):
-    _, steps = run(prompt, wanted, model)
+    _, steps = decode(prompt, wanted, model)
     size, total = wanted.block_size, len(prompt) + wanted.max_new_tokens
     for step in steps:
         plan = step.plan
@@ -71,10 +71,10 @@ def test_block_diffusion_caches_decided_blocks_alone(prompt, wanted, model):
 
 
 @settings(max_examples=60)
-@given(PROMPTS, BLOCKWISE, MODELS)
+@given(PROMPTS, BLOCKWISE_SETTINGS, FAKE_MODELS)
 def test_a_blocks_last_mask_is_not_raced_for(prompt, wanted, model):
     """The branch that fills it has none left and would win, so with lookahead no anchor is left with one."""
-    _, steps = run(prompt, wanted, model)
+    _, steps = decode(prompt, wanted, model)
     if wanted.num_branches == 1 or wanted.anchor == "win":
         return
     for step in steps:

@@ -37,7 +37,7 @@ def test_decoders_without_lookahead_have_one_branch():
 
 def branches_per_step(settings: list[LopaSettings], shared: int) -> dict[int, list[int]]:
     scheduler = Scheduler(8, BranchBudget(shared))
-    model = FakeModel(seed=2, sureness=2.0)
+    model = FakeModel(seed=2, probability_exponent=2.0)
     requests = [scheduler.submit(new_session((1 + i,), each, VOCABULARY)) for i, each in enumerate(settings)]
     seen: dict[int, list[int]] = {request: [] for request in requests}
     while scheduler.busy:

@@ -19,22 +19,14 @@ from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitErr
 from lopa_ray.execution.kv_cache import merge
 from lopa_ray.protocol.plan import BranchReport, Commit
 from support.fake_model import VOCABULARY, FakeModel
-from support.sessions import (
-    ANY,
-    EOS,
-    MASK,
-    MODELS,
-    PROMPTS,
-    may_decide_nothing,
-    new,
-    run,
-)
+from support.fake_session import create_session, decode, may_decide_nothing
+from support.settings_strategies import ANY_SETTINGS, EOS, FAKE_MODELS, MASK, PROMPTS
 
 
 @settings(max_examples=150)
-@given(PROMPTS, ANY, MODELS)
+@given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_decided_tokens_stay_and_each_step_decides(prompt, wanted, model):
-    _, steps = run(prompt, wanted, model)
+    _, steps = decode(prompt, wanted, model)
     for step in steps:
         for old, now in zip(step.before, step.outcome.canvas, strict=False):
             assert old in (MASK, now)
@@ -51,9 +43,9 @@ def test_decided_tokens_stay_and_each_step_decides(prompt, wanted, model):
 
 
 @settings(max_examples=100)
-@given(PROMPTS, ANY, MODELS)
+@given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_every_token_comes_with_the_scores_of_the_pass_that_chose_it(prompt, wanted, model):
-    _, steps = run(prompt, wanted, model)
+    _, steps = decode(prompt, wanted, model)
     decided: set[int] = set()
     for number, step in enumerate(steps):
         for source, decisions in ((number - 1, step.outcome.adopted), (number, step.outcome.filled)):
@@ -70,9 +62,9 @@ def test_every_token_comes_with_the_scores_of_the_pass_that_chose_it(prompt, wan
 
 
 @settings(max_examples=150)
-@given(PROMPTS, ANY, MODELS)
+@given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_the_end_is_what_the_settings_say(prompt, wanted, model):
-    session, steps = run(prompt, wanted, model)
+    session, steps = decode(prompt, wanted, model)
     generated = session.generated
     has_eos = EOS in generated and not wanted.ignore_eos
     first = generated.index(EOS) + 1 if has_eos else len(generated)
@@ -106,10 +98,10 @@ def test_the_end_is_what_the_settings_say(prompt, wanted, model):
 
 
 @settings(max_examples=100)
-@given(PROMPTS, ANY, MODELS)
+@given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_a_plan_reads_only_what_was_kept(prompt, wanted, model):
     """The commit names the last step's winner, and cached spans lie in what commits have written."""
-    _, steps = run(prompt, wanted, model)
+    _, steps = decode(prompt, wanted, model)
     have: tuple[range, ...] = ()
     for number, step in enumerate(steps, 1):
         plan = step.plan
@@ -139,9 +131,9 @@ def test_a_plan_reads_only_what_was_kept(prompt, wanted, model):
 
 
 @settings(max_examples=60)
-@given(PROMPTS, ANY, MODELS, st.integers(0, 6), st.randoms(use_true_random=False))
+@given(PROMPTS, ANY_SETTINGS, FAKE_MODELS, st.integers(0, 6), st.randoms(use_true_random=False))
 def test_foreign_reports_change_nothing(prompt, wanted, model, skipped, random):
-    session = new(prompt, wanted)
+    session = create_session(prompt, wanted)
     for _ in range(skipped):
         if session.finished:
             return
@@ -176,7 +168,7 @@ def test_foreign_reports_change_nothing(prompt, wanted, model, skipped, random):
 
     random.shuffle(good)
     outcome = session.advance(good)
-    twin = new(prompt, wanted)
+    twin = create_session(prompt, wanted)
     for _ in range(session.steps):
         expected = twin.advance(model.reports(twin.plan()))
     assert outcome == expected
@@ -185,9 +177,9 @@ def test_foreign_reports_change_nothing(prompt, wanted, model, skipped, random):
 
 
 @settings(max_examples=50)
-@given(PROMPTS, ANY, MODELS)
+@given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_planning_again_restamps_the_epoch_and_nothing_else(prompt, wanted, model):
-    once, again = new(prompt, wanted), new(prompt, wanted)
+    once, again = create_session(prompt, wanted), create_session(prompt, wanted)
     epoch = 0
     while not once.finished:
         plan = once.plan()
@@ -207,12 +199,12 @@ def test_prompts_that_cannot_be_decoded_are_refused():
         ([-1], "prompt token 0 is -1"),
     ):
         with pytest.raises(PromptError, match=match):
-            new(prompt, wanted)
+            create_session(prompt, wanted)
 
 
 @pytest.mark.parametrize("kind", DECODER_SETTINGS.values())
 def test_nothing_to_generate_is_finished_at_once(kind):
-    session = new([1], kind(max_new_tokens=0))
+    session = create_session([1], kind(max_new_tokens=0))
     assert (session.finished, session.finish_reason, session.generated) == (True, "length", [])
     with pytest.raises(ProtocolError, match="finished"):
         session.plan()
@@ -220,7 +212,7 @@ def test_nothing_to_generate_is_finished_at_once(kind):
 
 def test_a_model_that_only_says_mask_hits_the_step_limit():
     """The published decoders hang here; ours never get such a report from a runner."""
-    session = new([1], FastDllmSettings(max_new_tokens=3, block_size=3))
+    session = create_session([1], FastDllmSettings(max_new_tokens=3, block_size=3))
 
     def insist() -> None:
         while not session.finished:

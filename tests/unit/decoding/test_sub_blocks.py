@@ -23,7 +23,7 @@ from lopa_ray.model.transformer import Transformer
 from support.checkpoints import edit_json, load, logits, refused
 from support.fake_model import VOCABULARY, FakeModel
 from support.paths import MODELS
-from support.sessions import MASK, MODELS as FAKES, PROMPTS, any_block_diffusion
+from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_block_diffusion
 
 KeysValues = list[tuple[Tensor, Tensor]]
 """Per layer."""
@@ -186,7 +186,7 @@ def test_the_cache_saves_rows_and_costs_no_fork_its_race(model: str) -> None:
 
 
 @settings(max_examples=80)
-@given(PROMPTS, any_block_diffusion(), FAKES)
+@given(PROMPTS, any_block_diffusion(), FAKE_MODELS)
 def test_a_sub_block_is_filled_before_the_next(prompt, wanted, model):
     """And a call on it alone reads all of the block around it."""
     size, part = wanted.block_size, wanted.sub_block_size

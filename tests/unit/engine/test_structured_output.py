@@ -19,7 +19,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
-from support.groups import MODEL
+from support.tiny_model import TINY_MODEL
 
 pytest.importorskip("outlines_core")
 
@@ -110,6 +110,6 @@ def test_what_stays_the_same_is_made_once(engine: LocalEngine) -> None:
 
 
 def test_a_model_without_a_tokenizer_cannot_keep_to_text() -> None:
-    bare = LocalEngine.from_pretrained(MODEL)
+    bare = LocalEngine.from_pretrained(TINY_MODEL)
     with pytest.raises(SettingsError, match="no tokenizer"):
         bare.create_session([1, 2], D2FSettings(max_new_tokens=9, guided_choice=["a"]))

@@ -17,8 +17,8 @@ from lopa_ray.execution import attention_kernels
 from lopa_ray.execution.attention_kernels import TOLERANCE, choose_kernel, reference, sdpa
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_loader import load_runner
-from support.in_process_group import tiny
 from support.kernel_contract import check_kernel
+from support.tiny_model import load_tiny_model
 
 RUNNABLE = ["sdpa", pytest.param("flex", marks=pytest.mark.long)]  # flex compiles for minutes
 
@@ -38,7 +38,7 @@ def test_the_reference_is_the_formula() -> None:
 
 
 def test_auto_says_what_it_took_and_why(monkeypatch, caplog) -> None:
-    config = tiny().config
+    config = load_tiny_model().config
     caplog.set_level(logging.INFO, "lopa.kernels")
     assert choose_kernel("auto", DEVICES["cpu"], config, torch.float32) is sdpa
     assert caplog.messages == ["attention on cpu: sdpa (first choice)"]

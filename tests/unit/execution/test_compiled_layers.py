@@ -13,8 +13,8 @@ from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_loader import load_runner
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.config import Quantization
-from support.in_process_group import tiny
 from support.marks import also_long
+from support.tiny_model import load_tiny_model
 
 IDS = [5, 9, 127, 127, 3, 127, 60, 127]
 
@@ -32,7 +32,7 @@ def test_the_same_graphs_serve_all_layers_and_any_number_of_rows(
     quantization: Quantization, name: str, backend: str
 ) -> None:
     plain, compiled = (
-        BranchRunner(tiny(name, quantization), max_num_seqs=1, max_model_len=96) for _ in range(2)
+        BranchRunner(load_tiny_model(name, quantization), max_num_seqs=1, max_model_len=96) for _ in range(2)
     )
     compiled.model.compile_layers(backend)
     # 48 rows first: dims that are equal in the first call are taken to be so in all.

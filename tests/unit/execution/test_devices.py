@@ -10,7 +10,7 @@ import pytest
 
 from lopa_ray.execution.device import DEVICES
 from record import gpu_run
-from record.gpu_run import Outcomes, page
+from record.gpu_run import OutcomeRecorder, as_markdown
 from support.paths import ROOT
 
 
@@ -42,7 +42,7 @@ def report(
 
 
 def test_a_record_says_what_became_of_each_test() -> None:
-    outcomes = Outcomes()
+    recorder = OutcomeRecorder()
     crash = SimpleNamespace(reprcrash=SimpleNamespace(message="assert 1 == 2 | 3\nand more"))
     for each in (
         *(report(name, "passed", when="setup") for name in "ab"),
@@ -51,8 +51,8 @@ def test_a_record_says_what_became_of_each_test() -> None:
         report("c", "skipped", ("x.py", 3, "Skipped: needs two GPUs"), when="setup"),
         *(report(name, "passed", when="teardown") for name in "abc"),
     ):
-        outcomes.pytest_runtest_logreport(each)
-    text = page(outcomes, "2026-01-01, a GPU.", 61.5)
+        recorder.pytest_runtest_logreport(each)
+    text = as_markdown(recorder, "2026-01-01, a GPU.", 61.5)
     assert "1 passed, 1 failed, 1 skipped in 62 s." in text
     assert "| bf16, 4 branches | 12.3 |" in text
     assert "| `gpu/test_x.py::b` | **failed**: assert 1 == 2 ¦ 3 |" in text

@@ -11,9 +11,9 @@ from lopa_ray.errors import CapacityError, ProtocolError
 from lopa_ray.execution.kv_cache import KVCache, SlotChecksum, merge
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, StepPlan
-from support.in_process_group import tiny
+from support.tiny_model import load_tiny_model
 
-MODEL = tiny()
+MODEL = load_tiny_model()
 CONFIG = MODEL.config
 
 

@@ -25,10 +25,10 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.execution import device, npu
 from lopa_ray.execution.attention_kernels import choose_kernel
 from lopa_ray.execution.device import DEVICES
-from record.torch_npu_signatures import RECORD, SOURCE, Use, recorded, signature, uses
-from support.in_process_group import tiny
+from record.torch_npu_signatures import RECORD, SOURCE, Use, find_uses, parse_signature, read_wheel
 from support.kernel_contract import check_kernel
 from support.paths import MODELS
+from support.tiny_model import load_tiny_model
 
 RECORDED: dict[str, dict[str, str]] = json.loads(RECORD.read_text(encoding="utf-8"))
 OPERATOR = "npu_fused_infer_attention_score"
@@ -42,7 +42,7 @@ def refusal(use: Use, api: dict[str, str]) -> str | None:
     if use.is_set:
         return None if api[use.name] == "set" else f"{use.name} cannot be set"
     try:
-        signature(api[use.name]).bind(*[None] * use.arguments, **dict.fromkeys(use.keywords))
+        parse_signature(api[use.name]).bind(*[None] * use.arguments, **dict.fromkeys(use.keywords))
     except TypeError as error:
         return f"{use.name}: {error}"
     return None
@@ -50,7 +50,7 @@ def refusal(use: Use, api: dict[str, str]) -> str | None:
 
 @pytest.mark.parametrize("version", RECORDED)
 def test_every_use_fits_the_published_package(version: str) -> None:
-    found = uses(SOURCE.read_text(encoding="utf-8"))
+    found = find_uses(SOURCE.read_text(encoding="utf-8"))
     assert {use.name.rpartition(".")[2] for use in found} == {
         *("is_available", OPERATOR, "Options", "_timeout", "ProcessGroupHCCL")
     }
@@ -74,14 +74,14 @@ def test_every_use_fits_the_published_package(version: str) -> None:
     ],
 )
 def test_a_use_that_does_not_fit_is_noticed(source: str, why: str) -> None:
-    problems = [refusal(use, RECORDED["2.13.0"]) for use in uses(source)]
+    problems = [refusal(use, RECORDED["2.13.0"]) for use in find_uses(source)]
     with pytest.raises(AssertionError, match=why):
         raise AssertionError(next(filter(None, problems)))
 
 
 @pytest.mark.skipif(not WHEELS, reason="TORCH_NPU_WHEELS names no wheels")
 def test_the_record_is_what_the_wheels_say() -> None:
-    assert {wheel.name.split("-")[1]: recorded(wheel) for wheel in WHEELS} == RECORDED
+    assert {wheel.name.split("-")[1]: read_wheel(wheel) for wheel in WHEELS} == RECORDED
 
 
 class FakeNpu:
@@ -94,7 +94,7 @@ class FakeNpu:
         self._C = SimpleNamespace(_distributed_c10d=SimpleNamespace(ProcessGroupHCCL=made))
 
     def npu_fused_infer_attention_score(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        asked = signature(RECORDED["2.13.0"][f"torch_npu.{OPERATOR}"]).bind(*args, **kwargs).arguments
+        asked = parse_signature(RECORDED["2.13.0"][f"torch_npu.{OPERATOR}"]).bind(*args, **kwargs).arguments
         q, k, v = (asked[name] for name in ("query", "key", "value"))
         if q.dtype not in (torch.float16, torch.bfloat16):
             raise RuntimeError(f"query of {q.dtype}")
@@ -137,7 +137,7 @@ def test_it_reads_the_slot_that_it_is_given_rows_of() -> None:
 
 def test_auto_takes_it_where_it_works(fake: FakeNpu, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "lopa.kernels")
-    config = dataclasses.replace(tiny().config, head_dim=16)
+    config = dataclasses.replace(load_tiny_model().config, head_dim=16)
     assert choose_kernel("auto", DEVICES["npu"], config, torch.bfloat16) is npu.attention
     choose_kernel("auto", DEVICES["npu"], config, torch.float32)
     assert caplog.messages[-1].startswith("attention on npu: sdpa (npu fails with RuntimeError: query of")

@@ -20,7 +20,8 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
 from lopa_ray.protocol.events import RequestFailure
-from support.in_process_group import Bits, WorkerGroup, bits, decode_alone, tiny
+from support.in_process_group import InProcessGroup, ReportBytes, reference_reports, report_bytes
+from support.tiny_model import load_tiny_model
 
 SHAPES = {
     # hidden, heads, KV heads, head dim, MLP, vocabulary
@@ -36,10 +37,10 @@ def model_of(name: str) -> Transformer:
     """A recorded model or a shape; `+w8` and `+w8a8` make its linear layers int8."""
     name, _, quantization = name.partition("+")
     if name.startswith("dream"):
-        return tiny(name, quantization or "none")
+        return load_tiny_model(name, quantization or "none")
     hidden, heads, kv_heads, dim, mlp, vocab = SHAPES[name]
     config = dataclasses.replace(
-        tiny().config,
+        load_tiny_model().config,
         hidden_size=hidden,
         num_heads=heads,
         num_kv_heads=kv_heads,
@@ -103,12 +104,14 @@ def any_requests(
 def compare(name: str, seed: int, requests: int = 5) -> int:
     """Random requests through a random group, each compared with itself alone; returns reports compared."""
     draw, model = random.Random(seed), model_of(name)
-    wanted: list[tuple[list[list[Bits]], list[int]]] = []
-    group = WorkerGroup(model, draw.choice([1, 2, 3]), max_num_seqs=draw.choice([1, 3, 5]), max_model_len=95)
+    wanted: list[tuple[list[list[ReportBytes]], list[int]]] = []
+    group = InProcessGroup(
+        model, draw.choice([1, 2, 3]), max_num_seqs=draw.choice([1, 3, 5]), max_model_len=95
+    )
     todo = any_requests(draw, model, requests)
     for prompt, settings in todo:
         session = group.create_session(prompt, settings)
-        wanted.append((decode_alone(model, session), session.generated))
+        wanted.append((reference_reports(model, session), session.generated))
     numbers: dict[int, int] = {}
     compared = 0
     while todo or group.scheduler.busy:
@@ -120,7 +123,13 @@ def compare(name: str, seed: int, requests: int = 5) -> int:
         for step_report in reports:
             for request, report in step_report.reports:
                 expected = wanted[numbers[request]][0][report.step - 1][report.branch]
-                assert bits(report) == expected, (name, seed, numbers[request], report.step, report.branch)
+                assert report_bytes(report) == expected, (
+                    name,
+                    seed,
+                    numbers[request],
+                    report.step,
+                    report.branch,
+                )
                 compared += 1
         for event in group.scheduler.advance(reports):
             assert not isinstance(event, RequestFailure)
@@ -145,9 +154,9 @@ def test_scores_have_the_same_bits_with_two_threads(name):
     model = model_of(name)
     settings = LopaSettings(max_new_tokens=6, block_size=2, num_branches=2, confidence_threshold=0.5)
     runner = BranchRunner(model, max_num_seqs=1, max_model_len=16)
-    one = decode_alone(model, new_session([5, 6, 7], settings, runner.vocabulary))
+    one = reference_reports(model, new_session([5, 6, 7], settings, runner.vocabulary))
     torch.set_num_threads(2)
-    assert decode_alone(model, new_session([5, 6, 7], settings, runner.vocabulary)) == one
+    assert reference_reports(model, new_session([5, 6, 7], settings, runner.vocabulary)) == one
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 8, 15, 16, 17, 100])
@@ -183,7 +192,7 @@ def test_single_phase_workers_agree_bit_for_bit_even_without_a_branch():
     """Three workers and one branch: two of them compute the finished blocks for themselves."""
     for name in ("dream-tiny-2l", "odd", "odd+w8a8"):
         for branches in (1, 2, 7):
-            group = WorkerGroup(model_of(name), 3)
+            group = InProcessGroup(model_of(name), 3)
             settings = LopaSettings(
                 max_new_tokens=24,
                 block_size=4,

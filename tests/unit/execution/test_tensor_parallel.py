@@ -17,9 +17,15 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import cut, part
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
-from support.in_process_group import tiny
 from support.paths import GOLDEN
-from support.thread_shards import ShardedRunner, Shards, ThreadShard, engine_in_two_shards, shard_of
+from support.thread_tensor_parallel import (
+    ShardedRunner,
+    ShardThreads,
+    ThreadTensorParallelGroup,
+    engine_in_two_shards,
+    shard_model,
+)
+from support.tiny_model import load_tiny_model
 
 FILES = {
     "lopa_cases": 3,
@@ -50,7 +56,7 @@ def test_recorded_cases_in_two_shards(name: str) -> None:
 def odd_model(**changes: object) -> Transformer:
     """A random model that three shards can have, with a vocabulary that they cannot have equal parts of."""
     config = replace(
-        tiny().config,
+        load_tiny_model().config,
         hidden_size=96,
         num_heads=6,
         num_kv_heads=3,
@@ -94,16 +100,16 @@ def test_parts_that_are_not_equal(tied: bool) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_int8_has_the_bits_of_one_process(name: str) -> None:
     """Scales are of whole rows, and sums of integers are exact."""
-    whole, shards = logits_of(tiny(name, "w8a8"), 2)
+    whole, shards = logits_of(load_tiny_model(name, "w8a8"), 2)
     assert torch.equal(shards, whole)
-    whole, shards = logits_of(tiny(name, "w8"), 2)
+    whole, shards = logits_of(load_tiny_model(name, "w8"), 2)
     torch.testing.assert_close(shards, whole, atol=1e-4, rtol=1e-4)
 
 
 def test_graphs_end_where_shards_talk_to_each_other() -> None:
     torch._dynamo.reset()
     plain, compiled = (
-        ShardedRunner(tiny("sdar-tiny-3l"), 2, max_num_seqs=1, max_model_len=64) for _ in range(2)
+        ShardedRunner(load_tiny_model("sdar-tiny-3l"), 2, max_num_seqs=1, max_model_len=64) for _ in range(2)
     )
     for runner in compiled.runners:
         runner.model.compile_layers("eager")
@@ -128,7 +134,7 @@ def test_bits_do_not_depend_on_the_batch() -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_shards_share_all_but_what_is_replicated(size: int, quantization: str) -> None:
     whole = odd_model(quantization=quantization, qkv_bias=True, qk_norm=True)
-    parts = [shard_of(whole, each) for each in Shards(size).each] if size == 3 else []
+    parts = [shard_model(whole, each) for each in ShardThreads(size).tp_groups] if size == 3 else []
     for name, parameter in whole.named_parameters():
         pieces = [cut(name, parameter.detach(), whole.config, rank, size) for rank in range(size)]
         for rank, model in enumerate(parts):
@@ -157,7 +163,7 @@ def test_each_shard_stores_its_part_of_a_prefix() -> None:
 
 
 def test_a_slot_holds_the_heads_of_its_shard() -> None:
-    whole = tiny("llada-tiny-3l")
+    whole = load_tiny_model("llada-tiny-3l")
     (shard, _) = ShardedRunner(whole, 2, max_num_seqs=1, max_model_len=32).runners
     alone = BranchRunner(whole, max_num_seqs=1, max_model_len=32)
     assert shard.position_bytes * 2 == alone.position_bytes
@@ -165,8 +171,8 @@ def test_a_slot_holds_the_heads_of_its_shard() -> None:
 
 def test_what_cannot_be_cut_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"got 3 for a model with 4 heads, 2 KV heads.*\(1, 2\)"):
-        shard_of(tiny(), ThreadShard(0, Shards(3)._meeting))
-    assert tiny().config.shard(1) == tiny().config
+        shard_model(load_tiny_model(), ThreadTensorParallelGroup(0, ShardThreads(3)._buffer))
+    assert load_tiny_model().config.shard(1) == load_tiny_model().config
 
 
 def test_parts_cover_everything_once() -> None:

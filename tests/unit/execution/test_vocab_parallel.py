@@ -12,11 +12,11 @@ from torch import Tensor
 from lopa_ray.execution.sampler import Scores, score_rows
 from lopa_ray.execution.vocab_parallel import CANDIDATES, VocabularyAxis, VocabularyShard
 from lopa_ray.protocol.plan import SamplingParams
-from support.thread_shards import Shards, ThreadShard
+from support.thread_tensor_parallel import ShardThreads, ThreadTensorParallelGroup
 
 ROWS = 16
 
-shards = cache(Shards)
+shards = cache(ShardThreads)
 
 
 def scored_by_shards(
@@ -24,7 +24,7 @@ def scored_by_shards(
 ) -> list[Scores]:
     vocab = logits.shape[1]
 
-    def score(shard: ThreadShard) -> Scores:
+    def score(shard: ThreadTensorParallelGroup) -> Scores:
         axis = VocabularyShard(vocab, shard)
         own = slice(axis.own.start, axis.own.stop)
         allowed = None if choices is None else choices[:, own]
@@ -111,7 +111,7 @@ def test_only_a_wide_nucleus_takes_whole_rows(wide):
     assert [row for row in range(ROWS) if (~expected[row]).sum() > CANDIDATES] == wide
     gathered: list[int] = []
 
-    def outside(shard: ThreadShard) -> Tensor:
+    def outside(shard: ThreadTensorParallelGroup) -> Tensor:
         axis = VocabularyShard(vocab, shard)
         gather = shard.all_gather
 
@@ -122,7 +122,7 @@ def test_only_a_wide_nucleus_takes_whole_rows(wide):
         shard.all_gather = noted  # type: ignore[method-assign]
         return axis.outside_nucleus(logits[:, axis.own.start : axis.own.stop], 0.9)
 
-    found = Shards(size).run(outside)
+    found = ShardThreads(size).run(outside)
     assert torch.equal(torch.cat(found, dim=1), expected)
     assert (max(gathered) > CANDIDATES) == bool(wide)
 

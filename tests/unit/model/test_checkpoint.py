@@ -16,11 +16,11 @@ from lopa_ray.model.checkpoint import load_config, save_model
 from lopa_ray.model.families import family_of
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
-from support.checkpoints import PLAIN, edit_json, edit_tensors, load, logits, refused, shard
+from support.checkpoints import UNMASKED_CASES, edit_json, edit_tensors, load, logits, refused, shard
 from support.paths import GOLDEN, MODELS
 
 
-@pytest.mark.parametrize("row", PLAIN, ids=lambda row: row["id"])
+@pytest.mark.parametrize("row", UNMASKED_CASES, ids=lambda row: row["id"])
 def test_logits_match_the_published_model(row: dict[str, Any]) -> None:
     lora = GOLDEN / "lora" / row["lora"] if "lora" in row else None
     model = load(MODELS / row["model"], lora=lora)

@@ -23,8 +23,8 @@ from lopa_ray.model.checkpoint import load_config, load_model, save_model
 from lopa_ray.model.quantized import Int8Linear, exact_matmul, has_int8_kernel, int8_matmul, quantize_rows
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
-from support.in_process_group import tiny
 from support.paths import MODELS
+from support.tiny_model import load_tiny_model
 
 FORMATS = ("w8", "w8a8")
 NAMES = ("dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l")
@@ -213,7 +213,7 @@ def test_the_setting_reaches_the_model() -> None:
 
 
 def test_random_weights_are_the_same_before_they_are_quantised() -> None:
-    config = tiny().config
+    config = load_tiny_model().config
     plain = random_model(config, 3, torch.float32, "cpu")
     model = random_model(dataclasses.replace(config, quantization="w8"), 3, torch.float32, "cpu")
     linear = model.layers[1].gate_up

@@ -27,7 +27,8 @@ from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan, StoredPrefix
 from lopa_ray.scheduling.prefix_index import Chain, PrefixIndex
 from lopa_ray.scheduling.recovery import recover
-from support.in_process_group import Bits, WorkerGroup, bits, decode_alone, tiny
+from support.in_process_group import InProcessGroup, ReportBytes, reference_reports, report_bytes
+from support.tiny_model import load_tiny_model
 
 COMMON: dict[str, Any] = {"max_new_tokens": 16, "block_size": 8, "confidence_threshold": 0.5}
 EXACT: dict[str, GenerationSettings] = {
@@ -53,7 +54,7 @@ def prompts(draw: random.Random, count: int) -> list[list[int]]:
     ]
 
 
-def check(group: WorkerGroup) -> None:
+def check(group: InProcessGroup) -> None:
     """Every worker has what the index says, and no more than it may."""
     index = group.scheduler.prefixes
     ready = index._ready
@@ -71,23 +72,25 @@ def check(group: WorkerGroup) -> None:
 def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
     """Over prompts that begin alike, on any number of workers, under eviction and with cancelled requests."""
     torch.set_num_threads(1)
-    loaded, hits, evicted, cancelled = tiny(model), 0, 0, 0
+    loaded, hits, evicted, cancelled = load_tiny_model(model), 0, 0, 0
     for seed in range(3):
         draw = random.Random(seed)
-        group = WorkerGroup(
+        group = InProcessGroup(
             loaded,
             draw.randint(1, 3),
             max_num_seqs=draw.choice([1, 3]),
             prefixes=PrefixIndex(draw.choice([45, 60, 400])),
         )
-        alone: dict[tuple[int, ...], list[list[Bits]]] = {}
+        alone: dict[tuple[int, ...], list[list[ReportBytes]]] = {}
         expected = {}
         todo = prompts(draw, 10)
         while todo or group.scheduler.busy:
             while todo and (draw.random() < 0.3 or not group.scheduler.busy):
                 prompt = todo.pop()
                 if tuple(prompt) not in alone:
-                    alone[tuple(prompt)] = decode_alone(loaded, group.create_session(prompt, EXACT[kind]))
+                    alone[tuple(prompt)] = reference_reports(
+                        loaded, group.create_session(prompt, EXACT[kind])
+                    )
                 expected[group.scheduler.submit(group.create_session(prompt, EXACT[kind]))] = alone[
                     tuple(prompt)
                 ]
@@ -98,7 +101,7 @@ def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
                 cancelled += 1
             for step in reports:
                 for request, report in step.reports:
-                    assert bits(report) == expected[request][report.step - 1][report.branch]
+                    assert report_bytes(report) == expected[request][report.step - 1][report.branch]
             evicted += len(plans[0].forget) if plans else 0
             group.scheduler.advance(reports) if plans else group.scheduler.drain()
             check(group)
@@ -112,7 +115,7 @@ def rows(plan: StepPlan) -> int:
     return sum(w.plan.branches[b].stop - w.start for w in plan.requests for b in w.branches)
 
 
-def run(group: WorkerGroup, prompt: list[int], settings: GenerationSettings) -> tuple[int, list[int]]:
+def run(group: InProcessGroup, prompt: list[int], settings: GenerationSettings) -> tuple[int, list[int]]:
     """Rows of the first step, and the answer."""
     session = group.create_session(prompt, settings)
     group.scheduler.submit(session)
@@ -123,7 +126,7 @@ def run(group: WorkerGroup, prompt: list[int], settings: GenerationSettings) -> 
 
 
 def test_the_first_step_feeds_what_is_new() -> None:
-    group = WorkerGroup(tiny("sdar-tiny-3l"), 1, prefixes=PrefixIndex(400))
+    group = InProcessGroup(load_tiny_model("sdar-tiny-3l"), 1, prefixes=PrefixIndex(400))
     wanted = EXACT["block_diffusion"]
     assert run(group, list(range(40)), wanted)[0] == 40
     assert run(group, [*range(20), 1, 2, 3, 4], wanted)[0] == 8  # up to a block's end
@@ -135,7 +138,7 @@ def test_the_first_step_feeds_what_is_new() -> None:
 
 
 def test_a_whole_prompt_is_one_block_of_lopa() -> None:
-    group = WorkerGroup(tiny(), 1, prefixes=PrefixIndex(400))
+    group = InProcessGroup(load_tiny_model(), 1, prefixes=PrefixIndex(400))
     wanted = EXACT["single_phase"]
     assert run(group, list(range(20)), wanted)[0] == 28
     assert run(group, list(range(20)), wanted)[0] == 8
@@ -146,11 +149,11 @@ def test_a_whole_prompt_is_one_block_of_lopa() -> None:
 @pytest.mark.parametrize("kind", FULL)
 def test_under_full_attention_prefixes_are_taken_only_if_that_was_asked_for(kind: str) -> None:
     first = list(range(40))
-    exact = WorkerGroup(tiny(), 1, prefixes=PrefixIndex(400))
+    exact = InProcessGroup(load_tiny_model(), 1, prefixes=PrefixIndex(400))
     whole, answer = run(exact, first, FULL[kind])
     assert run(exact, first, FULL[kind]) == (whole, answer)
     assert exact.scheduler.prefixes.hits == 0
-    near = WorkerGroup(tiny(), 2, prefixes=PrefixIndex(400, approximate=True))
+    near = InProcessGroup(load_tiny_model(), 2, prefixes=PrefixIndex(400, approximate=True))
     assert run(near, first, FULL[kind])[1] == answer
     again, same = run(near, first, FULL[kind])
     assert (whole - again, same) == (40, answer)  # all of the same prompt
@@ -162,12 +165,14 @@ def test_under_full_attention_prefixes_are_taken_only_if_that_was_asked_for(kind
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_newcomer_gets_what_others_have_of_another_prompt(lost: int) -> None:
     """It has no stored prefix to start from, and all workers need the same K/V, approximate or not."""
-    group = WorkerGroup(tiny(), 2, prefixes=PrefixIndex(400, approximate=True))
+    group = InProcessGroup(load_tiny_model(), 2, prefixes=PrefixIndex(400, approximate=True))
     run(group, list(range(40)), EXACT["single_phase"])
     group.scheduler.submit(group.create_session([*range(32), 9, 9, 9, 5], EXACT["single_phase"]))
     group.step()
     assert group.scheduler.prefixes.hits == 1
-    newcomer = BranchRunner(tiny(), max_num_seqs=group.runners[0].cache.data.shape[0], max_model_len=96)
+    newcomer = BranchRunner(
+        load_tiny_model(), max_num_seqs=group.runners[0].cache.data.shape[0], max_model_len=96
+    )
     group.runners = [group.runners[1 - lost], newcomer]
     owners, pending = group.scheduler.owners, group.scheduler.pending()
     recovery = recover(pending, [runner.settle(owners, pending) for runner in group.runners])
@@ -182,7 +187,7 @@ def test_a_newcomer_gets_what_others_have_of_another_prompt(lost: int) -> None:
 
 @pytest.mark.parametrize("kind", NEVER)
 def test_what_caches_nothing_stores_nothing(kind: str) -> None:
-    group = WorkerGroup(tiny(), 1, prefixes=PrefixIndex(400, approximate=True))
+    group = InProcessGroup(load_tiny_model(), 1, prefixes=PrefixIndex(400, approximate=True))
     run(group, list(range(40)), NEVER[kind])
     run(group, list(range(40)), NEVER[kind])
     assert (group.scheduler.prefixes.hits, len(group.runners[0].prefixes)) == (0, 0)
@@ -200,7 +205,7 @@ def test_a_local_engine_keeps_prefixes_as_its_configuration_says() -> None:
 
 
 def test_a_worker_that_lacks_a_prefix_says_so() -> None:
-    runner = BranchRunner(tiny(), max_num_seqs=1, max_model_len=20)
+    runner = BranchRunner(load_tiny_model(), max_num_seqs=1, max_model_len=20)
     plan = Plan(0, 1, 0, (1, 2, 127), (Branch(((2, 2), (3, 3))),), (), range(2, 3), (range(2),), True)
     with pytest.raises(ProtocolError, match="prefix 5 is not here"):
         runner.step(
@@ -210,7 +215,7 @@ def test_a_worker_that_lacks_a_prefix_says_so() -> None:
 
 def test_a_step_that_failed_on_a_worker_is_made_again() -> None:
     """Between the two a request ends: what the first one had kept and forgotten does not matter."""
-    group = WorkerGroup(tiny("sdar-tiny-3l"), 1, prefixes=PrefixIndex(30))
+    group = InProcessGroup(load_tiny_model("sdar-tiny-3l"), 1, prefixes=PrefixIndex(30))
     wanted = EXACT["block_diffusion"]
     run(group, list(range(24)), wanted)
     request = group.scheduler.submit(group.create_session([99] * 24, wanted))
@@ -219,7 +224,7 @@ def test_a_step_that_failed_on_a_worker_is_made_again() -> None:
     group.evaluate(group.scheduler.plan(1))  # and nobody hears of it
     group.scheduler.cancel(request)
     group.scheduler.drain()
-    alone, _ = run(WorkerGroup(tiny("sdar-tiny-3l"), 1), list(range(24)), wanted)
+    alone, _ = run(InProcessGroup(load_tiny_model("sdar-tiny-3l"), 1), list(range(24)), wanted)
     assert run(group, list(range(24)), wanted)[0] == alone
     check(group)
 

@@ -28,9 +28,10 @@ from lopa_ray.scheduling.journal import Journal
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.recovery import recover
 from lopa_ray.scheduling.scheduler import Scheduler
-from support.in_process_group import Bits, WorkerGroup, bits, decode_alone, tiny
+from support.in_process_group import InProcessGroup, ReportBytes, reference_reports, report_bytes
+from support.tiny_model import load_tiny_model
 
-MODEL = tiny()
+MODEL = load_tiny_model()
 
 FULL = {"max_new_tokens": 24, "block_size": 4, "confidence_threshold": 0.6, "stop_at_eos": False}
 
@@ -52,7 +53,7 @@ KINDS: dict[str, GenerationSettings] = {
 }
 
 
-class Chaos(WorkerGroup):
+class Chaos(InProcessGroup):
     """Loses workers at random in the middle of steps, and takes new ones in at random."""
 
     def __init__(self, draw: random.Random, workers: int, stored: int) -> None:
@@ -145,13 +146,13 @@ def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[
     torch.set_num_threads(1)
     draw = random.Random(seed)
     group = Chaos(draw, draw.randint(1, 4), stored)
-    expected: dict[int, list[list[Bits]]] = {}
+    expected: dict[int, list[list[ReportBytes]]] = {}
     canvases: dict[int, list[int]] = {}
     for number in range(requests):
         alike = [8] * 9 + [draw.randrange(3)] * 5 if stored else []
         prompt, settings = [*alike, 5, 6, number % 50 if not stored else 7], KINDS[draw.choice(kinds)]
         alone = group.create_session(prompt, settings)
-        steps = decode_alone(MODEL, alone)
+        steps = reference_reports(MODEL, alone)
         request = group.submit(group.create_session(prompt, settings))
         expected[request], canvases[request] = steps, alone.generated
     while group.scheduler.busy:
@@ -181,7 +182,8 @@ def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[
         for step_report in reports:
             for request, report in step_report.reports:
                 assert (
-                    request in replayed or bits(report) == expected[request][report.step - 1][report.branch]
+                    request in replayed
+                    or report_bytes(report) == expected[request][report.step - 1][report.branch]
                 )
         for event in group.scheduler.advance(reports):
             assert isinstance(event, RequestStep)
@@ -225,7 +227,7 @@ def test_lost_and_new_workers_change_no_bit_in_many_mixtures(seed: int) -> None:
 
 
 def work(request: int, shared: bool) -> ScheduledRequest:
-    group = WorkerGroup(MODEL, 1)
+    group = InProcessGroup(MODEL, 1)
     kind = "single_phase" if shared else "two_phase"
     plan = group.create_session([1, 2], KINDS[kind]).plan()
     return ScheduledRequest(request, 0, replace(plan, stage_shared=shared), (0,))

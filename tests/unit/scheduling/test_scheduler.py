@@ -17,7 +17,8 @@ from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.plan import StepReport
 from lopa_ray.scheduling.scheduler import Scheduler
 from support.fake_model import VOCABULARY, FakeModel
-from support.in_process_group import WorkerGroup, tiny
+from support.in_process_group import InProcessGroup
+from support.tiny_model import load_tiny_model
 
 SMALL = LopaSettings(max_new_tokens=8, block_size=4, num_branches=3)
 MODEL = FakeModel(seed=1)
@@ -254,10 +255,10 @@ MIX: list[GenerationSettings] = [
 ]
 
 
-def decode(workers: int, *, repeat: bool = False) -> tuple[list[tuple[int, ...]], WorkerGroup]:
+def decode(workers: int, *, repeat: bool = False) -> tuple[list[tuple[int, ...]], InProcessGroup]:
     """All of MIX in one group; with `repeat` every step is run twice, first with a worker lost."""
     torch.set_num_threads(1)
-    group = WorkerGroup(tiny(), workers, max_num_seqs=3, max_model_len=40)
+    group = InProcessGroup(load_tiny_model(), workers, max_num_seqs=3, max_model_len=40)
     scheduler = group.scheduler
     requests = [
         scheduler.submit(group.create_session([5, 6, number], each)) for number, each in enumerate(MIX)

@@ -19,34 +19,34 @@ from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model
 from lopa_ray.protocol.plan import StepPlan, StepReport
 from lopa_ray.text.tokenizer import Tokenizer
-from support.in_process_group import bits
+from support.in_process_group import report_bytes
 
-T = TypeVar("T")
+Result = TypeVar("Result")
 
 
-class Meeting:
-    """Where threads put down what they have for each other."""
+class GatherBuffer:
+    """The tensor of each thread, and the barrier at which the threads meet."""
 
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size, timeout=60)
-        self.laid: list[Tensor] = [torch.empty(0)] * size
+        self.tensors: list[Tensor] = [torch.empty(0)] * size
 
 
-class ThreadShard:
-    """A `TensorParallelGroup` among threads."""
+class ThreadTensorParallelGroup:
+    """A shard's `TensorParallelGroup`, among threads."""
 
-    def __init__(self, rank: int, meeting: Meeting) -> None:
+    def __init__(self, rank: int, buffer: GatherBuffer) -> None:
         self.rank = rank
-        self.size = len(meeting.laid)
+        self.size = len(buffer.tensors)
         self.calls = 0
-        self._meeting = meeting
+        self._buffer = buffer
 
     def all_gather(self, x: Tensor) -> Tensor:
         self.calls += 1
-        self._meeting.laid[self.rank] = x
-        self._meeting.barrier.wait()
-        gathered = torch.stack(self._meeting.laid)
-        self._meeting.barrier.wait()
+        self._buffer.tensors[self.rank] = x
+        self._buffer.barrier.wait()
+        gathered = torch.stack(self._buffer.tensors)
+        self._buffer.barrier.wait()
         return gathered
 
     def all_reduce(self, x: Tensor) -> Tensor:
@@ -56,55 +56,61 @@ class ThreadShard:
         return first
 
 
-class Shards:
+class ShardThreads:
     """As many threads, each with its `TensorParallelGroup`."""
 
     def __init__(self, size: int) -> None:
-        self._meeting = Meeting(size)
-        self.each = [ThreadShard(rank, self._meeting) for rank in range(size)]
+        self._buffer = GatherBuffer(size)
+        self.tp_groups = [ThreadTensorParallelGroup(rank, self._buffer) for rank in range(size)]
         self._threads = ThreadPoolExecutor(size)
 
-    def run(self, work: Callable[[ThreadShard], T]) -> list[T]:
-        """What `work` gives on each shard. Raises what it raises."""
+    def run(self, function: Callable[[ThreadTensorParallelGroup], Result]) -> list[Result]:
+        """What `function` returns on each shard. Raises what it raises."""
 
-        def guarded(shard: ThreadShard) -> T:
+        def guarded(tp_group: ThreadTensorParallelGroup) -> Result:
             try:
-                return work(shard)
+                return function(tp_group)
             except BaseException:
-                self._meeting.barrier.abort()
+                self._buffer.barrier.abort()
                 raise
 
-        futures = [self._threads.submit(guarded, shard) for shard in self.each]
+        futures = [self._threads.submit(guarded, tp_group) for tp_group in self.tp_groups]
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
-            self._meeting.barrier.reset()
+            self._buffer.barrier.reset()
             raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
         return [future.result() for future in futures]
 
 
-def shard_of(whole: Transformer, parallel: TensorParallelGroup) -> Transformer:
-    """A shard of a model that is there as a whole."""
-    weights = ((name, parameter.detach()) for name, parameter in whole.named_parameters())
-    like = whole.embed.weight
-    return build_model(whole.config, weights, dtype=like.dtype, device=like.device, parallel=parallel)
+def shard_model(model: Transformer, tp_group: TensorParallelGroup) -> Transformer:
+    """One shard's part of a whole model."""
+    weights = ((name, parameter.detach()) for name, parameter in model.named_parameters())
+    like = model.embed.weight
+    return build_model(model.config, weights, dtype=like.dtype, device=like.device, parallel=tp_group)
 
 
 class ShardedRunner:
     """The runners of all shards, as one that a `LocalEngine` takes. All of them must report the same."""
 
-    def __init__(self, whole: Transformer, size: int, **options: Any) -> None:
-        self.shards = Shards(size)
-        self.runners = [BranchRunner(shard_of(whole, each), **options) for each in self.shards.each]
+    def __init__(self, model: Transformer, size: int, **options: Any) -> None:
+        self.shards = ShardThreads(size)
+        self.runners = [
+            BranchRunner(shard_model(model, tp_group), **options) for tp_group in self.shards.tp_groups
+        ]
         self.vocabulary = self.runners[0].vocabulary
 
     def step(self, plan: StepPlan) -> StepReport:
-        first, *others = self.shards.run(lambda shard: self.runners[shard.rank].step(plan))
+        first, *others = self.shards.run(lambda tp_group: self.runners[tp_group.rank].step(plan))
         for other in others:
-            assert [(r, bits(b)) for r, b in other.reports] == [(r, bits(b)) for r, b in first.reports]
+            assert [(r, report_bytes(b)) for r, b in other.reports] == [
+                (r, report_bytes(b)) for r, b in first.reports
+            ]
         return first
 
     def logits(self, *arguments: Any, **options: Any) -> Tensor:
-        first, *others = self.shards.run(lambda shard: self.runners[shard.rank].logits(*arguments, **options))
+        first, *others = self.shards.run(
+            lambda tp_group: self.runners[tp_group.rank].logits(*arguments, **options)
+        )
         assert all(torch.equal(first, other) for other in others)
         return first
 

@@ -1,4 +1,4 @@
-"""Structured output on workers: the constraint lives in the session, so no worker has to know it."""
+"""Structured output on workers: the constraint lives in the session, so workers do not need it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from actors.engine import RayEngine
 from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
 from lopa_ray.engine.local import LocalEngine
-from support.groups import config
+from support.tiny_model import tiny_config
 
 pytest.importorskip("outlines_core")
 
@@ -24,12 +24,12 @@ SETTINGS = [
 
 
 def test_two_workers_decode_what_one_process_does() -> None:
-    demo = config(model={"path": "demo"}, group={"num_workers": 2})
+    demo = tiny_config(model={"path": "demo"}, group={"num_workers": 2})
     local = LocalEngine.from_config(demo)
     pairs = [(prompt, settings) for prompt in PROMPTS for settings in SETTINGS]
-    with RayEngine.from_config(demo) as group:
-        together = dict(group.run([group.create_session(*pair) for pair in pairs], trace=True))
+    with RayEngine.from_config(demo) as engine:
+        results = dict(engine.run([engine.create_session(*pair) for pair in pairs], trace=True))
     for index, (prompt, settings) in enumerate(pairs):
-        alone, result = local.generate(prompt, settings, trace=True), together[index]
+        alone, result = local.generate(prompt, settings, trace=True), results[index]
         assert not isinstance(result, Exception)
         assert (result.text, result.steps, result.trace) == (alone.text, alone.steps, alone.trace)

@@ -1,4 +1,4 @@
-"""One request, asked of a server over HTTP and of an engine in this process, in terms that can be compared."""
+"""A chat request, sent to a server over HTTP or decoded in this process; the responses can be compared."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from lopa_ray.config.decoder_settings import decode_settings, override
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.presets.word_problems import held_out_problems
 
-QUESTIONS = [problem.question for problem in held_out_problems(seed=5, count=300)]
-PROMPT = QUESTIONS[0]
+PROMPTS = [problem.question for problem in held_out_problems(seed=5, count=300)]
+PROMPT = PROMPTS[0]
 
-OUTSIDE = {
+TOP_LEVEL_FIELDS = {
     "max_new_tokens": "max_tokens",
     "temperature": "temperature",
     "seed": "seed",
     "min_tokens": "min_tokens",
     "ignore_eos": "ignore_eos",
 }
-"""Decode settings that requests name beside `lopa`, and how they name them there."""
+"""Decode setting → the field of a request beside `lopa` that has it."""
 
 SLOW = {"max_new_tokens": 300, "min_tokens": 300, "confidence_threshold": 1.0}
 """Hardly more than a token per step: some 300 steps."""
 
 
 @dataclass(frozen=True)
-class Response:
-    """An answer: all of it must not depend on who gives it, and beside whom."""
+class ClientResponse:
+    """Everything but `seconds` must not depend on what decodes the request, and beside which others."""
 
     text: str
     tokens: tuple[tuple[str, bytes, float], ...]
@@ -44,33 +44,59 @@ class Response:
     steps: int
     forwards: int
     seconds: float = field(compare=False)
-    """From arrival to the last step; this one may depend."""
+    """From arrival to the last step."""
+
+    @classmethod
+    def from_choice(cls, choice: Mapping[str, Any]) -> ClientResponse:
+        """From a choice of a chat completion."""
+        tokens = [
+            (token["token"], bytes(token["bytes"]), token["logprob"])
+            for token in choice["logprobs"]["content"]
+        ]
+        stats = choice["lopa"]
+        return cls(
+            choice["message"]["content"],
+            tuple(tokens),
+            choice["finish_reason"],
+            stats["steps"],
+            stats["forwards"],
+            stats["seconds"],
+        )
 
 
 @dataclass(frozen=True)
-class Ask:
+class ClientRequest:
     """A chat of one message, and decode settings on top of the model's own."""
 
     prompt: str = PROMPT
     settings: Mapping[str, Any] = field(default_factory=dict)
     model: str = "demo"
 
-    def body(self, **more: Any) -> dict[str, Any]:
-        """What a client sends."""
-        outside = {OUTSIDE[name]: value for name, value in self.settings.items() if name in OUTSIDE}
-        inside = {name: value for name, value in self.settings.items() if name not in OUTSIDE}
+    def body(self, **fields: Any) -> dict[str, Any]:
+        """The JSON body; `fields` are added to it."""
+        top_level = {
+            TOP_LEVEL_FIELDS[name]: value for name, value in self.settings.items() if name in TOP_LEVEL_FIELDS
+        }
+        nested = {name: value for name, value in self.settings.items() if name not in TOP_LEVEL_FIELDS}
         messages = [{"role": "user", "content": self.prompt}]
-        lopa = {**inside, **more.pop("lopa", {})}
-        return {"model": self.model, "messages": messages, "logprobs": True, "lopa": lopa, **outside, **more}
+        lopa = {**nested, **fields.pop("lopa", {})}
+        return {
+            "model": self.model,
+            "messages": messages,
+            "logprobs": True,
+            "lopa": lopa,
+            **top_level,
+            **fields,
+        }
 
-    def of_server(self, client: httpx.Client) -> Response:
+    def send(self, client: httpx.Client) -> ClientResponse:
         """Raises httpx.HTTPStatusError."""
         response = client.post("/v1/chat/completions", json=self.body())
         response.raise_for_status()
-        return told(response.json()["choices"][0])
+        return ClientResponse.from_choice(response.json()["choices"][0])
 
-    def of_engine(self, engine: LocalEngine) -> Response:
-        """Decoded alone, in this process."""
+    def decode_locally(self, engine: LocalEngine) -> ClientResponse:
+        """Decode it alone, in this process."""
         values = engine.config.decode.model_dump(exclude_unset=True)
         settings = decode_settings(override(values, dict(self.settings)))
         session = engine.create_session([{"role": "user", "content": self.prompt}], settings)
@@ -89,37 +115,23 @@ class Ask:
             for position, token in enumerate(ids[:length], start=result.prompt_tokens)
         ]
         seconds = time.monotonic() - began
-        return Response(
+        return ClientResponse(
             result.text, tuple(tokens), result.finish_reason, result.steps, result.forwards, seconds
         )
 
 
-def told(choice: Mapping[str, Any]) -> Response:
-    """What a choice of a chat completion says."""
-    tokens = [
-        (token["token"], bytes(token["bytes"]), token["logprob"]) for token in choice["logprobs"]["content"]
-    ]
-    cost = choice["lopa"]
-    return Response(
-        choice["message"]["content"],
-        tuple(tokens),
-        choice["finish_reason"],
-        cost["steps"],
-        cost["forwards"],
-        cost["seconds"],
-    )
-
-
-def ask_all(client: httpx.Client, asks: Sequence[Ask], concurrency: int) -> list[Response]:
-    """The answers, in order."""
+def send_all(
+    client: httpx.Client, requests: Sequence[ClientRequest], concurrency: int
+) -> list[ClientResponse]:
+    """The responses, in order."""
     with ThreadPoolExecutor(concurrency) as pool:
-        return list(pool.map(lambda ask: ask.of_server(client), asks))
+        return list(pool.map(lambda request: request.send(client), requests))
 
 
-def random_asks(seed: int, count: int) -> list[Ask]:
+def random_requests(seed: int, count: int) -> list[ClientRequest]:
     """Of the model `demo`, with every decoder."""
     rng = random.Random(seed)
-    return [Ask(rng.choice(QUESTIONS), _random_settings(rng)) for _ in range(count)]
+    return [ClientRequest(rng.choice(PROMPTS), _random_settings(rng)) for _ in range(count)]
 
 
 def _random_settings(rng: random.Random) -> dict[str, Any]:
@@ -139,7 +151,7 @@ def _random_settings(rng: random.Random) -> dict[str, Any]:
     return settings
 
 
-def engine_of(entry: Mapping[str, Any]) -> LocalEngine:
+def local_engine(entry: Mapping[str, Any]) -> LocalEngine:
     """An engine for a model as a Serve config lists it."""
     changes = {section: entry[section] for section in ("model", "group", "decode") if section in entry}
     return LocalEngine.from_config(Config.load("demo", changes))

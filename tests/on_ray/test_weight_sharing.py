@@ -1,4 +1,4 @@
-"""The weights of a group: read once per node, mapped by all workers there, and by those who replace lost ones."""
+"""The weights of a group: read once per node, mapped by all workers there, and by those that replace lost ones."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
-from support.groups import config
-from support.trials import Oracle, Trial
+from support.group_under_test import GroupUnderTest, ReferenceResults
+from support.tiny_model import tiny_config
 
 
 @dataclass(frozen=True)
-class Witness:
-    """A runner factory that notes, per process, whether the model lies in the object store's memory."""
+class WeightsLocation:
+    """A runner factory that records, per process, whether the model lies in the object store's memory."""
 
     folder: Path
 
-    def __call__(self, config: Config, weights: Weights | None, parallel: TensorParallelGroup) -> Any:
-        runner = default_runner(config, weights, parallel)
+    def __call__(self, config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
+        runner = default_runner(config, weights, tp_group)
         addresses = [parameter.data_ptr() for parameter in runner.model.parameters()]
         (self.folder / str(os.getpid())).write_text(str(all(map(_in_object_store, addresses))))
         return runner
 
-    def notes(self) -> dict[int, str]:
+    def by_process(self) -> dict[int, str]:
         return {int(path.name): path.read_text() for path in self.folder.iterdir()}
 
 
@@ -51,21 +51,23 @@ def _in_object_store(address: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of mappings")
-def test_workers_map_one_copy_and_so_does_who_replaces_them(tmp_path: Path, oracle: Oracle) -> None:
-    witness = Witness(tmp_path)
-    with RayEngine.from_config(config(group={"num_workers": 2}), runner_factory=witness) as engine:
-        trial = Trial(engine, oracle)
-        first = witness.notes()
+def test_workers_map_one_copy_and_so_do_their_replacements(
+    tmp_path: Path, reference: ReferenceResults
+) -> None:
+    location = WeightsLocation(tmp_path)
+    with RayEngine.from_config(tiny_config(group={"num_workers": 2}), runner_factory=location) as engine:
+        group = GroupUnderTest(engine, reference)
+        first = location.by_process()
         assert list(first.values()) == ["True"] * 2
         for process in first:  # the one that has read them, too
-            trial.batch(2, during=lambda process=process: os.kill(process, signal.SIGKILL))
-        trial.until(lambda: engine.status().workers == 2)
-    notes = witness.notes()
-    assert len(notes) >= 4 and set(notes.values()) == {"True"}
+            group.run_batch(2, during=lambda process=process: os.kill(process, signal.SIGKILL))
+        group.run_until(lambda: engine.status().workers == 2)
+    locations = location.by_process()
+    assert len(locations) >= 4 and set(locations.values()) == {"True"}
 
 
-class Worker:
-    """Answers as a worker actor does."""
+class FakeWorker:
+    """Answers as the handle of a worker actor does."""
 
     def __init__(
         self,
@@ -77,8 +79,8 @@ class Worker:
         self.loaded: list[Any] = []
         self._load_error = load_error
         self.node_and_weight_bytes, self.load_model, self.read_weights = (
-            Method(call)
-            for call in (self._node_and_weight_bytes, self._load_model, lambda: Reading(error, self))
+            FakeMethod(call)
+            for call in (self._node_and_weight_bytes, self._load_model, lambda: FakeStream(error, self))
         )
         self._place = (node, size)
 
@@ -92,21 +94,21 @@ class Worker:
         return "info"
 
 
-class Method:
+class FakeMethod:
     """An actor's method."""
 
     def __init__(self, call: Any) -> None:
         self.remote = call
 
-    def options(self, num_returns: str) -> Method:
+    def options(self, num_returns: str) -> FakeMethod:
         assert num_returns == "streaming"
         return self
 
 
-class Reading:
-    """The stream of chunks that a worker reads: two, or an error after the first."""
+class FakeStream:
+    """The stream of chunks of weights that a worker reads: two, or an error after the first."""
 
-    def __init__(self, error: Exception | None, worker: Worker) -> None:
+    def __init__(self, error: Exception | None, worker: FakeWorker) -> None:
         self._error = error
         self._chunks = [(worker, 0), (worker, 1)][: 1 if error else 2]
 
@@ -128,16 +130,16 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_weights.ray, "nodes", lambda: found)
 
 
-async def load(weights: NodeWeights, *workers: Worker) -> list[Any]:
+async def load(weights: NodeWeights, *workers: FakeWorker) -> list[Any]:
     return await asyncio.gather(*(weights.load(worker) for worker in workers), return_exceptions=True)
 
 
 def shared(num_workers: int = 2, **model: Any) -> NodeWeights:
-    return NodeWeights(config(group={"num_workers": num_workers}, model=model))
+    return NodeWeights(tiny_config(group={"num_workers": num_workers}, model=model))
 
 
 def test_one_worker_per_node_reads_and_the_others_wait_for_it(nodes: None) -> None:
-    workers = [Worker("here"), Worker("there"), Worker("here"), Worker("here")]
+    workers = [FakeWorker("here"), FakeWorker("there"), FakeWorker("here"), FakeWorker("here")]
     assert asyncio.run(load(shared(), *workers)) == ["info"] * 4
     reader = [worker.loaded[0][0][0] for worker in workers]
     assert reader == [workers[0], workers[1], workers[0], workers[0]]
@@ -146,14 +148,14 @@ def test_one_worker_per_node_reads_and_the_others_wait_for_it(nodes: None) -> No
 
 def test_after_one_that_cannot_read_the_next_one_does(nodes: None) -> None:
     error = CheckpointError("damaged")
-    broken, sound = Worker(error=error), Worker()
+    broken, sound = FakeWorker(error=error), FakeWorker()
     assert asyncio.run(load(shared(), broken, sound)) == [error, "info"]
     assert broken.loaded == [] and sound.loaded == [[(sound, 0), (sound, 1)]]
 
 
 def test_a_copy_that_is_gone_is_made_anew(nodes: None) -> None:
     gone = ObjectLostError("0" * 56, "", "")
-    first, second, third = Worker(), Worker(load_error=gone), Worker()
+    first, second, third = FakeWorker(), FakeWorker(load_error=gone), FakeWorker()
 
     async def one_by_one() -> list[Any]:
         weights = shared()
@@ -167,18 +169,18 @@ def test_a_copy_that_is_gone_is_made_anew(nodes: None) -> None:
     ("weights", "size"),
     [
         pytest.param(shared(), 11, id="no room"),
-        pytest.param(shared(num_workers=1), 1, id="no company"),
+        pytest.param(shared(num_workers=1), 1, id="one worker"),
         pytest.param(shared(load_format="dummy"), 1, id="random weights"),
     ],
 )
 def test_each_reads_for_itself(nodes: None, weights: NodeWeights, size: int) -> None:
-    worker = Worker(size=size)
+    worker = FakeWorker(size=size)
     assert asyncio.run(load(weights, worker)) == ["info"]
     assert worker.loaded == [None]
 
 
 def test_a_group_that_grows_begins_to_share(nodes: None) -> None:
-    weights, first, second = shared(num_workers=1), Worker(), Worker()
+    weights, first, second = shared(num_workers=1), FakeWorker(), FakeWorker()
     assert asyncio.run(load(weights, first)) == ["info"]
     weights.shared = True
     assert asyncio.run(load(weights, second)) == ["info"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from actors.engine import RayEngine
 from lopa_ray.errors import SettingsError
-from support.groups import config
-from support.trials import PATIENCE_S, Oracle, Trial
+from support.group_under_test import TIMEOUT_S, GroupUnderTest, ReferenceResults
+from support.tiny_model import tiny_config
+from support.waiting import wait_until
 
 SCALING = {
     "max_workers": 3,
@@ -22,18 +21,15 @@ SCALING = {
 
 
 @pytest.mark.long
-def test_it_grows_while_it_decodes_and_shrinks_when_it_is_idle(oracle: Oracle) -> None:
-    with RayEngine.from_config(config(group={"num_workers": 1, "scaling": SCALING})) as engine:
-        trial = Trial(engine, oracle)
-        trial.until(lambda: engine.status().workers == 3)
-        deadline = time.monotonic() + PATIENCE_S
-        while (status := engine.status()).workers > 1:
-            assert time.monotonic() < deadline, status
-            time.sleep(0.1)
-        assert status.target_workers == 1
+def test_it_grows_while_it_decodes_and_shrinks_when_it_is_idle(reference: ReferenceResults) -> None:
+    with RayEngine.from_config(tiny_config(group={"num_workers": 1, "scaling": SCALING})) as engine:
+        group = GroupUnderTest(engine, reference)
+        group.run_until(lambda: engine.status().workers == 3)
+        wait_until(lambda: engine.status().workers == 1, TIMEOUT_S, "the group to shrink")
+        assert engine.status().target_workers == 1
         with pytest.raises(SettingsError, match=r"got 4 workers; allowed: 1 to 3, as group\.scaling says"):
             engine.resize(4)
         assert engine.status().target_workers == 1
         engine.resize(2)
         assert engine.status().target_workers == 2
-        trial.batch(3)
+        group.run_batch(3)

@@ -12,7 +12,7 @@ from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError
-from support.groups import PROMPTS, SETTINGS, config
+from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     "1 worker": {"group": {"num_workers": 1}},
@@ -24,75 +24,75 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def local() -> LocalEngine:
-    return LocalEngine.from_config(config())
+    return LocalEngine.from_config(tiny_config())
 
 
 @pytest.fixture(scope="module", params=GROUPS)
-def group(request: pytest.FixtureRequest) -> Iterator[RayEngine]:
-    with RayEngine.from_config(config(**GROUPS[request.param])) as engine:
+def engine(request: pytest.FixtureRequest) -> Iterator[RayEngine]:
+    with RayEngine.from_config(tiny_config(**GROUPS[request.param])) as engine:
         yield engine
 
 
-def essence(result: GenerationResult) -> tuple[object, ...]:
-    """Everything that must not depend on the deployment, scores included."""
+def with_trace(result: GenerationResult) -> tuple[object, ...]:
+    """All that must not depend on the deployment, scores included."""
     return result.token_ids, result.finish_reason, result.steps, result.forwards, result.trace
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_same_tokens_as_local_alone_and_batched(group: RayEngine, local: LocalEngine, name: str) -> None:
+def test_same_tokens_as_local_alone_and_batched(engine: RayEngine, local: LocalEngine, name: str) -> None:
     settings = SETTINGS[name]
-    expected = [essence(local.generate(prompt, settings, trace=True)) for prompt in PROMPTS]
-    batched = [essence(result) for result in group.generate(PROMPTS, settings, trace=True)]
+    expected = [with_trace(local.generate(prompt, settings, trace=True)) for prompt in PROMPTS]
+    batched = [with_trace(result) for result in engine.generate(PROMPTS, settings, trace=True)]
     assert batched == expected
-    assert essence(group.generate(PROMPTS[2], settings, trace=True)) == expected[2]
-    assert_caches_agree(group)
+    assert with_trace(engine.generate(PROMPTS[2], settings, trace=True)) == expected[2]
+    assert_caches_agree(engine)
 
 
-def test_prefixes_are_stored_as_the_configuration_says(group: RayEngine, local: LocalEngine) -> None:
-    settings, before = SETTINGS["block_diffusion"], group.status()
+def test_prefixes_are_stored_as_the_configuration_says(engine: RayEngine, local: LocalEngine) -> None:
+    settings, before = SETTINGS["block_diffusion"], engine.status()
     for prompt in (PROMPTS[2], [*PROMPTS[2][:30], 3]):
-        assert group.generate(prompt, settings).token_ids == local.generate(prompt, settings).token_ids
-    stored, now = group.config.model.prefix_cache_positions > 0, group.status()
+        assert engine.generate(prompt, settings).token_ids == local.generate(prompt, settings).token_ids
+    stored, now = engine.config.model.prefix_cache_positions > 0, engine.status()
     assert now.prefix_hits - before.prefix_hits >= stored
     assert now.prefix_positions - before.prefix_positions >= 24 * stored
     assert stored or now.prefix_hits == 0
 
 
-def test_mixed_settings_in_flight_together(group: RayEngine, local: LocalEngine) -> None:
+def test_mixed_settings_in_flight_together(engine: RayEngine, local: LocalEngine) -> None:
     pairs = [(prompt, settings) for prompt in PROMPTS for settings in SETTINGS.values()]
-    sessions = [group.create_session(prompt, settings) for prompt, settings in pairs]
-    results = dict(group.run(sessions))
+    sessions = [engine.create_session(prompt, settings) for prompt, settings in pairs]
+    results = dict(engine.run(sessions))
     for index, (prompt, settings) in enumerate(pairs):
         result = results[index]
         assert isinstance(result, GenerationResult)
         assert result.token_ids == local.generate(prompt, settings).token_ids
-    assert_caches_agree(group)
+    assert_caches_agree(engine)
 
 
-def test_abandoned_request_frees_its_slot(group: RayEngine, local: LocalEngine) -> None:
-    slots = group.config.model.max_num_seqs
-    sessions = [group.create_session(PROMPTS[0], LopaSettings(max_new_tokens=200)) for _ in range(2 * slots)]
-    events = group.events(sessions)
+def test_abandoned_request_frees_its_slot(engine: RayEngine, local: LocalEngine) -> None:
+    slots = engine.config.model.max_num_seqs
+    sessions = [engine.create_session(PROMPTS[0], LopaSettings(max_new_tokens=200)) for _ in range(2 * slots)]
+    events = engine.events(sessions)
     next(events)
     events.close()
     for prompt in PROMPTS:
         assert (
-            group.generate(prompt, SETTINGS["d2f"]).token_ids
+            engine.generate(prompt, SETTINGS["d2f"]).token_ids
             == local.generate(prompt, SETTINGS["d2f"]).token_ids
         )
-    assert_caches_agree(group)
+    assert_caches_agree(engine)
 
 
-def test_checksums_are_refused_while_busy(group: RayEngine) -> None:
-    events = group.events([group.create_session(PROMPTS[0], SETTINGS["two_phase"])])
+def test_checksums_are_refused_while_busy(engine: RayEngine) -> None:
+    events = engine.events([engine.create_session(PROMPTS[0], SETTINGS["two_phase"])])
     next(events)
     with pytest.raises(ProtocolError, match="in flight"):
-        group.checksums()
+        engine.checksums()
     assert len(list(events)) > 0
 
 
-def assert_caches_agree(group: RayEngine) -> None:
-    first, *others = group.checksums()
+def assert_caches_agree(engine: RayEngine) -> None:
+    first, *others = engine.checksums()
     assert any(slot.spans for slot in first), "nothing was ever cached: the comparison would be empty"
     for other in others:
         assert other == first

@@ -1,0 +1,52 @@
+"""Decode sessions that a `FakeModel` decodes, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lopa_ray.config.decoder_settings import VanillaSettings
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.protocol.plan import BranchReport, Plan, StepOutcome
+from support.fake_model import VOCABULARY, FakeModel
+
+
+@dataclass(frozen=True)
+class SessionStep:
+    """One step: the canvas before, what was planned, reported and decided."""
+
+    before: list[int]
+    plan: Plan
+    reports: list[BranchReport]
+    outcome: StepOutcome
+
+
+def create_session(prompt: list[int], settings: GenerationSettings) -> DecodeSession:
+    return new_session(prompt, settings, VOCABULARY)
+
+
+def decode(
+    prompt: list[int], settings: GenerationSettings, model: FakeModel
+) -> tuple[DecodeSession, list[SessionStep]]:
+    """The finished session, and all of its steps."""
+    session = create_session(prompt, settings)
+    return session, list(_steps(session, model))
+
+
+def _steps(session: DecodeSession, model: FakeModel) -> Iterator[SessionStep]:
+    while not session.finished:
+        before = session.generated
+        plan = session.plan()
+        reports = model.reports(plan)
+        yield SessionStep(before, plan, reports, session.advance(reports))
+
+
+def may_decide_nothing(settings: GenerationSettings, plan: Plan) -> bool:
+    """A schedule may plan such a call, and a chance may bring it about; and a block may only be cached."""
+    return (
+        isinstance(settings, VanillaSettings)
+        or getattr(settings, "fill", None) == "schedule"
+        or not plan.scored
+    )

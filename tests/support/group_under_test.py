@@ -1,0 +1,125 @@
+"""A group that decodes while faults happen to it, compared with the same requests in one process."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from actors.engine import RayEngine
+from lopa_ray.config.config import Config
+from lopa_ray.decoding.result import GenerationResult, TraceStep
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.execution.kv_cache import SlotChecksum
+from support.fault_injection import FaultInjection
+from support.processes import send_signal
+from support.tiny_model import PROMPTS, SETTINGS, tiny_config
+
+NUM_WORKERS = 3
+
+TIMEOUT_S = 120.0
+"""For what must come about, on machines that are busy with something else."""
+
+RequestKey = tuple[int, str]
+"""Which of PROMPTS, which of SETTINGS."""
+
+ComparableResult = tuple[list[int], int, int]
+
+
+def random_requests(rng: random.Random, count: int) -> list[RequestKey]:
+    return [(rng.randrange(len(PROMPTS)), rng.choice(list(SETTINGS))) for _ in range(count)]
+
+
+def comparable(result: GenerationResult) -> ComparableResult:
+    """What must not depend on where a request was decoded, and on what happened there."""
+    return result.token_ids, result.steps, result.forwards
+
+
+class ReferenceResults:
+    """The result of each request in one process. Each one is decoded once, on demand."""
+
+    def __init__(self, config: Config) -> None:
+        self._engine = LocalEngine.from_config(config)
+        self._results: dict[RequestKey, ComparableResult] = {}
+
+    def __getitem__(self, request: RequestKey) -> ComparableResult:
+        if request not in self._results:
+            prompt, name = request
+            self._results[request] = comparable(self._engine.generate(PROMPTS[prompt], SETTINGS[name]))
+        return self._results[request]
+
+
+@dataclass
+class GroupUnderTest:
+    """Runs batches of random requests and compares every token."""
+
+    engine: RayEngine
+    reference: ReferenceResults
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
+    requests: int = 0
+    step_gaps: list[tuple[float, float]] = field(default_factory=list)
+    """From one step's arrival to the next, while requests were in flight, as `time.time`."""
+
+    def run_batch(self, count: int, during: Callable[[], object] | None = None, after: int = 5) -> None:
+        """Decode that many random requests; `during` is called when `after` of their steps, or half, are done."""
+        requests = random_requests(self.rng, count)
+        after = min(after, sum(self.reference[request][1] for request in requests) // 2)
+        arrivals: list[float] = []
+
+        def on_step(index: int, step: TraceStep) -> None:
+            arrivals.append(time.time())
+            if len(arrivals) == after and during is not None:
+                during()
+
+        sessions = [self.engine.create_session(PROMPTS[prompt], SETTINGS[name]) for prompt, name in requests]
+        results = dict(self.engine.run(sessions, on_step=on_step))
+        for index, request in enumerate(requests):
+            result = results[index]
+            assert isinstance(result, GenerationResult), result
+            assert comparable(result) == self.reference[request]
+        self.step_gaps += pairwise(arrivals)
+        self.requests += count
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        """Decode until the condition is true."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < deadline, self.engine.status()
+            self.run_batch(3)
+
+    def wait_for_workers(self, workers: int) -> None:
+        """Wait until the group has that many workers, and no more are to come; decode with them, and see
+        that all have the same in their caches. It may learn of a loss only as it decodes, and then waits again."""
+        deadline = time.monotonic() + TIMEOUT_S
+        caches: list[list[SlotChecksum]] = []
+        while len(caches) != workers:
+            while (status := self.engine.status()).workers != workers or status.pending_workers:
+                assert time.monotonic() < deadline, status
+                time.sleep(0.1)
+            self.run_batch(3)
+            caches = self.engine.checksums()
+        assert caches == [caches[0]] * workers
+
+    def pause_s(self, moment: float) -> float:
+        """Seconds without a step around the moment of a fault; 0 if nothing was decoded."""
+        return max((end - start for start, end in self.step_gaps if end > moment > start - 0.2), default=0.0)
+
+
+@contextlib.contextmanager
+def group_with_faults(
+    folder: Path, reference: ReferenceResults, **settings: object
+) -> Iterator[tuple[GroupUnderTest, FaultInjection]]:
+    """A group whose workers trigger the faults in that folder; `settings` are those of `config.group`."""
+    faults = FaultInjection(folder)
+    config = tiny_config(group={"num_workers": NUM_WORKERS, **settings})
+    try:
+        with RayEngine.from_config(config, runner_factory=faults) as engine:
+            yield GroupUnderTest(engine, reference), faults
+    finally:
+        for pid in faults.triggered():
+            send_signal(pid, signal.SIGKILL)  # a stopped process does not end by itself

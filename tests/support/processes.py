@@ -1,0 +1,78 @@
+"""Processes that tests start, find, signal and kill."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import psutil
+
+from support.paths import PROGRAMS
+
+
+def subprocess_environment() -> dict[str, str]:
+    """Ray nodes and drivers are started with it: workers import the project and the tests' own modules."""
+    inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def run_program(program: str, *arguments: str, prefix: Sequence[str] = (), timeout_s: float = 280) -> Any:
+    """The JSON that one of `tests/programs` prints last; `prefix` is put in front of its command."""
+    done = subprocess.run(
+        [*prefix, sys.executable, str(PROGRAMS / program), *arguments],
+        env=subprocess_environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def actor_pids(class_name: str) -> list[int]:
+    """Processes below this one that run a Ray actor of that class."""
+    return [
+        process.pid
+        for process in psutil.Process().children(recursive=True)
+        if command_line(process).startswith(f"ray::{class_name}")
+    ]
+
+
+def processes_in_session(pid: int) -> list[psutil.Process]:
+    """Live processes of the POSIX session which the process `pid` leads, or led."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getsid(process.pid) == pid and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def command_line(process: psutil.Process) -> str:
+    """Empty if the process is gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def send_signal(pid: int, sig: signal.Signals) -> None:
+    """Does nothing if the process is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, sig)
+
+
+def kill_process_tree(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and its descendants, and wait for it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(process.pid)
+        for each in [root, *root.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+    process.wait()

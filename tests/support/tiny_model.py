@@ -1,0 +1,63 @@
+"""The tiny recorded models, and prompts, settings and configurations for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    LopaSettings,
+    VanillaSettings,
+)
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.model.checkpoint import load_model
+from lopa_ray.model.config import Quantization
+from lopa_ray.model.transformer import Transformer
+from support.paths import MODELS
+
+TINY_MODEL = MODELS / "dream-tiny-4l"
+
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7], list(range(20, 60)), [9] * 11, [77]]
+
+SETTINGS: dict[str, GenerationSettings] = {
+    "two_phase": LopaSettings(max_new_tokens=90, num_branches=5, stop_at_eos=False),
+    "single_phase": LopaSettings(
+        max_new_tokens=90, num_branches=5, window_attention="block_causal", stop_at_eos=False
+    ),
+    "two_phase_causal": LopaSettings(
+        max_new_tokens=70,
+        num_branches=3,
+        block_size=16,
+        window_attention="block_causal",
+        commit_protocol="two_phase",
+    ),
+    "sampled": LopaSettings(max_new_tokens=64, num_branches=4, temperature=0.8, top_p=0.95, seed=3),
+    "d2f": D2FSettings(max_new_tokens=64, block_size=16, stop_at_eos=False),
+    "auto_budget": LopaSettings(max_new_tokens=48, num_branches="auto", max_branches=8, block_size=16),
+    "prefix_cache": FastDllmSettings(
+        max_new_tokens=40, block_size=16, cache="prefix", num_branches=4, stop_at_eos=False
+    ),
+    "random_order": VanillaSettings(max_new_tokens=24, remasking="random", temperature=0.7, num_branches=3),
+    "block_diffusion": BlockDiffusionSettings(max_new_tokens=40, num_branches=3, stop_at_eos=False),
+    "sub_blocks": BlockDiffusionSettings(
+        max_new_tokens=40, block_size=16, sub_block_size=4, sub_block_cache=True, num_branches=3
+    ),
+    "dual_cache": FastDllmSettings(max_new_tokens=48, block_size=16, stop_at_eos=False),
+}
+
+
+def load_tiny_model(name: str = "dream-tiny-2l", quantization: Quantization = "none") -> Transformer:
+    """One of the recorded models, on the CPU."""
+    return load_model(MODELS / name, dtype=torch.float32, device="cpu", quantization=quantization)
+
+
+def tiny_config(**sections: dict[str, Any]) -> Config:
+    """A group on TINY_MODEL that asks for half a CPU per worker."""
+    model = {"path": str(TINY_MODEL), "max_model_len": 256, **sections.get("model", {})}
+    group = {"num_cpus": 0.5, **sections.get("group", {})}
+    return Config.parse({"model": model, "group": group})
