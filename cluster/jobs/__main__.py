@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster import options as o
+from cluster.cli import options as o
 from cluster.jobs.storage import is_absolute
 from lopa_ray.errors import SettingsError
 

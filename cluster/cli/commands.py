@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster import options as o
+from cluster.cli import options as o
 from lopa_ray import __version__
 from lopa_ray.errors import PromptError, SettingsError
 
@@ -149,7 +149,7 @@ def _generate_one(
     from rich.console import Console
 
     from cluster import report
-    from cluster.watch import Watcher
+    from cluster.cli.watch import Watcher
 
     console = Console(stderr=as_json, highlight=False)
     with ExitStack() as stack:
@@ -210,7 +210,7 @@ def conformance(
     forward cases are then skipped, and said to be. Exit status 1 if a case differs, is not supported or cannot be read,
     or if none passed.
     """
-    from cluster.conformance import run_conformance
+    from cluster.cli.conformance import run_conformance
 
     with o.exits():
         group = {"num_workers": workers, "tensor_parallel_size": tensor_parallel_size}
@@ -287,7 +287,7 @@ def scale(
     N goes for each group (replica) that runs now. Answers stay the same; new workers join when they have a
     place and have loaded the model. A key may also stand in LOPA_API_KEYS.
     """
-    from cluster.scale import ask_workers, lines
+    from cluster.cli.scale import ask_workers, lines
     from cluster.serving.http.auth import load_api_keys
 
     with o.exits():
@@ -318,7 +318,3 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(o.FAILED)
-
-
-if __name__ == "__main__":
-    main()
