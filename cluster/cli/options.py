@@ -1,13 +1,8 @@
-"""What the commands share: the options that make a configuration, and how errors end a command."""
+"""The options that make a configuration, shared by the commands and by jobs."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 import yaml
@@ -15,13 +10,7 @@ import yaml
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import DECODER_SETTINGS
 from lopa_ray.config.yaml_files import parse_yaml
-from lopa_ray.errors import CheckpointError, LopaError, PromptError, SettingsError
-
-if TYPE_CHECKING:
-    from lopa_ray.engine.base import Engine
-
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
-"""Exit statuses: a request or case failed; the command or a setting is wrong; Ctrl-C."""
+from lopa_ray.errors import SettingsError
 
 ConfigOption = Annotated[
     str, typer.Option("--config", "-c", metavar="FILE|PRESET", help="YAML file, or a preset that ships.")
@@ -45,25 +34,25 @@ DecoderOption = Annotated[
 ]
 
 
-def _number_or_word(text: str) -> int | str:
-    """Which numbers and words there may be is the settings' business."""
+def _int_or_str(text: str) -> int | str:
+    """The settings check which numbers and words are allowed."""
     try:
         return int(text)
     except ValueError:
         return text
 
 
-BranchesOption = Annotated[
+NumBranchesOption = Annotated[
     Any,
     typer.Option(
         "--num-branches",
         "-b",
         metavar="N|auto",
-        parser=_number_or_word,
+        parser=_int_or_str,
         help="Branches per step, the anchor included. [decode]",
     ),
 ]
-TokensOption = Annotated[
+MaxNewTokensOption = Annotated[
     int | None, typer.Option("--max-new-tokens", "-n", help="Length of the answer. [decode]")
 ]
 TemperatureOption = Annotated[float | None, typer.Option("--temperature", help="0 is greedy. [decode]")]
@@ -71,116 +60,65 @@ SeedOption = Annotated[int | None, typer.Option("--seed", help="Same seed, same 
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", "-w", help="Branch workers (Ray actors). [group.num_workers]")
 ]
-ShardsOption = Annotated[
+TensorParallelSizeOption = Annotated[
     int | None,
     typer.Option(
         "--tensor-parallel-size", help="Actors per worker, each with a shard. [group.tensor_parallel_size]"
     ),
 ]
 LocalOption = Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")]
+RawOption = Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print JSON, one object per line, and nothing else.")
 ]
 
-Changes = dict[str, dict[str, Any]]
+ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]
+"""Section → setting → value."""
 
 
-def collect_changes(assignments: list[str] | None, shorthands: dict[str, Any]) -> Changes:
-    """Section → settings, from `section.key=value` texts and from shorthands that were given.
+SHORTHANDS = {
+    "model": "model.path",
+    "lora": "model.lora",
+    "dtype": "model.dtype",
+    "device": "model.device",
+    "workers": "group.num_workers",
+    "tensor_parallel_size": "group.tensor_parallel_size",
+    "decoder": "decode.decoder",
+    "num_branches": "decode.num_branches",
+    "max_new_tokens": "decode.max_new_tokens",
+    "temperature": "decode.temperature",
+    "seed": "decode.seed",
+}
+"""Parameter of a command → the setting that its option is short for."""
+
+
+def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigOverrides:
+    """From `section.key=value` texts, and from those `SHORTHANDS` that are not None.
 
     A shorthand wins over an assignment to the same setting. Raises SettingsError.
     """
-    changes: Changes = {}
+    overrides: ConfigOverrides = {}
     for text in assignments or []:
         name, equals, value = text.partition("=")
         section, dot, key = name.strip().partition(".")
         if not (equals and dot and section and key):
             raise SettingsError(f"--set: got {text!r}; allowed: SECTION.KEY=VALUE, as in decode.seed=7")
         try:
-            changes.setdefault(section, {})[key] = parse_yaml(value)
+            overrides.setdefault(section, {})[key] = parse_yaml(value)
         except yaml.YAMLError:
             raise SettingsError(f"--set {name}: got {value!r}, which is no YAML value") from None
     for name, value in shorthands.items():
         if value is not None:
-            section, _, key = name.partition(".")
-            changes.setdefault(section, {})[key] = value
-    return changes
+            section, _, key = SHORTHANDS[name].partition(".")
+            overrides.setdefault(section, {})[key] = value
+    return overrides
 
 
-def load_config(source: str, changes: Changes) -> Config:
-    """The configuration with the changes of the command line on top. Raises SettingsError."""
-    unknown = set(changes) - set(Config.model_fields)
+def load_config(source: str, overrides: ConfigOverrides) -> Config:
+    """The configuration with the overrides of the command line on top. Raises SettingsError."""
+    unknown = set(overrides) - set(Config.model_fields)
     if unknown:
         raise SettingsError(
             f"unknown section {sorted(unknown)[0]!r}; allowed: {', '.join(Config.model_fields)}"
         )
-    return Config.load(source, changes)
-
-
-def as_yaml(config: Config) -> str:
-    """Every setting with its value, as a file that can be loaded again."""
-    return yaml.safe_dump(config.as_dict(), sort_keys=False, allow_unicode=True)
-
-
-@contextmanager
-def open_engine(config: Config, *, local: bool) -> Iterator[Engine]:
-    """An engine in this process or on Ray actors; closed whatever happens, also on Ctrl-C."""
-    engine: Engine
-    if local:
-        import torch
-
-        from lopa_ray.engine.local import LocalEngine
-
-        torch.set_num_threads(config.group.threads_per_worker)
-        engine = LocalEngine.from_config(config)
-    else:
-        from actors.engine import RayEngine
-
-        engine = RayEngine.from_config(config)
-    try:
-        yield engine
-    finally:
-        with deaf_to_interrupts():
-            engine.close()
-
-
-@contextmanager
-def deaf_to_interrupts() -> Iterator[None]:
-    """A second Ctrl-C must not cut short what the first one asked for."""
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread: it gets no signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def exits() -> Iterator[None]:
-    """Turns the errors that a user can cause into a line on stderr and an exit status."""
-    try:
-        yield
-        sys.stdout.flush()
-    except (SettingsError, CheckpointError, PromptError) as error:
-        raise fail(str(error), USAGE) from None
-    except LopaError as error:
-        raise fail(str(error), FAILED) from None
-    except KeyboardInterrupt:
-        raise fail("interrupted", INTERRUPTED, prefix="") from None
-    except BrokenPipeError:
-        # Whoever read the output has seen enough; nothing more can be written, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(FAILED) from None
-    except OSError as error:
-        if error.filename is None:
-            raise
-        raise fail(f"{error.filename}: {error.strerror}", USAGE) from None
-
-
-def fail(message: str, status: int, prefix: str = "Error: ") -> typer.Exit:
-    """Print a message on stderr; returns what to raise."""
-    typer.echo(f"{prefix}{message}", err=True)
-    return typer.Exit(status)
+    return Config.load(source, overrides)

@@ -10,26 +10,26 @@ from typing import Any
 import pytest
 
 import cluster.jobs.work_queue
-from cluster.batch import Request
+from cluster.batch import BatchRequest
 from cluster.jobs.group import JobGroup
 from cluster.jobs.source import Chunk
 from cluster.jobs.work_queue import WorkQueue
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CapacityError, CheckpointError, WorkerLostError
-from support.fake_job_group import FATAL, FATAL_ONCE, FragileGroup, NoSeat, OneSeat
+from support.fake_job_group import FATAL, FATAL_ONCE, FragileGroup, NoGroupFits, OneGroupFits
 
 
 def chunks(prompts: list[str], size: int = 2) -> Iterator[Chunk]:
     for index, start in enumerate(range(0, len(prompts), size)):
         lines = prompts[start : start + size]
-        yield Chunk(index, tuple(Request(start + at, prompt) for at, prompt in enumerate(lines)))
+        yield Chunk(index, tuple(BatchRequest(start + at, prompt) for at, prompt in enumerate(lines)))
 
 
-def decode(queue: WorkQueue, work: Iterator[Chunk]) -> dict[int, str]:
+def decode(queue: WorkQueue, waiting: Iterator[Chunk]) -> dict[int, str]:
     """Line → text; fails if a line comes twice."""
     found: dict[int, str] = {}
-    for _, decoded in queue.run(work):
-        for row in map(json.loads, decoded.rows):
+    for _, result in queue.run(waiting):
+        for row in map(json.loads, result.rows):
             assert row["line"] not in found
             found[row["line"]] = row["text"]
     return found
@@ -48,7 +48,7 @@ def queue(
     kind: Any = getattr(request, "param", FragileGroup)
     monkeypatch.setattr(cluster.jobs.work_queue, "JobGroup", kind)
     config = Config.parse({"model": {"path": str(tmp_path), "max_num_seqs": 2}, "group": {"num_cpus": 0.5}})
-    queue = WorkQueue(config, 2, raw=True, on_loss=losses.append, on_wake=lambda groups: None)
+    queue = WorkQueue(config, 2, raw=True, on_group_lost=losses.append, on_poll=lambda groups: None)
     yield queue
     queue.close()
 
@@ -60,27 +60,27 @@ def test_a_lost_group_is_replaced_and_its_chunks_are_decoded_once(
     prompts[5] = f"{FATAL_ONCE}{tmp_path / 'first'}"
     prompts[20] = f"{FATAL_ONCE}{tmp_path / 'second'}"
     assert decode(queue, chunks(prompts)) == dict(enumerate(prompts))
-    assert len(losses) == 2 and not queue.given_up
+    assert len(losses) == 2 and not queue.abandoned
 
 
 @pytest.mark.long
-def test_a_chunk_that_kills_its_groups_is_given_up_alone(queue: WorkQueue, losses: list[str]) -> None:
+def test_a_chunk_that_kills_its_groups_is_abandoned_alone(queue: WorkQueue, losses: list[str]) -> None:
     prompts = [f"prompt {number}" for number in range(20)]
     prompts[6] = FATAL
     found = decode(queue, chunks(prompts))
     assert found == {line: prompt for line, prompt in enumerate(prompts) if line not in (6, 7)}
-    assert [chunk.index for chunk in queue.given_up] == [3]
+    assert [chunk.index for chunk in queue.abandoned] == [3]
     assert len(losses) == 3
 
 
-@pytest.mark.parametrize("queue", [OneSeat], indirect=True)
+@pytest.mark.parametrize("queue", [OneGroupFits], indirect=True)
 def test_it_goes_on_with_the_groups_for_which_there_is_room(queue: WorkQueue, losses: list[str]) -> None:
     prompts = [f"prompt {number}" for number in range(200)]
     assert decode(queue, chunks(prompts, 1)) == dict(enumerate(prompts))
     assert losses in ([], ["going on with 1 groups: no room"])
 
 
-@pytest.mark.parametrize("queue", [NoSeat], indirect=True)
+@pytest.mark.parametrize("queue", [NoGroupFits], indirect=True)
 def test_without_room_for_any_group_it_ends(queue: WorkQueue) -> None:
     with pytest.raises(CapacityError, match="no room"):
         decode(queue, chunks(["prompt"]))
@@ -88,7 +88,7 @@ def test_without_room_for_any_group_it_ends(queue: WorkQueue) -> None:
 
 @pytest.mark.long
 def test_groups_that_die_one_after_the_other_end_it(queue: WorkQueue, losses: list[str]) -> None:
-    queue.most_losses = 1
+    queue.max_lost_groups = 1
     with pytest.raises(WorkerLostError, match=r"2 groups were lost and no chunk finished"):
         decode(queue, chunks([FATAL] * 10, 1))
     assert len(losses) == 1

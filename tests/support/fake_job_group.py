@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.batch import Failed, Request
-from cluster.jobs.group import Decoded
+from cluster.batch import BatchRequest, ParsedLine
+from cluster.jobs.group import ChunkResult
 from lopa_ray.errors import CapacityError
 
 FATAL = "dies every time"
@@ -22,24 +22,24 @@ FATAL_ONCE = "dies once: "
 class FragileGroup:
     """Answers each prompt with itself, unless the prompt kills it."""
 
-    seats = 99
+    capacity = 99
     """Groups for which there is room."""
 
     def __init__(self, config: dict[str, Any], raw: bool) -> None:
-        self._room = Path(config["model"]["path"])
+        self._folder = Path(config["model"]["path"])
 
     def start(self) -> None:
-        """Take a seat. They are counted in the folder of the model."""
-        for seat in range(self.seats):
+        """Raises CapacityError without room. The groups that have started are counted in the model's folder."""
+        for number in range(self.capacity):
             with contextlib.suppress(FileExistsError):
-                (self._room / f"seat {seat}").touch(exist_ok=False)
+                (self._folder / f"group {number}").touch(exist_ok=False)
                 return
         raise CapacityError("no room")
 
-    def decode(self, lines: Sequence[Request | Failed]) -> Decoded:
+    def decode(self, lines: Sequence[ParsedLine]) -> ChunkResult:
         rows = []
         for line in lines:
-            assert isinstance(line, Request) and isinstance(line.prompt, str)
+            assert isinstance(line, BatchRequest) and isinstance(line.prompt, str)
             if line.prompt == FATAL:
                 os._exit(1)
             if line.prompt.startswith(FATAL_ONCE):
@@ -48,16 +48,16 @@ class FragileGroup:
                     mark.touch()
                     os._exit(1)
             rows.append(json.dumps({"line": line.line, "text": line.prompt}))
-        return Decoded(tuple(rows), (), len(lines), len(lines))
+        return ChunkResult(tuple(rows), (), len(lines), len(lines))
 
 
-class OneSeat(FragileGroup):
+class OneGroupFits(FragileGroup):
     """Only one of them can start."""
 
-    seats = 1
+    capacity = 1
 
 
-class NoSeat(FragileGroup):
+class NoGroupFits(FragileGroup):
     """None of them can start."""
 
-    seats = 0
+    capacity = 0
