@@ -140,11 +140,9 @@ def pairs_with_common_prefix(engine: LocalEngine, count: int) -> list[tuple[Prob
             first[begin] = problem
         else:
             pairs.append((other, problem))
-    if len(pairs) < count:
-        raise ValueError(
-            f"{CANDIDATES} problems have {len(pairs)} such pairs, fewer than {count}; ask for fewer"
-        )
-    return pairs[:count]
+            if len(pairs) == count:
+                return pairs
+    raise ValueError(f"{CANDIDATES} problems have {len(pairs)} such pairs, fewer than {count}; ask for fewer")
 
 
 def approximate_rows(count: int) -> list[list[str]]:

@@ -63,6 +63,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             for row in rows
             if row["window_attention"] == attention
         }
+        if not by_settings:
+            continue
         confidences = sorted({confidence for _, confidence in by_settings})
         lines += [f"\n`window_attention: {attention}` (solved % / TPF)\n"]
         cells = [["branches", *(f"{c:g}" for c in confidences)]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -123,6 +124,33 @@ def diffusion_batch(
     window = 1 + (uniform(batch) * last.clamp(max=3) * 0.999).long()
     block = torch.where(columns >= 0, columns // size[:, None] + 1, 0)
     offset = block - (last - window)[:, None] - 1  # of a column's block in the window; clean before it
+    masked = choose_masked(columns, offset, window, size, calculated, uniform)
+    not_padding = columns >= -lengths[:, None]
+    mode = uniform(batch, 1, 1)
+    attention_mask = block[:, :, None] >= block[:, None]
+    # Full attention: half of the time the clean prefix sees the window too, as when it is cached.
+    attention_mask |= (offset >= 0)[:, :, None] & (mode < full_share)
+    attention_mask |= mode < full_share / 2
+    attention_mask = (attention_mask & not_padding[:, None]) | torch.eye(len(columns), dtype=torch.bool)
+    # The first masked result can be calculated; those behind it depend on it, and count less.
+    masked_results = (masked & result).long().cumsum(1)
+    weights = masked * torch.where(calculated, 0.5, 1.0)
+    weights[masked & result & (masked_results <= 2)] = 3.0
+    weights[:, 1:][(ids[:, 1:] == EOS_TOKEN_ID) & (ids[:, :-1] == EOS_TOKEN_ID)] *= 0.3
+    inputs, targets = corrupt_results(ids, result & ~masked & (offset >= 0), calculated & masked, digits, rng)
+    return Batch(inputs.masked_fill(masked, MASK_TOKEN_ID), targets, weights, attention_mask[:, None])
+
+
+def choose_masked(
+    columns: Tensor,
+    offset: Tensor,
+    window: Tensor,
+    size: Tensor,
+    calculated: Tensor,
+    uniform: Callable[..., Tensor],
+) -> Tensor:
+    """Which columns [B, T] are masked, by the block of the window (`offset` [B, T]) that they belong to."""
+    batch = len(offset)
     # The ratio of masks rises from block to block; a fresh last block (all masks) is the commonest.
     ratios = uniform(batch, 3).sort(1).values
     ratios[torch.arange(batch), window - 1] += uniform(batch).round()
@@ -136,20 +164,7 @@ def diffusion_batch(
         inside = offset == index
         rank = order.masked_fill(~inside, -math.inf).argsort(1, descending=True).argsort(1)
         masked |= inside & (rank < (ratio * size[:, None]).ceil())
-    not_padding = columns >= -lengths[:, None]
-    mode = uniform(batch, 1, 1)
-    attention_mask = block[:, :, None] >= block[:, None]
-    # Full attention: half of the time the clean prefix sees the window too, as when it is cached.
-    attention_mask |= (offset >= 0)[:, :, None] & (mode < full_share)
-    attention_mask |= mode < full_share / 2
-    attention_mask = (attention_mask & not_padding[:, None]) | torch.eye(len(columns), dtype=torch.bool)
-    # The first masked result can be calculated; those behind it hang on it, and count less.
-    masked_results = (masked & result).long().cumsum(1)
-    weights = masked * torch.where(calculated, 0.5, 1.0)
-    weights[masked & result & (masked_results <= 2)] = 3.0
-    weights[:, 1:][(ids[:, 1:] == EOS_TOKEN_ID) & (ids[:, :-1] == EOS_TOKEN_ID)] *= 0.3
-    inputs, targets = corrupt_results(ids, result & ~masked & (offset >= 0), calculated & masked, digits, rng)
-    return Batch(inputs.masked_fill(masked, MASK_TOKEN_ID), targets, weights, attention_mask[:, None])
+    return masked
 
 
 def corrupt_results(
