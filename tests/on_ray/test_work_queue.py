@@ -16,7 +16,7 @@ from cluster.jobs.source import Chunk
 from cluster.jobs.work_queue import WorkQueue
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CapacityError, CheckpointError, WorkerLostError
-from support.fake_job_group import FATAL, FATAL_ONCE, FragileGroup, NoGroupFits, OneGroupFits
+from support.fake_job_group import FATAL, FATAL_ONCE, FragileGroup, NoSeat, OneSeat
 
 
 def chunks(prompts: list[str], size: int = 2) -> Iterator[Chunk]:
@@ -25,11 +25,11 @@ def chunks(prompts: list[str], size: int = 2) -> Iterator[Chunk]:
         yield Chunk(index, tuple(BatchRequest(start + at, prompt) for at, prompt in enumerate(lines)))
 
 
-def decode(queue: WorkQueue, waiting: Iterator[Chunk]) -> dict[int, str]:
+def decode(queue: WorkQueue, work: Iterator[Chunk]) -> dict[int, str]:
     """Line → text; fails if a line comes twice."""
     found: dict[int, str] = {}
-    for _, result in queue.run(waiting):
-        for row in map(json.loads, result.rows):
+    for _, decoded in queue.run(work):
+        for row in map(json.loads, decoded.rows):
             assert row["line"] not in found
             found[row["line"]] = row["text"]
     return found
@@ -64,7 +64,7 @@ def test_a_lost_group_is_replaced_and_its_chunks_are_decoded_once(
 
 
 @pytest.mark.long
-def test_a_chunk_that_kills_its_groups_is_abandoned_alone(queue: WorkQueue, losses: list[str]) -> None:
+def test_a_chunk_that_kills_its_groups_is_given_up_alone(queue: WorkQueue, losses: list[str]) -> None:
     prompts = [f"prompt {number}" for number in range(20)]
     prompts[6] = FATAL
     found = decode(queue, chunks(prompts))
@@ -73,14 +73,14 @@ def test_a_chunk_that_kills_its_groups_is_abandoned_alone(queue: WorkQueue, loss
     assert len(losses) == 3
 
 
-@pytest.mark.parametrize("queue", [OneGroupFits], indirect=True)
+@pytest.mark.parametrize("queue", [OneSeat], indirect=True)
 def test_it_goes_on_with_the_groups_for_which_there_is_room(queue: WorkQueue, losses: list[str]) -> None:
     prompts = [f"prompt {number}" for number in range(200)]
     assert decode(queue, chunks(prompts, 1)) == dict(enumerate(prompts))
     assert losses in ([], ["going on with 1 groups: no room"])
 
 
-@pytest.mark.parametrize("queue", [NoGroupFits], indirect=True)
+@pytest.mark.parametrize("queue", [NoSeat], indirect=True)
 def test_without_room_for_any_group_it_ends(queue: WorkQueue) -> None:
     with pytest.raises(CapacityError, match="no room"):
         decode(queue, chunks(["prompt"]))

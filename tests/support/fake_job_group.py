@@ -22,17 +22,17 @@ FATAL_ONCE = "dies once: "
 class FragileGroup:
     """Answers each prompt with itself, unless the prompt kills it."""
 
-    capacity = 99
+    seats = 99
     """Groups for which there is room."""
 
     def __init__(self, config: dict[str, Any], raw: bool) -> None:
-        self._folder = Path(config["model"]["path"])
+        self._room = Path(config["model"]["path"])
 
     def start(self) -> None:
-        """Raises CapacityError without room. The groups that have started are counted in the model's folder."""
-        for number in range(self.capacity):
+        """Take a seat. They are counted in the folder of the model."""
+        for seat in range(self.seats):
             with contextlib.suppress(FileExistsError):
-                (self._folder / f"group {number}").touch(exist_ok=False)
+                (self._room / f"seat {seat}").touch(exist_ok=False)
                 return
         raise CapacityError("no room")
 
@@ -51,13 +51,13 @@ class FragileGroup:
         return ChunkResult(tuple(rows), (), len(lines), len(lines))
 
 
-class OneGroupFits(FragileGroup):
+class OneSeat(FragileGroup):
     """Only one of them can start."""
 
-    capacity = 1
+    seats = 1
 
 
-class NoGroupFits(FragileGroup):
+class NoSeat(FragileGroup):
     """None of them can start."""
 
-    capacity = 0
+    seats = 0
