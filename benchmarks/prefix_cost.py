@@ -148,11 +148,13 @@ def pairs_with_common_prefix(engine: LocalEngine, count: int) -> list[tuple[Prob
 def approximate_rows(count: int) -> list[list[str]]:
     """The second table."""
     rows = [[*COLUMNS, "same tokens", "same answers", "solved"]]
+    pairs: list[tuple[Problem, Problem]] = []
     reference: list[GenerationResult] = []
     approximate = {"prefix_cache": "approximate", "prefix_cache_positions": 512 * count}
     for stored in ({}, approximate):
         engine = LocalEngine.from_config(Config.load("demo", {"model": stored}))
-        others, problems = zip(*pairs_with_common_prefix(engine, count), strict=True)
+        pairs = pairs or pairs_with_common_prefix(engine, count)
+        others, problems = zip(*pairs, strict=True)
         decode(engine, [engine.create_session(problem.question) for problem in others])
         for name in ["approximate", "approximate, asked again"] if stored else ["none"]:
             found = decode(engine, [engine.create_session(problem.question) for problem in problems])
