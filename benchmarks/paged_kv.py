@@ -23,26 +23,26 @@ import torch
 from torch import Tensor
 
 from lopa_ray.execution.attention_kernels import sdpa
-from tables import markdown
+from tables import markdown_table
 
 HEADS, KV_HEADS, HEAD_DIM, LAYERS = 28, 4, 128, 28  # Dream-7B's
-MIB = 2 * LAYERS * KV_HEADS * HEAD_DIM * 2 / 2**20
+POSITION_MIB = 2 * LAYERS * KV_HEADS * HEAD_DIM * 2 / 2**20
 """K/V of a position in bfloat16, in MiB."""
 WINDOW = 64
 """Positions in flight: two blocks of 32."""
 TOKENS_PER_STEP = 6
-PAGES = (16, 64)
+PAGE_SIZES = (16, 64)
 MAX_MODEL_LEN = 2048
 
 
-def lengths(count: int) -> list[tuple[int, int]]:
-    """Prompt and answer of each request; prompts are spread evenly on a logarithmic scale."""
-    draw = random.Random(0)
-    prompts = [round(math.exp(draw.uniform(math.log(60), math.log(900)))) for _ in range(count)]
-    return [(prompt, draw.randint(64, 512)) for prompt in prompts]
+def request_lengths(count: int) -> list[tuple[int, int]]:
+    """Tokens of prompt and answer of each request; prompts are spread evenly on a logarithmic scale."""
+    rng = random.Random(0)
+    prompts = [round(math.exp(rng.uniform(math.log(60), math.log(900)))) for _ in range(count)]
+    return [(prompt, rng.randint(64, 512)) for prompt in prompts]
 
 
-def steps(requests: list[tuple[int, int]], in_flight: int) -> Iterator[list[tuple[int, int]]]:
+def simulate_steps(requests: list[tuple[int, int]], in_flight: int) -> Iterator[list[tuple[int, int]]]:
     """Step by step, of each request in flight: positions before its window, and in the end."""
     waiting, running = deque(requests), list[tuple[int, int]]()
     while waiting or running:
@@ -53,42 +53,45 @@ def steps(requests: list[tuple[int, int]], in_flight: int) -> Iterator[list[tupl
         running = [(at + TOKENS_PER_STEP, end) for at, end in running if at + TOKENS_PER_STEP < end]
 
 
-def paged(cached: int, page: int, branches: int) -> int:
+def paged_positions(cached: int, page: int, branches: int) -> int:
     """Positions in pages: full ones of the prefix are shared, a last partial one and the window are each branch's."""
     return page * (cached // page + branches * math.ceil((cached % page + WINDOW) / page))
 
 
-def memory(requests: list[tuple[int, int]], in_flight: int, branches: list[int]) -> list[list[str]]:
+def memory_rows(requests: list[tuple[int, int]], in_flight: int, branches: list[int]) -> list[list[str]]:
     """The first table: K/V in MiB, at the fullest step and on average, on a worker that has all branches."""
     rows = [["K/V", "branches", "most, MiB", "mean, MiB"]]
     longest = max(prompt + answer for prompt, answer in requests)
     for name, capacity in (("max_model_len", MAX_MODEL_LEN), ("the longest request", longest)):
-        reserved = f"{in_flight * capacity * MIB:.0f}"
+        reserved = f"{in_flight * capacity * POSITION_MIB:.0f}"
         rows.append([f"slots of {name}, {capacity}", "any", reserved, reserved])
     for when in ("for all of the answer", "when needed"):
-        for page in PAGES:
+        for page in PAGE_SIZES:
             for count in branches:
                 used = [
-                    sum(paged(at if when == "when needed" else end - WINDOW, page, count) for at, end in step)
-                    for step in steps(requests, in_flight)
+                    sum(
+                        paged_positions(at if when == "when needed" else end - WINDOW, page, count)
+                        for at, end in step
+                    )
+                    for step in simulate_steps(requests, in_flight)
                 ]
-                most, mean = max(used) * MIB, statistics.fmean(used) * MIB
+                most, mean = max(used) * POSITION_MIB, statistics.fmean(used) * POSITION_MIB
                 rows.append([f"pages of {page}, taken {when}", str(count), f"{most:.0f}", f"{mean:.0f}"])
     return rows
 
 
-def milliseconds(ways: list[Callable[[], None]], repeats: int) -> list[float]:
-    """Processor time of each way, in turns; the least of several, since other work on the machine only adds to it."""
-    least = [math.inf] * len(ways)
+def least_cpu_ms(variants: list[Callable[[], None]], repeats: int) -> list[float]:
+    """Processor time of each variant, in turns; the least of several, since other work on the machine adds to it."""
+    least = [math.inf] * len(variants)
     for _ in range(repeats):
-        for index, step in enumerate(ways):
+        for index, step in enumerate(variants):
             began = time.thread_time()
             step()
             least[index] = min(least[index], 1000 * (time.thread_time() - began))
     return least
 
 
-def attention(cached: int, branches: int, page: int | None, gathers: int) -> Callable[[], None]:
+def attention_step(cached: int, branches: int, page: int | None, gathers: int) -> Callable[[], None]:
     """One layer over all branches of a request; `page` None: in a slot, without gathering."""
     new, q = torch.randn(2, KV_HEADS, WINDOW, HEAD_DIM), torch.randn(WINDOW, HEADS, HEAD_DIM)
     slot, end = torch.randn(2, KV_HEADS, MAX_MODEL_LEN, HEAD_DIM), cached + WINDOW
@@ -106,19 +109,21 @@ def attention(cached: int, branches: int, page: int | None, gathers: int) -> Cal
     return step
 
 
-def times(requests: list[tuple[int, int]], branches: list[int], repeats: int) -> list[list[str]]:
+def time_rows(requests: list[tuple[int, int]], branches: list[int], repeats: int) -> list[list[str]]:
     """The second table: mean over requests that are half decoded, and its ratio to slots."""
-    ways: list[tuple[str, int | None, int]] = [("max_num_seqs", None, 0)]
-    for page in PAGES:
-        ways += [(f"pages of {page}, gathered per branch", page, max(branches))]
-        ways += [(f"pages of {page}, gathered once", page, 1)]
-    columns = [["K/V", *(name for name, _, _ in ways)]]
+    variants: list[tuple[str, int | None, int]] = [("slots", None, 0)]
+    for page in PAGE_SIZES:
+        variants += [(f"pages of {page}, gathered per branch", page, max(branches))]
+        variants += [(f"pages of {page}, gathered once", page, 1)]
+    columns = [["K/V", *(name for name, _, _ in variants)]]
     for count in branches:
-        found = [
-            milliseconds([attention(p + a // 2, count, page, gathers) for _, page, gathers in ways], repeats)
+        timings = [
+            least_cpu_ms(
+                [attention_step(p + a // 2, count, page, gathers) for _, page, gathers in variants], repeats
+            )
             for p, a in requests
         ]
-        means = [statistics.fmean(each) for each in zip(*found, strict=True)]
+        means = [statistics.fmean(each) for each in zip(*timings, strict=True)]
         columns.append([f"branches: {count}", *(f"{mean:.2f} ms ({mean / means[0]:.2f})" for mean in means)])
     return [list(row) for row in zip(*columns, strict=True)]
 
@@ -132,11 +137,15 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=8, help="requests at once (model.max_num_seqs)")
     parser.add_argument("--branches", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--repeats", type=int, default=7)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    requests = lengths(given.requests)
-    print(markdown(memory(requests, given.in_flight, given.branches)), end="\n\n")
-    print(markdown(times(requests[: max(1, given.requests // 10)], given.branches, given.repeats)))
+    requests = request_lengths(arguments.requests)
+    print(markdown_table(memory_rows(requests, arguments.in_flight, arguments.branches)), end="\n\n")
+    print(
+        markdown_table(
+            time_rows(requests[: max(1, arguments.requests // 10)], arguments.branches, arguments.repeats)
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -32,14 +32,14 @@ from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.weights import random_model
 from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
 from lopa_ray.scheduling.prefix_index import PIECE
-from tables import markdown
+from tables import markdown_table
 
 SEED = 5
-OWN = 16
-"""Tokens at the end of a prompt that no other one has (first table)."""
+UNIQUE_TOKENS = 16
+"""At the end of each prompt (first table)."""
 
-POOL = 8000
-"""Problems among which to look for those that begin alike (second table)."""
+CANDIDATES = 8000
+"""Problems among which to look for prompts that begin with the same tokens (second table)."""
 
 SHAPE = {
     "hidden_size": 1024,
@@ -61,9 +61,9 @@ class Decoded:
     """Requests that were decoded one after the other."""
 
     results: list[GenerationResult]
-    first: list[float]
+    first_token_s: list[float]
     """Seconds of processor time until a token was decided."""
-    whole: list[float]
+    total_s: list[float]
     hits: int
     """Requests that found the beginning of their prompt."""
     saved: int
@@ -76,28 +76,30 @@ def decode(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Decoded:
     for session in sessions:
         began = time.process_time()
 
-        def note(_: int, step: TraceStep, began: float = began, at: int = len(found.first)) -> None:
-            if step.fills and len(found.first) == at:
-                found.first.append(time.process_time() - began)
+        def on_step(
+            _: int, step: TraceStep, began: float = began, at: int = len(found.first_token_s)
+        ) -> None:
+            if step.fills and len(found.first_token_s) == at:
+                found.first_token_s.append(time.process_time() - began)
 
-        ((_, result),) = engine.run([session], on_step=note)
+        ((_, result),) = engine.run([session], on_step=on_step)
         if isinstance(result, Exception):
             raise result
         found.results.append(result)
-        found.whole.append(time.process_time() - began)
+        found.total_s.append(time.process_time() - began)
     hits, saved = engine.prefixes.hits, engine.prefixes.saved
     return dataclasses.replace(found, hits=found.hits + hits, saved=found.saved + saved)
 
 
-def row(name: str, found: Decoded) -> list[str]:
-    """What both tables say."""
+def common_cells(name: str, found: Decoded) -> list[str]:
+    """The cells that both tables have."""
     return [
         name,
         f"{found.hits} of {len(found.results)}",
         f"{found.saved}",
-        f"{1000 * statistics.median(found.first):.1f} ms",
-        f"{1000 * statistics.median(found.whole):.1f} ms",
-        f"{sum(result.tokens for result in found.results) / sum(found.whole):.1f}",
+        f"{1000 * statistics.median(found.first_token_s):.1f} ms",
+        f"{1000 * statistics.median(found.total_s):.1f} ms",
+        f"{sum(result.tokens for result in found.results) / sum(found.total_s):.1f}",
     ]
 
 
@@ -108,49 +110,51 @@ def exact_rows(shared: int, requests: int) -> list[list[str]]:
     """The first table. Raises ValueError if a token differs."""
     shape = dataclasses.replace(load_config(Config().model.folder), **SHAPE)
     model = random_model(shape, SEED, torch.float32, "cpu")
-    draw = random.Random(SEED)
-    begin = [draw.randrange(2, 4000) for _ in range(shared)]
-    prompts = [begin + [draw.randrange(2, 4000) for _ in range(OWN)] for _ in range(requests)]
-    wanted = BlockDiffusionSettings(max_new_tokens=32, fuse_store=True, ignore_eos=True)
-    length, rows = shared + OWN + wanted.max_new_tokens, [COLUMNS]
+    rng = random.Random(SEED)
+    prefix = [rng.randrange(2, 4000) for _ in range(shared)]
+    prompts = [prefix + [rng.randrange(2, 4000) for _ in range(UNIQUE_TOKENS)] for _ in range(requests)]
+    settings = BlockDiffusionSettings(max_new_tokens=32, fuse_store=True, ignore_eos=True)
+    length, rows = shared + UNIQUE_TOKENS + settings.max_new_tokens, [COLUMNS]
     tokens = []
     for positions in (0, 2 * length):
         config = Config.parse({"model": {"max_model_len": length, "prefix_cache_positions": positions}})
         engine = LocalEngine(
             config, BranchRunner(model, max_num_seqs=config.model.max_num_seqs, max_model_len=length), None
         )
-        found = decode(engine, [engine.create_session(prompt, wanted) for prompt in prompts])
+        found = decode(engine, [engine.create_session(prompt, settings) for prompt in prompts])
         tokens.append([result.token_ids for result in found.results])
-        rows.append(row("exact" if positions else "none", found))
+        rows.append(common_cells("exact" if positions else "none", found))
     if tokens[0] != tokens[1]:
         raise ValueError("stored prefixes changed tokens: attention must round by shape here")
     return rows
 
 
-def pairs_alike(engine: LocalEngine, count: int) -> list[tuple[Problem, Problem]]:
+def pairs_with_common_prefix(engine: LocalEngine, count: int) -> list[tuple[Problem, Problem]]:
     """Different problems whose prompts begin with the same tokens, as many as an approximate prefix must have."""
     first: dict[tuple[int, ...], Problem] = {}
     pairs: list[tuple[Problem, Problem]] = []
-    for problem in held_out_problems(SEED, POOL):
+    for problem in held_out_problems(SEED, CANDIDATES):
         begin = tuple(engine.create_session(problem.question).prompt[:PIECE])
         other = first.pop(begin, None)
         if other is None:
             first[begin] = problem
         else:
             pairs.append((other, problem))
-    if len(pairs) < count:
-        raise ValueError(f"{POOL} problems have {len(pairs)} such pairs, fewer than {count}; ask for fewer")
-    return pairs[:count]
+            if len(pairs) == count:
+                return pairs
+    raise ValueError(f"{CANDIDATES} problems have {len(pairs)} such pairs, fewer than {count}; ask for fewer")
 
 
 def approximate_rows(count: int) -> list[list[str]]:
     """The second table."""
     rows = [[*COLUMNS, "same tokens", "same answers", "solved"]]
+    pairs: list[tuple[Problem, Problem]] = []
     reference: list[GenerationResult] = []
     approximate = {"prefix_cache": "approximate", "prefix_cache_positions": 512 * count}
     for stored in ({}, approximate):
         engine = LocalEngine.from_config(Config.load("demo", {"model": stored}))
-        others, problems = zip(*pairs_alike(engine, count), strict=True)
+        pairs = pairs or pairs_with_common_prefix(engine, count)
+        others, problems = zip(*pairs, strict=True)
         decode(engine, [engine.create_session(problem.question) for problem in others])
         for name in ["approximate", "approximate, asked again"] if stored else ["none"]:
             found = decode(engine, [engine.create_session(problem.question) for problem in problems])
@@ -160,7 +164,7 @@ def approximate_rows(count: int) -> list[list[str]]:
             solved = [is_correct(p, r.text or "") for p, r in zip(problems, found.results, strict=True)]
             rows.append(
                 [
-                    *row(name, found),
+                    *common_cells(name, found),
                     f"{100 * sum(a == b for a, b in tokens) / len(tokens):.1f} %",
                     f"{sum(a.token_ids == b.token_ids for a, b in both)} of {count}",
                     f"{100 * sum(solved) / count:.0f} %",
@@ -179,8 +183,8 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=40)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print("\n" + markdown(exact_rows(arguments.shared, arguments.requests)))
-    print("\n" + markdown(approximate_rows(arguments.problems)))
+    print("\n" + markdown_table(exact_rows(arguments.shared, arguments.requests)))
+    print("\n" + markdown_table(approximate_rows(arguments.problems)))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
 from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
-from tables import markdown
+from tables import markdown_table
 
 SEED = 2
 FORMATS = (
@@ -70,9 +70,9 @@ def decode(engine: LocalEngine, problems: list[Problem], canvases: list[list[int
     """Decode all problems, and evaluate the canvases (made of the first results, if there are none yet)."""
     results = engine.generate([problem.question for problem in problems])
     if not canvases:
-        draw, mask = random.Random(SEED), engine.vocabulary.mask_token_id
+        rng, mask_token_id = random.Random(SEED), engine.vocabulary.mask_token_id
         for problem, result in zip(problems, results, strict=True):
-            answer = [mask if draw.random() < 0.5 else token for token in result.token_ids]
+            answer = [mask_token_id if rng.random() < 0.5 else token for token in result.token_ids]
             canvases.append([*engine.create_session(problem.question).prompt, *answer])
     model = engine.runner.model
     logits = []
@@ -109,7 +109,7 @@ def accuracy_rows(model: str, count: int) -> list[list[str]]:
         tokens, steps = sum(r.tokens for r in found.results), sum(r.steps for r in found.results)
         rows.append(
             [
-                name(dtype, quantization),
+                format_name(dtype, quantization),
                 f"{found.megabytes:.1f}",
                 f"{100 * ((ours - theirs).norm() / theirs.norm()).item():.2f} %",
                 f"{(ours - theirs).abs().max().item():.2f}",
@@ -122,8 +122,8 @@ def accuracy_rows(model: str, count: int) -> list[list[str]]:
     return rows
 
 
-def name(dtype: str, quantization: str) -> str:
-    """How the tables call a format."""
+def format_name(dtype: str, quantization: str) -> str:
+    """What the tables call a number format."""
     return dtype if quantization == "none" else f"{quantization}, rest {dtype}"
 
 
@@ -132,7 +132,7 @@ def no_attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return q
 
 
-def milliseconds(model: Transformer, rows: int, repeats: int) -> float:
+def least_cpu_ms(model: Transformer, rows: int, repeats: int) -> float:
     """Processor time of a forward of so many rows: the least of several, since others in the cache only add to it."""
     ids, positions = torch.zeros(rows, dtype=torch.long), torch.arange(rows)
     times = []
@@ -153,8 +153,8 @@ def speed_rows(shapes: dict[str, ModelConfig], batches: list[int], repeats: int)
         for config in shapes.values():
             shape = dataclasses.replace(config, quantization=quantization)
             model = random_model(shape, SEED, DTYPES[dtype], "cpu")
-            cells += [f"{milliseconds(model, rows, repeats):.2f} ms" for rows in batches]
-        table.append([name(dtype, quantization), *cells])
+            cells += [f"{least_cpu_ms(model, rows, repeats):.2f} ms" for rows in batches]
+        table.append([format_name(dtype, quantization), *cells])
     return table
 
 
@@ -169,10 +169,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print("\n" + markdown(accuracy_rows(arguments.model, arguments.problems)))
+    print("\n" + markdown_table(accuracy_rows(arguments.model, arguments.problems)))
     own = load_config(Config.load("demo", {"model": {"path": arguments.model}}).model.folder)
     shapes = {"SDAR-1.7B layer": dataclasses.replace(own, **SDAR_LAYER), arguments.model: own}
-    print("\n" + markdown(speed_rows(shapes, arguments.rows, arguments.repeats)))
+    print("\n" + markdown_table(speed_rows(shapes, arguments.rows, arguments.repeats)))
 
 
 if __name__ == "__main__":

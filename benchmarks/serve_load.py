@@ -3,7 +3,7 @@
     lopa serve &
     python benchmarks/serve_load.py --output load.md
 
-Each point sends the same word problems, so many at a time; a client waits for its answer before
+Each point sends the same word problems, a number of them at a time; a client waits for its answer before
 it sends the next one. `fixed` pins 4 branches per request; `load` lets the server share its
 branches among the requests in flight, at most 8 for each.
 """
@@ -21,7 +21,7 @@ from typing import Any
 import aiohttp
 
 from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
-from tables import markdown
+from tables import markdown_table
 
 BUDGETS = {
     "fixed": {"num_branches": 4, "branch_budget": "fixed"},
@@ -29,10 +29,10 @@ BUDGETS = {
 }
 
 
-async def ask(
+async def send_request(
     session: aiohttp.ClientSession, model: str, problem: Problem, lopa: dict[str, Any]
 ) -> dict[str, Any]:
-    """One request: seconds, tokens, steps, and whether the answer is right. Raises for any status but 200."""
+    """One request: seconds, tokens, steps, and whether the answer is correct. Raises for any status but 200."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": problem.question}],
@@ -44,40 +44,42 @@ async def ask(
         answer = await response.json()
         if response.status != 200:
             raise RuntimeError(f"status {response.status}: {json.dumps(answer)[:300]}")
-    figures = answer["lopa"]
+    stats = answer["lopa"]
     return {
         "seconds": time.perf_counter() - began,
         "tokens": answer["usage"]["completion_tokens"],
-        "steps": figures["steps"],
-        "forwards": figures["forwards"],
-        "right": is_correct(problem, answer["choices"][0]["message"]["content"]),
+        "steps": stats["steps"],
+        "forwards": stats["forwards"],
+        "correct": is_correct(problem, answer["choices"][0]["message"]["content"]),
     }
 
 
 async def measure(url: str, model: str, budget: str, concurrency: int, requests: int) -> dict[str, Any]:
     """One point of the curve."""
     problems = iter(held_out_problems(4, requests))
-    found: list[dict[str, Any]] = []
+    responses: list[dict[str, Any]] = []
 
     async def client(session: aiohttp.ClientSession) -> None:
-        found.extend([await ask(session, model, problem, BUDGETS[budget]) for problem in problems])
+        responses.extend(
+            [await send_request(session, model, problem, BUDGETS[budget]) for problem in problems]
+        )
 
     async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0)) as session:
         began = time.perf_counter()
         await asyncio.gather(*(client(session) for _ in range(concurrency)))
         seconds = time.perf_counter() - began
-    latencies = sorted(each["seconds"] for each in found)
-    tokens, steps = (sum(each[key] for each in found) for key in ("tokens", "steps"))
+    latencies = sorted(response["seconds"] for response in responses)
+    tokens, steps = (sum(response[key] for response in responses) for key in ("tokens", "steps"))
     return {
         "budget": budget,
         "concurrency": concurrency,
-        "requests/s": len(found) / seconds,
+        "requests/s": len(responses) / seconds,
         "tokens/s": tokens / seconds,
         "p50 ms": 1000 * statistics.median(latencies),
         "p99 ms": 1000 * latencies[min(len(latencies) - 1, int(0.99 * len(latencies)))],
         "TPF": tokens / steps,
-        "branches/step": sum(each["forwards"] for each in found) / steps,
-        "solved %": 100 * sum(each["right"] for each in found) / len(found),
+        "branches/step": sum(response["forwards"] for response in responses) / steps,
+        "solved %": 100 * sum(response["correct"] for response in responses) / len(responses),
     }
 
 
@@ -86,7 +88,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     shown = [
         [f"{value:.1f}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows
     ]
-    return markdown([list(rows[0]), *shown]) + "\n"
+    return markdown_table([list(rows[0]), *shown]) + "\n"
 
 
 def main() -> None:

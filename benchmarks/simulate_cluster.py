@@ -1,4 +1,4 @@
-"""What to expect of a cluster that one does not have yet: up to 1,024 branch actors in 64 groups.
+"""What a cluster would do, by simulation: up to 1,024 branch actors in 64 groups.
 
     python benchmarks/simulate_cluster.py                       # the tables of docs/cluster.md
     python benchmarks/simulate_cluster.py --measure MACHINE     # measure the costs of messages first; MACHINE names it
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tables import markdown
+from tables import markdown_table
 
 COSTS = Path(__file__).with_name("cluster_costs.json")
 
@@ -72,7 +72,7 @@ def simulate(scenario: Scenario, costs: dict[str, Any]) -> dict[str, Any]:
     model, device, network = assumed["model"], assumed["device"], assumed["networks"][scenario.network]
     branches = scenario.requests * model["branches"]
     per_worker = math.ceil(branches / scenario.workers)
-    draw = random.Random(0)
+    rng = random.Random(0)
 
     plan = measured["ms_per_branch"] * branches
     messages = (
@@ -87,7 +87,7 @@ def simulate(scenario: Scenario, costs: dict[str, Any]) -> dict[str, Any]:
     memory = 1000 * 2 * model["parameters"] / (device["gigabytes_per_s"] * 1e9)
     forward = statistics.fmean(
         (device["overhead_ms"] + max(compute, memory))
-        * max(draw.lognormvariate(0, device["jitter"]) for _ in range(scenario.workers))
+        * max(rng.lognormvariate(0, device["jitter"]) for _ in range(scenario.workers))
         for _ in range(max(1, STEPS // scenario.workers))
     )
     commit = ended * block_ms if scenario.workers > 1 else 0.0
@@ -122,7 +122,7 @@ def block_bytes(model: dict[str, Any]) -> int:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Rows as a Markdown table."""
-    return markdown([list(rows[0]), *([_number(value) for value in row.values()] for row in rows)])
+    return markdown_table([list(rows[0]), *([_number(value) for value in row.values()] for row in rows)])
 
 
 def _number(value: Any) -> str:
@@ -141,7 +141,7 @@ def measure(machine: str, workers: list[int], num_branches: int) -> dict[str, An
     from lopa_ray.config.decoder_settings import LopaSettings
 
     settings = LopaSettings(num_branches=num_branches, max_new_tokens=96, ignore_eos=True)
-    rows = [{"workers": size, **_medians(size, settings)} for size in workers]
+    rows = [{"workers": size, **_phase_medians(size, settings)} for size in workers]
     sizes = np.array([row["workers"] for row in rows], dtype=float)
     waits = np.array([row["scatter"] + row["gather"] for row in rows])
     slope, start = np.polyfit(sizes, waits, 1)
@@ -157,7 +157,7 @@ def measure(machine: str, workers: list[int], num_branches: int) -> dict[str, An
     }
 
 
-def _medians(workers: int, settings: Any) -> dict[str, float]:
+def _phase_medians(workers: int, settings: Any) -> dict[str, float]:
     import asyncio
     from dataclasses import asdict
 

@@ -1,4 +1,4 @@
-"""What it takes to start a group: with one copy of the weights per node, and with one per worker.
+"""Time and memory that starting a group takes: with one copy of the weights per node, and with one per worker.
 
     python benchmarks/start_up.py
     python benchmarks/start_up.py --workers 4 --layers 24 --rounds 3
@@ -29,9 +29,10 @@ from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.execution.model_loader import size_of_weights
 from lopa_ray.model.checkpoint import load_config, save_model
 from lopa_ray.model.weights import random_model
+from tables import markdown_table
 
 MIB = 2**20
-SMALL_STORE = 100 * MIB
+SMALL_STORE_BYTES = 100 * MIB
 
 
 def write_checkpoint(folder: Path, layers: int, width: int) -> None:
@@ -50,7 +51,7 @@ def write_checkpoint(folder: Path, layers: int, width: int) -> None:
         (folder / file.name).write_bytes(file.read_bytes())
 
 
-def start(config: Config, store_bytes: int) -> tuple[float, float]:
+def start_group(config: Config, store_bytes: int) -> tuple[float, float]:
     """Seconds until the group is ready, and MiB of all workers together."""
     ray.init(
         address="local",
@@ -78,9 +79,9 @@ def branch_workers() -> list[psutil.Process]:
 def proportional_mib(process: psutil.Process) -> float:
     """Memory of a process; of what n processes share, 1/n."""
     rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-    found = re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)
-    assert found is not None
-    return int(found.group(1)) / 1024
+    match = re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)
+    assert match is not None
+    return int(match[1]) / 1024
 
 
 def main() -> None:
@@ -100,16 +101,21 @@ def main() -> None:
         model = {"path": folder, "max_num_seqs": 1, "max_model_len": 256}
         config = Config.parse({"model": model, "group": {"num_workers": arguments.workers}})
         size = size_of_weights(config)
-        stores = {"one copy per worker": SMALL_STORE, "one copy per node": 3 * size + SMALL_STORE}
-        found = {name: [] for name in stores}
+        store_sizes = {
+            "one copy per worker": SMALL_STORE_BYTES,
+            "one copy per node": 3 * size + SMALL_STORE_BYTES,
+        }
+        measured: dict[str, list[tuple[float, float]]] = {name: [] for name in store_sizes}
         for _ in range(arguments.rounds):
-            for name, store in stores.items():
-                found[name].append(start(config, store))
+            for name, store_bytes in store_sizes.items():
+                measured[name].append(start_group(config, store_bytes))
     print(f"{arguments.workers} workers, weights of {size / MIB:.0f} MiB\n")
-    print("| | ready after | memory of all workers | per worker |\n|---|---|---|---|")
-    for name, starts in found.items():
+    rows = [["", "ready after", "memory of all workers", "per worker"]]
+    for name, starts in measured.items():
         seconds, memory = (statistics.median(column) for column in zip(*starts, strict=True))
-        print(f"| {name} | {seconds:.1f} s | {memory:.0f} MiB | {memory / arguments.workers:.0f} MiB |")
+        per_worker = memory / arguments.workers
+        rows.append([name, f"{seconds:.1f} s", f"{memory:.0f} MiB", f"{per_worker:.0f} MiB"])
+    print(markdown_table(rows))
 
 
 if __name__ == "__main__":

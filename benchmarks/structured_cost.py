@@ -24,7 +24,7 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduling.scheduler import Scheduler
-from tables import markdown
+from tables import markdown_table
 
 PERSON = {
     "type": "object",
@@ -100,7 +100,7 @@ def main() -> None:
     for name, constraint in CONSTRAINTS.items():
         rows.append({"constraint": name, **measure(engine, scheduler, base.replace(**constraint))})
         print(json.dumps(rows[-1]), flush=True)
-    print("\n" + markdown([list(rows[0]), *(list(row.values()) for row in rows)]))
+    print("\n" + markdown_table([list(rows[0]), *(list(row.values()) for row in rows)]))
 
 
 if __name__ == "__main__":

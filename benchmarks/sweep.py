@@ -5,7 +5,7 @@ Everything else is as in the preset `demo`.
     python benchmarks/sweep.py --problems 100 --jobs 2 --out runs/sweep.jsonl
     python benchmarks/sweep.py --table runs/sweep.jsonl
 
-Problems are the held-out ones of `word_problems.py`. A run that was cut off goes on where it
+Problems are the held-out ones of `lopa_ray.presets.word_problems`. A run that was cut off goes on where it
 stopped: settings that are in the output file already are not run again.
 """
 
@@ -24,6 +24,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.presets.word_problems import held_out_problems, is_correct
+from tables import markdown_table
 
 HELD_OUT_SEED = 2
 BRANCHES = (1, 2, 3, 4, 6, 8, 10, 12)
@@ -33,7 +34,7 @@ ATTENTIONS = ("full", "block_causal")
 engine: LocalEngine
 
 
-def start(model: str) -> None:
+def load_engine(model: str) -> None:
     """Load the model once per process."""
     global engine
     torch.set_num_threads(1)
@@ -57,19 +58,21 @@ def table(rows: list[dict[str, Any]]) -> str:
     """One table per attention: a row per number of branches, a column per confidence."""
     lines: list[str] = []
     for attention in ATTENTIONS:
-        found = {
+        by_settings = {
             (row["num_branches"], row["confidence_threshold"]): row
             for row in rows
             if row["window_attention"] == attention
         }
-        confidences = sorted({confidence for _, confidence in found})
+        if not by_settings:
+            continue
+        confidences = sorted({confidence for _, confidence in by_settings})
         lines += [f"\n`window_attention: {attention}` (solved % / TPF)\n"]
-        lines += ["| branches | " + " | ".join(f"{c:g}" for c in confidences) + " |"]
-        lines += ["|---" * (len(confidences) + 1) + "|"]
-        for branches in sorted({branches for branches, _ in found}):
-            cells = [found.get((branches, confidence)) for confidence in confidences]
-            shown = [f"{100 * c['solved']:.1f} / {c['tpf']:.2f}" if c else "" for c in cells]
-            lines += [f"| {branches} | " + " | ".join(shown) + " |"]
+        cells = [["branches", *(f"{c:g}" for c in confidences)]]
+        for branches in sorted({branches for branches, _ in by_settings}):
+            points = [by_settings.get((branches, confidence)) for confidence in confidences]
+            shown = [f"{100 * p['solved']:.1f} / {p['tpf']:.2f}" if p else "" for p in points]
+            cells.append([str(branches), *shown])
+        lines.append(markdown_table(cells))
     return "\n".join(lines)
 
 
@@ -100,7 +103,7 @@ def main() -> None:
         ]
         out.parent.mkdir(parents=True, exist_ok=True)
         context = multiprocessing.get_context("spawn")
-        with context.Pool(arguments.jobs, start, (arguments.model,)) as pool, out.open("a") as file:
+        with context.Pool(arguments.jobs, load_engine, (arguments.model,)) as pool, out.open("a") as file:
             for row in pool.imap_unordered(measure, tasks):
                 print(row, flush=True)
                 file.write(json.dumps(row) + "\n")

@@ -1,11 +1,11 @@
-"""What the programs here that measure something print."""
+"""Markdown tables, as the benchmarks print them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as a Markdown table; the first one is its head."""
-    head, *body = rows
-    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as a Markdown table; the first one is its header."""
+    header, *body = rows
+    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *body])

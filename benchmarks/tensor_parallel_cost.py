@@ -5,7 +5,7 @@
 
 A Markdown table. Each grid, WORKERSxSHARDS, is a group of its own, on a model with random weights in the demo model's
 layout. All decode the same prompt with LoPA, `--branches` branches of 32 positions per step, every shard on one
-thread. Medians over steps; `forward` is that of the slowest worker, with all that its shards tell each other.
+thread. Medians over steps; `forward` is that of the slowest worker, with the communication between its shards.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from actors.async_engine import AsyncRayEngine
 from lopa_ray.config.config import Config
 from lopa_ray.protocol.events import RequestStep
 from start_up import write_checkpoint
+from tables import markdown_table
 
 PROMPT = list(range(10, 70))
 
 
-async def steps(config: Config) -> tuple[list[float], list[float], tuple[int, ...]]:
-    """Milliseconds of each forward and each step, without the first ones, and the tokens."""
-    forwards, whole, canvas = [], [], ()
+async def measure_steps(config: Config) -> tuple[list[float], list[float], tuple[int, ...]]:
+    """Milliseconds of each forward and of each step, without the first ones, and the canvas."""
+    forward_ms, step_ms, canvas = [], [], ()
     engine = await AsyncRayEngine.start(config)
     try:
         async for event in engine.events([engine.create_session(PROMPT, config.decode)]):
             assert isinstance(event, RequestStep) and event.timing is not None, event
-            forwards.append(1000 * event.timing.forward)
-            whole.append(1000 * sum(astuple(event.timing)))
+            forward_ms.append(1000 * event.timing.forward)
+            step_ms.append(1000 * sum(astuple(event.timing)))
             canvas = event.outcome.canvas
     finally:
         engine.close()
-    return forwards[3:], whole[3:], canvas
+    return forward_ms[3:], step_ms[3:], canvas
 
 
 def main() -> None:
@@ -55,9 +56,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="groups of each grid, in turns")
     arguments = parser.parse_args()
     grids = [tuple(map(int, grid.split("x"))) for grid in arguments.grids]
-    forwards: dict[tuple[int, ...], list[float]] = {grid: [] for grid in grids}
-    whole: dict[tuple[int, ...], list[float]] = {grid: [] for grid in grids}
-    tokens: dict[tuple[int, ...], tuple[int, ...]] = {}
+    forward_ms: dict[tuple[int, ...], list[float]] = {grid: [] for grid in grids}
+    step_ms: dict[tuple[int, ...], list[float]] = {grid: [] for grid in grids}
+    canvases: dict[tuple[int, ...], tuple[int, ...]] = {}
     actors = max(workers * shards for workers, shards in grids)
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(Path(folder), arguments.layers, arguments.width)
@@ -82,17 +83,18 @@ def main() -> None:
                         },
                     }
                 )
-                of_forwards, of_steps, canvas = asyncio.run(steps(config))
-                forwards[grid] += of_forwards
-                whole[grid] += of_steps
-                tokens[grid] = canvas
+                forwards, steps, canvas = asyncio.run(measure_steps(config))
+                forward_ms[grid] += forwards
+                step_ms[grid] += steps
+                canvases[grid] = canvas
         ray.shutdown()
     first = grids[0]
-    print("| workers | shards each | forward ms | step ms | tokens |\n|---|---|---|---|---|")
+    rows = [["workers", "shards each", "forward ms", "step ms", "tokens"]]
     for grid in grids:
-        same = "" if grid == first else "equal" if tokens[grid] == tokens[first] else "different"
-        medians = f"{statistics.median(forwards[grid]):.1f} | {statistics.median(whole[grid]):.1f}"
-        print(f"| {grid[0]} | {grid[1]} | {medians} | {same} |")
+        same = "" if grid == first else "equal" if canvases[grid] == canvases[first] else "different"
+        medians = [f"{statistics.median(values[grid]):.1f}" for values in (forward_ms, step_ms)]
+        rows.append([*map(str, grid), *medians, same])
+    print(markdown_table(rows))
 
 
 if __name__ == "__main__":

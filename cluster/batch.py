@@ -1,19 +1,18 @@
-"""Many prompts from a JSONL file, decoded in flight together, with results in input order."""
+"""Many prompts from a JSONL file, decoded in flight together, with results in input order.
+
+`lopa generate --input` and the jobs share it.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from cluster.report import Recorder, as_json
+from cluster.report import StepRecorder, result_as_dict
 from lopa_ray.config.decoder_settings import decode_settings, override
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult
@@ -28,75 +27,100 @@ PROMPT_KEYS = ("prompt", "messages", "token_ids")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BatchRequest:
     """One line of the input. `id` is echoed in its result, `settings` go on top of the others."""
 
     line: int
+    """Number of the line, from 1."""
     prompt: Prompt
     id: object = None
     settings: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedRequest:
     """A line without a result, and why."""
 
     line: int
     error: str
     id: object = None
-    lost: bool = False
+    worker_lost: bool = False
     """Its group was lost: nothing is wrong with the line itself."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Its place in the output."""
-        named = {} if self.id is None else {"id": self.id}
-        return {"line": self.line, **named, "error": self.error}
+        """Its row of the output."""
+        return {**_identity(self.line, self.id), "error": self.error}
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedRequest:
+    """A line with its result."""
+
+    request: BatchRequest
+    result: GenerationResult
+    settings: GenerationSettings
+    """Those that it was decoded with."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Its row of the output."""
+        return {
+            **_identity(self.request.line, self.request.id),
+            **result_as_dict(self.result, self.settings),
+        }
+
+
+ParsedLine: TypeAlias = BatchRequest | FailedRequest
+BatchOutput: TypeAlias = CompletedRequest | FailedRequest
+
+
+def _identity(line: int, request_id: object) -> dict[str, Any]:
+    return {"line": line} if request_id is None else {"line": line, "id": request_id}
 
 
 # Reading
 
 
-def read_requests(source: str) -> list[Request | Failed]:
+def read_requests(source: str) -> list[ParsedLine]:
     """All lines of a file, or of stdin for "-"; blank ones are left out. Raises OSError."""
     data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     return [parse_line(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def parse_line(number: int, line: bytes) -> Request | Failed:
+def parse_line(number: int, line: bytes) -> ParsedLine:
     """A request, or what is wrong with the line."""
     try:
         value = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        return Failed(number, f"not UTF-8: {error.reason} at byte {error.start}")
+        return FailedRequest(number, f"not UTF-8: {error.reason} at byte {error.start}")
     except (ValueError, RecursionError) as error:
-        return Failed(number, f"not JSON: {error}")
-    return parse_value(number, value)
+        return FailedRequest(number, f"not JSON: {error}")
+    return parse_record(number, value)
 
 
-def parse_value(number: int, value: object) -> Request | Failed:
-    """The same for a line that is read already."""
-    if not isinstance(value, dict):
-        value = {"prompt": value}
-    name = value.get("id")
+def parse_record(number: int, record: object) -> ParsedLine:
+    """The same for a line whose JSON is parsed already."""
+    if not isinstance(record, dict):
+        record = {"prompt": record}
+    request_id = record.get("id")
     try:
-        return Request(number, _prompt(value), name, _settings(value))
+        return BatchRequest(number, _parse_prompt(record), request_id, _parse_settings(record))
     except PromptError as error:
-        return Failed(number, str(error), name)
+        return FailedRequest(number, str(error), request_id)
 
 
-def _prompt(value: dict[str, Any]) -> Prompt:
-    unknown = sorted(set(value) - {*PROMPT_KEYS, "id", "settings"})
+def _parse_prompt(record: dict[str, Any]) -> Prompt:
+    unknown = sorted(set(record) - {*PROMPT_KEYS, "id", "settings"})
     if unknown:
         raise PromptError(f"unknown key {unknown[0]!r}; allowed: {', '.join(PROMPT_KEYS)}, id, settings")
-    given = [key for key in PROMPT_KEYS if key in value]
+    given = [key for key in PROMPT_KEYS if key in record]
     if len(given) != 1:
         raise PromptError(
             f"got {' and '.join(given) or 'no prompt'}; give exactly one of {', '.join(PROMPT_KEYS)}"
         )
-    key, prompt = given[0], value[given[0]]
+    key, prompt = given[0], record[given[0]]
     if key == "prompt" and isinstance(prompt, str):
-        return checked_text(prompt)
+        return require_unicode(prompt)
     if key == "messages":
         if isinstance(prompt, list) and prompt and all(_is_message(message) for message in prompt):
             return prompt
@@ -112,10 +136,10 @@ def _prompt(value: dict[str, Any]) -> Prompt:
 def _is_message(message: object) -> bool:
     if not isinstance(message, dict) or not {"role", "content"} <= set(message):
         return False
-    return all(isinstance(text, str) and checked_text(text) == text for text in message.values())
+    return all(isinstance(text, str) and require_unicode(text) == text for text in message.values())
 
 
-def checked_text(text: str) -> str:
+def require_unicode(text: str) -> str:
     """The text itself. Raises PromptError for half a surrogate pair, which no tokenizer takes."""
     try:
         text.encode("utf-8")
@@ -126,109 +150,56 @@ def checked_text(text: str) -> str:
     return text
 
 
-def _settings(value: dict[str, Any]) -> dict[str, Any] | None:
-    settings = value.get("settings")
+def _parse_settings(record: dict[str, Any]) -> dict[str, Any] | None:
+    settings = record.get("settings")
     if settings is not None and not isinstance(settings, dict):
         raise PromptError(f"settings: got {json.dumps(settings)[:60]}; allowed: an object of decode settings")
     return settings
 
 
-# Running
-
-Outcome: TypeAlias = "Failed | tuple[Request, GenerationResult, GenerationSettings]"
+# Decoding
 
 
-def as_row(outcome: Outcome) -> dict[str, Any]:
-    """An outcome's place in the output."""
-    if isinstance(outcome, Failed):
-        return outcome.as_dict()
-    request, result, settings = outcome
-    named = {} if request.id is None else {"id": request.id}
-    return {"line": request.line, **named, **as_json(result, settings)}
-
-
-def run_requests(
-    engine: Engine, lines: Sequence[Request | Failed], *, raw: bool, recorder: Recorder
-) -> Iterator[Outcome]:
-    """One outcome per line, in input order, each as soon as all before it are there."""
-    done: dict[int, Outcome] = {}
+def decode_requests(
+    engine: Engine, lines: Sequence[ParsedLine], *, raw: bool, recorder: StepRecorder | None = None
+) -> Iterator[BatchOutput]:
+    """One output per line, in input order, each as soon as all before it are there."""
+    finished: dict[int, BatchOutput] = {}
     sessions: list[DecodeSession] = []
-    places: list[tuple[int, Request]] = []
-    for at, line in enumerate(lines):
-        if isinstance(line, Failed):
-            done[at] = line
+    submitted: list[tuple[int, BatchRequest]] = []
+    for index, line in enumerate(lines):
+        if isinstance(line, FailedRequest):
+            finished[index] = line
             continue
         try:
-            sessions.append(engine.create_session(line.prompt, _effective(engine, line), raw=raw))
-            places.append((at, line))
+            sessions.append(engine.create_session(line.prompt, _request_settings(engine, line), raw=raw))
+            submitted.append((index, line))
         except LopaError as error:
-            done[at] = Failed(line.line, str(error), line.id)
-    following = 0
-    while following in done:
-        yield done.pop(following)
-        following += 1
-    steps = recorder.on_step([request.line for _, request in places])
-    for index, result in engine.run(sessions, on_step=steps) if sessions else ():
-        at, request = places[index]
+            finished[index] = FailedRequest(line.line, str(error), line.id)
+    next_index = 0
+
+    def pop_in_order() -> Iterator[BatchOutput]:
+        nonlocal next_index
+        while next_index in finished:
+            yield finished.pop(next_index)
+            next_index += 1
+
+    yield from pop_in_order()
+    numbers = [request.line for _, request in submitted]
+    on_step = None if recorder is None else recorder.listener(numbers)
+    for at, result in engine.run(sessions, on_step=on_step) if sessions else ():
+        index, request = submitted[at]
         if isinstance(result, Exception):
-            done[at] = Failed(request.line, str(result), request.id, isinstance(result, WorkerLostError))
+            worker_lost = isinstance(result, WorkerLostError)
+            finished[index] = FailedRequest(request.line, str(result), request.id, worker_lost)
         else:
-            done[at] = (request, result, sessions[index].settings)
-        while following in done:
-            yield done.pop(following)
-            following += 1
+            finished[index] = CompletedRequest(request, result, sessions[at].settings)
+        yield from pop_in_order()
 
 
-def _effective(engine: Engine, request: Request) -> GenerationSettings:
+def _request_settings(engine: Engine, request: BatchRequest) -> GenerationSettings:
     default = engine.config.decode
     if not request.settings:
         return default
     values = {"decoder": default.decoder, **default.model_dump(exclude_unset=True)}
     return decode_settings(override(values, request.settings))
-
-
-def write_results(
-    engine: Engine, lines: Sequence[Request | Failed], output: str, *, raw: bool, recorder: Recorder
-) -> int:
-    """Decode all lines into `output`, reporting failures on stderr; returns how many failed."""
-    failures = 0
-    with _writing(output) as file, _progress(len(lines)) as progress:
-        for outcome in run_requests(engine, lines, raw=raw, recorder=recorder):
-            if isinstance(outcome, Failed):
-                failures += 1
-                progress.console.print(f"line {outcome.line}: {outcome.error}", markup=False, soft_wrap=True)
-            file.write(json.dumps(as_row(outcome)) + "\n")
-            file.flush()
-            progress.advance(progress.task_ids[0])
-    return failures
-
-
-@contextmanager
-def _writing(output: str) -> Iterator[TextIO]:
-    """A file gets its name only when it is whole; until then the results lie in NAME.part."""
-    path = Path(output)
-    if output == "-":
-        yield sys.stdout
-    elif path.exists() and not path.is_file():  # a pipe or a device
-        with path.open("w", encoding="utf-8") as file:
-            yield file
-    else:
-        part = path.with_name(path.name + ".part")
-        with part.open("w", encoding="utf-8") as file:
-            yield file
-        part.replace(path)
-
-
-def _progress(total: int) -> Progress:
-    console = Console(stderr=True)
-    progress = Progress(
-        TextColumn("decoding"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
-    progress.add_task("", total=total)
-    return progress

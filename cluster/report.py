@@ -1,13 +1,13 @@
-"""Results and traces as JSON, and as the figures under an answer."""
+"""Results and traces as JSON, and the table of statistics under an answer."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.table import Table
 from rich.text import Text
@@ -16,9 +16,12 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.result import GenerationResult, TraceStep
 
+if TYPE_CHECKING:
+    from lopa_ray.engine.base import OnStep
 
-def as_json(result: GenerationResult, settings: GenerationSettings) -> dict[str, Any]:
-    """A result as plain values."""
+
+def result_as_dict(result: GenerationResult, settings: GenerationSettings) -> dict[str, Any]:
+    """A result as plain values, for JSON."""
     return {
         "text": result.text,
         "token_ids": result.token_ids,
@@ -40,14 +43,14 @@ def branch_name(step: TraceStep, branch: int) -> str:
     return f"+{branch + 1}" if step.branches[branch].fills else "anchor"
 
 
-def winners_strip(winners: Sequence[str]) -> str:
+def format_winners(winners: Sequence[str]) -> str:
     """The branch that won each step, in one line; repeats are counted."""
-    runs = [(name, len(list(run))) for name, run in groupby(winners)]
+    runs = [(name, len(list(repeats))) for name, repeats in groupby(winners)]
     return " ".join(name if count == 1 else f"{name}×{count}" for name, count in runs)
 
 
-def figures(result: GenerationResult, winners: Sequence[str]) -> Table:
-    """The small table under an answer."""
+def stats_table(result: GenerationResult, winners: Sequence[str]) -> Table:
+    """The small table under an answer; `winners` are the names of the branches that won, step by step."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
@@ -58,22 +61,19 @@ def figures(result: GenerationResult, winners: Sequence[str]) -> Table:
     table.add_row("forwards", f"{result.forwards}")
     table.add_row("finish reason", result.finish_reason)
     if any(name != "anchor" for name in winners) or result.forwards > result.steps:
-        table.add_row("winners", Text(winners_strip(winners)))
+        table.add_row("winners", Text(format_winners(winners)))
     return table
 
 
-OnStep = Callable[[int, TraceStep], None]
-
-
-class Recorder:
-    """Listens to the steps of requests: notes who won, and writes the trace if one is wanted."""
+class StepRecorder:
+    """Records the steps of requests: the branch that won each, and the trace as JSON lines if a file is given."""
 
     def __init__(self, trace: Path | None = None) -> None:
         self.winners: list[str] = []
         self._file: TextIO | None = None if trace is None else trace.open("w", encoding="utf-8")
 
-    def on_step(self, lines: Sequence[int] | None = None) -> OnStep:
-        """A listener; `lines` says which line of the input each request stands on."""
+    def listener(self, lines: Sequence[int] | None = None) -> OnStep:
+        """What `Engine.run` calls after each step; `lines`: the line of the input that each request stands on."""
 
         def listen(index: int, step: TraceStep) -> None:
             self.winners.append(branch_name(step, step.winner))
@@ -83,7 +83,7 @@ class Recorder:
 
         return listen
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> StepRecorder:
         return self
 
     def __exit__(self, *_: object) -> None:

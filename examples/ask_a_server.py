@@ -1,4 +1,4 @@
-"""Ask a running `lopa serve` with OpenAI's client: an answer at once, and one as a stream.
+"""Ask a running `lopa serve` with OpenAI's client: an answer as a whole, and one as a stream.
 
 lopa serve &
 python examples/ask_a_server.py [--url http://127.0.0.1:8000/v1] [--model demo] [--key KEY]
@@ -26,11 +26,11 @@ def main() -> None:
         model=arguments.model,
         messages=[{"role": "user", "content": PROBLEM}],
         max_tokens=64,
-        extra_body={"lopa": {"num_branches": 8}},  # settings of diffusion decoding go here
+        extra_body={"lopa": {"num_branches": 8}},  # settings of diffusion decoding
     )
-    figures = answer.model_extra["lopa"] if answer.model_extra else {}
+    stats = answer.model_extra["lopa"] if answer.model_extra else {}
     print(answer.choices[0].message.content)
-    print(f"{figures['tokens']} tokens in {figures['steps']} steps, TPF {figures['tpf']:.2f}\n")
+    print(f"{stats['tokens']} tokens in {stats['steps']} steps, TPF {stats['tpf']:.2f}\n")
 
     stream = client.chat.completions.create(
         model=arguments.model,

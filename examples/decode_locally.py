@@ -5,8 +5,7 @@ python examples/decode_locally.py
 
 from __future__ import annotations
 
-from lopa_ray.config.decoder_settings import LopaSettings
-from lopa_ray.engine.local import LocalEngine
+from lopa_ray import LocalEngine, LopaSettings
 
 PROBLEM = "Tom has 6 bags. There are 7 cards in each. Mia takes 15 cards. How many cards does Tom have left?"
 

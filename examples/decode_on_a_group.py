@@ -6,8 +6,8 @@ RAY_ADDRESS=10.0.0.1:6379 python examples/decode_on_a_group.py   # on a cluster
 
 from __future__ import annotations
 
-from actors.engine import RayEngine
-from lopa_ray.config.config import Config
+from actors import RayEngine
+from lopa_ray import Config
 
 PROBLEMS = [
     "Ben has 7 pens. Zoe has 4 times as many pens as Ben. How many pens do they have together?",

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import time
 
-from actors.engine import RayEngine
-from lopa_ray.config.config import Config
-from lopa_ray.presets.word_problems import held_out_problems
+from actors import RayEngine
+from lopa_ray import Config
 
-PROBLEMS = [problem.question for problem in held_out_problems(1, 8)]
+PROBLEMS = [
+    "Ben has 7 pens. Zoe has 4 times as many pens as Ben. How many pens do they have together?",
+    "Tom has 6 bags. There are 7 cards in each. Mia takes 15 cards. How many cards does Tom have left?",
+    "How many stamps does Zoe have left from 9 jars of 6 stamps if she gives 23 to Kate?",
+    "Sam has $50. He buys 4 books for $9 each. How much money does he have left?",
+]
 
 
 def main() -> None:
     """Decode on one worker, on three, and on two."""
-    # scaling={"max_workers": 3} in place of `resize` would have the group follow its load by itself.
+    # With group.scaling={"max_workers": 3} the group follows its load by itself, and needs no `resize`.
     config = Config.load("demo", {"group": {"num_workers": 1, "num_cpus": 0.25}})
     with RayEngine.from_config(config) as engine:
         before = [result.text for result in engine.generate(PROBLEMS)]

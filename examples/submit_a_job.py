@@ -18,7 +18,12 @@ from pathlib import Path
 
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from lopa_ray.presets.word_problems import held_out_problems
+PROBLEMS = [
+    "Ben has 7 pens. Zoe has 4 times as many pens as Ben. How many pens do they have together?",
+    "Tom has 6 bags. There are 7 cards in each. Mia takes 15 cards. How many cards does Tom have left?",
+    "How many stamps does Zoe have left from 9 jars of 6 stamps if she gives 23 to Kate?",
+    "Sam has $50. He buys 4 books for $9 each. How much money does he have left?",
+]
 
 
 async def follow(client: JobSubmissionClient, job: str) -> None:
@@ -32,7 +37,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Decode a file of prompts as a job.")
     parser.add_argument("--address", default="http://127.0.0.1:8265", help="the head's dashboard")
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--python", default="python", help="on the head")
     parser.add_argument("options", nargs="*", help="further options of the job, after --")
     arguments = parser.parse_args()
@@ -40,8 +44,7 @@ def main() -> None:
     folder: Path = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     prompts, results = folder / "prompts.jsonl", folder / "results.jsonl"
-    problems = held_out_problems(4, arguments.prompts)
-    prompts.write_text("".join(json.dumps({"prompt": problem.question}) + "\n" for problem in problems))
+    prompts.write_text("".join(json.dumps({"prompt": problem}) + "\n" for problem in PROBLEMS))
 
     client = JobSubmissionClient(arguments.address)
     command = [arguments.python, "-m", "cluster.jobs", "--input", str(prompts), "--output", str(results)]

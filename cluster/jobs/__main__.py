@@ -9,21 +9,29 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster import options as o
+from cluster.cli import options
+from cluster.cli.exit_status import FAILED, error_exit, exit_on_error
 from cluster.jobs.storage import is_absolute
 from lopa_ray.errors import SettingsError
 
 if TYPE_CHECKING:
-    from cluster.jobs.output import Result
+    from collections.abc import Iterator
+
+    from cluster.jobs.output import JobOutput, JobResult, JobSpec
+    from cluster.jobs.progress import JobProgress
+    from cluster.jobs.source import Chunk, InputSummary
     from lopa_ray.config.config import Config
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-CHUNK_SLOTS = 16
-"""Largest chunk: this many fills of a group's slots."""
+MAX_CHUNK_MULTIPLE = 16
+"""Largest chunk, in multiples of `model.max_num_seqs`."""
 
-CHUNKS_PER_GROUP = 16
+MIN_CHUNKS_PER_GROUP = 16
 """Smaller inputs are cut finer, so that all groups have something to do to the end."""
+
+SPEED_SETTINGS = {"max_num_seqs", "prefix_cache_positions"}
+"""Settings of the model which, like those of the group, change how fast a job is, never its results."""
 
 
 @app.command()
@@ -34,14 +42,14 @@ def decode(
     output: Annotated[
         str, typer.Option(metavar="FILE|URL", help="Results as JSONL; an absolute path or a URL.")
     ],
-    config: o.ConfigOption = "demo",
+    config: options.ConfigOption = "demo",
     groups: Annotated[int, typer.Option(min=1, help="Decode groups, each with its workers.")] = 1,
-    model: o.ModelOption = None,
-    lora: o.LoraOption = None,
-    workers: o.WorkersOption = None,
-    tensor_parallel_size: o.ShardsOption = None,
-    assignments: o.SetOption = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")] = False,
+    model: options.ModelOption = None,
+    lora: options.LoraOption = None,
+    workers: options.WorkersOption = None,
+    tensor_parallel_size: options.TensorParallelSizeOption = None,
+    assignments: options.SetOption = None,
+    raw: options.RawOption = False,
 ) -> None:
     """Decode a file of prompts on many groups, with one result per prompt in input order.
 
@@ -49,69 +57,82 @@ def decode(
     are reported and have their error in the output. Exit status: 0 all lines are decoded, 1 some are not,
     2 wrong usage or settings.
     """
-    with o.exits():
+    with exit_on_error():
         if not is_absolute(output):
             raise SettingsError(
                 f"--output: got {output!r}; allowed: an absolute path or a URL, since a job's own folder goes away"
             )
-        changes = o.collect_changes(
-            assignments,
-            {
-                "model.path": model,
-                "model.lora": lora,
-                "group.num_workers": workers,
-                "group.tensor_parallel_size": tensor_parallel_size,
-            },
+        overrides = options.parse_overrides(
+            assignments, model=model, lora=lora, workers=workers, tensor_parallel_size=tensor_parallel_size
         )
-        result = run(source, output, o.load_config(config, changes), groups, raw=raw)
+        result = run(source, output, options.load_config(config, overrides), groups, raw=raw)
         if result is None:
-            raise o.fail(f"{output} is not complete; submit the job again to try the rest", o.FAILED)
+            raise error_exit(f"{output} is not complete; submit the job again to try the rest", FAILED)
         if result.failed:
-            raise o.fail(f"{result.failed} of {result.lines} lines failed; see {output}", o.FAILED)
+            raise error_exit(f"{result.failed} of {result.lines} lines failed; see {output}", FAILED)
 
 
-def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> Result | None:
-    """Decode `source` into `output`; None if chunks had to be given up. Raises LopaError."""
-    from actors.ray_connection import RayConnection
-    from cluster.jobs.output import Output, Recipe
-    from cluster.jobs.progress import Progress
+def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> JobResult | None:
+    """Decode `source` into `output`; None if chunks had to be abandoned. Raises LopaError."""
+    from cluster.jobs.output import JobOutput
+    from cluster.jobs.progress import JobProgress
     from cluster.jobs.source import Source
-    from cluster.jobs.work_queue import WorkQueue
 
     prompts = Source(source)
-    survey = prompts.survey()
-    # These and the group's settings change how fast it is, never what comes out.
-    speed = {"max_num_seqs", "prefix_cache_positions"}
-    values = config.as_dict()
-    model = {key: value for key, value in values["model"].items() if key not in speed}
-    recipe = Recipe(survey.digest, survey.lines, raw, model, values["decode"])
-    size = min(CHUNK_SLOTS * config.model.max_num_seqs, math.ceil(survey.lines / (CHUNKS_PER_GROUP * groups)))
-    results = Output(output)
-    finished = results.begin(recipe, size)
+    summary = prompts.summarize()
+    results = JobOutput(output)
+    most = math.ceil(summary.lines / (MIN_CHUNKS_PER_GROUP * groups))
+    chunk_size = min(MAX_CHUNK_MULTIPLE * config.model.max_num_seqs, most)
+    finished = results.start_or_resume(_job_spec(config, summary, raw=raw), chunk_size)
     if finished is not None:
         typer.echo(f"{output} is complete already: {finished.lines} lines")
         return finished
-    progress = Progress(survey.lines, results.chunk_size, results.done)
-    missing = (chunk for chunk in prompts.chunks(results.chunk_size) if chunk.index not in results.done)
-    # All groups together begin with so many; the bounds of `scaling` are those of one.
-    together = {"num_workers": groups * config.group.num_workers, "scaling": None}
-    everything = config.replace(group=config.group.replace(**together))
-    with ExitStack() as stack:
-        stack.callback(RayConnection(everything).close)
-        queue = WorkQueue(config, groups, raw=raw, on_loss=progress.say, on_wake=progress.report)
-        stack.callback(queue.close)
-        for chunk, decoded in queue.run(missing):
-            results.keep(chunk.index, decoded.rows)
-            progress.add(decoded)
-        for chunk in queue.given_up:
-            progress.say(f"given up: lines {chunk.lines[0].line} to {chunk.lines[-1].line}")
-    if queue.given_up:
+    progress = JobProgress(summary.lines, results.chunk_size, results.chunk_files)
+    missing = (
+        chunk for chunk in prompts.chunks(results.chunk_size) if chunk.index not in results.chunk_files
+    )
+    if not _decode_chunks(missing, config, groups, results, progress, raw=raw):
         return None
-    if prompts.survey() != survey:
+    if prompts.summarize() != summary:
         raise SettingsError(f"--input: {source} changed while the job ran; remove what lies at {output}.*")
-    joined = results.finish(survey.lines)
-    progress.say(f"{output} is complete: {joined.lines} lines in {time.monotonic() - progress.began:.0f} s")
-    return joined
+    merged = results.merge_parts(summary.lines)
+    progress.log(f"{output} is complete: {merged.lines} lines in {time.monotonic() - progress.started:.0f} s")
+    return merged
+
+
+def _job_spec(config: Config, summary: InputSummary, *, raw: bool) -> JobSpec:
+    from cluster.jobs.output import JobSpec
+
+    values = config.as_dict()
+    model = {name: value for name, value in values["model"].items() if name not in SPEED_SETTINGS}
+    return JobSpec(summary.sha256, summary.lines, raw, model, values["decode"])
+
+
+def _decode_chunks(
+    chunks: Iterator[Chunk],
+    config: Config,
+    groups: int,
+    results: JobOutput,
+    progress: JobProgress,
+    *,
+    raw: bool,
+) -> bool:
+    """Decode and write chunks on a number of groups; false if chunks had to be abandoned."""
+    from actors.ray_connection import RayConnection
+    from cluster.jobs.work_queue import WorkQueue
+
+    # What all groups need when they start; the bounds of `scaling` are those of one group.
+    total = config.group.replace(num_workers=groups * config.group.num_workers, scaling=None)
+    with ExitStack() as stack:
+        stack.callback(RayConnection(config.replace(group=total)).close)
+        queue = WorkQueue(config, groups, raw=raw, on_group_lost=progress.log, on_poll=progress.report)
+        stack.callback(queue.close)
+        for chunk, result in queue.run(chunks):
+            results.write_chunk(chunk.index, result.rows)
+            progress.add(result)
+        for chunk in queue.abandoned:
+            progress.log(f"given up: lines {chunk.lines[0].line} to {chunk.lines[-1].line}")
+    return not queue.abandoned
 
 
 if __name__ == "__main__":

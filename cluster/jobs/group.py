@@ -1,4 +1,4 @@
-"""JobGroup: a decode group that works off chunks. A plain class; `work_queue` makes actors of it."""
+"""JobGroup: a decode group that decodes chunks. A plain class; `work_queue` makes actors of it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.engine import RayEngine
-from cluster.batch import Failed, Request, as_row, run_requests
-from cluster.report import Recorder
+from cluster.batch import FailedRequest, ParsedLine, decode_requests
 from lopa_ray.config.config import Config
 from lopa_ray.errors import WorkerLostError
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """What became of a chunk."""
+class ChunkResult:
+    """The results of a chunk."""
 
     rows: tuple[str, ...]
     """A line of the output per prompt, in order."""
-    failures: tuple[Failed, ...]
+    failures: tuple[FailedRequest, ...]
     tokens: int
     steps: int
 
@@ -37,21 +36,21 @@ class JobGroup:
         """Raises what `RayEngine.from_config` raises."""
         self._engine = RayEngine.from_config(self._config)
 
-    def decode(self, lines: Sequence[Request | Failed]) -> Decoded:
+    def decode(self, lines: Sequence[ParsedLine]) -> ChunkResult:
         """Decode a chunk, in flight together with others that are called meanwhile.
 
         Raises WorkerLostError if the group is lost; then nothing of the chunk counts.
         """
         rows: list[str] = []
-        failures: list[Failed] = []
+        failures: list[FailedRequest] = []
         tokens = steps = 0
-        for outcome in run_requests(self._engine, lines, raw=self._raw, recorder=Recorder()):
-            if isinstance(outcome, Failed):
-                if outcome.lost:
-                    raise WorkerLostError(outcome.error)
-                failures.append(outcome)
+        for output in decode_requests(self._engine, lines, raw=self._raw):
+            if isinstance(output, FailedRequest):
+                if output.worker_lost:
+                    raise WorkerLostError(output.error)
+                failures.append(output)
             else:
-                tokens += outcome[1].tokens
-                steps += outcome[1].steps
-            rows.append(json.dumps(as_row(outcome)))
-        return Decoded(tuple(rows), tuple(failures), tokens, steps)
+                tokens += output.result.tokens
+                steps += output.result.steps
+            rows.append(json.dumps(output.as_dict()))
+        return ChunkResult(tuple(rows), tuple(failures), tokens, steps)

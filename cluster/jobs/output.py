@@ -1,4 +1,4 @@
-"""Output: the results of a job, kept so that a job that was killed can go on.
+"""JobOutput: the results of a job, written chunk by chunk so that a job that was killed can go on.
 
 Beside OUTPUT lie OUTPUT.job.json, which says what it is made of, and, until all is done,
 OUTPUT.parts with the results of each chunk. Every file has its name only once it is whole.
@@ -12,18 +12,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cluster.jobs.storage import open_url, reaching, write_whole
+from cluster.jobs.storage import resolve_url, storage_errors, write_atomically
 from lopa_ray.errors import SettingsError
 
 PART = re.compile(r"part-(\d{6,})\.jsonl$")
 
-PARTS_AT_ONCE = 32
+PARTS_PER_FETCH = 32
 """Parts that are fetched together: object stores answer many at a time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """All that the results follow from. A job that goes on must have the same."""
+class JobSpec:
+    """All that the results follow from. A job that is resumed must have the same."""
 
     input_sha256: str
     lines: int
@@ -33,72 +33,72 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class JobResult:
     """A finished output."""
 
     lines: int
     failed: int
 
 
-class Output:
+class JobOutput:
     """The files of one job's output."""
 
     def __init__(self, url: str) -> None:
         """Raises SettingsError if nothing can be written there."""
         self._url = url
-        with reaching("--output", url):
-            self._file_system, self._path = open_url(url)
-        self._parts = f"{self._path}.parts"
-        self._note = f"{self._path}.job.json"
+        with storage_errors("--output", url):
+            self._file_system, self._path = resolve_url(url)
+        self._parts_path = f"{self._path}.parts"
+        self._state_path = f"{self._path}.job.json"
         self.chunk_size = 0
-        self.done: dict[int, str] = {}
-        """Chunks that need no more work, and where their results lie."""
+        self.chunk_files: dict[int, str] = {}
+        """The files of the chunks that need no more work."""
 
-    def begin(self, recipe: Recipe, chunk_size: int) -> Result | None:
-        """Take up what a job with this recipe has left here; the result, if it has finished.
+    def start_or_resume(self, spec: JobSpec, chunk_size: int) -> JobResult | None:
+        """Find what a job with this spec has written here; its result, if it has finished.
 
-        `chunk_size` counts for a job that begins anew. Raises SettingsError if another job's files lie
+        `chunk_size` counts for a job that starts anew. Raises SettingsError if another job's files lie
         here.
         """
-        with reaching("--output", self._url):
+        with storage_errors("--output", self._url):
             self._file_system.invalidate_cache()
-            note = self._read_note()
-            if note is None:
+            state = self._read_state()
+            if state is None:
                 if self._file_system.exists(self._path):
                     raise SettingsError(
                         f"--output: {self._url} exists, and no job of this kind wrote it; choose another name"
                     )
-                self._file_system.makedirs(self._parts, exist_ok=True)
-                note = {"recipe": asdict(recipe), "chunk_size": chunk_size, "result": None}
-                self._write_note(note)
-            self._compare(note["recipe"], recipe)
-            self.chunk_size = note["chunk_size"]
-            if note["result"] is not None and self._file_system.exists(self._path):
-                return Result(**note["result"])
-            self._file_system.makedirs(self._parts, exist_ok=True)
-            self.done = {
-                int(match[1]): name for name in self._names_of_parts() if (match := PART.search(name))
+                self._file_system.makedirs(self._parts_path, exist_ok=True)
+                state = {"spec": asdict(spec), "chunk_size": chunk_size, "result": None}
+                self._write_state(state)
+            self._require_same_spec(state["spec"], spec)
+            self.chunk_size = state["chunk_size"]
+            if state["result"] is not None and self._file_system.exists(self._path):
+                return JobResult(**state["result"])
+            self._file_system.makedirs(self._parts_path, exist_ok=True)
+            self.chunk_files = {
+                int(match[1]): name for name in self._list_parts() if (match := PART.search(name))
             }
         return None
 
-    def _names_of_parts(self) -> list[str]:
+    def _list_parts(self) -> list[str]:
         try:
-            names: list[str] = self._file_system.ls(self._parts, detail=False)
+            names: list[str] = self._file_system.ls(self._parts_path, detail=False)
         except FileNotFoundError:  # an object store has no empty folders
             return []
         return names
 
-    def _read_note(self) -> dict[str, Any] | None:
-        if not self._file_system.exists(self._note):
+    def _read_state(self) -> dict[str, Any] | None:
+        if not self._file_system.exists(self._state_path):
             return None
-        note: dict[str, Any] = json.loads(self._file_system.cat_file(self._note))
-        return note
+        state: dict[str, Any] = json.loads(self._file_system.cat_file(self._state_path))
+        return state
 
-    def _write_note(self, note: dict[str, Any]) -> None:
-        write_whole(self._file_system, self._note, iter([json.dumps(note, indent=1).encode()]))
+    def _write_state(self, state: dict[str, Any]) -> None:
+        write_atomically(self._file_system, self._state_path, iter([json.dumps(state, indent=1).encode()]))
 
-    def _compare(self, before: dict[str, Any], recipe: Recipe) -> None:
-        now = json.loads(json.dumps(asdict(recipe)))
+    def _require_same_spec(self, before: dict[str, Any], spec: JobSpec) -> None:
+        now = json.loads(json.dumps(asdict(spec)))
         changed = [name for name in now if before.get(name) != now[name]]
         if not changed:
             return
@@ -109,50 +109,48 @@ class Output:
             "the file itself to begin anew"
         )
 
-    def keep(self, index: int, rows: Sequence[str]) -> None:
+    def write_chunk(self, index: int, rows: Sequence[str]) -> None:
         """Write a chunk's results. Raises SettingsError."""
-        name = f"{self._parts}/part-{index:06}.jsonl"
-        with reaching("--output", self._url):
-            write_whole(self._file_system, name, (f"{row}\n".encode() for row in rows))
-        self.done[index] = name
+        path = f"{self._parts_path}/part-{index:06}.jsonl"
+        with storage_errors("--output", self._url):
+            write_atomically(self._file_system, path, (f"{row}\n".encode() for row in rows))
+        self.chunk_files[index] = path
 
-    def finish(self, lines: int) -> Result:
+    def merge_parts(self, lines: int) -> JobResult:
         """Join all parts, in order, and remove them. Raises SettingsError if a part is damaged."""
         failed = 0
 
-        def pieces() -> Iterator[bytes]:
+        def checked_parts() -> Iterator[bytes]:
             nonlocal failed
-            found = 0
-            for index, content in self._contents():
+            for index, content in self._read_parts():
                 try:
                     rows = [json.loads(line) for line in content.splitlines()]
                 except ValueError:
                     rows = []
                 expected = min(self.chunk_size, lines - index * self.chunk_size)
                 if len(rows) != expected:
-                    self._file_system.rm_file(self.done[index])
+                    self._file_system.rm_file(self.chunk_files[index])
                     raise SettingsError(
-                        f"--output: {self.done[index]} has {len(rows)} of its {expected} results, so it was "
+                        f"--output: {self.chunk_files[index]} has {len(rows)} of its {expected} results, so it was "
                         "removed; submit the job again to decode them anew"
                     )
-                found += len(rows)
                 failed += sum("error" in row for row in rows)
                 yield content
 
-        with reaching("--output", self._url):
-            write_whole(self._file_system, self._path, pieces())
-            note = self._read_note() or {}
-            self._write_note({**note, "result": asdict(Result(lines, failed))})
-            self._file_system.rm(self._parts, recursive=True)
-        return Result(lines, failed)
+        with storage_errors("--output", self._url):
+            write_atomically(self._file_system, self._path, checked_parts())
+            state = self._read_state() or {}
+            self._write_state({**state, "result": asdict(JobResult(lines, failed))})
+            self._file_system.rm(self._parts_path, recursive=True)
+        return JobResult(lines, failed)
 
-    def _contents(self) -> Iterator[tuple[int, bytes]]:
-        order = sorted(self.done)
-        for first in range(0, len(order), PARTS_AT_ONCE):
-            some = order[first : first + PARTS_AT_ONCE]
+    def _read_parts(self) -> Iterator[tuple[int, bytes]]:
+        order = sorted(self.chunk_files)
+        for first in range(0, len(order), PARTS_PER_FETCH):
+            indices = order[first : first + PARTS_PER_FETCH]
             # A list is fetched concurrently where the file system can; keys come back in its own spelling.
-            contents = self._file_system.cat([self.done[index] for index in some])
-            yield from zip(some, (contents[self.done[index]] for index in some), strict=True)
+            contents = self._file_system.cat([self.chunk_files[index] for index in indices])
+            yield from zip(indices, (contents[self.chunk_files[index]] for index in indices), strict=True)
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any], name: str) -> str:

@@ -1,4 +1,4 @@
-"""Progress: how far a job is, as lines of its log."""
+"""JobProgress: how far a job is, as lines of its log."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from collections.abc import Container
 
 import typer
 
-from cluster.jobs.group import Decoded
+from cluster.jobs.group import ChunkResult
 
-REPORT_S = 10.0
+LOG_INTERVAL_S = 10.0
 """Between two lines."""
 
 
-class Progress:
+class JobProgress:
     """Counts what this run has done and reports it; the log is what the dashboard shows of a job."""
 
-    def __init__(self, lines: int, chunk_size: int, done: Container[int]) -> None:
-        """`done`: chunks that an earlier run has finished."""
+    def __init__(self, lines: int, chunk_size: int, completed: Container[int]) -> None:
+        """`completed`: chunks that an earlier run has finished."""
         starts = range(0, lines, chunk_size)
-        self._total = lines
-        self._before = sum(
-            min(chunk_size, lines - start) for index, start in enumerate(starts) if index in done
+        self._total_lines = lines
+        self._resumed_lines = sum(
+            min(chunk_size, lines - start) for index, start in enumerate(starts) if index in completed
         )
-        self._lines = self._failed = self._tokens = self._steps = 0
-        self.began = self._reported = time.monotonic()
-        if self._before:
-            self.say(f"{self._before} of {lines} lines are done already")
+        self._lines = self._failures = self._tokens = self._steps = 0
+        self.started = self._last_logged = time.monotonic()
+        if self._resumed_lines:
+            self.log(f"{self._resumed_lines} of {lines} lines are done already")
 
-    def add(self, decoded: Decoded) -> None:
-        """A chunk is kept."""
-        self._lines += len(decoded.rows)
-        self._failed += len(decoded.failures)
-        self._tokens += decoded.tokens
-        self._steps += decoded.steps
-        for failure in decoded.failures:
-            self.say(f"line {failure.line}: {failure.error}")
+    def add(self, result: ChunkResult) -> None:
+        """Count a chunk whose results are written."""
+        self._lines += len(result.rows)
+        self._failures += len(result.failures)
+        self._tokens += result.tokens
+        self._steps += result.steps
+        for failure in result.failures:
+            self.log(f"line {failure.line}: {failure.error}")
 
     def report(self, groups: int) -> None:
-        """One line, if the last one is some time ago; `groups` are at work."""
+        """Log one line, unless the last one is recent; `groups` are at work."""
         now = time.monotonic()
-        done = self._before + self._lines
-        if now - self._reported < REPORT_S and done < self._total:
+        done = self._resumed_lines + self._lines
+        if now - self._last_logged < LOG_INTERVAL_S and done < self._total_lines:
             return
-        self._reported = now
-        seconds = now - self.began
+        self._last_logged = now
+        seconds = now - self.started
         rate = self._lines / seconds
-        parts = [f"{done} of {self._total} lines ({100 * done / self._total:.1f} %)"]
+        parts = [f"{done} of {self._total_lines} lines ({100 * done / self._total_lines:.1f} %)"]
         if self._lines:
             parts += [f"{rate:.2f} lines/s", f"{self._tokens / seconds:.1f} tokens/s"]
             parts += [f"TPF {self._tokens / max(self._steps, 1):.2f}"]
-            parts += [f"{(self._total - done) / rate:.0f} s left"] if done < self._total else []
-        parts += [f"{self._failed} failed"] if self._failed else []
+            parts += [f"{(self._total_lines - done) / rate:.0f} s left"] if done < self._total_lines else []
+        parts += [f"{self._failures} failed"] if self._failures else []
         parts += [f"{groups} groups at work"]
-        self.say(", ".join(parts))
+        self.log(", ".join(parts))
 
     @staticmethod
-    def say(text: str) -> None:
+    def log(text: str) -> None:
         """A line of the log."""
         typer.echo(f"{time.strftime('%H:%M:%S')} {text}")

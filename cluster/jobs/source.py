@@ -10,8 +10,8 @@ from typing import Any
 
 import fsspec
 
-from cluster.batch import PROMPT_KEYS, Failed, Request, parse_line, parse_value
-from cluster.jobs.storage import open_url, reaching
+from cluster.batch import PROMPT_KEYS, ParsedLine, parse_line, parse_record
+from cluster.jobs.storage import resolve_url, storage_errors
 from lopa_ray.errors import SettingsError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -22,11 +22,11 @@ READ_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class InputSummary:
     """What a file holds."""
 
-    digest: str
-    """SHA-256 of its bytes as they lie there."""
+    sha256: str
+    """Of its bytes as they are stored."""
     lines: int
     """Prompts; blank lines do not count."""
 
@@ -36,7 +36,7 @@ class Chunk:
     """Prompts that are decoded, and whose results are kept, together."""
 
     index: int
-    lines: tuple[Request | Failed, ...]
+    lines: tuple[ParsedLine, ...]
 
 
 class Source:
@@ -45,26 +45,26 @@ class Source:
     def __init__(self, url: str) -> None:
         """Raises SettingsError if it is not there or cannot be read."""
         self._url = url
-        with reaching("--input", url):
-            self._file_system, self._path = open_url(url)
-        self._columnar = url.endswith(".parquet")
+        with storage_errors("--input", url):
+            self._file_system, self._path = resolve_url(url)
+        self._is_parquet = url.endswith(".parquet")
 
-    def survey(self) -> Survey:
+    def summarize(self) -> InputSummary:
         """Read it once. Raises SettingsError."""
         digest = hashlib.sha256()
-        with reaching("--input", self._url):
+        with storage_errors("--input", self._url):
             with self._file_system.open(self._path, "rb") as file:
-                while piece := file.read(READ_BYTES):
-                    digest.update(piece)
-            lines = self._rows() if self._columnar else sum(1 for _ in self._numbered_lines())
+                while block := file.read(READ_BYTES):
+                    digest.update(block)
+            lines = self._count_rows() if self._is_parquet else sum(1 for _ in self._numbered_lines())
         if not lines:
             raise SettingsError(f"--input: {self._url} holds no prompts")
-        return Survey(digest.hexdigest(), lines)
+        return InputSummary(digest.hexdigest(), lines)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """All prompts in order, so many at a time. A bad line is a `Failed` in its place."""
-        with reaching("--input", self._url):
-            lines = self._parquet() if self._columnar else self._jsonl()
+        """All prompts in order, so many at a time. A bad line is a `FailedRequest` in its place."""
+        with storage_errors("--input", self._url):
+            lines = self._read_parquet() if self._is_parquet else self._read_jsonl()
             index = 0
             while chunk := tuple(islice(lines, size)):
                 yield Chunk(index, chunk)
@@ -81,34 +81,34 @@ class Source:
                 if content.strip():
                     yield number, content
 
-    def _jsonl(self) -> Iterator[Request | Failed]:
+    def _read_jsonl(self) -> Iterator[ParsedLine]:
         for number, line in self._numbered_lines():
             yield parse_line(number, line)
 
-    def _rows(self) -> int:
+    def _count_rows(self) -> int:
         with self._file_system.open(self._path, "rb") as file:
-            found = _parquet_file(file)
+            parquet = _open_parquet(file)
             known = {*PROMPT_KEYS, "id", "settings"}
-            unknown = [name for name in found.schema_arrow.names if name not in known]
+            unknown = [name for name in parquet.schema_arrow.names if name not in known]
             if unknown:
                 raise SettingsError(
                     f"--input: {self._url} has a column {unknown[0]!r}; allowed: {', '.join(sorted(known))}; "
                     "write a file with these alone"
                 )
-            rows: int = found.metadata.num_rows
+            rows: int = parquet.metadata.num_rows
         return rows
 
-    def _parquet(self) -> Iterator[Request | Failed]:
+    def _read_parquet(self) -> Iterator[ParsedLine]:
         """Rows are numbered from 1, as lines are."""
         number = 0
         with self._file_system.open(self._path, "rb") as file:
-            for batch in _parquet_file(file).iter_batches(READ_ROWS):
+            for batch in _open_parquet(file).iter_batches(READ_ROWS):
                 for row in batch.to_pylist():
                     number += 1
-                    yield parse_value(number, _without_nulls(row))
+                    yield parse_record(number, _without_nulls(row))
 
 
-def _parquet_file(file: Any) -> Any:
+def _open_parquet(file: Any) -> Any:
     try:
         import pyarrow.parquet
     except ImportError:

@@ -13,42 +13,42 @@ from lopa_ray.errors import SettingsError
 
 
 @contextmanager
-def reaching(what: str, url: str) -> Iterator[None]:
-    """Around use of a file: what fails there is a SettingsError that names it."""
+def storage_errors(option: str, url: str) -> Iterator[None]:
+    """Turns what fails while a file is used into a SettingsError that names the option and the file."""
     try:
         yield
     except SettingsError:
         raise
     except FileNotFoundError:
         raise SettingsError(
-            f"{what}: there is no {url}; a local path is one of the node that the job's driver runs on"
+            f"{option}: there is no {url}; a local path is one of the node that the job's driver runs on"
         ) from None
     except ImportError as error:
         raise SettingsError(
-            f"{what}: {url} needs a package that is not installed: {error}; name it in the job's "
+            f"{option}: {url} needs a package that is not installed: {error}; name it in the job's "
             "--runtime-env-json '{\"pip\": [...]}', or install it on all nodes"
         ) from None
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{what}: cannot use {url}: {type(error).__name__}: {error}") from None
+        raise SettingsError(f"{option}: cannot use {url}: {type(error).__name__}: {error}") from None
 
 
-def open_url(url: str) -> tuple[Any, str]:
-    """File system and path there. Local paths are made absolute."""
+def resolve_url(url: str) -> tuple[Any, str]:
+    """File system, and the path there. Local paths are made absolute."""
     if "://" not in url and "::" not in url:
         url = str(Path(url).expanduser().absolute())
     file_system, path = fsspec.core.url_to_fs(url)
     return file_system, path
 
 
-def write_whole(file_system: Any, path: str, pieces: Iterator[bytes]) -> None:
+def write_atomically(file_system: Any, path: str, contents: Iterator[bytes]) -> None:
     """Write a file that has its name only once it is whole, whatever happens meanwhile.
 
     Local file systems rename; object stores copy on their side, and show a copy when it is complete.
     """
     unfinished = f"{path}.tmp"
     with file_system.open(unfinished, "wb") as file:
-        for piece in pieces:
-            file.write(piece)
+        for content in contents:
+            file.write(content)
     file_system.mv(unfinished, path)
 
 

@@ -1,4 +1,4 @@
-"""WorkQueue: chunks go to groups as these have room; a group that is lost is replaced, its chunks go back."""
+"""WorkQueue: chunks go to groups as these have room; a group that is lost is replaced, its chunks are requeued."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ import ray
 
 from actors.placement import Reservation, scheduled_into
 from actors.rpc import unwrapped_errors
-from cluster.jobs.group import Decoded, JobGroup
+from cluster.jobs.group import ChunkResult, JobGroup
 from cluster.jobs.source import Chunk
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CapacityError, WorkerLostError
 
-CHUNKS_IN_HAND = 2
+CHUNKS_IN_FLIGHT = 2
 """A group gets the next chunk before it has finished one, so that its slots stay filled."""
 
 MAX_ATTEMPTS = 3
-"""A chunk that was in hand when so many groups were lost is given up."""
+"""A chunk that was in flight when this many groups were lost is abandoned."""
 
-MAX_LOSSES = 5
+MAX_LOST_GROUPS = 5
 """Groups that may be lost, per group of the job, with no chunk finished in between."""
 
-WAKE_S = 2.0
+POLL_S = 2.0
 """How long to wait for a result before progress is reported without one."""
 
 
 @dataclass(slots=True, eq=False)
-class _Group:
+class _GroupHandle:
     actor: Any
     reservation: Reservation
-    starting: Any
-    """Call of `start`; None once it has returned."""
-    hands: dict[Any, Chunk] = field(default_factory=dict)
-    """Call → the chunk that it decodes."""
-    alone: bool = False
-    """Has a chunk that was in hand when a group was lost, and gets no other beside it."""
+    start_call: Any
+    """Reference of the call of `start`; None once it has returned."""
+    in_flight: dict[Any, Chunk] = field(default_factory=dict)
+    """Reference of a call → the chunk that it decodes."""
+    isolated: bool = False
+    """Decodes a chunk that was in flight when a group was lost, and gets no other beside it."""
 
     @property
-    def lines(self) -> int:
-        return sum(len(chunk.lines) for chunk in self.hands.values())
+    def num_prompts(self) -> int:
+        return sum(len(chunk.lines) for chunk in self.in_flight.values())
 
-    def has_room(self, lines: int) -> bool:
-        if self.starting is not None or (self.alone and self.hands):
+    def has_room(self, min_prompts: int) -> bool:
+        if self.start_call is not None or (self.isolated and self.in_flight):
             return False
-        return len(self.hands) < CHUNKS_IN_HAND or self.lines < lines
+        return len(self.in_flight) < CHUNKS_IN_FLIGHT or self.num_prompts < min_prompts
 
 
 class WorkQueue:
@@ -59,118 +59,120 @@ class WorkQueue:
         groups: int,
         *,
         raw: bool,
-        on_loss: Callable[[str], None],
-        on_wake: Callable[[int], None],
+        on_group_lost: Callable[[str], None],
+        on_poll: Callable[[int], None],
     ) -> None:
-        """Starts the groups. `on_loss` is told what was lost; `on_wake`, now and then, how many groups
+        """Starts the groups. `on_group_lost` is told what was lost; `on_poll`, now and then, how many groups
         are at work: others wait for a place or load the model."""
         self._config = config
         self._raw = raw
-        self._on_loss = on_loss
-        self._on_wake = on_wake
-        self._fill = 2 * config.model.max_num_seqs
-        """Prompts that a group has at least, where chunks are smaller than its slots."""
+        self._on_group_lost = on_group_lost
+        self._on_poll = on_poll
+        self._min_prompts = 2 * config.model.max_num_seqs
+        """Prompts that a group has in flight at least, where chunks are smaller than max_num_seqs."""
         self._queue: deque[Chunk] = deque()
         self._attempts: Counter[int] = Counter()
-        self._losses = 0
-        self.most_losses = MAX_LOSSES * groups
-        self._groups: list[_Group] = []
+        self._lost_groups = 0
+        self.max_lost_groups = MAX_LOST_GROUPS * groups
+        self._groups: list[_GroupHandle] = []
         for _ in range(groups):
             self._add_group()
-        self.given_up: list[Chunk] = []
+        self.abandoned: list[Chunk] = []
 
     def _add_group(self) -> None:
         reservation = Reservation(self._config)
-        # It waits more than it computes: the places are for its workers.
+        # It waits more than it computes: the CPUs are for its workers.
         remote: Any = ray.remote(JobGroup).options(
             num_cpus=0,
             max_restarts=0,
-            max_concurrency=self._fill + 2,
+            max_concurrency=self._min_prompts + 2,
             **scheduled_into(reservation.placement_group),
         )
         actor = remote.remote(self._config.as_dict(), self._raw)
-        self._groups.append(_Group(actor, reservation, actor.start.remote()))
+        self._groups.append(_GroupHandle(actor, reservation, actor.start.remote()))
 
-    def run(self, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, Decoded]]:
-        """Chunks with their results, as they come; those that are missing at the end are in `given_up`.
+    def run(self, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, ChunkResult]]:
+        """Chunks with their results, as they come; those that are missing at the end are in `abandoned`.
 
         Raises what starting the groups raises, and WorkerLostError if group after group is lost.
         """
         while True:
-            self._hand_out(chunks)
-            calls = {call: group for group in self._groups for call in group.hands}
-            if not calls and not self._another(chunks):
+            self._dispatch(chunks)
+            calls = {call: group for group in self._groups for call in group.in_flight}
+            if not calls and not self._has_next(chunks):
                 return
-            starts = {group.starting: group for group in self._groups if group.starting is not None}
-            for call in ray.wait([*calls, *starts], num_returns=1, timeout=WAKE_S)[0]:
+            starts = {group.start_call: group for group in self._groups if group.start_call is not None}
+            for call in ray.wait([*calls, *starts], num_returns=1, timeout=POLL_S)[0]:
                 group = calls.get(call) or starts[call]
                 try:
                     with unwrapped_errors():
-                        result: Decoded | None = ray.get(call)
+                        result: ChunkResult | None = ray.get(call)
                 except CapacityError as error:
                     self._remove(group, error)
                 except WorkerLostError as error:
                     self._replace(group, error)
                 else:
                     if result is None:
-                        group.starting = None
+                        group.start_call = None
                     else:
-                        self._losses = 0
-                        yield group.hands.pop(call), result
-            self._on_wake(sum(group.starting is None for group in self._groups))
+                        self._lost_groups = 0
+                        yield group.in_flight.pop(call), result
+            self._on_poll(sum(group.start_call is None for group in self._groups))
 
-    def _another(self, chunks: Iterator[Chunk]) -> bool:
-        """Whether a chunk waits, at the head of the queue."""
+    def _has_next(self, chunks: Iterator[Chunk]) -> bool:
+        """Whether there is a chunk to decode; it is at the head of the queue then."""
         if not self._queue and (chunk := next(chunks, None)) is not None:
             self._queue.append(chunk)
         return bool(self._queue)
 
-    def _hand_out(self, chunks: Iterator[Chunk]) -> None:
-        """The head of the queue goes to the group that has the least, as long as there is one with room."""
-        while self._another(chunks):
-            suspect = self._attempts[self._queue[0].index] > 0
-            free = [group for group in self._groups if group.has_room(self._fill)]
-            if suspect:
-                free = [group for group in free if not group.hands]
+    def _dispatch(self, chunks: Iterator[Chunk]) -> None:
+        """Send chunks, from the head of the queue, to the group with the fewest prompts, as long as one has room."""
+        while self._has_next(chunks):
+            retried = self._attempts[self._queue[0].index] > 0
+            free = [group for group in self._groups if group.has_room(self._min_prompts)]
+            if retried:
+                free = [group for group in free if not group.in_flight]
             if not free:
                 return
-            group, chunk = min(free, key=lambda group: group.lines), self._queue.popleft()
-            group.alone = suspect
-            group.hands[group.actor.decode.remote(chunk.lines)] = chunk
+            group, chunk = min(free, key=lambda group: group.num_prompts), self._queue.popleft()
+            group.isolated = retried
+            group.in_flight[group.actor.decode.remote(chunk.lines)] = chunk
 
-    def _replace(self, group: _Group, error: WorkerLostError) -> None:
+    def _replace(self, group: _GroupHandle, error: WorkerLostError) -> None:
         """Raises the error if too many groups were lost."""
-        self._losses += 1
-        if self._losses > self.most_losses:
-            raise WorkerLostError(f"{self._losses} groups were lost and no chunk finished; the last: {error}")
-        self._on_loss(f"a group was lost and is replaced: {str(error).splitlines()[0]}")
-        self._dissolve(group)
+        self._lost_groups += 1
+        if self._lost_groups > self.max_lost_groups:
+            raise WorkerLostError(
+                f"{self._lost_groups} groups were lost and no chunk finished; the last: {error}"
+            )
+        self._on_group_lost(f"a group was lost and is replaced: {str(error).splitlines()[0]}")
+        self._retire(group)
         self._add_group()
 
-    def _remove(self, group: _Group, error: CapacityError) -> None:
+    def _remove(self, group: _GroupHandle, error: CapacityError) -> None:
         """There is no room any more for a group. Raises the error if it was the last."""
         if len(self._groups) == 1:
             raise error
-        self._on_loss(f"going on with {len(self._groups) - 1} groups: {error}")
-        self._dissolve(group)
+        self._on_group_lost(f"going on with {len(self._groups) - 1} groups: {error}")
+        self._retire(group)
 
-    def _dissolve(self, group: _Group) -> None:
-        _end(group)
+    def _retire(self, group: _GroupHandle) -> None:
+        _kill(group)
         self._groups.remove(group)
-        for chunk in reversed(group.hands.values()):
+        for chunk in reversed(group.in_flight.values()):
             self._attempts[chunk.index] += 1
             if self._attempts[chunk.index] < MAX_ATTEMPTS:
                 self._queue.appendleft(chunk)
             else:
-                self.given_up.append(chunk)
+                self.abandoned.append(chunk)
 
     def close(self) -> None:
         """End all groups."""
         for group in self._groups:
-            _end(group)
+            _kill(group)
         self._groups = []
 
 
-def _end(group: _Group) -> None:
+def _kill(group: _GroupHandle) -> None:
     ray.kill(group.actor)
     group.reservation.release()

@@ -2,26 +2,27 @@
 
 A diffusion sample is a clean prompt, some clean answer blocks and a window of one to three
 noisy blocks with nothing behind it: what a block-parallel decoder feeds the model. Columns
-are shared by a batch, [B, T]: prompts padded on the left, then `ANSWER` columns of answer.
+are shared by a batch, [B, T]: prompts padded on the left, then `ANSWER_LEN` columns of answer.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from demo_tokenizer import EOS, MASK, chat_prompt
+from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID, chat_prompt
 from lopa_ray.presets.word_problems import Problem, training_problems
 
-ANSWER = 64
+ANSWER_LEN = 64
 WINDOW_ENDS = (0.1, 0.4, 0.25, 0.25)  # how often a window ends at answer column 16, 32, 48, 64
 DRILL_SHARE = 0.25  # of the problems of a next-token step
-FALSE_SHARE = 0.2  # of the diffusion samples get a false digit, so that a wrong guess looks unsure
+CORRUPTED_SHARE = 0.2  # of the diffusion samples get a wrong digit, so that confidence falls behind one
 CAUSAL_EVERY = 4  # diffusion steps between batches that keep the model calculating from left to right
 
 
@@ -33,12 +34,15 @@ class Batch:
     targets: Tensor
     weights: Tensor
     """Of the loss of each column's prediction."""
-    allowed: Tensor
+    attention_mask: Tensor
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""
         return Batch(
-            self.inputs.to(device), self.targets.to(device), self.weights.to(device), self.allowed.to(device)
+            self.inputs.to(device),
+            self.targets.to(device),
+            self.weights.to(device),
+            self.attention_mask.to(device),
         )
 
 
@@ -49,9 +53,14 @@ def encode(tokenizer: Tokenizer, problems: list[Problem]) -> tuple[Tensor, Tenso
     longest = max(map(len, prompts))
     rows = []
     for prompt, answer in zip(prompts, answers, strict=True):
-        if len(answer) >= ANSWER:
-            raise ValueError(f"answer of {len(answer)} tokens does not fit in {ANSWER}")
-        rows.append([EOS] * (longest - len(prompt)) + prompt + answer + [EOS] * (ANSWER - len(answer)))
+        if len(answer) >= ANSWER_LEN:
+            raise ValueError(f"answer of {len(answer)} tokens does not fit in {ANSWER_LEN}")
+        rows.append(
+            [EOS_TOKEN_ID] * (longest - len(prompt))
+            + prompt
+            + answer
+            + [EOS_TOKEN_ID] * (ANSWER_LEN - len(answer))
+        )
     return torch.tensor(rows), torch.tensor([len(p) for p in prompts])
 
 
@@ -63,7 +72,7 @@ def mark_results(tokenizer: Tokenizer, ids: Tensor) -> tuple[Tensor, Tensor]:
     digits = {tokenizer.token_to_id(c) for c in "0123456789"}
     equals = tokenizer.token_to_id("=")
     result, repeated = torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids, dtype=torch.bool)
-    prompt = ids.shape[1] - ANSWER
+    prompt = ids.shape[1] - ANSWER_LEN
     for index, row in enumerate(ids[:, prompt:].tolist()):
         known: set[tuple[int, ...]] = set()
         for is_number, group in itertools.groupby(enumerate(row), lambda pair: pair[1] in digits):
@@ -79,16 +88,16 @@ def mark_results(tokenizer: Tokenizer, ids: Tensor) -> tuple[Tensor, Tensor]:
 def causal_batch(ids: Tensor, lengths: Tensor, result: Tensor) -> Batch:
     """Next-token prediction; the question counts little, results count twice, one EOS is enough."""
     batch, total = ids.shape
-    prompt = total - ANSWER
+    prompt = total - ANSWER_LEN
     columns = torch.arange(total)
-    real = columns >= (prompt - lengths)[:, None]
-    allowed = columns[:, None] >= columns
-    allowed = (allowed & real[:, None]) | torch.eye(total, dtype=torch.bool)
+    not_padding = columns >= (prompt - lengths)[:, None]
+    attention_mask = columns[:, None] >= columns
+    attention_mask = (attention_mask & not_padding[:, None]) | torch.eye(total, dtype=torch.bool)
     weights = torch.where(columns < prompt, 0.05, 1.0).expand(batch, total).clone()
-    weights[:, prompt:][(ids[:, prompt:] == EOS) & (ids[:, prompt - 1 : -1] == EOS)] = 0.05
+    weights[:, prompt:][(ids[:, prompt:] == EOS_TOKEN_ID) & (ids[:, prompt - 1 : -1] == EOS_TOKEN_ID)] = 0.05
     weights[result] = 2.0
-    weights[~real] = 0.0
-    return Batch(ids, ids, weights, allowed[:, None])
+    weights[~not_padding] = 0.0
+    return Batch(ids, ids, weights, attention_mask[:, None])
 
 
 def diffusion_batch(
@@ -105,64 +114,78 @@ def diffusion_batch(
     def uniform(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=rng)
 
-    batch, prompt = len(ids), ids.shape[1] - ANSWER
+    batch, prompt = len(ids), ids.shape[1] - ANSWER_LEN
     blocks = int(torch.multinomial(torch.tensor(WINDOW_ENDS), 1, generator=rng)) + 1  # of 16 columns
     ids, result, repeated = (x[:, : prompt + 16 * blocks] for x in (ids, result, repeated))
-    hard = result | repeated
+    calculated = result | repeated
     columns = torch.arange(ids.shape[1]) - prompt
     size = torch.where(uniform(batch) < 0.5, 32, 16) if blocks % 2 == 0 else torch.full((batch,), 16)
     last = 16 * blocks // size
     window = 1 + (uniform(batch) * last.clamp(max=3) * 0.999).long()
     block = torch.where(columns >= 0, columns // size[:, None] + 1, 0)
     offset = block - (last - window)[:, None] - 1  # of a column's block in the window; clean before it
+    masked = choose_masked(columns, offset, window, size, calculated, uniform)
+    not_padding = columns >= -lengths[:, None]
+    mode = uniform(batch, 1, 1)
+    attention_mask = block[:, :, None] >= block[:, None]
+    # Full attention: half of the time the clean prefix sees the window too, as when it is cached.
+    attention_mask |= (offset >= 0)[:, :, None] & (mode < full_share)
+    attention_mask |= mode < full_share / 2
+    attention_mask = (attention_mask & not_padding[:, None]) | torch.eye(len(columns), dtype=torch.bool)
+    # The first masked result can be calculated; those behind it depend on it, and count less.
+    masked_results = (masked & result).long().cumsum(1)
+    weights = masked * torch.where(calculated, 0.5, 1.0)
+    weights[masked & result & (masked_results <= 2)] = 3.0
+    weights[:, 1:][(ids[:, 1:] == EOS_TOKEN_ID) & (ids[:, :-1] == EOS_TOKEN_ID)] *= 0.3
+    inputs, targets = corrupt_results(ids, result & ~masked & (offset >= 0), calculated & masked, digits, rng)
+    return Batch(inputs.masked_fill(masked, MASK_TOKEN_ID), targets, weights, attention_mask[:, None])
+
+
+def choose_masked(
+    columns: Tensor,
+    offset: Tensor,
+    window: Tensor,
+    size: Tensor,
+    calculated: Tensor,
+    uniform: Callable[..., Tensor],
+) -> Tensor:
+    """Which columns [B, T] are masked, by the block of the window (`offset` [B, T]) that they belong to."""
+    batch = len(offset)
     # The ratio of masks rises from block to block; a fresh last block (all masks) is the commonest.
     ratios = uniform(batch, 3).sort(1).values
     ratios[torch.arange(batch), window - 1] += uniform(batch).round()
     ratios[uniform(batch) < 0.25] = 1.0
     ratio = ratios.clamp(max=1.0).gather(1, offset.clamp(0, 2))
     # A decoder fills first what the question tells, then results from left to right.
-    order = uniform(batch, len(columns)) + uniform(batch, 1) * (2 + columns / 16) * hard
+    order = uniform(batch, len(columns)) + uniform(batch, 1) * (2 + columns / 16) * calculated
     order += uniform(batch, 1) * columns / size[:, None]
-    masked = torch.zeros_like(hard)
+    masked = torch.zeros_like(calculated)
     for index in range(3):
         inside = offset == index
         rank = order.masked_fill(~inside, -math.inf).argsort(1, descending=True).argsort(1)
         masked |= inside & (rank < (ratio * size[:, None]).ceil())
-    real = columns >= -lengths[:, None]
-    mode = uniform(batch, 1, 1)
-    allowed = block[:, :, None] >= block[:, None]
-    # Full attention: half of the time the clean prefix sees the window too, as when it is cached.
-    allowed |= (offset >= 0)[:, :, None] & (mode < full_share)
-    allowed |= mode < full_share / 2
-    allowed = (allowed & real[:, None]) | torch.eye(len(columns), dtype=torch.bool)
-    # The first masked result can be calculated; those behind it hang on it, and count less.
-    open_results = (masked & result).long().cumsum(1)
-    weights = masked * torch.where(hard, 0.5, 1.0)
-    weights[masked & result & (open_results <= 2)] = 3.0
-    weights[:, 1:][(ids[:, 1:] == EOS) & (ids[:, :-1] == EOS)] *= 0.3
-    inputs, targets = falsify(ids, result & ~masked & (offset >= 0), hard & masked, digits, rng)
-    return Batch(inputs.masked_fill(masked, MASK), targets, weights, allowed[:, None])
+    return masked
 
 
-def falsify(
-    ids: Tensor, decided: Tensor, open_digits: Tensor, digits: Tensor, rng: torch.Generator
+def corrupt_results(
+    ids: Tensor, decided: Tensor, masked_digits: Tensor, digits: Tensor, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Inputs and targets [B, T] in which some samples hold one false digit among the `decided` ones.
+    """Inputs and targets [B, T] in which some samples hold one wrong digit among the `decided` ones.
 
-    What hangs on it has no right answer any more: the targets there are random digits. A decoder
+    What depends on it has no right answer any more: the targets there are random digits. A decoder
     that compares branches by their confidence needs a model that is unsure behind a mistake.
     """
     batch, total = ids.shape
-    pick = (torch.rand(batch, total, generator=rng) * decided).argmax(1)
-    chosen = decided.any(1) & (torch.rand(batch, generator=rng) < FALSE_SHARE)
+    column = (torch.rand(batch, total, generator=rng) * decided).argmax(1)
+    corrupted = decided.any(1) & (torch.rand(batch, generator=rng) < CORRUPTED_SHARE)
     rows = torch.arange(batch)
-    value = (ids[rows, pick][:, None] == digits).int().argmax(1)
-    false = digits[(value + torch.randint(1, 10, (batch,), generator=rng)) % 10]
+    value = (ids[rows, column][:, None] == digits).int().argmax(1)
+    wrong_digit = digits[(value + torch.randint(1, 10, (batch,), generator=rng)) % 10]
     inputs = ids.clone()
-    inputs[rows[chosen], pick[chosen]] = false[chosen]
-    behind = open_digits & chosen[:, None] & (torch.arange(total) >= pick[:, None] - 1)
+    inputs[rows[corrupted], column[corrupted]] = wrong_digit[corrupted]
+    affected = masked_digits & corrupted[:, None] & (torch.arange(total) >= column[:, None] - 1)
     noise = digits[torch.randint(0, 10, (batch, total), generator=rng)]
-    return inputs, torch.where(behind, noise, ids)
+    return inputs, torch.where(affected, noise, ids)
 
 
 def is_causal(step: int, causal_steps: int) -> bool:

@@ -11,11 +11,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from lopa_ray.presets.word_problems import training_problems
 
-SPECIAL = ("<|endoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>")
-EOS, MASK = 0, 1
-FILES = ("tokenizer.json", "tokenizer_config.json")
-# Qwen2's pattern, for which every digit is a word of its own.
-WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SPECIAL_TOKENS = ("<|endoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>")
+EOS_TOKEN_ID, MASK_TOKEN_ID = 0, 1
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+# Qwen2's pattern, which splits off every digit.
+SPLIT_PATTERN = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] "
     "+ '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -32,14 +32,14 @@ def train_tokenizer(folder: Path, vocab_size: int = 640, problems: int = 20_000)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(WORDS), "isolated"),
+            pre_tokenizers.Split(Regex(SPLIT_PATTERN), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[AddedToken(text, special=True, normalized=False) for text in SPECIAL],
+        special_tokens=[AddedToken(text, special=True, normalized=False) for text in SPECIAL_TOKENS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -50,24 +50,24 @@ def train_tokenizer(folder: Path, vocab_size: int = 640, problems: int = 20_000)
 
     tokenizer.train_from_iterator(texts(), trainer)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / FILES[0]))
+    tokenizer.save(str(folder / TOKENIZER_FILES[0]))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": SPECIAL[0],
-        "pad_token": SPECIAL[0],
-        "bos_token": SPECIAL[0],
-        "mask_token": SPECIAL[1],
-        "additional_special_tokens": list(SPECIAL[2:]),
+        "eos_token": SPECIAL_TOKENS[0],
+        "pad_token": SPECIAL_TOKENS[0],
+        "bos_token": SPECIAL_TOKENS[0],
+        "mask_token": SPECIAL_TOKENS[1],
+        "additional_special_tokens": list(SPECIAL_TOKENS[2:]),
         "add_bos_token": False,
         "clean_up_tokenization_spaces": False,
         "model_max_length": 512,
         "chat_template": CHAT_TEMPLATE,
     }
-    (folder / FILES[1]).write_text(json.dumps(settings, indent=2) + "\n")
+    (folder / TOKENIZER_FILES[1]).write_text(json.dumps(settings, indent=2) + "\n")
     return tokenizer
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of a folder, trained first if it is not there yet."""
-    path = folder / FILES[0]
+    path = folder / TOKENIZER_FILES[0]
     return Tokenizer.from_file(str(path)) if path.exists() else train_tokenizer(folder)

@@ -27,10 +27,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from demo_batches import ANSWER, Batch, batch_of_step, is_causal
-from demo_tokenizer import EOS, FILES, MASK, load_tokenizer
-from lopa_ray.config.decoder_settings import D2FSettings
-from lopa_ray.engine.local import LocalEngine
+from demo_batches import ANSWER_LEN, Batch, batch_of_step, is_causal
+from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID, TOKENIZER_FILES, load_tokenizer
+from lopa_ray import D2FSettings, LocalEngine
 from lopa_ray.model.checkpoint import save_model
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.transformer import Transformer
@@ -63,7 +62,7 @@ class TrainConfig:
     learning_rate: float = 4e-3
     eval_every: int = 500
     eval_problems: int = 50
-    """Held-out problems that the exported model solves at each look."""
+    """Held-out problems that the exported model is evaluated on."""
     save_every: int = 100
     threads: int = 2
     compile: bool = True
@@ -86,10 +85,10 @@ def build_model(config: TrainConfig, vocab_size: int) -> Transformer:
         qkv_bias=True,
         tie_word_embeddings=False,
         shifted=True,
-        mask_token_id=MASK,
-        eos_token_id=EOS,
-        pad_token_id=EOS,
-        bos_token_id=EOS,
+        mask_token_id=MASK_TOKEN_ID,
+        eos_token_id=EOS_TOKEN_ID,
+        pad_token_id=EOS_TOKEN_ID,
+        bos_token_id=EOS_TOKEN_ID,
         max_position_embeddings=512,
     )
     torch.manual_seed(config.seed)
@@ -103,7 +102,7 @@ def build_model(config: TrainConfig, vocab_size: int) -> Transformer:
     return model
 
 
-def forward(model: Transformer, ids: Tensor, allowed: Tensor) -> Tensor:
+def forward(model: Transformer, ids: Tensor, attention_mask: Tensor) -> Tensor:
     """Hidden states [B, T, D] of ids [B, T] under a mask [B, 1, T, T] of what each row sees."""
     shape = ids.shape
 
@@ -111,7 +110,7 @@ def forward(model: Transformer, ids: Tensor, allowed: Tensor) -> Tensor:
         # Written out: on CPUs the backward pass of the fused kernel takes three times as long.
         q, k, v = (rows.unflatten(0, shape).transpose(1, 2).to(torch.bfloat16) for rows in (q, k, v))
         scores = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
-        weights = scores.masked_fill(~allowed, -math.inf).softmax(-1).to(torch.bfloat16)
+        weights = scores.masked_fill(~attention_mask, -math.inf).softmax(-1).to(torch.bfloat16)
         return (weights @ v).transpose(1, 2).flatten(0, 1)
 
     positions = torch.arange(shape[1], device=ids.device).repeat(shape[0])
@@ -119,17 +118,19 @@ def forward(model: Transformer, ids: Tensor, allowed: Tensor) -> Tensor:
         return model(ids.flatten(), positions, attend).unflatten(0, shape)
 
 
-def loss_of(model: Transformer, batch: Batch, run: Callable[..., Tensor] = forward) -> tuple[Tensor, float]:
-    """Weighted cross-entropy of the predicted columns, and the share of the heavier ones that is right."""
-    hidden = run(model, batch.inputs, batch.allowed)
+def loss_of(
+    model: Transformer, batch: Batch, forward_fn: Callable[..., Tensor] = forward
+) -> tuple[Tensor, float]:
+    """Weighted cross-entropy of the predicted columns, and the accuracy on the heavier ones."""
+    hidden = forward_fn(model, batch.inputs, batch.attention_mask)
     weights = batch.weights[:, 1:]
-    chosen = weights > 0
+    selected = weights > 0
     with torch.autocast(hidden.device.type, torch.bfloat16):
-        logits = model.lm_head(hidden[:, :-1][chosen]).float()
-    targets, weights = batch.targets[:, 1:][chosen], weights[chosen]
+        logits = model.lm_head(hidden[:, :-1][selected]).float()
+    targets, weights = batch.targets[:, 1:][selected], weights[selected]
     losses = F.cross_entropy(logits, targets, reduction="none")
-    right = (logits.argmax(-1) == targets)[weights >= 1].float().mean().item()
-    return (losses * weights).sum() / weights.sum(), right
+    accuracy = (logits.argmax(-1) == targets)[weights >= 1].float().mean().item()
+    return (losses * weights).sum() / weights.sum(), accuracy
 
 
 class Optimizers:
@@ -146,8 +147,10 @@ class Optimizers:
 
     def step(self, step: int) -> None:
         """Update with the learning rate of this step: warm up, stay, fall."""
-        c = self.config
-        rate = c.learning_rate * min(1.0, (step + 1) / c.warmup, (c.steps - step) / c.decay)
+        config = self.config
+        rate = config.learning_rate * min(
+            1.0, (step + 1) / config.warmup, (config.steps - step) / config.decay
+        )
         for optimizer in (self.muon, self.adam):
             for group in optimizer.param_groups:
                 group["lr"] = rate
@@ -164,36 +167,40 @@ class Optimizers:
         self.adam.load_state_dict(state["adam"])
 
 
-def average_gradients(model: Transformer, world: int) -> None:
-    """Data parallelism, in its plainest form."""
+def average_gradients(model: Transformer, world_size: int) -> None:
+    """Average the gradients of all data-parallel workers."""
     for weight in model.parameters():
-        if world > 1 and weight.grad is not None:
+        if world_size > 1 and weight.grad is not None:
             dist.all_reduce(weight.grad)
-            weight.grad /= world
+            weight.grad /= world_size
 
 
 def export(model: Transformer, run_dir: Path) -> Path:
     """Write the model with its tokenizer as a checkpoint in bfloat16."""
     folder = run_dir / "model"
     save_model(model, folder, dtype=torch.bfloat16)
-    for name in FILES:
+    for name in TOKENIZER_FILES:
         shutil.copy(run_dir / name, folder / name)
     return folder
 
 
-def score(folder: Path, problems: list[Problem], **settings: Any) -> tuple[float, float]:
+def evaluate(folder: Path, problems: list[Problem], **settings: Any) -> tuple[float, float]:
     """Share of problems that a model solves with `d2f`, and its mean TPF."""
-    chosen = D2FSettings(max_new_tokens=ANSWER, **settings)
+    decode_settings = D2FSettings(max_new_tokens=ANSWER_LEN, **settings)
     with LocalEngine.from_pretrained(folder, max_num_seqs=16, max_model_len=256) as engine:
-        results = engine.generate([problem.question for problem in problems], chosen)
+        results = engine.generate([problem.question for problem in problems], decode_settings)
     solved = sum(is_correct(p, r.text or "") for p, r in zip(problems, results, strict=True))
     return solved / len(problems), sum(r.tokens for r in results) / sum(r.steps for r in results)
 
 
 def train(
-    config: TrainConfig, report: Report, rank: int = 0, world: int = 1, device: str | torch.device = "cpu"
+    config: TrainConfig,
+    report: Report,
+    rank: int = 0,
+    world_size: int = 1,
+    device: str | torch.device = "cpu",
 ) -> None:
-    """Train, or go on training, as one of `world` workers; rank 0 saves and reports."""
+    """Train, or go on training, as one of `world_size` workers; rank 0 saves and reports."""
     torch.set_num_threads(config.threads)
     device, run_dir = torch.device(device), Path(config.run_dir)
     tokenizer = load_tokenizer(run_dir)
@@ -206,19 +213,19 @@ def train(
         model.load_state_dict(state["model"])
         optimizers.load_state_dict(state["optimizers"])
         step, seconds = state["step"], state["seconds"]
-    run = torch.compile(forward) if config.compile else forward
+    forward_fn = torch.compile(forward) if config.compile else forward
     began = time.monotonic() - seconds
-    size, causal_steps = config.batch_size // world, config.causal_steps
-    seen: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    size, causal_steps = config.batch_size // world_size, config.causal_steps
+    history: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     while step < config.steps:
         seed = config.seed + 1000 * rank
         batch = batch_of_step(tokenizer, seed, step, size, causal_steps, config.full_attention)
-        loss, right = loss_of(model, batch.to(device), run)
+        loss, accuracy = loss_of(model, batch.to(device), forward_fn)
         loss.backward()
-        average_gradients(model, world)
+        average_gradients(model, world_size)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizers.step(step)
-        seen[is_causal(step, causal_steps)].append((loss.item(), right))
+        history[is_causal(step, causal_steps)].append((loss.item(), accuracy))
         step += 1
         last = step == config.steps
         if rank == 0 and (last or step % config.save_every == 0):
@@ -229,13 +236,15 @@ def train(
         if last or step % 25 == 0:
             metrics = {"step": float(step), "minutes": (time.monotonic() - began) / 60}
             for causal, prefix in ((True, "causal_"), (False, "")):
-                if values := seen[causal]:
+                if values := history[causal]:
                     metrics[prefix + "loss"] = sum(loss for loss, _ in values) / len(values)
-                    metrics[prefix + "right"] = sum(right for _, right in values) / len(values)
+                    metrics[prefix + "right"] = sum(accuracy for _, accuracy in values) / len(values)
                     values.clear()
             if rank == 0 and (last or step % config.eval_every == 0):
                 folder = export(model, run_dir)
-                metrics["solved"], metrics["tpf"] = score(folder, held_out_problems(1, config.eval_problems))
+                metrics["solved"], metrics["tpf"] = evaluate(
+                    folder, held_out_problems(1, config.eval_problems)
+                )
             report(metrics)
 
 
@@ -250,47 +259,47 @@ def train_worker(settings: dict[str, Any]) -> None:
         ray.train.report(metrics)
 
     context = ray.train.get_context()
-    rank, world = context.get_world_rank(), context.get_world_size()
-    train(TrainConfig(**settings), report, rank, world, ray.train.torch.get_device())
+    rank, world_size = context.get_world_rank(), context.get_world_size()
+    train(TrainConfig(**settings), report, rank, world_size, ray.train.torch.get_device())
 
 
 def main() -> None:
     """Parse the command line and run the training under Ray Train."""
     parser = argparse.ArgumentParser(description="Train the demo model.")
     for name, default in asdict(TrainConfig("runs/demo")).items():
-        kind = argparse.BooleanOptionalAction if isinstance(default, bool) else "store"
-        kinds = {} if isinstance(default, bool) else {"type": type(default)}
-        parser.add_argument("--" + name.replace("_", "-"), action=kind, default=default, **kinds)
+        action = argparse.BooleanOptionalAction if isinstance(default, bool) else "store"
+        options = {} if isinstance(default, bool) else {"type": type(default)}
+        parser.add_argument("--" + name.replace("_", "-"), action=action, default=default, **options)
     parser.add_argument("--workers", type=int, default=1, help="data-parallel workers")
     parser.add_argument("--gpu", action="store_true", help="one GPU per worker")
     parser.add_argument("--address", default="local", help="a Ray cluster, or 'local' to start a small one")
-    chosen = vars(parser.parse_args())
-    workers, gpu, address = (chosen.pop(name) for name in ("workers", "gpu", "address"))
-    chosen["run_dir"] = str(Path(chosen["run_dir"]).resolve())
+    arguments = vars(parser.parse_args())
+    workers, gpu, address = (arguments.pop(name) for name in ("workers", "gpu", "address"))
+    arguments["run_dir"] = str(Path(arguments["run_dir"]).resolve())
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    resources = {"CPU": chosen["threads"], "GPU": int(gpu)}
-    small = {"num_cpus": 1 + workers * chosen["threads"], "object_store_memory": 150_000_000}
+    resources = {"CPU": arguments["threads"], "GPU": int(gpu)}
+    local_options = {"num_cpus": 1 + workers * arguments["threads"], "object_store_memory": 150_000_000}
     # Workers import the modules beside this file, and lopa_ray, from where they are here.
     paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
     ray.init(
         address=address,
         include_dashboard=False if address == "local" else None,
         runtime_env={"env_vars": {"PYTHONPATH": paths}},
-        **(small if address == "local" else {}),
+        **(local_options if address == "local" else {}),
     )
-    load_tokenizer(Path(chosen["run_dir"]))  # once, before the workers race for it
+    load_tokenizer(Path(arguments["run_dir"]))  # once, before the workers race for it
     TorchTrainer(
         train_worker,
-        train_loop_config=chosen,
+        train_loop_config=arguments,
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu, resources_per_worker=resources),
         run_config=RunConfig(
             name="demo-model",
-            storage_path=chosen["run_dir"] + "/ray",
+            storage_path=arguments["run_dir"] + "/ray",
             failure_config=FailureConfig(max_failures=3),
         ),
     ).fit()

@@ -23,7 +23,7 @@ EXAMPLES = ROOT / "examples"
             ["3 workers", "2 workers", "answers as before: yes"],
             marks=pytest.mark.long,
         ),
-        ("simulate_cluster.py", ["| 64 | 16 | 1,024 | 16 | 100 GbE |"]),
+        ("../benchmarks/simulate_cluster.py", ["| 64 | 16 | 1,024 | 16 | 100 GbE |"]),
     ],
 )
 def test_an_example(name: str, expected: list[str]) -> None:

@@ -140,7 +140,7 @@ def test_the_example_submits_a_job(cluster: RayHead, tmp_path: Path) -> None:
     options = ["--address", cluster.dashboard, "--folder", str(tmp_path), "--python", sys.executable]
     job = ["--workers=1", "--set=group.num_cpus=0.5"]
     done = subprocess.run(
-        [sys.executable, "examples/submit_a_job.py", *options, "--prompts=4", "--", *job],
+        [sys.executable, "examples/submit_a_job.py", *options, "--", *job],
         cwd=ROOT,
         env=cluster.environment,
         capture_output=True,

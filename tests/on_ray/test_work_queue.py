@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cluster.jobs.work_queue
-from cluster.batch import Request
+from cluster.batch import BatchRequest
 from cluster.jobs.group import JobGroup
 from cluster.jobs.source import Chunk
 from cluster.jobs.work_queue import WorkQueue
@@ -22,7 +22,7 @@ from support.fake_job_group import EXIT_ONCE_PREFIX, EXIT_PROMPT, CapacityOne, C
 def make_chunks(prompts: list[str], size: int = 2) -> Iterator[Chunk]:
     for index, start in enumerate(range(0, len(prompts), size)):
         lines = prompts[start : start + size]
-        yield Chunk(index, tuple(Request(start + at, prompt) for at, prompt in enumerate(lines)))
+        yield Chunk(index, tuple(BatchRequest(start + at, prompt) for at, prompt in enumerate(lines)))
 
 
 def decode(queue: WorkQueue, chunks: Iterator[Chunk]) -> dict[int, str]:
@@ -48,7 +48,7 @@ def queue(
     group_class: Any = getattr(request, "param", FakeJobGroup)
     monkeypatch.setattr(cluster.jobs.work_queue, "JobGroup", group_class)
     config = Config.parse({"model": {"path": str(tmp_path), "max_num_seqs": 2}, "group": {"num_cpus": 0.5}})
-    queue = WorkQueue(config, 2, raw=True, on_loss=losses.append, on_wake=lambda groups: None)
+    queue = WorkQueue(config, 2, raw=True, on_group_lost=losses.append, on_poll=lambda groups: None)
     yield queue
     queue.close()
 
@@ -60,7 +60,7 @@ def test_a_lost_group_is_replaced_and_its_chunks_are_decoded_once(
     prompts[5] = f"{EXIT_ONCE_PREFIX}{tmp_path / 'first'}"
     prompts[20] = f"{EXIT_ONCE_PREFIX}{tmp_path / 'second'}"
     assert decode(queue, make_chunks(prompts)) == dict(enumerate(prompts))
-    assert len(losses) == 2 and not queue.given_up
+    assert len(losses) == 2 and not queue.abandoned
 
 
 @pytest.mark.long
@@ -69,7 +69,7 @@ def test_a_chunk_that_kills_its_groups_is_given_up_alone(queue: WorkQueue, losse
     prompts[6] = EXIT_PROMPT
     found = decode(queue, make_chunks(prompts))
     assert found == {line: prompt for line, prompt in enumerate(prompts) if line not in (6, 7)}
-    assert [chunk.index for chunk in queue.given_up] == [3]
+    assert [chunk.index for chunk in queue.abandoned] == [3]
     assert len(losses) == 3
 
 
@@ -88,7 +88,7 @@ def test_without_room_for_any_group_it_ends(queue: WorkQueue) -> None:
 
 @pytest.mark.long
 def test_groups_that_die_one_after_the_other_end_it(queue: WorkQueue, losses: list[str]) -> None:
-    queue.most_losses = 1
+    queue.max_lost_groups = 1
     with pytest.raises(WorkerLostError, match=r"2 groups were lost and no chunk finished"):
         decode(queue, make_chunks([EXIT_PROMPT] * 10, 1))
     assert len(losses) == 1

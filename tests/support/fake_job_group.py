@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.batch import Failed, Request
-from cluster.jobs.group import Decoded
+from cluster.batch import BatchRequest, ParsedLine
+from cluster.jobs.group import ChunkResult
 from lopa_ray.errors import CapacityError
 
 EXIT_PROMPT = "exit every time"
@@ -36,10 +36,10 @@ class FakeJobGroup:
                 return
         raise CapacityError("no room")
 
-    def decode(self, lines: Sequence[Request | Failed]) -> Decoded:
+    def decode(self, lines: Sequence[ParsedLine]) -> ChunkResult:
         rows = []
         for line in lines:
-            assert isinstance(line, Request) and isinstance(line.prompt, str)
+            assert isinstance(line, BatchRequest) and isinstance(line.prompt, str)
             if line.prompt == EXIT_PROMPT:
                 os._exit(1)
             if line.prompt.startswith(EXIT_ONCE_PREFIX):
@@ -48,7 +48,7 @@ class FakeJobGroup:
                     marker.touch()
                     os._exit(1)
             rows.append(json.dumps({"line": line.line, "text": line.prompt}))
-        return Decoded(tuple(rows), (), len(lines), len(lines))
+        return ChunkResult(tuple(rows), (), len(lines), len(lines))
 
 
 class CapacityOne(FakeJobGroup):

@@ -1,4 +1,4 @@
-"""What a job reads, keeps and says, without Ray."""
+"""What a job reads, writes and logs, without Ray."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
-from cluster.batch import Failed, Request
+from cluster.batch import BatchRequest, FailedRequest
 from cluster.jobs.__main__ import app
-from cluster.jobs.group import Decoded
-from cluster.jobs.output import Output, Recipe, Result
-from cluster.jobs.progress import Progress
+from cluster.jobs.group import ChunkResult
+from cluster.jobs.output import JobOutput, JobResult, JobSpec
+from cluster.jobs.progress import JobProgress
 from cluster.jobs.source import Source
 from lopa_ray.errors import SettingsError
 
@@ -30,9 +30,9 @@ def rows(*indices: int) -> list[str]:
     return [json.dumps({"line": index}) for index in indices]
 
 
-def recipe(**changes: Any) -> Recipe:
+def spec(**changes: Any) -> JobSpec:
     values = {"input_sha256": "a", "lines": 5, "raw": False, "model": {"path": "demo"}, "decode": {"seed": 0}}
-    return Recipe(**{**values, **changes})
+    return JobSpec(**{**values, **changes})
 
 
 class Bucket(MemoryFileSystem):
@@ -76,12 +76,12 @@ def write_compressed(folder: str) -> str:
 @pytest.mark.parametrize("write", [write_plain, write_compressed])
 def test_lines_keep_their_numbers_and_bad_ones_their_places(folder: str, write: Callable[[str], str]) -> None:
     source = Source(write(folder))
-    assert source.survey().lines == 4
+    assert source.summarize().lines == 4
     first, second = source.chunks(3)
     assert (first.index, second.index) == (0, 1)
-    assert first.lines[0] == Request(1, "one", 7)
-    assert isinstance(first.lines[1], Failed) and first.lines[1].line == 3
-    assert first.lines[2:] + second.lines == (Request(4, [1, 2]), Request(5, "five"))
+    assert first.lines[0] == BatchRequest(1, "one", 7)
+    assert isinstance(first.lines[1], FailedRequest) and first.lines[1].line == 3
+    assert first.lines[2:] + second.lines == (BatchRequest(4, [1, 2]), BatchRequest(5, "five"))
 
 
 def test_parquet_rows_are_lines(folder: str) -> None:
@@ -93,28 +93,28 @@ def test_parquet_rows_are_lines(folder: str) -> None:
     with fsspec.open(f"{folder}/prompts.parquet", "wb") as file:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), file)
     source = Source(f"{folder}/prompts.parquet")
-    assert source.survey().lines == 3
+    assert source.summarize().lines == 3
     # The first record says which columns there are: messages is none of them.
     (chunk,) = source.chunks(10)
-    assert chunk.lines[0] == Request(1, "one", 1, {"seed": 3})
-    assert isinstance(chunk.lines[1], Failed) and "no prompt" in chunk.lines[1].error
-    assert isinstance(chunk.lines[2], Failed) and chunk.lines[2].id == 3
+    assert chunk.lines[0] == BatchRequest(1, "one", 1, {"seed": 3})
+    assert isinstance(chunk.lines[1], FailedRequest) and "no prompt" in chunk.lines[1].error
+    assert isinstance(chunk.lines[2], FailedRequest) and chunk.lines[2].id == 3
 
 
 def test_parquet_with_other_columns_is_refused_before_anything_runs(tmp_path: Path) -> None:
     path = tmp_path / "prompts.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"prompt": ["one"], "answer": ["1"]}), path)
     with pytest.raises(SettingsError, match=r"a column 'answer'; allowed: id, messages, prompt"):
-        Source(str(path)).survey()
+        Source(str(path)).summarize()
 
 
 def test_a_changed_byte_is_another_input(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text("\n".join(LINES))
-    before = Source(str(path)).survey()
-    assert Source(str(path)).survey() == before
+    before = Source(str(path)).summarize()
+    assert Source(str(path)).summarize() == before
     path.write_text("\n".join(LINES).replace("five", "Five"))
-    assert Source(str(path)).survey() != before
+    assert Source(str(path)).summarize() != before
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_inputs_that_cannot_be_read_are_named(
     if content is not None:
         path.write_text(content)
     with pytest.raises(SettingsError, match=rf"--input: .*{message}|--input: {path} {message}"):
-        Source(str(path)).survey()
+        Source(str(path)).summarize()
 
 
 def test_unknown_protocols_are_named() -> None:
@@ -140,64 +140,64 @@ def test_unknown_protocols_are_named() -> None:
         Source("nowhere://x")
 
 
-# Keeping
+# Writing
 
 
 def test_a_job_that_begins_again_keeps_what_is_done_and_ends_in_order(folder: str) -> None:
     path = f"{folder}/results.jsonl"
-    first = Output(path)
-    assert first.begin(recipe(), 2) is None
-    first.keep(2, rows(4))
-    first.keep(0, rows(0, 1))
-    second = Output(path)
+    first = JobOutput(path)
+    assert first.start_or_resume(spec(), 2) is None
+    first.write_chunk(2, rows(4))
+    first.write_chunk(0, rows(0, 1))
+    second = JobOutput(path)
     # Another run may want chunks of another size; those that are there decide.
-    assert second.begin(recipe(), 3) is None
-    assert (sorted(second.done), second.chunk_size) == ([0, 2], 2)
-    second.keep(1, ['{"line": 2}', '{"line": 3, "error": "no"}'])
-    assert second.finish(5) == Result(5, 1)
+    assert second.start_or_resume(spec(), 3) is None
+    assert (sorted(second.chunk_files), second.chunk_size) == ([0, 2], 2)
+    second.write_chunk(1, ['{"line": 2}', '{"line": 3, "error": "no"}'])
+    assert second.merge_parts(5) == JobResult(5, 1)
     with fsspec.open(path, "rt") as file:
         assert [json.loads(line)["line"] for line in file] == [0, 1, 2, 3, 4]
     file_system, base = fsspec.core.url_to_fs(path)
     assert not file_system.exists(f"{base}.parts") and not file_system.exists(f"{base}.tmp")
-    assert Output(path).begin(recipe(), 2) == Result(5, 1)
+    assert JobOutput(path).start_or_resume(spec(), 2) == JobResult(5, 1)
 
 
 def test_what_was_cut_off_while_it_was_written_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    output = Output(str(path))
-    output.begin(recipe(lines=2), 1)
-    output.keep(0, rows(0))
+    output = JobOutput(str(path))
+    output.start_or_resume(spec(lines=2), 1)
+    output.write_chunk(0, rows(0))
     (tmp_path / "results.jsonl.parts" / "part-000001.jsonl.tmp").write_text('{"li')
     (tmp_path / "results.jsonl.tmp").write_text('{"li')
-    again = Output(str(path))
-    again.begin(recipe(lines=2), 1)
-    assert list(again.done) == [0]
-    again.keep(1, rows(1))
-    assert again.finish(2) == Result(2, 0)
+    again = JobOutput(str(path))
+    again.start_or_resume(spec(lines=2), 1)
+    assert list(again.chunk_files) == [0]
+    again.write_chunk(1, rows(1))
+    assert again.merge_parts(2) == JobResult(2, 0)
 
 
 def test_a_kill_between_the_last_two_steps_of_the_end_is_made_good(tmp_path: Path) -> None:
     """The result is there, but nothing says so yet: it is joined again, from parts that are still there."""
     path = tmp_path / "results.jsonl"
-    output = Output(str(path))
-    output.begin(recipe(lines=1), 1)
-    output.keep(0, rows(0))
+    output = JobOutput(str(path))
+    output.start_or_resume(spec(lines=1), 1)
+    output.write_chunk(0, rows(0))
     path.write_text("from before")
-    again = Output(str(path))
-    assert again.begin(recipe(lines=1), 1) is None
-    assert again.finish(1) == Result(1, 0)
+    again = JobOutput(str(path))
+    assert again.start_or_resume(spec(lines=1), 1) is None
+    assert again.merge_parts(1) == JobResult(1, 0)
     assert path.read_text() == '{"line": 0}\n'
 
 
 @pytest.mark.parametrize("content", ['{"line": 0}\n', '{"line": 0}\n{"line"'])
 def test_a_damaged_part_is_decoded_again(tmp_path: Path, content: str) -> None:
-    output = Output(str(tmp_path / "results.jsonl"))
-    output.begin(recipe(lines=2), 2)
-    output.keep(0, rows(0, 1))
+    output = JobOutput(str(tmp_path / "results.jsonl"))
+    output.start_or_resume(spec(lines=2), 2)
+    output.write_chunk(0, rows(0, 1))
     part = tmp_path / "results.jsonl.parts" / "part-000000.jsonl"
     part.write_text(content)
     with pytest.raises(SettingsError, match=r"part-000000.*submit the job again"):
-        output.finish(2)
+        output.merge_parts(2)
     assert not part.exists() and not (tmp_path / "results.jsonl").exists()
 
 
@@ -210,33 +210,33 @@ def test_a_damaged_part_is_decoded_again(tmp_path: Path, content: str) -> None:
     ],
 )
 def test_another_job_does_not_mix_its_results_in(folder: str, changes: dict[str, Any], message: str) -> None:
-    Output(f"{folder}/results.jsonl").begin(recipe(), 2)
+    JobOutput(f"{folder}/results.jsonl").start_or_resume(spec(), 2)
     with pytest.raises(SettingsError, match=message):
-        Output(f"{folder}/results.jsonl").begin(recipe(**changes), 2)
+        JobOutput(f"{folder}/results.jsonl").start_or_resume(spec(**changes), 2)
 
 
 def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text("mine")
     with pytest.raises(SettingsError, match="exists, and no job"):
-        Output(str(tmp_path / "results.jsonl")).begin(recipe(), 2)
+        JobOutput(str(tmp_path / "results.jsonl")).start_or_resume(spec(), 2)
 
 
-# Saying
+# Logging
 
 
 def test_progress_counts_what_was_done_before(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(5, 2, {0, 2})
-    failure = Failed(4, "too long")
+    progress = JobProgress(5, 2, {0, 2})
+    failure = FailedRequest(4, "too long")
     progress.report(1)  # too soon
-    progress.add(Decoded(("{}", "{}"), (failure,), 10, 2))
+    progress.add(ChunkResult(("{}", "{}"), (failure,), 10, 2))
     progress.report(1)
-    said = capsys.readouterr().out
-    assert "3 of 5 lines are done already" in said
-    assert "line 4: too long" in said
+    logged = capsys.readouterr().out
+    assert "3 of 5 lines are done already" in logged
+    assert "line 4: too long" in logged
     assert (
-        "5 of 5 lines (100.0 %)" in said
-        and "TPF 5.00, 1 failed, 1 groups at work" in said
-        and said.count("of 5 lines (") == 1
+        "5 of 5 lines (100.0 %)" in logged
+        and "TPF 5.00, 1 failed, 1 groups at work" in logged
+        and logged.count("of 5 lines (") == 1
     )
 
 

@@ -1,4 +1,4 @@
-"""`lopa conformance`: cases in, a report out."""
+"""`lopa conformance`: recorded cases are replayed, and every verdict is printed."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ STYLES = {"passed": "green", "differs": "red", "not supported": "yellow", "error
 
 
 def run_conformance(
-    files: Sequence[Path], models: Path, *, group: Mapping[str, Any], device: str, as_json: bool
+    case_files: Sequence[Path], models: Path, *, group: Mapping[str, Any], device: str, as_json: bool
 ) -> bool:
     """Replay all files, print every verdict as it comes and a summary; true if all is as recorded.
 
-    `group`: settings of a group of workers; without any the cases run in this process.
+    `models`: folder of the checkpoints. `group`: settings of a group of workers; without any the cases run in this
+    process.
     """
     import torch
 
     torch.set_num_threads(1)
-    model = ModelSettings.model_validate({"device": device})
-    on_ray = GroupSettings(**group)
+    model_settings = ModelSettings.model_validate({"device": device})
+    group_settings = GroupSettings(**group)
     if not group:
-        DEVICES[model.device].require()
-    cases = [case for file in files for case in read_cases(file)]
+        DEVICES[model_settings.device].require()
+    cases = [case for file in case_files for case in read_cases(file)]
     if not cases:
         raise SettingsError("no cases in the given files; a file has one JSON object per line")
     if not models.is_dir():
@@ -45,39 +46,41 @@ def run_conformance(
             f"--models: no folder {models}; it holds one checkpoint folder per recorded model"
         )
 
-    def on_workers(config: Config) -> Engine:
+    def make_ray_engine(config: Config) -> Engine:
         from actors.engine import RayEngine
 
-        return RayEngine.from_config(Config(model=config.model, group=on_ray))
+        return RayEngine.from_config(Config(model=config.model, group=group_settings))
 
-    make_engine = on_workers if group else LocalEngine.from_config
+    make_engine = make_ray_engine if group else LocalEngine.from_config
     counts: Counter[str] = Counter()
-    out = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True)
     for verdict in replay(cases, models, make_engine, device=device, logits=not group):
         counts[verdict.status] += 1
         if as_json:
             print(json.dumps(verdict.as_dict()), flush=True)
         else:
-            out.print(_line(verdict))
+            console.print(_format_verdict(verdict))
     summary = _summary(counts)
-    (Console(stderr=True, highlight=False) if as_json else out).print(summary)
+    (Console(stderr=True, highlight=False) if as_json else console).print(summary)
     return counts["passed"] > 0 and not (counts["differs"] or counts["not supported"] or counts["error"])
 
 
-def _line(verdict: Verdict) -> Text:
+def _format_verdict(verdict: Verdict) -> Text:
     text = Text()
     text.append(f"{verdict.status:<13}", STYLES[verdict.status])
     text.append(f" {verdict.id}")
     if verdict.differences:
         first = verdict.differences[0]
         where = f" in round {first.round}" if first.round else ""
-        text.append(f": {first.what}{where}: recorded {_short(first.expected)}, got {_short(first.got)}")
+        text.append(
+            f": {first.what}{where}: recorded {_truncated(first.expected)}, got {_truncated(first.got)}"
+        )
     elif verdict.reason:
         text.append(f": {verdict.reason}")
     return text
 
 
-def _short(value: object) -> str:
+def _truncated(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 200 else text[:197] + "..."
 

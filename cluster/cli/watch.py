@@ -1,4 +1,4 @@
-"""The canvas as it fills, with the branch race beside it."""
+"""`lopa generate --watch`: the canvas as it fills, with the branches of each step beside it."""
 
 from __future__ import annotations
 
@@ -26,48 +26,48 @@ if TYPE_CHECKING:
     from lopa_ray.decoding.session import DecodeSession
     from lopa_ray.text.tokenizer import Tokenizer
 
-FRAME_SECONDS = 0.12
-"""How long a picture stays at least, unless drawing lags behind decoding."""
+MIN_FRAME_S = 0.12
+"""How long a frame stays at least, unless drawing lags behind decoding."""
 
-LAG_SECONDS = 3.0
+MAX_LAG_S = 3.0
 """How far drawing may lag behind."""
 
-MAX_RACERS = 12
-BAR_CELLS = 16
-MASK, END = "·", "∎"
+MAX_BRANCH_ROWS = 12
+BAR_WIDTH = 16
+MASK_SYMBOL, EOS_SYMBOL = "·", "∎"
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """One step, and for each position of the answer the step that decided it (0: masked)."""
+class CanvasFrame:
+    """One step, and for each position of the answer the number of the step that decided it (0: masked)."""
 
     step: TraceStep
-    decided: tuple[int, ...]
+    decided_in: tuple[int, ...]
 
 
-class Pictures:
-    """Turns the steps of one request into frames, and frames into pictures."""
+class CanvasRenderer:
+    """Turns the steps of one request into frames, and renders frames for a terminal."""
 
     def __init__(self, tokenizer: Tokenizer | None, session: DecodeSession) -> None:
         self._tokenizer = tokenizer
         self._prompt_len = len(session.prompt)
-        self._mask = session.vocabulary.mask_token_id
-        self._eos = session.vocabulary.eos_token_id
+        self._mask_token_id = session.vocabulary.mask_token_id
+        self._eos_token_id = session.vocabulary.eos_token_id
         self._by_entropy = session.settings.ranking == "neg_entropy"
-        self._decided: list[int] = []
+        self._decided_in: list[int] = []
 
-    def frame(self, step: TraceStep) -> Frame:
-        """The next step's frame."""
-        self._decided += [0] * (len(step.canvas) - len(self._decided))
+    def next_frame(self, step: TraceStep) -> CanvasFrame:
+        """The frame of the step that follows the one of the last call."""
+        self._decided_in += [0] * (len(step.canvas) - len(self._decided_in))
         for at, token in enumerate(step.canvas):
-            if token != self._mask and not self._decided[at]:
-                self._decided[at] = step.step
-        return Frame(step, tuple(self._decided))
+            if token != self._mask_token_id and not self._decided_in[at]:
+                self._decided_in[at] = step.step
+        return CanvasFrame(step, tuple(self._decided_in))
 
-    def picture(self, frame: Frame) -> RenderableType:
-        """Canvas and race side by side."""
+    def render(self, frame: CanvasFrame) -> RenderableType:
+        """Canvas and branches side by side."""
         step = frame.step
-        decided = sum(1 for at in frame.decided if at)
+        decided = sum(1 for number in frame.decided_in if number)
         title = (
             f"step {step.step} · {decided}/{len(step.canvas)} decided · {decided / step.step:.1f} per step"
         )
@@ -78,25 +78,27 @@ class Pictures:
         ]
         if len(step.branches) > 1:
             table.add_column(width=46)
-            cells.append(Panel(self.race(step), title="branches", title_align="left", border_style="dim"))
+            cells.append(
+                Panel(self.branch_table(step), title="branches", title_align="left", border_style="dim")
+            )
         table.add_row(*cells)
         return table
 
-    def canvas(self, frame: Frame) -> Text:
+    def canvas(self, frame: CanvasFrame) -> Text:
         """The answer as it stands: tokens coloured by step, the newest ones bold."""
         text = Text()
-        for token, decided in zip(frame.step.canvas, frame.decided, strict=True):
-            if not decided:
-                text.append(MASK, "dim")
+        for token, decided_in in zip(frame.step.canvas, frame.decided_in, strict=True):
+            if not decided_in:
+                text.append(MASK_SYMBOL, "dim")
             else:
-                style = step_colour(decided) + (" bold underline" if decided == frame.step.step else "")
-                text.append(self._show(token), "dim" if token == self._eos else style)
+                style = step_colour(decided_in) + (" bold underline" if decided_in == frame.step.step else "")
+                text.append(self._token_text(token), "dim" if token == self._eos_token_id else style)
         return text
 
-    def race(self, step: TraceStep) -> RenderableType:
-        """Per evaluated branch what it tried, its confidence, and who won; the anchor first."""
+    def branch_table(self, step: TraceStep) -> RenderableType:
+        """Per evaluated branch its fills, its confidence, and whether it won; the anchor first."""
         order = sorted(range(len(step.branches)), key=lambda at: bool(step.branches[at].fills))
-        shown = order[:MAX_RACERS]
+        shown = order[:MAX_BRANCH_ROWS]
         if step.winner not in shown:
             shown[-1] = step.winner
         table = Table.grid(padding=(0, 1))
@@ -104,7 +106,8 @@ class Pictures:
             branch = step.branches[at]
             won = at == step.winner
             tried = " ".join(
-                f"{self._show(token).strip() or '␣'}@{p - self._prompt_len}" for p, token in branch.fills
+                f"{self._token_text(token).strip() or '␣'}@{p - self._prompt_len}"
+                for p, token in branch.fills
             )
             table.add_row(
                 Text("▶" if won else " ", "bold green"),
@@ -116,19 +119,19 @@ class Pictures:
         hidden = len(order) - len(shown)
         return Group(table, Text(f"and {hidden} more", "dim")) if hidden else table
 
-    def line(self, frame: Frame) -> str:
-        """A plain snapshot, where nothing can be redrawn."""
+    def render_line(self, frame: CanvasFrame) -> str:
+        """One line of plain text, where nothing can be redrawn."""
         step = frame.step
         won = branch_name(step, step.winner)
         return f"step {step.step:>3}  {won:<6}  {self.canvas(frame).plain}"
 
     def _bar(self, confidence: float) -> str:
         share = math.exp(confidence) if self._by_entropy else confidence
-        return ("━" * round(min(1.0, max(0.0, share)) * BAR_CELLS)).ljust(BAR_CELLS)
+        return ("━" * round(min(1.0, max(0.0, share)) * BAR_WIDTH)).ljust(BAR_WIDTH)
 
-    def _show(self, token: int) -> str:
-        if token == self._eos:
-            return END
+    def _token_text(self, token: int) -> str:
+        if token == self._eos_token_id:
+            return EOS_SYMBOL
         text = f"{token} " if self._tokenizer is None else self._tokenizer.token_text(token)
         return text.replace("\n", "⏎").replace("\r", "").replace("\t", " ")
 
@@ -144,57 +147,57 @@ class Watcher:
 
     def __init__(self, console: Console | None, tokenizer: Tokenizer | None, session: DecodeSession) -> None:
         """Without a console nothing is drawn, and frames are only kept for `save_svg`."""
-        self._pictures = Pictures(tokenizer, session)
+        self._renderer = CanvasRenderer(tokenizer, session)
         self._console = console
-        self._frames: list[Frame] = []
+        self._frames: list[CanvasFrame] = []
         self._queue: SimpleQueue[TraceStep | None] = SimpleQueue()
         self._thread = Thread(target=self._draw, daemon=True)
-        self._abandoned = False
+        self._aborted = False
 
     def __enter__(self) -> Watcher:
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._abandoned = kind is not None
+        self._aborted = kind is not None
         self._queue.put(None)
         self._thread.join()
 
     def on_step(self, _index: int, step: TraceStep) -> None:
-        """Hand over a step."""
+        """Called by the engine after each step."""
         self._queue.put(step)
 
     def _draw(self) -> None:
         console = self._console
         if console is None:
-            self._follow(lambda frame: None, pace=False)
+            self._show_frames(lambda frame: None, pace=False)
         elif console.is_terminal:
             with Live(console=console, auto_refresh=False) as live:
-                self._follow(
-                    lambda frame: live.update(self._pictures.picture(frame), refresh=True), pace=True
+                self._show_frames(
+                    lambda frame: live.update(self._renderer.render(frame), refresh=True), pace=True
                 )
         else:
-            self._follow(
-                lambda frame: console.print(self._pictures.line(frame), markup=False, soft_wrap=True),
+            self._show_frames(
+                lambda frame: console.print(self._renderer.render_line(frame), markup=False, soft_wrap=True),
                 pace=False,
             )
 
-    def _follow(self, show: Callable[[Frame], None], *, pace: bool) -> None:
+    def _show_frames(self, show: Callable[[CanvasFrame], None], *, pace: bool) -> None:
         while (step := self._queue.get()) is not None:
-            frame = self._pictures.frame(step)
+            frame = self._renderer.next_frame(step)
             self._frames.append(frame)
-            if self._abandoned:
+            if self._aborted:
                 continue
             show(frame)
             if pace:
-                time.sleep(min(FRAME_SECONDS, LAG_SECONDS / (1 + self._queue.qsize())))
+                time.sleep(min(MIN_FRAME_S, MAX_LAG_S / (1 + self._queue.qsize())))
 
     def save_svg(self, path: Path) -> None:
-        """Three moments of the decode, one below the other."""
+        """Three steps, one below the other."""
         console = Console(
             record=True, width=120, file=io.StringIO(), force_terminal=True, color_system="truecolor"
         )
         last = len(self._frames) - 1
         for at in sorted({last // 3, 2 * last // 3, last}) if self._frames else ():
-            console.print(self._pictures.picture(self._frames[at]))
+            console.print(self._renderer.render(self._frames[at]))
         path.write_text(console.export_svg(title="lopa generate --watch"), encoding="utf-8")

@@ -1,0 +1,235 @@
+"""What can be typed after `lopa`: the commands, their arguments and help.
+
+Heavy imports (torch, ray) wait until a command needs them, so that help and errors are quick.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from cluster.cli import options
+from cluster.cli.exit_status import FAILED, INTERRUPTED, discard_stdout, exit_on_error
+from lopa_ray import __version__
+from lopa_ray.errors import SettingsError
+
+app = typer.Typer(
+    name="lopa",
+    help="Lookahead parallel decoding (LoPA) for diffusion language models, on Ray.",
+    epilog="Exit status: 0 done, 1 a request or case failed, 2 wrong usage or settings, 130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"lopa {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def generate(
+    prompt: Annotated[
+        str | None, typer.Argument(help="The prompt; without one, or for -, stdin is read.")
+    ] = None,
+    config: options.ConfigOption = "demo",
+    model: options.ModelOption = None,
+    lora: options.LoraOption = None,
+    dtype: options.DtypeOption = None,
+    device: options.DeviceOption = None,
+    decoder: options.DecoderOption = None,
+    num_branches: options.NumBranchesOption = None,
+    max_new_tokens: options.MaxNewTokensOption = None,
+    temperature: options.TemperatureOption = None,
+    seed: options.SeedOption = None,
+    assignments: options.SetOption = None,
+    workers: options.WorkersOption = None,
+    tensor_parallel_size: options.TensorParallelSizeOption = None,
+    local: options.LocalOption = False,
+    raw: options.RawOption = False,
+    as_json: options.JsonOption = False,
+    trace: Annotated[Path | None, typer.Option(help="Write one JSON object per step to this file.")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the canvas and the branches step by step.")
+    ] = False,
+    svg: Annotated[
+        Path | None, typer.Option(help="Save three steps, as --watch shows them, as an SVG.")
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--input", "-i", metavar="JSONL", help="Many prompts, one per line; - is stdin."),
+    ] = None,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="JSONL", help="Results, in input order.")
+    ] = "-",
+) -> None:
+    """Decode a prompt, or a file of prompts.
+
+    A line of --input is an object with "prompt" (text or token ids), "messages" or "token_ids", and
+    optionally "id" and "settings" (decode settings for this line), or just a text or a list of ids.
+    """
+    from cluster.cli.generate import generate_many, generate_one, read_prompt
+
+    with exit_on_error():
+        for given, option in ((workers, "--workers"), (tensor_parallel_size, "--tensor-parallel-size")):
+            if local and given is not None:
+                raise SettingsError(f"--local and {option} exclude each other; leave one out")
+        overrides = options.parse_overrides(
+            assignments,
+            model=model,
+            lora=lora,
+            dtype=dtype,
+            device=device,
+            workers=workers,
+            tensor_parallel_size=tensor_parallel_size,
+            decoder=decoder,
+            num_branches=num_branches,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            seed=seed,
+        )
+        loaded = options.load_config(config, overrides)
+        if source is not None:
+            if prompt is not None or watch or svg is not None:
+                raise SettingsError("--input takes no PROMPT, --watch or --svg; leave them out")
+            generate_many(loaded, source, output, local=local, raw=raw, trace=trace)
+        else:
+            if output != "-":
+                raise SettingsError("--output needs --input; for one prompt redirect stdout")
+            text = read_prompt(prompt)
+            generate_one(
+                loaded, text, local=local, raw=raw, as_json=as_json, trace=trace, watch=watch, svg=svg
+            )
+
+
+@app.command()
+def conformance(
+    cases: Annotated[list[Path], typer.Argument(help="Files of recorded cases (JSONL).", metavar="CASES...")],
+    models: Annotated[Path, typer.Option(help="Folder of the recorded checkpoints; adapters in ../lora.")],
+    workers: options.WorkersOption = None,
+    tensor_parallel_size: options.TensorParallelSizeOption = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or npu.")] = "cpu",
+    as_json: options.JsonOption = False,
+) -> None:
+    """Replay recorded cases and say what differs first.
+
+    Each row's kind is recognised by its keys. Without --workers and --tensor-parallel-size the cases
+    run in this process, with one of them on a group of branch workers; logits never leave a worker, so
+    forward cases are then skipped, and said to be. Exit status 1 if a case differs, is not supported or cannot be read,
+    or if none passed.
+    """
+    from cluster.cli.conformance import run_conformance
+
+    with exit_on_error():
+        group = {"num_workers": workers, "tensor_parallel_size": tensor_parallel_size}
+        given = {name: value for name, value in group.items() if value is not None}
+        passed = run_conformance(cases, models, group=given, device=device, as_json=as_json)
+    if not passed:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="Ray Serve config; see configs/serve.yaml."),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. [http_options]")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port to listen on. [http_options]")
+    ] = None,
+    model: options.ModelOption = None,
+    lora: options.LoraOption = None,
+    workers: options.WorkersOption = None,
+    tensor_parallel_size: options.TensorParallelSizeOption = None,
+    assignments: options.SetOption = None,
+    api_keys: Annotated[
+        str | None,
+        typer.Option("--api-keys", metavar="FILE", help="One API key per line. [args.api_keys_file]"),
+    ] = None,
+) -> None:
+    """Serve models behind OpenAI's API, with a playground at /.
+
+    Without --config the demo model on 127.0.0.1:8000. --model, --lora, --workers, --tensor-parallel-size and
+    --set change the first model of the config. RAY_ADDRESS names a running cluster; without it a local Ray is
+    started, and stopped at the end. SIGTERM and Ctrl-C let what is in flight finish.
+    """
+    from cluster.serving.launch import ServeLauncher
+
+    with exit_on_error():
+        overrides = options.parse_overrides(
+            assignments, model=model, lora=lora, workers=workers, tensor_parallel_size=tensor_parallel_size
+        )
+        launcher = ServeLauncher(config)
+        launcher.apply_options(host=host, port=port, api_keys_file=api_keys, model=model, sections=overrides)
+        launcher.validate()
+        launcher.run(typer.echo)
+
+
+@app.command()
+def scale(
+    model: Annotated[str, typer.Option("--model", metavar="ID", help="What requests name in `model`.")],
+    num_workers: Annotated[
+        int | None, typer.Argument(metavar="[N]", help="Branch workers per group; without it, only look.")
+    ] = None,
+    url: Annotated[str, typer.Option(help="Address of a running `lopa serve`.")] = "http://127.0.0.1:8000",
+    api_keys: Annotated[
+        str | None,
+        typer.Option("--api-keys", metavar="FILE", help="The server's file of keys; the first one is sent."),
+    ] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """See or change how many workers the groups of a served model have, while they decode.
+
+    N goes for each group (replica) that runs now. Answers stay the same; new workers join when they have a
+    place and have loaded the model. A key may also stand in LOPA_API_KEYS.
+    """
+    from cluster.cli.scale import call_workers_endpoint, format_status
+    from cluster.serving.http.auth import load_api_keys
+
+    with exit_on_error():
+        keys = load_api_keys(api_keys, os.environ)
+        status = call_workers_endpoint(url, model, num_workers, keys[0] if keys else None)
+        for line in [json.dumps(status)] if as_json else format_status(status):
+            typer.echo(line)
+
+
+@app.command("config")
+def show_config(
+    config: options.ConfigOption = "demo",
+    assignments: options.SetOption = None,
+    decoder: options.DecoderOption = None,
+) -> None:
+    """Print the effective settings as YAML."""
+    with exit_on_error():
+        overrides = options.parse_overrides(assignments, decoder=decoder)
+        values = options.load_config(config, overrides).as_dict()
+        typer.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def main() -> None:
+    """Entry point: as `app`, and quiet when interrupted or cut off before a command runs."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        discard_stdout()
+        sys.exit(FAILED)

@@ -1,0 +1,176 @@
+"""`lopa generate`: an engine is opened, and decodes one prompt or a file of prompts."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cluster.batch import BatchOutput, FailedRequest, decode_requests, read_requests, require_unicode
+from cluster.cli.exit_status import FAILED, error_exit
+from cluster.cli.watch import Watcher
+from cluster.report import StepRecorder, result_as_dict, stats_table
+from lopa_ray.config.config import Config
+from lopa_ray.decoding.result import TraceStep
+from lopa_ray.errors import PromptError, SettingsError
+
+if TYPE_CHECKING:
+    from lopa_ray.engine.base import Engine
+
+
+def read_prompt(prompt: str | None) -> str:
+    """The prompt of the command line; None or "-": what stdin holds. Raises SettingsError and PromptError."""
+    if prompt is None or prompt == "-":
+        if sys.stdin.isatty():
+            raise SettingsError("no prompt; give one as an argument, on stdin, or a file with --input")
+        try:
+            prompt = sys.stdin.buffer.read().decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise PromptError(f"stdin is not UTF-8 ({error.reason} at byte {error.start})") from None
+    if not prompt:
+        raise PromptError("the prompt is empty; give some text")
+    return require_unicode(prompt)
+
+
+def generate_one(
+    config: Config,
+    prompt: str,
+    *,
+    local: bool,
+    raw: bool,
+    as_json: bool,
+    trace: Path | None,
+    watch: bool,
+    svg: Path | None,
+) -> None:
+    """Decode a prompt and print the answer, with the canvas meanwhile if `watch` is set."""
+    console = Console(stderr=as_json, highlight=False)
+    with ExitStack() as stack:
+        recorder = stack.enter_context(StepRecorder(trace))
+        engine = stack.enter_context(open_engine(config, local=local))
+        session = engine.create_session(prompt, raw=raw)
+        watcher = None
+        listeners = [recorder.listener()]
+        if watch or svg is not None:
+            watcher = Watcher(console if watch else None, engine.tokenizer, session)
+            stack.enter_context(watcher)
+            listeners.append(watcher.on_step)
+
+        def on_step(index: int, step: TraceStep) -> None:
+            for listen in listeners:
+                listen(index, step)
+
+        ((_, result),) = engine.run([session], on_step=on_step)
+    if isinstance(result, Exception):
+        raise result
+    if svg is not None and watcher is not None:
+        watcher.save_svg(svg)
+    if as_json:
+        typer.echo(json.dumps(result_as_dict(result, config.decode)))
+        return
+    answer = result.text if result.text is not None else " ".join(map(str, result.token_ids))
+    console.print(answer, markup=False, soft_wrap=True)
+    console.print()
+    console.print(stats_table(result, recorder.winners))
+
+
+def generate_many(
+    config: Config, source: str, output: str, *, local: bool, raw: bool, trace: Path | None
+) -> None:
+    """Decode a file of prompts to a file of results. Raises typer.Exit if lines failed."""
+    lines = read_requests(source)
+    with StepRecorder(trace) as recorder, open_engine(config, local=local) as engine:
+        failures = _write_outputs(
+            decode_requests(engine, lines, raw=raw, recorder=recorder), output, len(lines)
+        )
+    if failures:
+        raise error_exit(f"{failures} of {len(lines)} lines failed", FAILED)
+
+
+def _write_outputs(outputs: Iterator[BatchOutput], path: str, total: int) -> int:
+    """Write each output as it comes, reporting failures on stderr; returns how many failed."""
+    failures = 0
+    with _open_output(path) as file, _progress_bar(total) as progress:
+        for output in outputs:
+            if isinstance(output, FailedRequest):
+                failures += 1
+                progress.console.print(f"line {output.line}: {output.error}", markup=False, soft_wrap=True)
+            file.write(json.dumps(output.as_dict()) + "\n")
+            file.flush()
+            progress.advance(progress.task_ids[0])
+    return failures
+
+
+@contextmanager
+def _open_output(name: str) -> Iterator[TextIO]:
+    """A file gets its name only when it is whole; until then the results lie in NAME.part."""
+    path = Path(name)
+    if name == "-":
+        yield sys.stdout
+    elif path.exists() and not path.is_file():  # a pipe or a device
+        with path.open("w", encoding="utf-8") as file:
+            yield file
+    else:
+        part = path.with_name(path.name + ".part")
+        with part.open("w", encoding="utf-8") as file:
+            yield file
+        part.replace(path)
+
+
+def _progress_bar(total: int) -> Progress:
+    console = Console(stderr=True)
+    progress = Progress(
+        TextColumn("decoding"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+    progress.add_task("", total=total)
+    return progress
+
+
+@contextmanager
+def open_engine(config: Config, *, local: bool) -> Iterator[Engine]:
+    """An engine in this process or on Ray actors; closed whatever happens, also on Ctrl-C."""
+    engine: Engine
+    if local:
+        import torch
+
+        from lopa_ray.engine.local import LocalEngine
+
+        torch.set_num_threads(config.group.threads_per_worker)
+        engine = LocalEngine.from_config(config)
+    else:
+        from actors.engine import RayEngine
+
+        engine = RayEngine.from_config(config)
+    try:
+        yield engine
+    finally:
+        with _ignore_interrupts():
+            engine.close()
+
+
+@contextmanager
+def _ignore_interrupts() -> Iterator[None]:
+    """A second Ctrl-C must not cut short what the first one asked for."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not the main thread: it gets no signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,124 @@
+"""The options that make a configuration, shared by the commands and by jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+import typer
+import yaml
+
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import DECODER_SETTINGS
+from lopa_ray.config.yaml_files import parse_yaml
+from lopa_ray.errors import SettingsError
+
+ConfigOption = Annotated[
+    str, typer.Option("--config", "-c", metavar="FILE|PRESET", help="YAML file, or a preset that ships.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override any setting; repeat it for more."),
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", metavar="DIR", help="Checkpoint folder, or demo. [model.path]")
+]
+LoraOption = Annotated[
+    str | None, typer.Option("--lora", metavar="DIR", help="PEFT LoRA adapter. [model.lora]")
+]
+DtypeOption = Annotated[
+    str | None, typer.Option("--dtype", help="float32, bfloat16 or float16. [model.dtype]")
+]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or npu. [model.device]")]
+DecoderOption = Annotated[
+    str | None, typer.Option("--decoder", help=f"{', '.join(DECODER_SETTINGS)}. [decode.decoder]")
+]
+
+
+def _int_or_str(text: str) -> int | str:
+    """The settings check which numbers and words are allowed."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+NumBranchesOption = Annotated[
+    Any,
+    typer.Option(
+        "--num-branches",
+        "-b",
+        metavar="N|auto",
+        parser=_int_or_str,
+        help="Branches per step, the anchor included. [decode]",
+    ),
+]
+MaxNewTokensOption = Annotated[
+    int | None, typer.Option("--max-new-tokens", "-n", help="Length of the answer. [decode]")
+]
+TemperatureOption = Annotated[float | None, typer.Option("--temperature", help="0 is greedy. [decode]")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Same seed, same tokens. [decode]")]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", "-w", help="Branch workers (Ray actors). [group.num_workers]")
+]
+TensorParallelSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--tensor-parallel-size", help="Actors per worker, each with a shard. [group.tensor_parallel_size]"
+    ),
+]
+LocalOption = Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")]
+RawOption = Annotated[bool, typer.Option("--raw", help="Leave the chat template out.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON, one object per line, and nothing else.")
+]
+
+ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]
+"""Section → setting → value."""
+
+
+SHORTHANDS = {
+    "model": "model.path",
+    "lora": "model.lora",
+    "dtype": "model.dtype",
+    "device": "model.device",
+    "workers": "group.num_workers",
+    "tensor_parallel_size": "group.tensor_parallel_size",
+    "decoder": "decode.decoder",
+    "num_branches": "decode.num_branches",
+    "max_new_tokens": "decode.max_new_tokens",
+    "temperature": "decode.temperature",
+    "seed": "decode.seed",
+}
+"""Parameter of a command → the setting that its option is short for."""
+
+
+def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigOverrides:
+    """From `section.key=value` texts, and from those `SHORTHANDS` that are not None.
+
+    A shorthand wins over an assignment to the same setting. Raises SettingsError.
+    """
+    overrides: ConfigOverrides = {}
+    for text in assignments or []:
+        name, equals, value = text.partition("=")
+        section, dot, key = name.strip().partition(".")
+        if not (equals and dot and section and key):
+            raise SettingsError(f"--set: got {text!r}; allowed: SECTION.KEY=VALUE, as in decode.seed=7")
+        try:
+            overrides.setdefault(section, {})[key] = parse_yaml(value)
+        except yaml.YAMLError:
+            raise SettingsError(f"--set {name}: got {value!r}, which is no YAML value") from None
+    for name, value in shorthands.items():
+        if value is not None:
+            section, _, key = SHORTHANDS[name].partition(".")
+            overrides.setdefault(section, {})[key] = value
+    return overrides
+
+
+def load_config(source: str, overrides: ConfigOverrides) -> Config:
+    """The configuration with the overrides of the command line on top. Raises SettingsError."""
+    unknown = set(overrides) - set(Config.model_fields)
+    if unknown:
+        raise SettingsError(
+            f"unknown section {sorted(unknown)[0]!r}; allowed: {', '.join(Config.model_fields)}"
+        )
+    return Config.load(source, overrides)
