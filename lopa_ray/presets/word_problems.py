@@ -246,7 +246,7 @@ def make_drill(rng: random.Random) -> Problem:
         result = OPERATIONS[operation](a, b)
         if in_range(operation, result):
             done.append(f"{a}{operation}{b}={result}")
-    question = "ScheduledRequest out " + ", ".join(text.split("=")[0] for text in done) + "."
+    question = "Work out " + ", ".join(text.split("=")[0] for text in done) + "."
     result_text = done[-1].split("=")[1]
     return Problem(question, ". ".join(done) + f".\n#### {result_text}", result_text)
 
