@@ -25,7 +25,9 @@ from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure
-from lopa_ray.protocol.plan import Plan, StepOutcome, StepTiming
+from lopa_ray.protocol.outcome import StepOutcome
+from lopa_ray.protocol.plan import Plan
+from lopa_ray.protocol.report import StepTiming
 
 Step: TypeAlias = tuple[Plan, StepOutcome, StepTiming]
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lopa_ray.conformance.cases import Case, Difference, MalformedCaseError, token_ids
-from lopa_ray.protocol.plan import Branch, Plan, StepOutcome
+from lopa_ray.protocol.outcome import StepOutcome
+from lopa_ray.protocol.plan import Branch, Plan
 
 CONFIDENCE_TOLERANCE = 1e-4
 """Branch confidences may differ by this much; everything discrete is compared exactly."""

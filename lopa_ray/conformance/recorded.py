@@ -15,7 +15,7 @@ from lopa_ray.config.decoder_settings import (
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError, short, token_ids
 from lopa_ray.errors import SettingsError
-from lopa_ray.protocol.plan import Ranking
+from lopa_ray.protocol.sampling_params import Ranking
 
 
 class _Recorded:

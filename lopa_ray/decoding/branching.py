@@ -8,7 +8,8 @@ from itertools import islice
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.canvas import Canvas
-from lopa_ray.protocol.plan import BranchReport, Decision
+from lopa_ray.protocol.outcome import Decision
+from lopa_ray.protocol.report import BranchReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from lopa_ray.config.lookahead_settings import LookaheadSettings
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branch_budget import AutoBudget
 from lopa_ray.decoding.branching import Fork, Score, lookahead_forks
-from lopa_ray.protocol.plan import BranchReport, Decision
+from lopa_ray.protocol.outcome import Decision
+from lopa_ray.protocol.report import BranchReport
 
 DONE = 1.0
 """Confidence of a branch without masks: above every probability and every neg-entropy."""

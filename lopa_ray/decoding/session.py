@@ -27,14 +27,10 @@ from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import requested_branches
 from lopa_ray.decoding.result import length_to_end
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
-from lopa_ray.protocol.plan import (
-    BranchReport,
-    FinishReason,
-    Plan,
-    SamplingParams,
-    ScheduledRequest,
-    StepOutcome,
-)
+from lopa_ray.protocol.outcome import FinishReason, StepOutcome
+from lopa_ray.protocol.plan import Plan, ScheduledRequest
+from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 GIVEN = ("prompt", "settings", "vocabulary", "constraint", "replay")

@@ -17,7 +17,8 @@ from lopa_ray.constraints.constraint import unpack_bitmask
 from lopa_ray.execution.sampler import score_rows
 from lopa_ray.execution.vocab_parallel import vocabulary_axis
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.protocol.plan import BranchReport, SamplingParams
+from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.sampling_params import SamplingParams
 
 ROW_MULTIPLE = 16
 """On CPU a row of a matmul has the same bits whatever the other rows are, as long as every thread gets 4

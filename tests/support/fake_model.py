@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa_ray.constraints.constraint import unpack_bitmask
-from lopa_ray.protocol.plan import BranchReport, Plan, StepPlan, StepReport
+from lopa_ray.protocol.plan import Plan, StepPlan
+from lopa_ray.protocol.report import BranchReport, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary(size=50, mask_token_id=49, eos_token_id=48)
@@ -36,7 +37,9 @@ class FakeModel:
         draw = np.random.default_rng([self.seed, plan.step, branch])
         n = len(positions)
         tokens = draw.integers(0, min(mask, eos), n, dtype=np.int32)
-        tokens[(draw.random(n) < self.eos_probability) & (positions >= plan.sampling.no_eos_before)] = eos
+        tokens[
+            (draw.random(n) < self.eos_probability) & (positions >= plan.sampling_params.no_eos_before)
+        ] = eos
         for at, position in enumerate(positions.tolist() if plan.token_bitmasks else ()):
             bitmask = plan.token_bitmask(plan.branches[branch], position)
             assert bitmask is not None
@@ -45,11 +48,11 @@ class FakeModel:
                 tokens[at] = draw.choice(allowed)
         probabilities = _rounded(draw.random(n) ** self.sureness, self.levels)
         scores = probabilities
-        if plan.sampling.ranking == "margin":
+        if plan.sampling_params.ranking == "margin":
             scores = _rounded(probabilities * draw.random(n), self.levels)
-        elif plan.sampling.ranking == "neg_entropy":
+        elif plan.sampling_params.ranking == "neg_entropy":
             scores = _rounded(-3 * draw.random(n), self.levels)
-        top = plan.sampling.top_logprobs
+        top = plan.sampling_params.top_logprobs
         return BranchReport(
             epoch=plan.epoch,
             step=plan.step,
@@ -70,7 +73,9 @@ class FakeModel:
     def step(self, plan: StepPlan) -> StepReport:
         """A worker's part of a step, as `BranchRunner.step` answers it."""
         reports = tuple(
-            (work.request_id, self.report(work.plan, b)) for work in plan.requests for b in work.branches
+            (work.request_id, self.report(work.plan, b))
+            for work in plan.requests
+            for b in work.branch_indices
         )
         return StepReport(plan.epoch, plan.step, reports)
 

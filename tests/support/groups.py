@@ -21,7 +21,8 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.execution.runner import BranchRunner, Exchange
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
-from lopa_ray.protocol.plan import ScheduledRequest, StepPlan, StepReport
+from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
+from lopa_ray.protocol.report import StepReport
 from support.paths import MODELS
 
 MODEL = MODELS / "dream-tiny-4l"
@@ -90,7 +91,7 @@ class FaultyRunner:
         if self._before_exchange:
             hit = any(work.source == 0 and self._staged_here(work) for work in poisoned)
         else:
-            hit = any(work.branches for work in poisoned)
+            hit = any(work.branch_indices for work in poisoned)
         if hit:
             time.sleep(self._hang_s)
             raise self._error

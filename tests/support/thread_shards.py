@@ -17,7 +17,8 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model
-from lopa_ray.protocol.plan import StepPlan, StepReport
+from lopa_ray.protocol.plan import StepPlan
+from lopa_ray.protocol.report import StepReport
 from lopa_ray.text.tokenizer import Tokenizer
 from support.in_process_group import bits
 

@@ -23,7 +23,8 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import TransferError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestStep
-from lopa_ray.protocol.plan import ScheduledRequest, StepPlan, StepReport
+from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
+from lopa_ray.protocol.report import StepReport
 from lopa_ray.scheduling.journal import Journal
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.recovery import recover
