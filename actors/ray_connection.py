@@ -64,7 +64,7 @@ def _room_for_weights(config: Config) -> int:
     wanted = int(size_of_weights(config) / STORE_SHARE)
     shared_memory = Path("/dev/shm")
     fits = shared_memory.is_dir() and wanted + LOCAL_STORE_BYTES < shutil.disk_usage(shared_memory).free
-    return wanted if fits and config.group.most_actors > 1 else 0
+    return wanted if fits and config.group.max_actors > 1 else 0
 
 
 def _initialise(config: Config, address: str) -> None:
@@ -73,7 +73,7 @@ def _initialise(config: Config, address: str) -> None:
     if address == "local":
         group = config.group
         options |= {
-            "num_cpus": max(os.cpu_count() or 1, math.ceil(group.most_actors * group.num_cpus)),
+            "num_cpus": max(os.cpu_count() or 1, math.ceil(group.max_actors * group.num_cpus)),
             "object_store_memory": LOCAL_STORE_BYTES + _room_for_weights(config),
             "include_dashboard": False,
         }

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cluster.report import Recorder, as_json
-from lopa_ray.config.decoder_settings import decode_settings, override
+from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.errors import LopaError, PromptError, WorkerLostError
@@ -184,7 +184,7 @@ def _effective(engine: Engine, request: Request) -> GenerationSettings:
     if not request.settings:
         return default
     values = {"decoder": default.decoder, **default.model_dump(exclude_unset=True)}
-    return decode_settings(override(values, request.settings))
+    return parse_decoder_settings(merge_decoder_settings(values, request.settings))
 
 
 def write_results(

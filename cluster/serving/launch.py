@@ -123,7 +123,7 @@ class Launch:
         total = FRONT_CPUS * self._replicas(INGRESS)
         for entry in ServeSettings(**self.args).models:
             group = entry.load().group
-            total += (FRONT_CPUS + group.most_actors * group.num_cpus) * self._replicas(entry.deployment)
+            total += (FRONT_CPUS + group.max_actors * group.num_cpus) * self._replicas(entry.deployment)
         return math.ceil(total)
 
     def _replicas(self, deployment: str) -> int:

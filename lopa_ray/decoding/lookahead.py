@@ -32,7 +32,7 @@ class Lookahead:
             settings = LookaheadSettings(decoder=settings.decoder)
         self._settings = settings
         self._metric = parse_metric(self._settings.branch_confidence)
-        self._auto = AutoBudget(settings.most_branches) if settings.num_branches == "auto" else None
+        self._auto = AutoBudget(settings.branch_limit) if settings.num_branches == "auto" else None
         self._forks: list[Fork] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -42,7 +42,7 @@ class Lookahead:
     @property
     def on(self) -> bool:
         """Whether there may ever be forks."""
-        return self._settings.most_branches > 1
+        return self._settings.branch_limit > 1
 
     @property
     def adopts_last(self) -> bool:
@@ -78,7 +78,7 @@ class Lookahead:
 
     def look(self, masked: Iterable[int], scores: dict[int, Score], fit: ConstraintState | None) -> None:
         """Make the next step's forks from what the winner's scores say of the positions that are still masked."""
-        most = 0 if not self.on else self._settings.most_branches - (self._settings.anchor != "omit")
+        most = 0 if not self.on else self._settings.branch_limit - (self._settings.anchor != "omit")
         self._forks = lookahead_forks(masked, scores, most, fit)
         if all(fork.decision.probability > self._settings.lookahead_below for fork in self._forks):
             self._forks = []

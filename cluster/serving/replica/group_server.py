@@ -20,7 +20,7 @@ from cluster.serving.messages import Accepted, Finished, GroupWorkers, Job, Mess
 from cluster.serving.replica.choice import Choice
 from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import decode_settings, override
+from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
 from lopa_ray.config.generation_settings import GUIDED, GenerationSettings
 from lopa_ray.engine.session_factory import SessionFactory
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, PromptTooLongError, WorkerLostError
@@ -170,7 +170,9 @@ class GroupServer:
                 )
             wanted["max_new_tokens"] = min(self._config.decode.max_new_tokens, room)
             wanted.setdefault("min_tokens", min(self._config.decode.min_tokens, room))
-        return decode_settings(override({"decoder": self._config.decode.decoder, **defaults}, wanted))
+        return parse_decoder_settings(
+            merge_decoder_settings({"decoder": self._config.decode.decoder, **defaults}, wanted)
+        )
 
     # What operators ask
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import decode_settings
+from lopa_ray.config.decoder_settings import parse_decoder_settings
 from lopa_ray.config.yaml_files import presets
 from lopa_ray.errors import SettingsError
 
@@ -27,7 +27,7 @@ def test_a_preset_names_every_setting(name: str) -> None:
     config = Config.load(name)
     assert values["model"].keys() == type(config.model).model_fields.keys()
     assert values["group"].keys() == type(config.group).model_fields.keys()
-    assert values["decode"].keys() == type(decode_settings(values["decode"])).model_fields.keys()
+    assert values["decode"].keys() == type(parse_decoder_settings(values["decode"])).model_fields.keys()
 
 
 def test_the_published_setting() -> None:

@@ -109,7 +109,7 @@ def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
 
 
 def rows(plan: StepPlan) -> int:
-    return sum(w.plan.branches[b].stop - w.start for w in plan.requests for b in w.branches)
+    return sum(w.plan.branches[b].stop - w.start for w in plan.requests for b in w.branch_indices)
 
 
 def run(group: WorkerGroup, prompt: list[int], settings: GenerationSettings) -> tuple[int, list[int]]:
