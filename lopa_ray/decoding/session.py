@@ -92,9 +92,9 @@ class DecodeSession(ABC):
                 "make sessions with Engine.create_session or SessionFactory"
             )
         fit = self._fit([])
-        if self.constraint is None or fit is None or fit.possible:
+        if self.constraint is None or fit is None or fit.satisfiable:
             return
-        least, most = self.constraint.shortest(), settings.max_new_tokens
+        least, most = self.constraint.min_tokens(), settings.max_new_tokens
         if least is None:
             raise SettingsError(
                 "the pattern or schema matches no text that this model's tokens can spell; loosen it"
@@ -262,5 +262,5 @@ class DecodeSession(ABC):
             return "stop"
         if not self.exhausted:
             return None
-        whole = self.constraint is not None and self.constraint.complete(self.generated)
+        whole = self.constraint is not None and self.constraint.is_complete_match(self.generated)
         return "length" if length is None and not whole else "stop"

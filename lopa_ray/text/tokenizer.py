@@ -107,7 +107,7 @@ class Tokenizer:
             return bytes(_BYTE_OF[char] for char in written if char in _BYTE_OF)
         return self.token_text(token).encode()
 
-    def plain_bytes(self, token: int) -> bytes:
+    def regular_token_bytes(self, token: int) -> bytes:
         """As `token_bytes`, for the ordinary tokens of a byte-level vocabulary; nothing for any other id."""
         written = self._backend.id_to_token(token)
         if (

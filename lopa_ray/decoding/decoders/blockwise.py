@@ -83,7 +83,7 @@ class BlockwiseSession(DecodeSession):
     def _fit_of(self, fork: Fork | None) -> ConstraintState | None:
         fit = self._fit(self.generated)
         if fit is not None and fork is not None:
-            fit.put(*fork.decision.fill)
+            fit.fill(*fork.decision.fill)
         return fit
 
     def _plan(self, num_branches: int) -> Plan:

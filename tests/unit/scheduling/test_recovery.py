@@ -133,7 +133,9 @@ class Chaos(WorkerGroup):
         recovery = recover(pending, [runner.settle(owners, pending) for runner in survivors])
         epoch = self.scheduler.epoch + 1
         for rank, work in recovery.again.items():
-            self.counts["staged again, two phases" if work[0].branch_indices else "staged again, one phase"] += 1
+            self.counts[
+                "staged again, two phases" if work[0].branch_indices else "staged again, one phase"
+            ] += 1
             survivors[rank].step(StepPlan(epoch, 0, work))
         self.scheduler.regroup(epoch, recovery.sources)
         self.counts["moved"] += any(recovery.sources.values())
