@@ -38,7 +38,7 @@ class Lane:
 
 
 class SlotAttention:
-    """The `Attend` of a packed forward; also collects the K/V that lanes want kept."""
+    """The `AttentionFn` of a packed forward; also collects the K/V that lanes want kept."""
 
     def __init__(self, cache: KVCache, lanes: list[Lane], kernel: Kernel) -> None:
         self._kernel = kernel

@@ -83,7 +83,7 @@ class Head:
         config = model.config
         self._linear = model.lm_head
         self._eos = config.eos_token_id
-        self._axis = vocabulary_axis(config.vocab_size, model.parallel)
+        self._axis = vocabulary_axis(config.vocab_size, model.tp_group)
         banned = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
         banned[config.mask_token_id] = True
         banned[config.vocab_size if choosable is None else choosable :] = True

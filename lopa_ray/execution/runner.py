@@ -57,7 +57,9 @@ class BranchRunner:
         self.kernel = kernel
         self.model = model
         self.device = model.embed.weight.device
-        self.cache = KVCache(model.share, max_num_seqs, max_model_len, model.embed.weight.dtype, self.device)
+        self.cache = KVCache(
+            model.shard_config, max_num_seqs, max_model_len, model.embed.weight.dtype, self.device
+        )
         self.vocabulary = Vocabulary(
             config.vocab_size,
             config.mask_token_id,

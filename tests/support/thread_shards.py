@@ -87,7 +87,7 @@ def shard_of(whole: Transformer, parallel: TensorParallelGroup) -> Transformer:
     """A shard of a model that is there as a whole."""
     weights = ((name, parameter.detach()) for name, parameter in whole.named_parameters())
     like = whole.embed.weight
-    return build_model(whole.config, weights, dtype=like.dtype, device=like.device, parallel=parallel)
+    return build_model(whole.config, weights, dtype=like.dtype, device=like.device, tp_group=parallel)
 
 
 class ShardedRunner:

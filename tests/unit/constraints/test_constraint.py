@@ -119,15 +119,11 @@ def test_bitmasks_are_exactly_the_tokens_that_leave_a_way_to_a_good_answer(
     for _ in range(60):
         # A canvas that leads somewhere (part of a good answer), or any at all; maybe not grown to its end.
         source = (
-            answers[draw.integer_range(len(answers))]
-            if draw.random() < 0.8
-            else tuple(draw.choice(alphabet, 4))
+            answers[draw.integers(len(answers))] if draw.random() < 0.8 else tuple(draw.choice(alphabet, 4))
         )
         canvas = [int(t) if draw.random() < 0.4 else MASK for t in source]
         grown = len(canvas) - next((n for n in range(4) if canvas[3 - n] != MASK), 4)
-        state = ConstraintState(
-            constraint, canvas[: int(draw.integer_range(grown, 5))], MASK, span, min_tokens
-        )
+        state = ConstraintState(constraint, canvas[: int(draw.integers(grown, 5))], MASK, span, min_tokens)
         left = [a for a in answers if all(c in (MASK, t) for c, t in zip(canvas, a, strict=True))]
         assert state.satisfiable == bool(left)
         for at, position in enumerate(span):
@@ -145,7 +141,7 @@ def test_bitmasks_are_exactly_the_tokens_that_leave_a_way_to_a_good_answer(
 @given(st.data())
 def test_a_state_that_was_filled_step_by_step_is_that_of_the_canvas(data: st.DataObject) -> None:
     regex = data.draw(st.sampled_from(REGEXES))
-    length, least = data.draw(st.integers(9, 14)), data.draw(st.integer_range(0, 9))
+    length, least = data.draw(st.integers(9, 14)), data.draw(st.integers(0, 9))
     constraint, span = constraint_to(regex), range(2, 2 + length)
     canvas = [MASK] * length
     state = ConstraintState(constraint, [], MASK, span, least)
