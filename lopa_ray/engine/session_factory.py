@@ -38,7 +38,7 @@ class SessionFactory:
             tokenizer = require_tokenizer(self.tokenizer)
             if raw or not tokenizer.has_chat_template:
                 return tokenizer.encode(prompt)
-            return tokenizer.chat_prompt([{"role": "user", "content": prompt}])
+            return tokenizer.apply_chat_template([{"role": "user", "content": prompt}])
         if is_ids(prompt):
             return list(cast(Sequence[int], prompt))
         if (
@@ -47,7 +47,7 @@ class SessionFactory:
             and all(isinstance(message, Mapping) for message in prompt)
         ):
             tokenizer = require_tokenizer(self.tokenizer)
-            return tokenizer.chat_prompt(cast(Sequence[Mapping[str, str]], prompt))
+            return tokenizer.apply_chat_template(cast(Sequence[Mapping[str, str]], prompt))
         if isinstance(prompt, Sequence) and not prompt:
             return []
         raise PromptError(
