@@ -225,14 +225,14 @@ def make_problem(rng: random.Random) -> Problem:
     friend, uncle = rng.sample([other for names in NAMES.values() for other in names if other != name], 2)
     item, item2 = rng.sample(ITEMS, 2)
     day, day2 = rng.sample(DAYS, 2)
-    words = {
+    fields = {
         "name": name, "friend": friend, "uncle": uncle, "item": item, "item2": item2, "day": day, "day2": day2,
         "he": pronoun, "He": pronoun.capitalize(), "box": rng.choice(BOXES),
     }  # fmt: skip
     text, result = solved
     text = re.sub(r"<([^>]*)>", lambda match: rng.choice(match[1].split("|")), text)
-    question = rng.choice(template.questions).format(**words, **numbers)
-    return Problem(question, f"{text.format(**words)}\n#### {result}", str(result))
+    question = rng.choice(template.questions).format(**fields, **numbers)
+    return Problem(question, f"{text.format(**fields)}\n#### {result}", str(result))
 
 
 def make_drill(rng: random.Random) -> Problem:

@@ -23,7 +23,7 @@ class BlockView:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decided position, and what the pass that chose its token said of it."""
+    """One decided position, with the scores of its token in the pass that chose it."""
 
     position: int
     token: int
@@ -42,7 +42,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step decided. With the step's plan it is all that a trace needs."""
+    """What a step decided for one request. A trace takes this and the step's plan, and nothing else."""
 
     step: int
     winner: int

@@ -53,5 +53,5 @@ class StepTiming:
     commit: float
     forward: float
     gather: float
-    """Waiting for reports beyond the slowest worker's own work: messages and queues."""
+    """Waiting for reports beyond the slowest worker's own time: messages and queues."""
     select: float

@@ -1,4 +1,4 @@
-"""Chat templates: messages in, text out, with the template's special tokens told from the user's text."""
+"""Chat templates: messages in, text out, with the template's special tokens apart from the user's text."""
 
 from __future__ import annotations
 

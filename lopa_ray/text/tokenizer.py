@@ -22,7 +22,7 @@ from lopa_ray.text.chat_template import ChatTemplate
 _TOKENIZER_CONFIG, _CHAT_TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 _ADDED_TOKEN_FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
 _SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token")
-# How Qwen2 cuts text into words: contractions, words, single digits, punctuation, space.
+# How Qwen2 splits text before BPE: contractions, words, single digits, punctuation, space.
 _QWEN2_PRE_TOKENIZER = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
