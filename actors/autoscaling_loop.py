@@ -31,7 +31,7 @@ class AutoscalingLoop:
 
         Raises SettingsError beyond the bounds.
         """
-        self._settings.check(num_workers)
+        self._settings.check_num_workers(num_workers)
         self._autoscaler.set(num_workers, time.monotonic())
 
     def close(self) -> None:

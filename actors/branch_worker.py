@@ -26,7 +26,8 @@ from lopa_ray.execution.model_loader import load_runner, size_of_weights, weight
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
-from lopa_ray.protocol.plan import ScheduledRequest, StepPlan, StepReport
+from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
+from lopa_ray.protocol.report import StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer
 

@@ -28,7 +28,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
 from lopa_ray.execution.kv_cache import SlotChecksum
-from lopa_ray.protocol.plan import StepReport
+from lopa_ray.protocol.report import StepReport
 from lopa_ray.scheduling.scheduler import Scheduler
 
 MAX_STREAMS = 1000

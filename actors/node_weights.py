@@ -40,7 +40,7 @@ class NodeWeights:
 
     def __init__(self, config: Config) -> None:
         """Where one actor is all of a group it reads for itself: a copy beside its own would be a waste."""
-        self.shared = config.group.most_actors > 1
+        self.shared = config.group.max_actors > 1
         self._random = config.model.load_format == "dummy"  # drawn where they are used, faster than copied
         self._nodes: dict[str, _Node] = {}
 

@@ -44,7 +44,7 @@ class RayConnection:
             address = address or ray_address()
             connect_to_ray(
                 address,
-                num_cpus=math.ceil(config.group.most_actors * config.group.num_cpus),
+                num_cpus=math.ceil(config.group.max_actors * config.group.num_cpus),
                 object_store_memory=LOCAL_STORE_BYTES + _bytes_for_weights(config),
             )
             self._owned = address == LOCAL_RAY
@@ -74,7 +74,7 @@ def _bytes_for_weights(config: Config) -> int:
     wanted = int(size_of_weights(config) / STORE_SHARE)
     shared_memory = Path("/dev/shm")
     fits = shared_memory.is_dir() and wanted + LOCAL_STORE_BYTES < shutil.disk_usage(shared_memory).free
-    return wanted if fits and config.group.most_actors > 1 else 0
+    return wanted if fits and config.group.max_actors > 1 else 0
 
 
 def ray_address() -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from lopa_ray.protocol.plan import StepReport, StepTiming
+from lopa_ray.protocol.report import StepReport, StepTiming
 
 
 class StepTimer:

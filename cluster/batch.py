@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cluster.report import StepRecorder, result_as_dict
-from lopa_ray.config.decoder_settings import decode_settings, override
+from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.errors import LopaError, PromptError, WorkerLostError
@@ -202,4 +202,4 @@ def _request_settings(engine: Engine, request: BatchRequest) -> GenerationSettin
     if not request.settings:
         return default
     values = {"decoder": default.decoder, **default.model_dump(exclude_unset=True)}
-    return decode_settings(override(values, request.settings))
+    return parse_decoder_settings(merge_decoder_settings(values, request.settings))

@@ -121,9 +121,7 @@ class ServeLauncher:
         total = REPLICA_CPUS * self._max_replicas(INGRESS_DEPLOYMENT)
         for entry in ServeSettings(**self.args).models:
             group = entry.load().group
-            total += (REPLICA_CPUS + group.most_actors * group.num_cpus) * self._max_replicas(
-                entry.deployment
-            )
+            total += (REPLICA_CPUS + group.max_actors * group.num_cpus) * self._max_replicas(entry.deployment)
         return math.ceil(total)
 
     def _max_replicas(self, deployment: str) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from lopa_ray.errors import LopaError
-from lopa_ray.protocol.plan import FinishReason
+from lopa_ray.protocol.outcome import FinishReason
 
 Prompt: TypeAlias = str | tuple[int, ...] | tuple[Mapping[str, str], ...]
 """Text, token ids, or chat messages with role and content."""

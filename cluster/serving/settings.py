@@ -8,10 +8,10 @@ from typing import Any, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from lopa_ray.config.config import Config
-from lopa_ray.config.strict import Strict
+from lopa_ray.config.strict import StrictModel
 
 
-class HttpSettings(Strict):
+class HttpSettings(StrictModel):
     """What the HTTP layer allows."""
 
     api_keys: list[SecretStr] = Field(default_factory=list, repr=False)
@@ -51,7 +51,7 @@ class HttpSettings(Strict):
         return [key if isinstance(key, SecretStr) else SecretStr(key) for key in value]
 
 
-class ModelEntry(Strict):
+class ModelEntry(StrictModel):
     """One model that is served, on groups of its own."""
 
     id: str = Field(min_length=1)
@@ -79,7 +79,7 @@ class ModelEntry(Strict):
         return Config.load(self.config, {"model": self.model, "group": self.group, "decode": self.decode})
 
 
-class ServeSettings(Strict):
+class ServeSettings(StrictModel):
     """The arguments of the Serve application."""
 
     models: list[ModelEntry] = Field(default_factory=lambda: [ModelEntry(id="demo")], min_length=1)

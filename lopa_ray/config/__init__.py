@@ -1,1 +1,1 @@
-"""What may be set, per group and per request; checked when made. No object that decodes is built here."""
+"""Settings of groups and of requests, validated when made. They build no object that decodes."""

@@ -16,8 +16,8 @@ from typing import TypeAlias
 BranchConfidence: TypeAlias = Callable[[Sequence[float]], float]
 """Scores (at least one) of a branch's masked positions → the branch's confidence."""
 
-TINY = 1e-30
-"""Stands for a score of 0 where logarithms are taken."""
+LOG_FLOOR = 1e-30
+"""Replaces a score of 0 where logarithms are taken."""
 
 
 def mean() -> BranchConfidence:
@@ -43,25 +43,25 @@ def window(size: float, ratio: float = 0.1) -> BranchConfidence:
     (DeepConf's bottom share of group confidences; with ratio 0 its lowest group confidence.) Fewer than
     `size` scores are one window.
     """
-    length = _count("size", size)
-    lowest = bottom(ratio)
+    length = _whole_number("size", size)
+    mean_of_lowest = bottom(ratio)
 
     def confidence(scores: Sequence[float]) -> float:
         width = min(length, len(scores))
         starts = range(len(scores) - width + 1)
-        return lowest([math.fsum(scores[at : at + width]) / width for at in starts])
+        return mean_of_lowest([math.fsum(scores[at : at + width]) / width for at in starts])
 
     return confidence
 
 
 def segment(count: float) -> BranchConfidence:
     """min_j mean(S_j), where S_1 .. S_count cut the scores into runs of equal length (±1); at most n runs."""
-    parts = _count("count", count)
+    num_segments = _whole_number("count", count)
 
     def confidence(scores: Sequence[float]) -> float:
-        n, runs = len(scores), min(parts, len(scores))
-        cuts = [n * at // runs for at in range(runs + 1)]
-        return min(math.fsum(scores[a:b]) / (b - a) for a, b in pairwise(cuts))
+        n, runs = len(scores), min(num_segments, len(scores))
+        bounds = [n * at // runs for at in range(runs + 1)]
+        return min(math.fsum(scores[a:b]) / (b - a) for a, b in pairwise(bounds))
 
     return confidence
 
@@ -80,10 +80,10 @@ def length_corrected(alpha: float) -> BranchConfidence:
     """(Σ ln c_i) ÷ n^α; between the logarithm of the product (α = 0) and that of the geometric mean (α = 1)."""
     if not 0.0 <= alpha <= 1.0:
         raise ValueError(f"alpha must be in [0, 1], got {alpha}")
-    return lambda scores: math.fsum(math.log(max(c, TINY)) for c in scores) / len(scores) ** alpha
+    return lambda scores: math.fsum(math.log(max(c, LOG_FLOOR)) for c in scores) / len(scores) ** alpha
 
 
-def _count(name: str, value: float) -> int:
+def _whole_number(name: str, value: float) -> int:
     if not 1 <= value < math.inf or value != int(value):
         raise ValueError(f"{name} must be a whole number, 1 or more; got {value}")
     return int(value)
@@ -125,5 +125,7 @@ def parse_metric(text: str) -> BranchConfidence:
     try:
         return METRICS[match[1]](*arguments)
     except TypeError:
-        wanted = ", ".join(inspect.signature(METRICS[match[1]]).parameters)
-        raise ValueError(f"got {text!r}; allowed: {match[1]}{f'({wanted})' if wanted else ''}") from None
+        parameters = ", ".join(inspect.signature(METRICS[match[1]]).parameters)
+        raise ValueError(
+            f"got {text!r}; allowed: {match[1]}{f'({parameters})' if parameters else ''}"
+        ) from None

@@ -7,16 +7,16 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from lopa_ray.config.decoder_settings import LopaSettings, decode_settings, override
+from lopa_ray.config.decoder_settings import LopaSettings, merge_decoder_settings, parse_decoder_settings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
-from lopa_ray.config.strict import Strict
+from lopa_ray.config.strict import StrictModel
 from lopa_ray.config.yaml_files import read_config
 from lopa_ray.errors import SettingsError
 
 
-class Config(Strict):
+class Config(StrictModel):
     """Everything that one YAML file says."""
 
     model: ModelSettings = Field(default_factory=ModelSettings)
@@ -31,16 +31,16 @@ class Config(Strict):
     @field_validator("decode", mode="before")
     @classmethod
     def _choose_decoder(cls, value: Any) -> Any:
-        return decode_settings(value) if isinstance(value, dict) else value
+        return parse_decoder_settings(value) if isinstance(value, dict) else value
 
     @field_validator("model", "group", mode="before")
     @classmethod
-    def _section(cls, value: Any, info: Any) -> Any:
+    def _build_section(cls, value: Any, info: Any) -> Any:
         section = {"model": ModelSettings, "group": GroupSettings}[info.field_name]
         return section(**value) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
-    def _one_accelerator_each_for_a_collective(self) -> Self:
+    def _collectives_need_an_accelerator_each(self) -> Self:
         shared = self.model.device != "cpu" and self.group.num_accelerators < 1
         if shared and self.group.tensor_parallel_size > 1:
             raise ValueError(
@@ -56,10 +56,10 @@ class Config(Strict):
         return self
 
     @model_validator(mode="after")
-    def _shards_take_something(self) -> Self:
+    def _shards_reserve_resources(self) -> Self:
         group = self.group
-        takes = [group.num_cpus, *group.resources.values()]
-        if group.tensor_parallel_size > 1 and self.model.device == "cpu" and not any(takes):
+        reserved = [group.num_cpus, *group.resources.values()]
+        if group.tensor_parallel_size > 1 and self.model.device == "cpu" and not any(reserved):
             raise ValueError(
                 f"group.tensor_parallel_size {group.tensor_parallel_size} with num_cpus 0: shards are kept on one node "
                 "by what they take of it; set num_cpus above 0, or tensor_parallel_size to 1"
@@ -71,28 +71,28 @@ class Config(Strict):
         return {name: getattr(self, name).model_dump(mode="json") for name in type(self).model_fields}
 
     @classmethod
-    def load(cls, source: str | Path, changes: dict[str, dict[str, Any]] | None = None) -> Self:
-        """Read a YAML file, or the preset of that name, with `changes` (section → values) on top.
+    def load(cls, source: str | Path, overrides: dict[str, dict[str, Any]] | None = None) -> Self:
+        """Read a YAML file, or the preset of that name, with `overrides` (section → values) on top.
 
         Raises SettingsError if there is no such file or preset, it is no YAML mapping, or a
         value is refused.
         """
-        return cls.parse(read_config(source), changes)
+        return cls.parse(read_config(source), overrides)
 
     @classmethod
-    def parse(cls, values: dict[str, Any], changes: dict[str, dict[str, Any]] | None = None) -> Self:
-        """From plain values, as a YAML file has them, with `changes` on top."""
+    def parse(cls, values: dict[str, Any], overrides: dict[str, dict[str, Any]] | None = None) -> Self:
+        """From plain values, as a YAML file has them, with `overrides` on top."""
         for mapping in (values, *values.values()):
             for key in mapping if isinstance(mapping, dict) else ():
                 if not isinstance(key, str):
                     raise SettingsError(f"got {key!r} as the name of a setting; allowed: text")
         # An empty section is one without settings.
         values = {section: value for section, value in values.items() if value is not None}
-        for section, overrides in (changes or {}).items():
+        for section, changed in (overrides or {}).items():
             current = values.get(section) or {}
             if not isinstance(current, dict):
                 raise SettingsError(f"{section}: got {current!r}; allowed: a mapping of settings")
             values[section] = (
-                override(current, overrides) if section == "decode" else {**current, **overrides}
+                merge_decoder_settings(current, changed) if section == "decode" else {**current, **changed}
             )
         return cls(**values)

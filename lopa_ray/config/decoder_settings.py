@@ -1,6 +1,6 @@
 """The settings of each decoder.
 
-Settings are frozen and validated when made; see `Strict` for how errors read.
+Settings are frozen and validated when made; see `StrictModel` for how errors read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.config.lookahead_settings import Branches, LookaheadSettings
+from lopa_ray.config.lookahead_settings import LookaheadSettings, NumBranches
 from lopa_ray.errors import SettingsError
 
 MAX_STEPS = 2**16
@@ -50,7 +50,7 @@ class BlockSettings(GenerationSettings):
         return values
 
     @model_validator(mode="after")
-    def _protocol_fits_attention(self) -> Self:
+    def _protocol_allows_attention(self) -> Self:
         if self.window_attention == "full" and self.commit_protocol == "single_phase":
             raise ValueError(
                 "commit_protocol single_phase needs window_attention block_causal: under full attention the "
@@ -73,7 +73,7 @@ class LopaSettings(BlockSettings, LookaheadSettings):
 
     decoder: Literal["lopa"] = "lopa"
 
-    num_branches: Branches = 4
+    num_branches: NumBranches = 4
     """Branches per step, the anchor included; 1 is plain decoding. auto: as many as have paid off in this
     request's own steps, max_branches at most."""
 
@@ -263,8 +263,8 @@ DECODER_SETTINGS: dict[str, type[GenerationSettings]] = {
 }
 
 
-def decode_settings(values: dict[str, Any]) -> GenerationSettings:
-    """Settings from plain values; `decoder` (default lopa) chooses the class.
+def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:
+    """Settings of a decoder from plain values; `decoder` (default lopa) chooses the class.
 
     Raises SettingsError for an unknown decoder and for whatever its class refuses.
     """
@@ -284,15 +284,20 @@ def decode_settings(values: dict[str, Any]) -> GenerationSettings:
     return DECODER_SETTINGS[name](**values)
 
 
-def override(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`values` with `changes` on top.
+def merge_decoder_settings(values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """`values` with `overrides` on top.
 
-    When the changes switch to another decoder, values are dropped that it has no use for, or another
-    default: they belonged to the decoder that was switched away from.
+    When these switch to another decoder, values are dropped that it does not know, or has another
+    default for: they were meant for the decoder before.
     """
-    old, new = values.get("decoder", "lopa"), changes.get("decoder", values.get("decoder", "lopa"))
+    old = values.get("decoder", "lopa")
+    new = overrides.get("decoder", old)
     if old != new and all(isinstance(name, str) and name in DECODER_SETTINGS for name in (old, new)):
-        had, known = (DECODER_SETTINGS[name].model_fields for name in (old, new))
-        alike = {key for key in known if key in had and known[key].default == had[key].default}
-        values = {key: value for key, value in values.items() if key in alike}
-    return {**values, **changes}
+        old_fields, new_fields = (DECODER_SETTINGS[name].model_fields for name in (old, new))
+        shared = {
+            key
+            for key in new_fields
+            if key in old_fields and new_fields[key].default == old_fields[key].default
+        }
+        values = {key: value for key, value in values.items() if key in shared}
+    return {**values, **overrides}

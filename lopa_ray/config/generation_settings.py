@@ -7,16 +7,16 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from lopa_ray.config.strict import Strict
+from lopa_ray.config.strict import StrictModel
 from lopa_ray.constraints.json_schema import schema_regex
 from lopa_ray.constraints.regex import alternatives, literal
-from lopa_ray.protocol.plan import Ranking
+from lopa_ray.protocol.sampling_params import Ranking
 
 GUIDED = ("guided_regex", "guided_choice", "guided_json")
 """Settings that say what the answer's text has to match."""
 
 
-class GenerationSettings(Strict):
+class GenerationSettings(StrictModel):
     """What every decoder understands."""
 
     decoder: str

@@ -7,12 +7,12 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.config.scaling_settings import ScalingSettings
-from lopa_ray.config.strict import Strict
+from lopa_ray.config.strict import StrictModel
 
-RAY_OWN_RESOURCES = ("CPU", "GPU", "NPU", "memory", "object_store_memory")
+RAY_BUILTIN_RESOURCES = ("CPU", "GPU", "NPU", "memory", "object_store_memory")
 
 
-class GroupSettings(Strict):
+class GroupSettings(StrictModel):
     """One decode group: how many branch workers, and what each takes of the cluster."""
 
     num_workers: int = Field(default=2, ge=1)
@@ -58,14 +58,14 @@ class GroupSettings(Strict):
     """How long requests wait for new workers when all of a group are lost, to go on there. 0: they end with it."""
 
     @property
-    def most_workers(self) -> int:
-        """As many as the group has at any time, unless somebody calls for more."""
+    def max_workers(self) -> int:
+        """The largest number of workers that the group gives itself."""
         return self.num_workers if self.scaling is None else self.scaling.max_workers
 
     @property
-    def most_actors(self) -> int:
-        """The same in actors that hold a model, or a shard of it."""
-        return self.most_workers * self.tensor_parallel_size
+    def max_actors(self) -> int:
+        """The same in actors, each of which holds a model or a shard of it."""
+        return self.max_workers * self.tensor_parallel_size
 
     @field_validator("scaling", mode="before")
     @classmethod
@@ -73,14 +73,14 @@ class GroupSettings(Strict):
         return ScalingSettings(**value) if isinstance(value, dict) else value
 
     @model_validator(mode="after")
-    def _begins_within_its_bounds(self) -> Self:
+    def _num_workers_within_bounds(self) -> Self:
         if self.scaling is not None:
-            self.scaling.check(self.num_workers)
+            self.scaling.check_num_workers(self.num_workers)
         return self
 
     @field_validator("num_accelerators")
     @classmethod
-    def _share_or_whole(cls, value: float) -> float:
+    def _fraction_or_whole_number(cls, value: float) -> float:
         if value > 1 and value != int(value):
             raise ValueError(f"got {value}; allowed: a share of one below 1, or a whole number")
         return value
@@ -89,7 +89,7 @@ class GroupSettings(Strict):
     @classmethod
     def _custom_resources(cls, value: dict[str, float]) -> dict[str, float]:
         for name, amount in value.items():
-            if name in RAY_OWN_RESOURCES:
+            if name in RAY_BUILTIN_RESOURCES:
                 raise ValueError(
                     f"got {name}; allowed: custom resources (num_cpus and num_accelerators say the rest)"
                 )

@@ -11,13 +11,13 @@ from lopa_ray.config.generation_settings import GenerationSettings
 
 MAX_BRANCHES = 1024
 
-Branches = Annotated[int, Field(ge=1, le=MAX_BRANCHES)] | Literal["auto"]
+NumBranches = Annotated[int, Field(ge=1, le=MAX_BRANCHES)] | Literal["auto"]
 
 
 class LookaheadSettings(GenerationSettings):
     """LoPA's lookahead (arXiv 2512.16229), for a decoder's settings to build on."""
 
-    num_branches: Branches = 1
+    num_branches: NumBranches = 1
     """Branches per step, the anchor included; 1 is plain decoding. auto: as many as have paid off in this
     request's own steps, max_branches at most."""
 
@@ -41,8 +41,8 @@ class LookaheadSettings(GenerationSettings):
     """Early exit: a step has the anchor alone when the probability of every candidate exceeds this."""
 
     @property
-    def most_branches(self) -> int:
-        """Branches that a step may have, the anchor included."""
+    def branch_limit(self) -> int:
+        """The most branches that a step may have, the anchor included."""
         return self.max_branches if self.num_branches == "auto" else self.num_branches
 
     @field_validator("num_branches", mode="before")

@@ -7,13 +7,13 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from lopa_ray.config.strict import Strict
+from lopa_ray.config.strict import StrictModel
 from lopa_ray.model.config import Quantization
 
 DEMO_MODEL = Path(__file__).parents[1] / "presets" / "demo-model"
 
 
-class ModelSettings(Strict):
+class ModelSettings(StrictModel):
     """Which checkpoint, and how a worker holds it."""
 
     path: str = "demo"
@@ -59,7 +59,7 @@ class ModelSettings(Strict):
     @field_validator("dtype", mode="before")
     @classmethod
     def _name_of_dtype(cls, value: Any) -> Any:
-        """torch.bfloat16 is as good as its name; settings import no torch."""
+        """Takes torch.bfloat16 for its name. Settings do not import torch."""
         is_dtype = (type(value).__module__, type(value).__name__) == ("torch", "dtype")
         return str(value).removeprefix("torch.") if is_dtype else value
 

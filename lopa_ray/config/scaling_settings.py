@@ -6,13 +6,13 @@ from typing import Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
-from lopa_ray.config.strict import Strict
+from lopa_ray.config.strict import StrictModel
 from lopa_ray.errors import SettingsError
 
 PolicyName: TypeAlias = Literal["branches", "requests", "step_time"]
 
 
-class ScalingSettings(Strict):
+class ScalingSettings(StrictModel):
     """How a group follows its load."""
 
     max_workers: int = Field(ge=1)
@@ -41,7 +41,7 @@ class ScalingSettings(Strict):
     """Seconds after a change in which there is no other."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _bounds_and_target(self) -> Self:
         if self.min_workers > self.max_workers:
             raise ValueError(
                 f"min_workers {self.min_workers} is more than max_workers {self.max_workers}; lower the one or "
@@ -51,7 +51,7 @@ class ScalingSettings(Strict):
             raise ValueError("policy step_time without a target; say how many seconds a step may take")
         return self
 
-    def check(self, num_workers: int) -> None:
+    def check_num_workers(self, num_workers: int) -> None:
         """Raises SettingsError unless the group may have that many workers."""
         if not self.min_workers <= num_workers <= self.max_workers:
             raise SettingsError(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from lopa_ray.errors import SettingsError
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """Validated when made. Anything wrong is one `SettingsError` that names each setting,
     what was got, what is allowed and what the setting means."""
 
@@ -26,8 +26,8 @@ class Strict(BaseModel):
 
     def replace(self, **changes: Any) -> Self:
         """A validated copy with some values changed."""
-        kept = {name: getattr(self, name) for name in self.model_fields_set}
-        return type(self)(**{**kept, **changes})
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**{**given, **changes})
 
 
 def _describe(error: ValidationError, model: type[BaseModel]) -> str:

@@ -16,7 +16,7 @@ SERVE = "serve"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads 1e-3 as text; here it is the number that everybody means."""
+    """Reads 1e-3 as a number; to YAML 1.1 it is text."""
 
 
 _Loader.add_implicit_resolver(
@@ -41,6 +41,7 @@ def serve_config() -> Path:
 
 
 def read_config(source: str | Path) -> dict[str, Any]:
+    """The values of a YAML file, or of the preset of that name. Raises SettingsError if there is none."""
     path = Path(source)
     if not path.is_file():
         path = presets().get(str(source), path)

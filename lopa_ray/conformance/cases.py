@@ -1,8 +1,9 @@
-"""Recorded cases: reading them, and what becomes of them."""
+"""Recorded cases, and the verdicts on them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,19 +22,6 @@ class UnsupportedCaseError(LopaError):
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """One row of a file of recorded cases. `kind` is "forward", a decoder's or a sampler's name."""
-
-    file: Path
-    line: int
-    id: str
-    kind: str
-    row: dict[str, Any]
-    model: str
-    lora: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Difference:
     """One thing that is not as recorded; `round` is 1-based, 0 for the case as a whole."""
 
@@ -45,7 +33,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a case. `differences` start with the first, in the order of events."""
+    """Whether a case replayed as recorded. `differences` are in the order of events."""
 
     file: Path
     line: int
@@ -76,6 +64,23 @@ class Verdict:
             }
             values["differs"] = list(dict.fromkeys(difference.what for difference in self.differences))
         return values
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row of a file of recorded cases. `kind` is "forward", a decoder's or a sampler's name."""
+
+    file: Path
+    line: int
+    id: str
+    kind: str
+    row: dict[str, Any]
+    model: str
+    lora: str | None
+
+    def verdict(self, status: Status, reason: str = "", differences: Sequence[Difference] = ()) -> Verdict:
+        """A verdict on this case."""
+        return Verdict(self.file, self.line, self.id, self.kind, status, reason, tuple(differences))
 
 
 # Reading
@@ -112,7 +117,7 @@ def _read_case(path: Path, number: int, line: bytes) -> Case | Verdict:
 
 
 def _kind_of(row: dict[str, Any]) -> str:
-    """Files bear no type; each kind of row has keys of its own."""
+    """The kind of a row, by its keys: files do not name it."""
     if "kind" in row:
         return str(row["kind"])
     settings = row.get("settings")
@@ -136,11 +141,11 @@ def token_ids(row: dict[str, Any], key: str) -> list[int]:
     """A list of ids. Raises MalformedCaseError."""
     ids = row.get(key)
     if not isinstance(ids, list) or not all(type(token) is int for token in ids):
-        raise MalformedCaseError(f"{key}: got {short(ids)}; allowed: a list of token ids")
+        raise MalformedCaseError(f"{key}: got {abbreviate(ids)}; allowed: a list of token ids")
     return ids
 
 
-def short(value: object) -> str:
+def abbreviate(value: object) -> str:
     """A value as it is shown in messages."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lopa_ray.conformance.cases import Case, Difference, MalformedCaseError, token_ids
-from lopa_ray.protocol.plan import Branch, Plan, StepOutcome
+from lopa_ray.protocol.outcome import StepOutcome
+from lopa_ray.protocol.plan import Branch, Plan
 
 CONFIDENCE_TOLERANCE = 1e-4
 """Branch confidences may differ by this much; everything discrete is compared exactly."""
@@ -16,7 +17,7 @@ LOGIT_TOLERANCE = 5e-4
 
 
 @dataclass(slots=True)
-class Run:
+class ReplayedRun:
     """What a request did when it was replayed."""
 
     prompt_len: int
@@ -29,34 +30,36 @@ class Run:
         return list(self.rounds[-1][1].canvas) if self.rounds else []
 
 
-def differences(case: Case, run: Run) -> list[Difference]:
+def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
     """All that is not as recorded. Raises MalformedCaseError for a row that cannot be compared."""
     try:
-        found = _block_decode(case, run) if case.kind in ("lopa", "d2f") else _windows(case, run)
+        found = (
+            _compare_block_decode(case, run) if case.kind in ("lopa", "d2f") else _compare_windows(case, run)
+        )
         return list(found)
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise MalformedCaseError(f"cannot compare: {type(error).__name__}: {error}") from None
 
 
-def _block_decode(case: Case, run: Run) -> Iterator[Difference]:
+def _compare_block_decode(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     row = case.row
     trace = row["trace"]
     for number, ((plan, outcome), recorded) in enumerate(zip(run.rounds, trace, strict=False), 1):
-        yield from _round(number, plan, outcome, recorded, run)
+        yield from _compare_round(number, plan, outcome, recorded, run)
     if len(run.rounds) != row["steps"] - 1 or len(run.rounds) != len(trace):
         # Published counts include the round that finds nothing left to do.
         yield Difference("steps", 0, row["steps"], len(run.rounds) + 1)
-    yield from _tokens(case, run)
+    yield from _compare_tokens(case, run)
 
 
-def _tokens(case: Case, run: Run) -> Iterator[Difference]:
+def _compare_tokens(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     expected = token_ids(case.row, "tokens")
     if run.tokens != expected:
         yield Difference("tokens", 0, expected, run.tokens)
 
 
-def _round(
-    number: int, plan: Plan, outcome: StepOutcome, recorded: dict[str, Any], run: Run
+def _compare_round(
+    number: int, plan: Plan, outcome: StepOutcome, recorded: dict[str, Any], run: ReplayedRun
 ) -> Iterator[Difference]:
     """One round, cause before effect: cache, branches, confidences, winner, fills."""
 
@@ -72,32 +75,34 @@ def _round(
     if "il" in recorded:
         yield from check("input length", recorded["il"], len(plan.canvas))
     if "br" in recorded:
-        yield from _branches(number, plan, outcome, recorded, run)
+        yield from _compare_branches(number, plan, outcome, recorded, run)
     yield from check("fills", recorded["f"], [list(fill) for fill in outcome.fills])
     yield from check("canvas", recorded["q"], list(outcome.canvas))
 
 
-def _branches(
-    number: int, plan: Plan, outcome: StepOutcome, recorded: dict[str, Any], run: Run
+def _compare_branches(
+    number: int, plan: Plan, outcome: StepOutcome, recorded: dict[str, Any], run: ReplayedRun
 ) -> Iterator[Difference]:
     # The published decoder evaluates a base without forks twice; here once.
-    every = recorded["br"]
-    kept = [index for index, branch in enumerate(every) if branch not in every[:index]]
-    expected = [every[index] for index in kept]
+    recorded_branches = recorded["br"]
+    unique = [
+        index for index, branch in enumerate(recorded_branches) if branch not in recorded_branches[:index]
+    ]
+    expected = [recorded_branches[index] for index in unique]
     got = [list(branch.fills[0]) if branch.fills else None for branch in plan.branches]
     if expected != got:
         yield Difference("branches", number, expected, got)
         return
     lengths = [branch.stop for branch in plan.branches]
-    if lengths != [recorded["ln"][index] for index in kept]:
-        yield Difference("branch lengths", number, [recorded["ln"][index] for index in kept], lengths)
+    if lengths != [recorded["ln"][index] for index in unique]:
+        yield Difference("branch lengths", number, [recorded["ln"][index] for index in unique], lengths)
     masks = [_count_masks(plan, branch, run.mask_token_id) for branch in plan.branches]
-    if masks != [recorded["nm"][index] for index in kept]:
-        yield Difference("branch masks", number, [recorded["nm"][index] for index in kept], masks)
-    confidences = [recorded["cf"][index] for index in kept]
+    if masks != [recorded["nm"][index] for index in unique]:
+        yield Difference("branch masks", number, [recorded["nm"][index] for index in unique], masks)
+    confidences = [recorded["cf"][index] for index in unique]
     if not _close(confidences, outcome.confidences):
         yield Difference("confidences", number, confidences, list(outcome.confidences))
-    winner = expected.index(every[recorded["w"]])
+    winner = expected.index(recorded_branches[recorded["w"]])
     if winner != outcome.winner:
         yield Difference("winner", number, winner, outcome.winner)
 
@@ -113,14 +118,14 @@ def _close(expected: Sequence[float], got: Sequence[float]) -> bool:
     )
 
 
-def _windows(case: Case, run: Run) -> Iterator[Difference]:
+def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     """What was fed call by call, what of it entered the cache (where recorded), and the call that filled each
     position. Calls that nothing comes of are recorded, and not made here."""
     row = case.row
     windows, fill_step, idle = row["windows"], row["fill_step"], _idle_calls(case)
     expected_windows = [window for call, window in enumerate(windows, 1) if call not in idle]
     made = [plan for plan, _ in run.rounds]
-    got_windows = [[plan.start, len(plan.canvas), _stored(case, plan)] for plan in made]
+    got_windows = [[plan.start, len(plan.canvas), _num_staged(case, plan)] for plan in made]
     for number, (expected, got) in enumerate(zip(expected_windows, got_windows, strict=False), 1):
         if expected != got[: len(expected)]:
             yield Difference("windows", number, expected, got)
@@ -144,10 +149,10 @@ def _windows(case: Case, run: Run) -> Iterator[Difference]:
             yield Difference("fill_conf", 0, expected_conf, got_conf)
 
 
-def _stored(case: Case, plan: Plan) -> int:
+def _num_staged(case: Case, plan: Plan) -> int:
     """Positions that entered the cache; for SDAR whether any did."""
-    kept = sum(map(len, plan.to_stage))
-    return min(1, kept) if case.kind.startswith("sdar") else kept
+    staged = sum(map(len, plan.to_stage))
+    return min(1, staged) if case.kind.startswith("sdar") else staged
 
 
 def _idle_calls(case: Case) -> set[int]:

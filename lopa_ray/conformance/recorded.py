@@ -1,4 +1,4 @@
-"""What a recorded decode asks for, in this project's words."""
+"""The settings of a recorded decode, as this project's own."""
 
 from __future__ import annotations
 
@@ -13,79 +13,79 @@ from lopa_ray.config.decoder_settings import (
     VanillaSettings,
 )
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError, short, token_ids
+from lopa_ray.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError, abbreviate, token_ids
 from lopa_ray.errors import SettingsError
-from lopa_ray.protocol.plan import Ranking
+from lopa_ray.protocol.sampling_params import Ranking
 
 
-class _Recorded:
-    """The settings of a row, each taken once and checked; whatever is left over is unknown."""
+class _RecordedSettings:
+    """The settings of a row. Each is popped once and its type checked; one that is left over is unknown."""
 
     def __init__(self, row: dict[str, Any]) -> None:
         values = row.get("settings")
         if not isinstance(values, dict):
-            raise MalformedCaseError(f"settings: got {short(values)}; allowed: an object")
+            raise MalformedCaseError(f"settings: got {abbreviate(values)}; allowed: an object")
         self._values = dict(values)
 
-    def take(self, key: str, *types: type, default: Any = ...) -> Any:
+    def pop(self, key: str, *types: type, default: Any = ...) -> Any:
         value = self._values.pop(key, None)
         if value is None and default is not ...:
             return default
         if type(value) not in types:
             allowed = " or ".join(kind.__name__ for kind in types)
-            raise MalformedCaseError(f"settings.{key}: got {short(value)}; allowed: {allowed}")
+            raise MalformedCaseError(f"settings.{key}: got {abbreviate(value)}; allowed: {allowed}")
         return value
 
-    def done(self) -> None:
+    def check_all_popped(self) -> None:
         if self._values:
             raise UnsupportedCaseError(f"unknown settings {', '.join(sorted(self._values))}")
 
 
-def _greedy(recorded: _Recorded) -> None:
-    if recorded.take("temperature", int, float, default=0):
+def _require_greedy(recorded: _RecordedSettings) -> None:
+    if recorded.pop("temperature", int, float, default=0):
         raise UnsupportedCaseError("drawn tokens (temperature above 0) cannot be compared: the draws differ")
 
 
 def _block_settings(row: dict[str, Any]) -> GenerationSettings:
     """Rows of LoPA's published decoder (`algorithm` lopa or d2f), and of D2F's for LLaDA."""
-    recorded = _Recorded(row)
-    take = recorded.take
-    algorithm = take("algorithm", str, default="d2f")
-    block_size = take("block_size", int)
+    recorded = _RecordedSettings(row)
+    pop = recorded.pop
+    algorithm = pop("algorithm", str, default="d2f")
+    block_size = pop("block_size", int)
     if block_size < 1:
         raise MalformedCaseError(f"settings.block_size: got {block_size}; allowed: 1 and more")
-    top_p = take("top_p", int, float, default=None)
-    strategy = take("sampling_strategy", str, default="default")
-    _greedy(recorded)
+    top_p = pop("top_p", int, float, default=None)
+    ranking = pop("sampling_strategy", str, default="default")
+    _require_greedy(recorded)
     common: dict[str, Any] = {
         "block_size": block_size,
-        "max_new_tokens": take("max_new_tokens", int) // block_size * block_size,
-        "block_add_threshold": take("block_add_threshold", int, float),
-        "decoded_token_threshold": take("decoded_token_threshold", int, float),
-        "confidence_threshold": take("skip_threshold", int, float),
+        "max_new_tokens": pop("max_new_tokens", int) // block_size * block_size,
+        "block_add_threshold": pop("block_add_threshold", int, float),
+        "decoded_token_threshold": pop("decoded_token_threshold", int, float),
+        "confidence_threshold": pop("skip_threshold", int, float),
         # An unknown strategy means the default there, "margin_confidence" too.
-        "ranking": strategy if strategy in ("margin", "neg_entropy") else "probability",
-        "window_attention": "full" if take("use_full_attention", bool, default=False) else "block_causal",
+        "ranking": ranking if ranking in ("margin", "neg_entropy") else "probability",
+        "window_attention": "full" if pop("use_full_attention", bool, default=False) else "block_causal",
         "stop_at_eos": False,
         "top_p": None if top_p is None or top_p >= 1 else top_p,
-        "top_k": take("top_k", int, default=None),
+        "top_k": pop("top_k", int, default=None),
     }
-    take("max_length", int, default=None)
+    pop("max_length", int, default=None)
     single = algorithm == "d2f"
-    lookaheads = take("branching_factor", int, **({"default": 1} if single else {}))
-    ratio = min(1.0, max(0.0, take("branch_topp", int, float, default=1.0)))
-    alpha = min(1.0, max(0.0, take("selection_conf_alpha", int, float, default=0.0)))
-    keeps_base = take("branch_verification_mode", bool, default=True)
-    competes = take("base_branch_competition", bool, default=True)
-    base_wins = take("verification_force_base_winner", bool, default=False)
-    recorded.done()
+    lookaheads = pop("branching_factor", int, **({"default": 1} if single else {}))
+    ratio = min(1.0, max(0.0, pop("branch_topp", int, float, default=1.0)))
+    alpha = min(1.0, max(0.0, pop("selection_conf_alpha", int, float, default=0.0)))
+    base_evaluated = pop("branch_verification_mode", bool, default=True)
+    competes = pop("base_branch_competition", bool, default=True)
+    base_wins = pop("verification_force_base_winner", bool, default=False)
+    recorded.check_all_popped()
     if single:
         return D2FSettings(**common)
-    if lookaheads <= 1 or (keeps_base and not competes):
+    if lookaheads <= 1 or (base_evaluated and not competes):
         lookaheads = 0
     return LopaSettings(
-        num_branches=max(1, lookaheads + keeps_base),
-        anchor="omit" if not keeps_base else "win" if base_wins else "compete",
+        num_branches=max(1, lookaheads + base_evaluated),
+        anchor="omit" if not base_evaluated else "win" if base_wins else "compete",
         branch_confidence=f"bottom({ratio})",
         creation_confidence_alpha=alpha,
         **common,
@@ -103,27 +103,27 @@ _DREAM_RANKING: dict[str, Ranking] = {
 
 def _dream_settings(row: dict[str, Any]) -> GenerationSettings:
     """Rows of Dream's sampler, and of Fast-dLLM's for Dream: by schedule or by threshold, with a cache or without."""
-    recorded = _Recorded(row)
-    take = recorded.take
-    algorithm, steps = take("alg", str), take("steps", int, default=None)
-    threshold = take("threshold", int, float, default=None)
-    dual = take("dual_cache", bool, default=None)
+    recorded = _RecordedSettings(row)
+    pop = recorded.pop
+    algorithm, steps = pop("alg", str), pop("steps", int, default=None)
+    threshold = pop("threshold", int, float, default=None)
+    dual = pop("dual_cache", bool, default=None)
     values: dict[str, Any] = {
         "sampler": "dream",
-        "block_size": take("block_length", int, default=None),
-        "max_new_tokens": take("max_new_tokens", int),
-        "eps": take("eps", float, default=1e-3),
+        "block_size": pop("block_length", int, default=None),
+        "max_new_tokens": pop("max_new_tokens", int),
+        "eps": pop("eps", float, default=1e-3),
         "stop_at_eos": False,
     }
-    _greedy(recorded)
-    recorded.done()
+    _require_greedy(recorded)
+    recorded.check_all_popped()
     cache: Cache = "none" if dual is None else "dual" if dual else "prefix"
     if algorithm == "confidence_threshold":
         if threshold is None:
             raise MalformedCaseError("settings.threshold: missing; alg confidence_threshold needs it")
         # With a cache the published code takes steps for a limit that is never reached.
-        pace = steps if dual is None else None
-        return FastDllmSettings(cache=cache, confidence_threshold=threshold, steps=pace, **values)
+        step_limit = steps if dual is None else None
+        return FastDllmSettings(cache=cache, confidence_threshold=threshold, steps=step_limit, **values)
     if algorithm not in _DREAM_RANKING:
         raise UnsupportedCaseError(
             f"alg {algorithm!r} cannot be compared or is unknown; known: {', '.join(_DREAM_RANKING)}"
@@ -145,20 +145,20 @@ _LLADA_CACHES: dict[str, Cache] = {
 
 def _llada_settings(row: dict[str, Any]) -> GenerationSettings:
     """Rows of LLaDA's sampler and of Fast-dLLM's for LLaDA; the kind says which cache."""
-    recorded = _Recorded(row)
-    take = recorded.take
-    steps, threshold = take("steps", int), take("threshold", int, float, default=None)
-    factor = take("factor", int, float, default=None)
+    recorded = _RecordedSettings(row)
+    pop = recorded.pop
+    steps, threshold = pop("steps", int), pop("threshold", int, float, default=None)
+    factor = pop("factor", int, float, default=None)
     values: dict[str, Any] = {
         "sampler": "llada",
-        "block_size": take("block_length", int),
-        "max_new_tokens": take("gen_length", int),
+        "block_size": pop("block_length", int),
+        "max_new_tokens": pop("gen_length", int),
         "stop_at_eos": False,
     }
-    if take("remasking", str, default="low_confidence") != "low_confidence":
+    if pop("remasking", str, default="low_confidence") != "low_confidence":
         raise UnsupportedCaseError("random remasking cannot be compared: the draws differ")
-    _greedy(recorded)
-    recorded.done()
+    _require_greedy(recorded)
+    recorded.check_all_popped()
     cache = _LLADA_CACHES[row["kind"]]
     if factor is not None:
         return FastDllmSettings(cache=cache, fill="factor", factor=float(factor), **values)
@@ -171,35 +171,35 @@ def _llada_settings(row: dict[str, Any]) -> GenerationSettings:
 
 def _sdar_settings(row: dict[str, Any]) -> GenerationSettings:
     """Rows of SDAR's decoders, which draw; recorded with the most likely token in place of each draw."""
-    recorded = _Recorded(row)
-    take = recorded.take
-    prompt, length, block = len(token_ids(row, "prompt")), take("gen_length", int), take("block_length", int)
+    recorded = _RecordedSettings(row)
+    pop = recorded.pop
+    prompt, length, block = len(token_ids(row, "prompt")), pop("gen_length", int), pop("block_length", int)
     if block < 1:
         raise MalformedCaseError(f"settings.block_length: got {block}; allowed: 1 and more")
     values: dict[str, Any] = {
-        "remasking": take("remasking_strategy", str),
+        "remasking": pop("remasking_strategy", str),
         "block_size": block,
-        "denoising_steps": take("denoising_steps", int),
+        "denoising_steps": pop("denoising_steps", int),
         # Whole blocks there, counted from position 0.
         "max_new_tokens": -(-(prompt + length) // block) * block - prompt,
-        "sdar_confidence": take("temperature", int, float, default=1.0),
-        "top_k": take("top_k", int, default=None) or None,
-        "top_p": take("top_p", int, float, default=None),
+        "sdar_confidence": pop("temperature", int, float, default=1.0),
+        "top_k": pop("top_k", int, default=None) or None,
+        "top_p": pop("top_p", int, float, default=None),
         "stop_at_eos": False,
     }
     for name, key in (("confidence_threshold", "confidence_threshold"), ("eb_threshold", "eb_threshold")):
-        threshold = take(key, int, float, default=None)
+        threshold = pop(key, int, float, default=None)
         if threshold is not None:
             values[name] = threshold
-    ends = take("stopping_criteria_idx", list, default=None)
+    ends = pop("stopping_criteria_idx", list, default=None)
     values |= {"ignore_eos": True} if ends is None else {"stop_token_ids": tuple(ends)}
-    recorded.done()
+    recorded.check_all_popped()
     if row["kind"] == "sdar_eval":
         values["top_k"] = None  # There confidences are those before top_k, and tokens the same.
     return BlockDiffusionSettings(**values)
 
 
-DECODES: dict[str, Callable[[dict[str, Any]], GenerationSettings]] = {
+SETTINGS_BY_KIND: dict[str, Callable[[dict[str, Any]], GenerationSettings]] = {
     "lopa": _block_settings,
     "d2f": _block_settings,
     "d2f_llada": _block_settings,
@@ -222,16 +222,16 @@ DECODES: dict[str, Callable[[dict[str, Any]], GenerationSettings]] = {
     "sdar_eval": _sdar_settings,
     "sdar_entropy_jetengine": _sdar_settings,
 }
-"""How the settings of each kind of recorded decode are said here."""
+"""What makes settings of a row, by its kind."""
 
 
-def decode_settings_of(case: Case) -> GenerationSettings:
+def recorded_settings(case: Case) -> GenerationSettings:
     """The settings that reproduce a case. Raises MalformedCaseError and UnsupportedCaseError."""
-    if case.kind not in DECODES:
+    if case.kind not in SETTINGS_BY_KIND:
         raise UnsupportedCaseError(
-            f"{case.kind!r} is not implemented; known: {', '.join([*DECODES, 'forward'])}"
+            f"{case.kind!r} is not implemented; known: {', '.join([*SETTINGS_BY_KIND, 'forward'])}"
         )
     try:
-        return DECODES[case.kind](case.row)
+        return SETTINGS_BY_KIND[case.kind](case.row)
     except SettingsError as error:
         raise UnsupportedCaseError(f"settings refused: {error}") from None

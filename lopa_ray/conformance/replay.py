@@ -12,14 +12,13 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.conformance.cases import (
     Case,
     MalformedCaseError,
-    Status,
     UnsupportedCaseError,
     Verdict,
     token_ids,
 )
-from lopa_ray.conformance.compare import Run, differences
-from lopa_ray.conformance.logits import compare_logits, spans
-from lopa_ray.conformance.recorded import decode_settings_of
+from lopa_ray.conformance.compare import ReplayedRun, compare_decode
+from lopa_ray.conformance.logits import compare_logits, forward_inputs
+from lopa_ray.conformance.recorded import recorded_settings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.local import LocalEngine
@@ -28,12 +27,12 @@ from lopa_ray.protocol.events import RequestFailure
 
 EngineFactory: TypeAlias = Callable[[Config], Engine]
 
-IN_FLIGHT = 8
+MAX_IN_FLIGHT = 8
 """Cases that are decoded together, as far as there are as many of one model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedCase:
     """A case that can be run: what to decode, or nothing to decode but a forward to repeat."""
 
     case: Case
@@ -57,7 +56,7 @@ def replay(
     where steps run; it is handed one configuration per model, in float32. Forward cases need
     a `LocalEngine`; without `logits` they are skipped, and their verdicts say so.
     """
-    groups: dict[tuple[str, str | None], list[Prepared]] = {}
+    groups: dict[tuple[str, str | None], list[PreparedCase]] = {}
     for case in cases:
         prepared = case if isinstance(case, Verdict) else _prepare(case, logits)
         if isinstance(prepared, Verdict):
@@ -74,38 +73,39 @@ def replay(
         )
 
 
-def _prepare(case: Case, logits: bool) -> Prepared | Verdict:
+def _prepare(case: Case, logits: bool) -> PreparedCase | Verdict:
     try:
         if case.kind == "forward":
-            prepared = Prepared(case, [], None, max(start + len(ids) for start, ids in spans(case)))
+            prepared = PreparedCase(
+                case, [], None, max(start + len(ids) for start, ids in forward_inputs(case))
+            )
             if logits:
                 return prepared
             reason = "logits never leave a worker; the local engine compares them"
-            return Verdict(case.file, case.line, case.id, case.kind, "skipped", reason)
-        settings = decode_settings_of(case)
+            return case.verdict("skipped", reason)
+        settings = recorded_settings(case)
         prompt = token_ids(case.row, "prompt")
-        return Prepared(case, prompt, settings, len(prompt) + settings.max_new_tokens)
+        return PreparedCase(case, prompt, settings, len(prompt) + settings.max_new_tokens)
     except LopaError as error:
-        return _verdict(case, error)
+        return _error_verdict(case, error)
 
 
-def _verdict(case: Case, error: BaseException) -> Verdict:
-    """How an error is filed: refused on purpose, or something that is broken."""
+def _error_verdict(case: Case, error: BaseException) -> Verdict:
+    """The verdict of a case that raised: not supported if that was on purpose, else an error."""
     refused = isinstance(error, UnsupportedCaseError | PromptError)
-    status: Status = "not supported" if refused else "error"
     reason = str(error) if isinstance(error, LopaError) else f"{type(error).__name__}: {error}"
-    return Verdict(case.file, case.line, case.id, case.kind, status, reason)
+    return case.verdict("not supported" if refused else "error", reason)
 
 
 def _replay_group(
-    model: Path, lora: Path | None, group: list[Prepared], make_engine: EngineFactory, device: str
+    model: Path, lora: Path | None, group: list[PreparedCase], make_engine: EngineFactory, device: str
 ) -> Iterator[Verdict]:
     for name, folder in (("model", model), ("LoRA adapter", lora)):
         if folder is not None and not folder.is_dir():
             missing = MalformedCaseError(f"no {name} {folder}; put the recorded checkpoint there")
-            yield from (_verdict(prepared.case, missing) for prepared in group)
+            yield from (_error_verdict(prepared.case, missing) for prepared in group)
             return
-    left = dict(enumerate(group))
+    remaining = dict(enumerate(group))
     try:
         config = Config.parse(
             {
@@ -114,64 +114,63 @@ def _replay_group(
                     "lora": None if lora is None else str(lora),
                     "device": device,
                     "dtype": "float32",
-                    "max_num_seqs": min(IN_FLIGHT, len(group)),
+                    "max_num_seqs": min(MAX_IN_FLIGHT, len(group)),
                     "max_model_len": max(2, *(prepared.length for prepared in group)),
                 }
             }
         )
         with make_engine(config) as engine:
             for at, verdict in _run_group(engine, group):
-                left.pop(at, None)
+                remaining.pop(at, None)
                 yield verdict
     except Exception as error:  # a broken checkpoint or engine ends this model's cases, not the others'
-        yield from (_verdict(prepared.case, error) for prepared in left.values())
+        yield from (_error_verdict(prepared.case, error) for prepared in remaining.values())
 
 
-def _run_group(engine: Engine, group: list[Prepared]) -> Iterator[tuple[int, Verdict]]:
+def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int, Verdict]]:
     """(index in the group, verdict) as cases end."""
     sessions: list[DecodeSession] = []
     running: list[int] = []
     for at, prepared in enumerate(group):
         if prepared.settings is None:
-            yield at, _forward(engine, prepared.case)
+            yield at, _replay_forward(engine, prepared.case)
             continue
         try:
             session = engine.create_session(prepared.prompt, prepared.settings)
         except LopaError as error:
-            yield at, _verdict(prepared.case, error)
+            yield at, _error_verdict(prepared.case, error)
             continue
         if session.finished:
-            yield at, _compare(prepared.case, Run(len(prepared.prompt), engine.vocabulary.mask_token_id))
+            run = ReplayedRun(len(prepared.prompt), engine.vocabulary.mask_token_id)
+            yield at, _compare_run(prepared.case, run)
         else:
             sessions.append(session)
             running.append(at)
-    runs = [Run(len(group[at].prompt), engine.vocabulary.mask_token_id) for at in running]
+    runs = [ReplayedRun(len(group[at].prompt), engine.vocabulary.mask_token_id) for at in running]
     for event in engine.events(sessions) if sessions else ():
         index = event.request_id
         case = group[running[index]].case
         if isinstance(event, RequestFailure):
-            yield running[index], _verdict(case, event.error)
+            yield running[index], _error_verdict(case, event.error)
             continue
         runs[index].rounds.append((event.plan, event.outcome))
         if event.outcome.finish_reason is not None:
-            yield running[index], _compare(case, runs[index])
+            yield running[index], _compare_run(case, runs[index])
 
 
-def _compare(case: Case, run: Run) -> Verdict:
+def _compare_run(case: Case, run: ReplayedRun) -> Verdict:
     try:
-        found = differences(case, run)
+        found = compare_decode(case, run)
     except MalformedCaseError as error:
-        return _verdict(case, error)
-    status: Status = "differs" if found else "passed"
-    return Verdict(case.file, case.line, case.id, case.kind, status, "", tuple(found))
+        return _error_verdict(case, error)
+    return case.verdict("differs" if found else "passed", differences=found)
 
 
-def _forward(engine: Engine, case: Case) -> Verdict:
+def _replay_forward(engine: Engine, case: Case) -> Verdict:
     if not isinstance(engine, LocalEngine):
         raise TypeError(f"forward cases need a LocalEngine, got {type(engine).__name__}")
     try:
         found = compare_logits(case, engine.runner)
     except LopaError as error:
-        return _verdict(case, error)
-    status: Status = "differs" if found else "passed"
-    return Verdict(case.file, case.line, case.id, case.kind, status, "", tuple(found))
+        return _error_verdict(case, error)
+    return case.verdict("differs" if found else "passed", differences=found)

@@ -1,7 +1,7 @@
 """ByteAutomaton: a regular expression as an automaton over bytes, built by outlines-core.
 
-outlines-core turns expressions into automata over whole vocabularies; here it only sees the
-256 bytes, and `lopa_ray.engine.constraint_compiler` goes on from there, which is faster and far smaller to send.
+outlines-core turns expressions into automata over whole vocabularies; here it is given the 256
+bytes alone, and `constraint_builder` extends the automaton to tokens, which is faster and far smaller to send.
 It is imported in a process of its own, which can be ended when a construction takes too much.
 """
 
@@ -68,7 +68,7 @@ print(json.dumps(result))
 class ByteAutomaton:
     """Deterministic; state 0 is the start. A byte string matches if it leads to an accepting state."""
 
-    table: npt.NDArray[np.int32]
+    transitions: npt.NDArray[np.int32]
     """[states + 1, 256]: the next state; the last one is where nothing can match any more."""
     accepting: npt.NDArray[np.bool_]
     """[states + 1]."""
@@ -77,26 +77,28 @@ class ByteAutomaton:
     def from_regex(cls, regex: str, *, trusted: bool = False) -> ByteAutomaton:
         """The automaton of what `regex` (Rust's syntax, Unicode) matches as a whole.
 
-        For what a regular expression of a user means see `plain`. `trusted`: the expression is this
-        project's own, so its parentheses need no check. Raises SettingsError for
+        For what a regular expression of a user means see `normalize_regex`. `trusted`: this project has
+        written the expression, so it is neither normalised nor checked by itself. Raises SettingsError for
         what is no regular expression or has look-around, backreferences or word boundaries, for one that
         matches nothing, and for one that is too large.
         """
         limits = {"bytes": MAX_BYTES, "seconds": MAX_SECONDS, "states": MAX_STATES, "check": not trusted}
         built = subprocess.run(
             [sys.executable, "-P", "-c", _BUILD, json.dumps(limits)],
-            input=json.dumps(regex if trusted else plain(regex)),
+            input=json.dumps(regex if trusted else normalize_regex(regex)),
             capture_output=True,
             text=True,
             check=False,
         )
         if built.returncode:
             if built.returncode > 0 and "MemoryError" not in built.stderr:
-                raise SettingsError(f"outlines-core failed on {_short(regex)}: {built.stderr.strip()[-300:]}")
+                raise SettingsError(
+                    f"outlines-core failed on {_abbreviate(regex)}: {built.stderr.strip()[-300:]}"
+                )
             raise _too_large(regex, f"more than {MAX_SECONDS} s or {MAX_BYTES >> 30} GiB to build")
         found = json.loads(built.stdout)
         if "error" in found:
-            raise SettingsError(_refusal(regex, found["error"]))
+            raise SettingsError(_describe_error(regex, found["error"]))
         if found["states"] > MAX_STATES:
             raise _too_large(regex, f"{found['states']} states; allowed: {MAX_STATES}")
         return cls._from_edges(found["start"], found["final"], found["edges"])
@@ -105,26 +107,26 @@ class ByteAutomaton:
     def _from_edges(
         cls, start: int, final: list[int], edges: list[tuple[int, list[int], list[int]]]
     ) -> ByteAutomaton:
-        number = {start: 0}
+        index_of = {start: 0}
         for state, _, _ in edges:
-            number.setdefault(state, len(number))
-        dead = len(number)
-        table = np.full((dead + 1, 256), dead, np.int32)
+            index_of.setdefault(state, len(index_of))
+        dead = len(index_of)
+        transitions = np.full((dead + 1, 256), dead, np.int32)
         accepting = np.zeros(dead + 1, np.bool_)
         for state, letters, targets in edges:
             for letter, target in zip(letters, targets, strict=True):
                 if letter < 256:  # 256 is outlines-core's own sign for the end
-                    table[number[state], letter] = number[target]
-        accepting[[number[state] for state in final]] = True
-        return cls(table, accepting)
+                    transitions[index_of[state], letter] = index_of[target]
+        accepting[[index_of[state] for state in final]] = True
+        return cls(transitions, accepting)
 
 
-def plain(regex: str, space: str = r"\t-\r ") -> str:
-    r"""The same in fewer words, and with ASCII classes.
+def normalize_regex(regex: str, space: str = r"\t-\r ") -> str:
+    r"""The same expression with ASCII classes, and without anchors at its ends.
 
-    Without a leading ^ and a closing $, which say nothing new where the whole text has to match; elsewhere
-    they raise SettingsError. \d, \w and \s (`space`) mean what they mean under Python's re.ASCII: whoever
-    asks for digits seldom wants all 700 of Unicode's.
+    A leading ^ and a closing $ say nothing new where the whole text has to match; elsewhere they raise
+    SettingsError. \d, \w and \s (`space`) mean what they mean under Python's re.ASCII: few patterns for
+    digits are meant for all 700 of Unicode's.
     """
     classes = {"d": "0-9", "w": "0-9A-Za-z_", "s": space}
     ascii_only = {name: f"[{members}]" for name, members in classes.items()}
@@ -135,29 +137,30 @@ def plain(regex: str, space: str = r"\t-\r ") -> str:
     regex = regex[:-1] if regex.endswith("$") and backslashes % 2 == 0 else regex
     if re.search(r"[\^$]|\\[Az]", _NO_ANCHORS.sub("", regex)):
         raise SettingsError(
-            f"got the pattern {_short(regex)}, with an anchor inside; leave anchors out: the whole text has to match"
+            f"got the pattern {_abbreviate(regex)}, with an anchor inside; leave anchors out: the whole text has to "
+            "match"
         )
     return regex
 
 
-def _refusal(regex: str, error: str) -> str:
+def _describe_error(regex: str, error: str) -> str:
     if "no transitions" in error:
         return (
-            f"got the pattern {_short(regex)}, of which a part can match no text (an empty class, perhaps); leave "
+            f"got the pattern {_abbreviate(regex)}, of which a part can match no text (an empty class, perhaps); leave "
             "that part out"
         )
     return (
-        f"got the pattern {_short(regex)}, which cannot be used ({' '.join(error.split())}); allowed: regular "
+        f"got the pattern {_abbreviate(regex)}, which cannot be used ({' '.join(error.split())}); allowed: regular "
         "expressions in Rust's syntax, without look-around, backreferences and word boundaries"
     )
 
 
 def _too_large(regex: str, got: str) -> SettingsError:
     return SettingsError(
-        f"the pattern {_short(regex)} is too large: {got}; use fewer and shorter repetitions, less nesting, "
+        f"the pattern {_abbreviate(regex)} is too large: {got}; use fewer and shorter repetitions, less nesting, "
         "or a simpler schema"
     )
 
 
-def _short(regex: str) -> str:
+def _abbreviate(regex: str) -> str:
     return repr(regex if len(regex) <= 80 else regex[:77] + "...")

@@ -25,36 +25,37 @@ FORMATS = {
 }
 
 
-def free(depth: int) -> str:
-    """Any value with objects and arrays nested `depth` deep."""
+def any_value(depth: int) -> str:
+    """Any JSON value with objects and arrays nested `depth` deep."""
     flat = f"true|false|null|{NUMBER}|{STRING}"
     if depth == 0:
         return f"(?:{flat})"
-    inner = f"{free(depth - 1)}{SPACE}"
-    return rf"(?:{flat}|{braces(f'{STRING}{SPACE}:{SPACE}{inner}')}|\[{SPACE}{separated(inner, 0, None)}\])"
+    inner = f"{any_value(depth - 1)}{SPACE}"
+    members, items = uniform_object(f"{STRING}{SPACE}:{SPACE}{inner}"), comma_separated(inner, 0, None)
+    return rf"(?:{flat}|{members}|\[{SPACE}{items}\])"
 
 
-def braces(pair: str | None) -> str:
-    """An object of any number of such pairs; None: an empty one."""
-    return rf"\{{{SPACE}{separated(pair, 0, None) if pair else ''}\}}"
+def uniform_object(pair: str | None) -> str:
+    """An object of any number of members that all match `pair`; None: an empty one."""
+    return rf"\{{{SPACE}{comma_separated(pair, 0, None) if pair else ''}\}}"
 
 
-def separated(item: str, least: int, most: int | None) -> str:
-    """`least` to `most` (at least 1; None: without end) such items, with commas between."""
-    more = f"(?:,{SPACE}{item}){{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
-    return f"{item}{more}" if least else f"(?:{item}{more})?"
+def comma_separated(item: str, minimum: int, maximum: int | None) -> str:
+    """`minimum` to `maximum` (at least 1; None: unbounded) such items, with commas between."""
+    more = f"(?:,{SPACE}{item}){{{max(minimum - 1, 0)},{'' if maximum is None else maximum - 1}}}"
+    return f"{item}{more}" if minimum else f"(?:{item}{more})?"
 
 
-def in_order(pairs: list[tuple[str, bool]]) -> str:
-    """Pairs with commas between; those that are not required may be left out."""
+def ordered_properties(pairs: list[tuple[str, bool]]) -> str:
+    """The members of an object: (pair, whether it is required) in this order, with commas between."""
     comma = f",{SPACE}"
     first = next((at for at, (_, required) in enumerate(pairs) if required), None)
-    rest, starts = "", []
+    rest, alternatives = "", []
     for pair, required in reversed(pairs if first is None else pairs[first + 1 :]):
         if first is None:
-            starts.append(pair + rest)
+            alternatives.append(pair + rest)
         rest = (f"{comma}{pair}" if required else f"(?:{comma}{pair})?") + rest
     if first is not None:
         before = "".join(f"(?:{pair}{comma})?" for pair, _ in pairs[:first])
         return before + pairs[first][0] + rest
-    return f"(?:{'|'.join(reversed(starts))})?" if starts else ""
+    return f"(?:{'|'.join(reversed(alternatives))})?" if alternatives else ""

@@ -17,33 +17,33 @@ def alternatives(parts: Iterable[str | None]) -> str | None:
     return f"(?:{'|'.join(found)})" if found else None
 
 
-def integers(least: int | None, most: int | None) -> str | None:
-    """Whole numbers from `least` to `most` (None: without end), as JSON writes them; None if there are none."""
+def integer_range(minimum: int | None, maximum: int | None) -> str | None:
+    """Whole numbers from `minimum` to `maximum` (None: unbounded), as JSON writes them; None if there are none."""
     parts: list[str] = []
-    if least is None or least < 0:
-        below = 1 if most is None or most >= 0 else -most
-        parts += [f"-{part}" for part in _naturals(below, None if least is None else -least)]
-    if most is None or most >= 0:
-        parts += _naturals(max(least or 0, 0), most)
+    if minimum is None or minimum < 0:
+        below = 1 if maximum is None or maximum >= 0 else -maximum
+        parts += [f"-{part}" for part in _natural_range(below, None if minimum is None else -minimum)]
+    if maximum is None or maximum >= 0:
+        parts += _natural_range(max(minimum or 0, 0), maximum)
     return alternatives(parts)
 
 
-def _naturals(least: int, most: int | None) -> list[str]:
+def _natural_range(minimum: int, maximum: int | None) -> list[str]:
     """One expression per number of digits, and one for all lengths that have no bound."""
     parts = []
-    digits = len(str(least))
-    while most is None or digits <= len(str(most)):
+    digits = len(str(minimum))
+    while maximum is None or digits <= len(str(maximum)):
         first, last = (0 if digits == 1 else 10 ** (digits - 1)), 10**digits - 1
-        low, high = max(first, least), last if most is None else min(last, most)
+        low, high = max(first, minimum), last if maximum is None else min(last, maximum)
         if low <= high:
-            parts.append(_between(str(low), str(high)))
-        if most is None:
+            parts.append(_same_length_range(str(low), str(high)))
+        if maximum is None:
             return [*parts, f"[1-9][0-9]{{{digits},}}"]
         digits += 1
     return parts
 
 
-def _between(low: str, high: str) -> str:
+def _same_length_range(low: str, high: str) -> str:
     """Numbers of as many digits as `low` and `high` have."""
     rest = len(low) - 1
     if not low:
@@ -51,10 +51,10 @@ def _between(low: str, high: str) -> str:
     if low[1:] == "0" * rest and high[1:] == "9" * rest:
         return f"[{low[0]}-{high[0]}]" + (f"[0-9]{{{rest}}}" if rest else "")
     if low[0] == high[0]:
-        return low[0] + _between(low[1:], high[1:])
+        return low[0] + _same_length_range(low[1:], high[1:])
     first, last = int(low[0]), int(high[0])
-    parts = [low[0] + _between(low[1:], "9" * rest)]
+    parts = [low[0] + _same_length_range(low[1:], "9" * rest)]
     if first + 1 < last:
         parts.append(f"[{first + 1}-{last - 1}][0-9]{{{rest}}}")
-    parts.append(high[0] + _between("0" * rest, high[1:]))
+    parts.append(high[0] + _same_length_range("0" * rest, high[1:]))
     return f"(?:{'|'.join(parts)})"

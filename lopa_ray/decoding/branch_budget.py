@@ -18,7 +18,7 @@ from lopa_ray.config.lookahead_settings import LookaheadSettings
 
 def requested_branches(settings: GenerationSettings) -> int:
     """The most that the settings ask for; decoders without lookahead have a single branch."""
-    return settings.most_branches if isinstance(settings, LookaheadSettings) else 1
+    return settings.branch_limit if isinstance(settings, LookaheadSettings) else 1
 
 
 @dataclass(frozen=True, slots=True)

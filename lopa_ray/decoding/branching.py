@@ -8,7 +8,8 @@ from itertools import islice
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.canvas import Canvas
-from lopa_ray.protocol.plan import BranchReport, Decision
+from lopa_ray.protocol.outcome import Decision
+from lopa_ray.protocol.report import BranchReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def anchor_fills(
 
 def forced(fit: ConstraintState | None, position: int) -> bool:
     """Whether a constraint leaves one token alone for a position."""
-    return fit is not None and fit.forced(position)
+    return fit is not None and fit.is_forced(position)
 
 
 def lookahead_forks(
@@ -90,7 +91,7 @@ def lookahead_forks(
     Each is one fork, if it fits a constraint. Equal scores keep their order.
     """
     ranked = sorted(masked, key=lambda p: -scores[p].score)
-    fitting = (p for p in ranked if fit is None or fit.fits(*scores[p].decision.fill))
+    fitting = (p for p in ranked if fit is None or fit.allows(*scores[p].decision.fill))
     return [Fork(scores[p].decision, scores[p].score) for p in islice(fitting, count)]
 
 
@@ -106,7 +107,7 @@ def admit(
         return list(wanted)
     admitted: set[int] = set()
     for decision in sorted(wanted, key=lambda decision: -scores[decision.position].score):
-        if fit.fits(*decision.fill):
-            fit.put(*decision.fill)
+        if fit.allows(*decision.fill):
+            fit.fill(*decision.fill)
             admitted.add(decision.position)
     return [decision for decision in wanted if decision.position in admitted]

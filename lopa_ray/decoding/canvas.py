@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from lopa_ray.protocol.plan import BlockView, Fill
+from lopa_ray.protocol.outcome import BlockView
+from lopa_ray.protocol.plan import Fill
 
 
 class BlockState(Enum):

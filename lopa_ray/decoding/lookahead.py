@@ -11,7 +11,8 @@ from lopa_ray.config.lookahead_settings import LookaheadSettings
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branch_budget import AutoBudget
 from lopa_ray.decoding.branching import Fork, Score, lookahead_forks
-from lopa_ray.protocol.plan import BranchReport, Decision
+from lopa_ray.protocol.outcome import Decision
+from lopa_ray.protocol.report import BranchReport
 
 DONE = 1.0
 """Confidence of a branch without masks: above every probability and every neg-entropy."""
@@ -31,7 +32,7 @@ class Lookahead:
             settings = LookaheadSettings(decoder=settings.decoder)
         self._settings = settings
         self._metric = parse_metric(self._settings.branch_confidence)
-        self._auto = AutoBudget(settings.most_branches) if settings.num_branches == "auto" else None
+        self._auto = AutoBudget(settings.branch_limit) if settings.num_branches == "auto" else None
         self._forks: list[Fork] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -41,7 +42,7 @@ class Lookahead:
     @property
     def on(self) -> bool:
         """Whether there may ever be forks."""
-        return self._settings.most_branches > 1
+        return self._settings.branch_limit > 1
 
     @property
     def adopts_last(self) -> bool:
@@ -77,7 +78,7 @@ class Lookahead:
 
     def look(self, masked: Iterable[int], scores: dict[int, Score], fit: ConstraintState | None) -> None:
         """Make the next step's forks from what the winner's scores say of the positions that are still masked."""
-        most = 0 if not self.on else self._settings.most_branches - (self._settings.anchor != "omit")
+        most = 0 if not self.on else self._settings.branch_limit - (self._settings.anchor != "omit")
         self._forks = lookahead_forks(masked, scores, most, fit)
         if all(fork.decision.probability > self._settings.lookahead_below for fork in self._forks):
             self._forks = []

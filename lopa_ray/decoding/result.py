@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.protocol.plan import BlockView, Decision, Fill, FinishReason, Plan, StepOutcome
+from lopa_ray.protocol.outcome import BlockView, Decision, FinishReason, StepOutcome
+from lopa_ray.protocol.plan import Fill, Plan
 
 
 def length_to_end(ids: Sequence[int], ends: Collection[int]) -> int | None:

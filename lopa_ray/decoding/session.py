@@ -27,14 +27,10 @@ from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import requested_branches
 from lopa_ray.decoding.result import length_to_end
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
-from lopa_ray.protocol.plan import (
-    BranchReport,
-    FinishReason,
-    Plan,
-    SamplingParams,
-    ScheduledRequest,
-    StepOutcome,
-)
+from lopa_ray.protocol.outcome import FinishReason, StepOutcome
+from lopa_ray.protocol.plan import Plan, ScheduledRequest
+from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 GIVEN = ("prompt", "settings", "vocabulary", "constraint", "replay")
@@ -96,9 +92,9 @@ class DecodeSession(ABC):
                 "make sessions with Engine.create_session or SessionFactory"
             )
         fit = self._fit([])
-        if self.constraint is None or fit is None or fit.possible:
+        if self.constraint is None or fit is None or fit.satisfiable:
             return
-        least, most = self.constraint.shortest(), settings.max_new_tokens
+        least, most = self.constraint.min_tokens(), settings.max_new_tokens
         if least is None:
             raise SettingsError(
                 "the pattern or schema matches no text that this model's tokens can spell; loosen it"
@@ -266,5 +262,5 @@ class DecodeSession(ABC):
             return "stop"
         if not self.exhausted:
             return None
-        whole = self.constraint is not None and self.constraint.complete(self.generated)
+        whole = self.constraint is not None and self.constraint.is_complete_match(self.generated)
         return "length" if length is None and not whole else "stop"

@@ -26,7 +26,7 @@ class SessionFactory:
         self.config = config
         self.vocabulary = vocabulary
         self.tokenizer = tokenizer
-        self._guide = None if tokenizer is None else ConstraintCompiler(tokenizer, vocabulary)
+        self._constraint_compiler = None if tokenizer is None else ConstraintCompiler(tokenizer, vocabulary)
 
     def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Prompt → token ids. Text gets the checkpoint's chat template, if it has one, unless `raw`.
@@ -38,7 +38,7 @@ class SessionFactory:
             tokenizer = require_tokenizer(self.tokenizer)
             if raw or not tokenizer.has_chat_template:
                 return tokenizer.encode(prompt)
-            return tokenizer.chat_prompt([{"role": "user", "content": prompt}])
+            return tokenizer.apply_chat_template([{"role": "user", "content": prompt}])
         if is_ids(prompt):
             return list(cast(Sequence[int], prompt))
         if (
@@ -47,7 +47,7 @@ class SessionFactory:
             and all(isinstance(message, Mapping) for message in prompt)
         ):
             tokenizer = require_tokenizer(self.tokenizer)
-            return tokenizer.chat_prompt(cast(Sequence[Mapping[str, str]], prompt))
+            return tokenizer.apply_chat_template(cast(Sequence[Mapping[str, str]], prompt))
         if isinstance(prompt, Sequence) and not prompt:
             return []
         raise PromptError(
@@ -77,12 +77,12 @@ class SessionFactory:
         pattern = settings.pattern
         if pattern is None:
             return None
-        if self._guide is None:
+        if self._constraint_compiler is None:
             raise SettingsError(
                 "got a pattern for the answer, but the checkpoint has no tokenizer "
                 "that says what its tokens spell; add its files or leave guided_* out"
             )
-        return self._guide.constraint(pattern, trusted=settings.guided_regex is None)
+        return self._constraint_compiler.compile(pattern, trusted=settings.guided_regex is None)
 
 
 def is_ids(prompt: object) -> bool:

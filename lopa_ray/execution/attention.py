@@ -38,7 +38,7 @@ class Lane:
 
 
 class SlotAttention:
-    """The `Attend` of a packed forward; also collects the K/V that lanes want kept."""
+    """The `AttentionFn` of a packed forward; also collects the K/V that lanes want kept."""
 
     def __init__(self, cache: KVCache, lanes: list[Lane], kernel: Kernel) -> None:
         self._kernel = kernel
@@ -62,9 +62,9 @@ class SlotAttention:
             if kept is not None:
                 self._stage(kept[layer], keys, values, lane.to_stage)
             begin = row
-            for stop, sees in lane.segments:
+            for stop, kv_stop in lane.segments:
                 end = row + stop - lane.start
-                out[begin:end] = self._kernel(q[begin:end], keys[:, :sees], values[:, :sees])
+                out[begin:end] = self._kernel(q[begin:end], keys[:, :kv_stop], values[:, :kv_stop])
                 begin = end
             row = rows.stop
         return out

@@ -17,7 +17,8 @@ from lopa_ray.constraints.constraint import unpack_bitmask
 from lopa_ray.execution.sampler import score_rows
 from lopa_ray.execution.vocab_parallel import vocabulary_axis
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.protocol.plan import BranchReport, SamplingParams
+from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.sampling_params import SamplingParams
 
 ROW_MULTIPLE = 16
 """On CPU a row of a matmul has the same bits whatever the other rows are, as long as every thread gets 4
@@ -82,7 +83,7 @@ class Head:
         config = model.config
         self._linear = model.lm_head
         self._eos = config.eos_token_id
-        self._axis = vocabulary_axis(config.vocab_size, model.parallel)
+        self._axis = vocabulary_axis(config.vocab_size, model.tp_group)
         banned = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
         banned[config.mask_token_id] = True
         banned[config.vocab_size if choosable is None else choosable :] = True

@@ -33,7 +33,7 @@ def weights_of(config: Config, device: torch.device | str) -> Weights:
 
 def shape_of(config: Config) -> ModelConfig:
     """The model that a configuration asks for, without its weights. Raises CheckpointError."""
-    return load_config(config.model.folder).quantized(config.model.quantization)
+    return load_config(config.model.folder).with_quantization(config.model.quantization)
 
 
 def size_of_weights(config: Config) -> int:
@@ -58,7 +58,7 @@ def load_runner(
     shape, dtype = shape_of(config), DTYPES[model.dtype]
     if weights is None:
         weights = weights_of(config, torch_device if parallel.size == 1 else "cpu")
-    loaded = build_model(shape, weights, dtype=dtype, device=torch_device, parallel=parallel)
+    loaded = build_model(shape, weights, dtype=dtype, device=torch_device, tp_group=parallel)
     if model.compile:
         loaded.compile_layers(device.compiler)
     # A tokenizer smaller than the embedding means that the rest is padding nobody can decode.
@@ -68,7 +68,7 @@ def load_runner(
         max_num_seqs=model.max_num_seqs,
         max_model_len=model.max_model_len,
         choosable=choosable,
-        kernel=choose_kernel(model.attention, device, loaded.share, dtype),
+        kernel=choose_kernel(model.attention, device, loaded.shard_config, dtype),
     )
     if model.compile and parallel.size == 1:  # shards compute together, which is in steps only
         _make_graphs(runner)

@@ -23,7 +23,7 @@ class PrefixStore:
 
     def keep(self, entry: StoredPrefix, slot: int) -> None:
         """Keep what a slot has at the entry's span, which has just been committed there."""
-        self._payloads[entry.id] = self._cache.read(slot, (entry.span,))
+        self._payloads[entry.prefix_id] = self._cache.read(slot, (entry.span,))
 
     def load(self, parts: Sequence[StoredPrefix], slot: int) -> None:
         """Write K/V where a lane would have, and the last part's hidden row. Nothing is committed.
@@ -31,9 +31,9 @@ class PrefixStore:
         Raises ProtocolError for an entry that is not here.
         """
         for part in parts:
-            payload = self._payloads.get(part.id)
+            payload = self._payloads.get(part.prefix_id)
             if payload is None:
-                raise ProtocolError(f"prefix {part.id} is not here; kept are {sorted(self._payloads)}")
+                raise ProtocolError(f"prefix {part.prefix_id} is not here; kept are {sorted(self._payloads)}")
             kv, boundary = self._cache.split(payload)
             span = slice(part.span.start, part.span.stop)
             self._cache.data[slot, :, :, :, span] = kv[:, :, :, : len(part.span)]

@@ -23,7 +23,8 @@ from lopa_ray.execution.lm_head import MAX_HEAD_ROWS, Head, Row, padded_rows
 from lopa_ray.execution.prefix_store import PrefixStore
 from lopa_ray.execution.staging import Staging
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.protocol.plan import BranchReport, ScheduledRequest, Segment, Spans, StepPlan, StepReport
+from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
+from lopa_ray.protocol.report import BranchReport, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 Exchange: TypeAlias = Callable[[int, Tensor], None]
@@ -56,7 +57,9 @@ class BranchRunner:
         self.kernel = kernel
         self.model = model
         self.device = model.embed.weight.device
-        self.cache = KVCache(model.share, max_num_seqs, max_model_len, model.embed.weight.dtype, self.device)
+        self.cache = KVCache(
+            model.shard_config, max_num_seqs, max_model_len, model.embed.weight.dtype, self.device
+        )
         self.vocabulary = Vocabulary(
             config.vocab_size,
             config.mask_token_id,
@@ -78,11 +81,11 @@ class BranchRunner:
         CapacityError for positions beyond a slot.
         """
         began = time.perf_counter()
-        self.prefixes.forget(plan.forget)
+        self.prefixes.forget(plan.evict)
         for work in plan.requests:
             self._commit(work, exchange)
         for work in plan.requests:
-            self.prefixes.load(work.prefix, work.slot)
+            self.prefixes.load(work.stored_prefix, work.slot)
         committed = time.perf_counter()
         evaluations = [evaluation for work in plan.requests for evaluation in self._evaluations(work)]
         if not evaluations:
@@ -116,8 +119,8 @@ class BranchRunner:
                 if fresh:
                     cache.write(slot, commit.spans, payload)
                     cache.last_commit[slot] = commit.step
-            if work.store is not None:
-                self.prefixes.keep(work.store, slot)
+            if work.save_prefix is not None:
+                self.prefixes.keep(work.save_prefix, slot)
         cache.cut(slot, work.plan.cached)
 
     def payload(self, work: ScheduledRequest) -> Tensor:
@@ -166,7 +169,7 @@ class BranchRunner:
         slot, plan = work.slot, work.plan
         if self.cache.last_commit[slot] == plan.step:
             return True
-        branch = None if plan.stage_shared else work.branches[0]
+        branch = None if plan.stage_shared else work.branch_indices[0]
         return self._staging.find(slot, plan.step, branch) is not None
 
     def export(self, owners: Mapping[int, int]) -> list[SlotState]:
@@ -191,7 +194,7 @@ class BranchRunner:
             segments = tuple(segment for segment in segments if segment[0] > work.start)
             evaluations.append(Evaluation(work, index, Lane(work.slot, work.start, ids, segments, to_stage)))
 
-        for index in work.branches:
+        for index in work.branch_indices:
             branch = plan.branches[index]
             add(
                 index,
@@ -211,7 +214,7 @@ class BranchRunner:
         positions: list[int] = []
         starts: list[int] = []
         for lane in lanes:
-            reach = max([lane.stop, *(sees for _, sees in lane.segments)])
+            reach = max([lane.stop, *(kv_stop for _, kv_stop in lane.segments)])
             if reach > self.cache.capacity:
                 raise CapacityError(
                     f"{reach} positions do not fit a slot of {self.cache.capacity}; raise max_model_len "
@@ -265,7 +268,7 @@ class BranchRunner:
         source = first + at - lane.start if at >= lane.start else -1 - lane.slot
         plan = evaluation.work.plan
         bitmask = plan.token_bitmask(plan.branches[evaluation.branch], position)
-        return Row(source, position, plan.step, plan.sampling, bitmask)
+        return Row(source, position, plan.step, plan.sampling_params, bitmask)
 
     # Research and state
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lopa_ray.execution.vocab_parallel import VocabularyAxis
 from lopa_ray.protocol.keyed_random import keyed_uniform
-from lopa_ray.protocol.plan import SamplingParams
+from lopa_ray.protocol.sampling_params import SamplingParams
 
 EPSILON = 1e-10
 """Keeps the logarithm of neg_entropy finite; the published value."""

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lopa_ray.model.tensor_parallel import TensorParallelGroup, part
+from lopa_ray.model.tensor_parallel import TensorParallelGroup, shard_range
 
 CANDIDATES = 64
 """Tokens of each shard among which a nucleus is looked for first."""
@@ -101,8 +101,8 @@ class VocabularyShard(VocabularyAxis):
 
     def __init__(self, size: int, parallel: TensorParallelGroup) -> None:
         super().__init__(size)
-        self.own = part(size, parallel.rank, parallel.size)
-        self._parts = [part(size, rank, parallel.size) for rank in range(parallel.size)]
+        self.own = shard_range(size, parallel.rank, parallel.size)
+        self._parts = [shard_range(size, rank, parallel.size) for rank in range(parallel.size)]
         self._widest = len(self._parts[0])
         self._parallel = parallel
 

@@ -15,7 +15,7 @@ from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import ModelConfig, Quantization
 from lopa_ray.model.families import family_of, find_family
 from lopa_ray.model.family import Family, fused_rows
-from lopa_ray.model.files import FLOATS, TensorFiles, read_json
+from lopa_ray.model.files import FLOAT_DTYPES, TensorFiles, read_json
 from lopa_ray.model.lora import LoraAdapter
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import (
@@ -23,9 +23,9 @@ from lopa_ray.model.weights import (
     Weights,
     build_model,
     check_dtype,
-    empty_model,
-    held_as,
-    in_format,
+    meta_model,
+    quantize_parameter,
+    storage_dtype,
 )
 
 CONFIG = "config.json"
@@ -48,7 +48,7 @@ def load_config(path: str | Path) -> ModelConfig:
     raw = read_json(folder / CONFIG)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).exists() else {}
     where = str(folder / CONFIG)
-    return find_family(raw, where).read(raw, generation, where)
+    return find_family(raw, where).parse_config(raw, generation, where)
 
 
 def read_weights(
@@ -69,11 +69,11 @@ def read_weights(
     folder = Path(path)
     config = load_config(folder)
     family = family_of(config)
-    stored = empty_model(config, dtype)
-    model = empty_model(config.quantized(quantization), dtype)
-    source = _find_tensors(folder)
-    wanted = _published_shapes(stored, family)
-    _check_tensors(folder, source, wanted, family, config)
+    published = meta_model(config, dtype)
+    model = meta_model(config.with_quantization(quantization), dtype)
+    tensor_files = _find_tensors(folder)
+    expected = _published_shapes(published, family)
+    _check_tensors(folder, tensor_files, expected, family, config)
     adapter = LoraAdapter.load(lora) if lora is not None else None
     if adapter is not None:
         if config.quantization != "none":
@@ -81,18 +81,22 @@ def read_weights(
                 f"{folder}: got the adapter {lora} for weights that are int8 already; adapters are merged into "
                 "floating weights: use the checkpoint that was quantised, with model.quantization"
             )
-        adapter.check(wanted)
-    for name, parameter in stored.named_parameters():
+        adapter.check_shapes(expected)
+    for name, parameter in published.named_parameters():
         # One part at a time: the fused parameter is the only full-size allocation.
-        whole = torch.empty(parameter.shape, dtype=held_as(model, name, parameter, dtype), device=device)
+        fused = torch.empty(
+            parameter.shape, dtype=storage_dtype(model, name, parameter, dtype), device=device
+        )
         row = 0
-        for part in family.parts(name):
-            tensor = source.read(part, (torch.int8,) if parameter.dtype == torch.int8 else FLOATS)
+        for part in family.published_names(name):
+            tensor = tensor_files.read_tensor(
+                part, (torch.int8,) if parameter.dtype == torch.int8 else FLOAT_DTYPES
+            )
             if adapter is not None:
                 tensor = adapter.merge(part, tensor)
-            whole.narrow(0, row, tensor.shape[0]).copy_(tensor)
+            fused.narrow(0, row, tensor.shape[0]).copy_(tensor)
             row += tensor.shape[0]
-        yield from in_format(model, name, whole)
+        yield from quantize_parameter(model, name, fused)
 
 
 def load_model(
@@ -107,7 +111,7 @@ def load_model(
 
     See `read_weights` for `lora`, `quantization` and what is raised.
     """
-    config = load_config(path).quantized(quantization)
+    config = load_config(path).with_quantization(quantization)
     weights = read_weights(path, dtype=dtype, device=device, lora=lora, quantization=quantization)
     return build_model(config, weights, dtype=dtype, device=device)
 
@@ -124,14 +128,17 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         rows = fused_rows(model.config, name) or (parameter.shape[0],)
-        for part, piece in zip(family.parts(name), torch.split(parameter.detach(), list(rows)), strict=True):
+        for part, piece in zip(
+            family.published_names(name), torch.split(parameter.detach(), list(rows)), strict=True
+        ):
             # A contiguous copy of its own: safetensors refuses tensors that share memory.
-            kind = held_as(model, name, piece, dtype)
-            tensors[part] = piece.to(device="cpu", dtype=kind, copy=True).contiguous()
+            tensors[part] = piece.to(
+                device="cpu", dtype=storage_dtype(model, name, piece, dtype), copy=True
+            ).contiguous()
     unfinished = folder / f".{WEIGHTS}.tmp"
     save_file(tensors, unfinished, metadata={"format": "pt"})
     os.replace(unfinished, folder / WEIGHTS)
-    raw = family.write(model.config) | {"torch_dtype": DTYPE_NAMES[dtype]}
+    raw = family.to_config_json(model.config) | {"torch_dtype": DTYPE_NAMES[dtype]}
     generation = {key: value for key, value in raw.items() if key.endswith("_token_id")}
     if model.config.stop_token_ids:
         generation["eos_token_id"] = [model.config.eos_token_id, *model.config.stop_token_ids]
@@ -162,14 +169,14 @@ def _find_tensors(folder: Path) -> TensorFiles:
             raise CheckpointError(
                 f"{index}: tensor {name} is listed in {file!r}; need a file name in this folder"
             )
-    source = TensorFiles.scan(sorted({folder / file for file in listed.values()}))
+    tensor_files = TensorFiles.scan(sorted({folder / file for file in listed.values()}))
     for name, file in listed.items():
-        if source.files.get(name) != folder / file:
+        if tensor_files.files.get(name) != folder / file:
             raise CheckpointError(
                 f"{folder / file}: tensor {name} is not in it, though {INDEX} says so; "
                 f"shard and index are of different versions: download both again"
             )
-    return source
+    return tensor_files
 
 
 def _published_shapes(model: Transformer, family: Family) -> dict[str, tuple[int, ...]]:
@@ -178,55 +185,60 @@ def _published_shapes(model: Transformer, family: Family) -> dict[str, tuple[int
     def each() -> Iterator[tuple[str, tuple[int, ...]]]:
         for name, parameter in model.named_parameters():
             rows = fused_rows(model.config, name) or (parameter.shape[0],)
-            for part, count in zip(family.parts(name), rows, strict=True):
+            for part, count in zip(family.published_names(name), rows, strict=True):
                 yield part, (count, *parameter.shape[1:])
 
     return dict(each())
 
 
 def _check_tensors(
-    folder: Path, source: TensorFiles, wanted: dict[str, tuple[int, ...]], family: Family, config: ModelConfig
+    folder: Path,
+    tensor_files: TensorFiles,
+    expected: dict[str, tuple[int, ...]],
+    family: Family,
+    config: ModelConfig,
 ) -> None:
-    """Raise unless `source` has exactly the tensors `wanted`, bar what may be left aside."""
-    missing = [name for name in wanted if name not in source.shapes]
+    """Raise unless `tensor_files` has exactly the tensors `expected`, bar what may be left aside."""
+    missing = [name for name in expected if name not in tensor_files.shapes]
     if missing:
-        where = next(iter(sorted(set(source.files.values()))), folder / WEIGHTS)
-        place = where if len(set(source.files.values())) < 2 else folder / INDEX
+        where = next(iter(sorted(set(tensor_files.files.values()))), folder / WEIGHTS)
+        place = where if len(set(tensor_files.files.values())) < 2 else folder / INDEX
         raise CheckpointError(
-            f"{place}: tensor {_several(missing)} missing; {folder / CONFIG} describes a {family.name} "
+            f"{place}: tensor {_name_tensors(missing)} missing; {folder / CONFIG} describes a {family.name} "
             f"model with {config.num_layers} layers that needs it: download the checkpoint again, or "
             "correct the configuration"
         )
-    for name, shape in wanted.items():
-        if source.shapes[name] != shape:
+    for name, shape in expected.items():
+        if tensor_files.shapes[name] != shape:
             raise CheckpointError(
-                f"{source.files[name]}: tensor {name} has shape {list(source.shapes[name])}, but "
+                f"{tensor_files.files[name]}: tensor {name} has shape {list(tensor_files.shapes[name])}, but "
                 f"{folder / CONFIG} asks for {list(shape)}; use weights and configuration of the same "
                 "checkpoint"
             )
-    extra = [name for name in source.shapes if name not in wanted and not family.ignores(name)]
+    extra = [name for name in tensor_files.shapes if name not in expected and not family.ignores(name)]
     if config.tie_word_embeddings:
-        extra = [name for name in extra if not _is_tied_head(name, source, family)]
+        extra = [name for name in extra if not _is_tied_head(name, tensor_files, family)]
     if extra:
         raise CheckpointError(
-            f"{source.files[extra[0]]}: tensor {_several(extra)} not part of the {family.name} model with "
+            f"{tensor_files.files[extra[0]]}: tensor {_name_tensors(extra)} not part of the {family.name} model with "
             f"{config.num_layers} layers that {folder / CONFIG} describes; use weights and configuration of "
             "the same checkpoint"
         )
 
 
-def _is_tied_head(name: str, source: TensorFiles, family: Family) -> bool:
+def _is_tied_head(name: str, tensor_files: TensorFiles, family: Family) -> bool:
     """Whether `name` is the head of a model with tied embeddings; it must then equal the embedding."""
-    (head,), (embed,) = family.parts("lm_head.weight"), family.parts("embed.weight")
+    (head,), (embed,) = family.published_names("lm_head.weight"), family.published_names("embed.weight")
     if name != head:
         return False
-    if source.shapes[head] != source.shapes[embed] or not torch.equal(source.read(head), source.read(embed)):
+    same_shape = tensor_files.shapes[head] == tensor_files.shapes[embed]
+    if not same_shape or not torch.equal(tensor_files.read_tensor(head), tensor_files.read_tensor(embed)):
         raise CheckpointError(
-            f"{source.files[head]}: tensor {head} differs from {embed}, but {CONFIG} says "
+            f"{tensor_files.files[head]}: tensor {head} differs from {embed}, but {CONFIG} says "
             "tie_word_embeddings = true; set it to false if the head is its own"
         )
     return True
 
 
-def _several(names: list[str]) -> str:
+def _name_tensors(names: list[str]) -> str:
     return f"{names[0]} is" if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more) are"

@@ -49,24 +49,25 @@ class ModelConfig:
     stop_token_ids: tuple[int, ...] = ()
     quantization: Quantization = "none"
 
-    def quantized(self, quantization: Quantization) -> Self:
+    def with_quantization(self, quantization: Quantization) -> Self:
         """The same model in that format; with none in the format that it has."""
         return self if quantization == "none" else replace(self, quantization=quantization)
 
     def shard(self, size: int) -> Self:
-        """What one of `size` tensor parallel shards has of heads, KV heads and MLP width.
+        """The configuration of one of `size` tensor parallel shards: its heads, KV heads and MLP width.
 
         Raises SettingsError if these cannot be spread evenly.
         """
-        spread = (self.num_heads, self.num_kv_heads, self.intermediate_size)
-        if any(each % size for each in spread):
-            fit = ", ".join(str(n) for n in range(1, min(spread) + 1) if not any(each % n for each in spread))
-            heads, kv_heads, width = spread
+        sizes = (self.num_heads, self.num_kv_heads, self.intermediate_size)
+        if any(each % size for each in sizes):
+            divisors = [n for n in range(1, min(sizes) + 1) if not any(each % n for each in sizes)]
+            heads, kv_heads, width = sizes
             raise SettingsError(
                 f"group.tensor_parallel_size: got {size} for a model with {heads} heads, {kv_heads} KV heads and an "
-                f"MLP width of {width}; allowed: what divides all three ({fit}); choose one of these"
+                f"MLP width of {width}; allowed: what divides all three ({', '.join(map(str, divisors))}); choose one "
+                "of these"
             )
-        heads, kv_heads, width = (each // size for each in spread)
+        heads, kv_heads, width = (each // size for each in sizes)
         return replace(self, num_heads=heads, num_kv_heads=kv_heads, intermediate_size=width)
 
     @property

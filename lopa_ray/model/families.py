@@ -9,7 +9,7 @@ from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import QUANTIZATION_CONFIGS, ModelConfig
 from lopa_ray.model.family import Family, Json
 
-_QWEN_KEYS = {
+_QWEN_CONFIG_KEYS = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
     "num_layers": "num_hidden_layers",
@@ -23,7 +23,7 @@ _QWEN_KEYS = {
     "max_position_embeddings": "max_position_embeddings",
 }
 
-_QWEN_SUPPORTED: dict[str, tuple[object, ...]] = {
+_QWEN_SUPPORTED_VALUES: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
     "rope_scaling": (None, {"rope_type": "default"}, {"type": "default"}),
     "use_sliding_window": (False, None),
@@ -34,7 +34,7 @@ _QWEN_SUPPORTED: dict[str, tuple[object, ...]] = {
     "rope_parameters": (None,),
 }
 
-_QWEN_MODULES = {
+_QWEN_PUBLISHED_MODULES = {
     "embed": ("model.embed_tokens",),
     "layers.{i}.attn_norm": ("model.layers.{i}.input_layernorm",),
     "layers.{i}.qkv": tuple(f"model.layers.{{i}}.self_attn.{part}_proj" for part in "qkv"),
@@ -46,7 +46,7 @@ _QWEN_MODULES = {
     "lm_head": ("lm_head",),
 }
 
-_QWEN_WRITTEN = {
+_QWEN_EXTRA_CONFIG = {
     "attention_dropout": 0.0,
     "hidden_act": "silu",
     "initializer_range": 0.02,
@@ -60,51 +60,51 @@ DREAM = Family(
     name="dream",
     model_type="Dream",
     architecture="DreamModel",
-    keys=_QWEN_KEYS,
+    config_keys=_QWEN_CONFIG_KEYS,
     # The published configuration class fills in these two; everything else it would
     # guess decides shapes, so it has to be in the file.
-    defaults={"tie_word_embeddings": False, "rope_theta": 10000.0},
-    supported=_QWEN_SUPPORTED,
-    modules=_QWEN_MODULES,
+    config_defaults={"tie_word_embeddings": False, "rope_theta": 10000.0},
+    supported_values=_QWEN_SUPPORTED_VALUES,
+    published_modules=_QWEN_PUBLISHED_MODULES,
     shifted=True,
     qkv_bias=True,
-    written=_QWEN_WRITTEN,
+    extra_config=_QWEN_EXTRA_CONFIG,
 )
 
 FAST_DLLM_V2 = Family(
     name="fast_dllm_v2",
     model_type="Fast_dLLM_Qwen",
     architecture="Fast_dLLM_QwenForCausalLM",
-    keys=_QWEN_KEYS,
+    config_keys=_QWEN_CONFIG_KEYS,
     # As above; the mask token is a constant of the published code.
-    defaults={"tie_word_embeddings": False, "rope_theta": 10000.0, "mask_token_id": 151665},
-    supported=_QWEN_SUPPORTED,
-    modules=_QWEN_MODULES,
+    config_defaults={"tie_word_embeddings": False, "rope_theta": 10000.0, "mask_token_id": 151665},
+    supported_values=_QWEN_SUPPORTED_VALUES,
+    published_modules=_QWEN_PUBLISHED_MODULES,
     shifted=True,
     qkv_bias=True,
-    written=_QWEN_WRITTEN,
+    extra_config=_QWEN_EXTRA_CONFIG,
 )
 
 SDAR = Family(
     name="sdar",
     model_type="sdar",
     architecture="SDARForCausalLM",
-    keys=_QWEN_KEYS,
+    config_keys=_QWEN_CONFIG_KEYS,
     # As above; the published class also takes 128 for a head dim that is not in the file.
-    defaults={"tie_word_embeddings": False, "rope_theta": 10000.0, "head_dim": 128},
-    supported=_QWEN_SUPPORTED | {"attention_bias": (False, None)},
-    modules=_QWEN_MODULES
+    config_defaults={"tie_word_embeddings": False, "rope_theta": 10000.0, "head_dim": 128},
+    supported_values=_QWEN_SUPPORTED_VALUES | {"attention_bias": (False, None)},
+    published_modules=_QWEN_PUBLISHED_MODULES
     | {f"layers.{{i}}.{part}_norm": (f"model.layers.{{i}}.self_attn.{part}_norm",) for part in "qk"},
     shifted=False,
     qk_norm=True,
-    written=_QWEN_WRITTEN | {"attention_bias": False, "use_cache": False},
+    extra_config=_QWEN_EXTRA_CONFIG | {"attention_bias": False, "use_cache": False},
 )
 
 LLADA = Family(
     name="llada",
     model_type="llada",
     architecture="LLaDAModelLM",
-    keys={
+    config_keys={
         # The rows of the embedding: vocab_size counts the tokens, padding left out.
         "vocab_size": "embedding_size",
         "hidden_size": "d_model",
@@ -119,7 +119,7 @@ LLADA = Family(
         "tie_word_embeddings": "weight_tying",
         "max_position_embeddings": "max_sequence_length",
     },
-    supported={
+    supported_values={
         "block_type": ("llama",),
         "block_group_size": (1, None),
         "layer_norm_type": ("rms",),
@@ -137,7 +137,7 @@ LLADA = Family(
         "multi_query_attention": (None, False),
         "quantization_config": (None, *QUANTIZATION_CONFIGS.values()),
     },
-    modules={
+    published_modules={
         "embed": ("model.transformer.wte",),
         "layers.{i}.attn_norm": ("model.transformer.blocks.{i}.attn_norm",),
         "layers.{i}.qkv": tuple(f"model.transformer.blocks.{{i}}.{part}_proj" for part in "qkv"),
@@ -152,7 +152,7 @@ LLADA = Family(
         "lm_head": ("model.transformer.ff_out",),
     },
     shifted=False,
-    written={
+    extra_config={
         "activation_type": "silu",
         "alibi": False,
         "attention_layer_norm": False,

@@ -14,71 +14,74 @@ from lopa_ray.model.config import QUANTIZATION_CONFIGS, ModelConfig, Quantizatio
 Json = Mapping[str, Any]
 
 _LAYER = re.compile(r"^layers\.(\d+)\.")
-_IDS = ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
+_TOKEN_ID_KEYS = ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """One family of published checkpoints.
 
-    `keys` maps a `ModelConfig` field to its published key. `defaults` holds what the published
-    code assumes where the published key is absent. `supported` lists, for keys that change the
+    `config_keys` maps a `ModelConfig` field to its published key. `config_defaults` holds what the published
+    code assumes where the published key is absent. `supported_values` lists, for keys that change the
     result, the only values this project computes: any other value is refused, absence is not.
-    `written` is what a saved `config.json` carries besides. `modules` maps an own module
+    `extra_config` is what a saved `config.json` says besides. `published_modules` maps an own module
     (`{i}` is the layer) to the published modules whose rows it stacks, in that order.
-    `ignored` matches published tensors that carry nothing to load.
+    `ignored_tensors` matches published tensors that carry nothing to load.
     """
 
     name: str
     model_type: str
     architecture: str
-    keys: Mapping[str, str]
-    supported: Mapping[str, tuple[object, ...]]
-    modules: Mapping[str, tuple[str, ...]]
+    config_keys: Mapping[str, str]
+    supported_values: Mapping[str, tuple[object, ...]]
+    published_modules: Mapping[str, tuple[str, ...]]
     shifted: bool
     qkv_bias: bool = False
     qk_norm: bool = False
-    defaults: Mapping[str, object] = field(default_factory=dict)
-    written: Mapping[str, object] = field(default_factory=dict)
-    ignored: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
+    config_defaults: Mapping[str, object] = field(default_factory=dict)
+    extra_config: Mapping[str, object] = field(default_factory=dict)
+    ignored_tensors: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
 
-    def parts(self, parameter: str) -> tuple[str, ...]:
+    def published_names(self, parameter: str) -> tuple[str, ...]:
         """Published tensors that an own parameter (`layers.3.qkv.bias`) stacks along its rows, in order."""
-        module, _, kind = parameter.rpartition(".")
+        module, _, attribute = parameter.rpartition(".")
         layer = _LAYER.match(module)
         index = layer.group(1) if layer else ""
         template = _LAYER.sub("layers.{i}.", module)
-        return tuple(f"{name.replace('{i}', index)}.{kind}" for name in self.modules[template])
+        return tuple(f"{name.replace('{i}', index)}.{attribute}" for name in self.published_modules[template])
 
     def ignores(self, tensor: str) -> bool:
         """Whether a published tensor is a leftover buffer that the model recomputes."""
-        return any(re.fullmatch(pattern, tensor) for pattern in self.ignored)
+        return any(re.fullmatch(pattern, tensor) for pattern in self.ignored_tensors)
 
-    def read(self, raw: Json, generation: Json, where: str) -> ModelConfig:
+    def parse_config(self, raw: Json, generation: Json, where: str) -> ModelConfig:
         """Build a `ModelConfig` from config.json `raw`, special ids also from `generation`.
 
         Raises `CheckpointError`, naming `where` and the key, for a missing key, a bad value or a
         feature that this project does not compute.
         """
-        for key, allowed in self.supported.items():
+        for key, allowed in self.supported_values.items():
             if key in raw and raw[key] not in allowed:
                 shown = " or ".join(repr(value) for value in allowed)
                 raise CheckpointError(
                     f"{where}: got {key} = {raw[key]!r}, but family {self.name} is supported with {shown} "
                     "only; use a checkpoint without that feature"
                 )
-        reader = _Reader({**self.defaults, **raw}, self.keys, where)
-        heads, hidden = reader.size("num_heads"), reader.size("hidden_size")
-        kv_heads = reader.size("num_kv_heads", heads)
-        head_dim = reader.size("head_dim", hidden // heads)
+        reader = _ConfigReader({**self.config_defaults, **raw}, self.config_keys, where)
+        heads, hidden = reader.positive_int("num_heads"), reader.positive_int("hidden_size")
+        kv_heads = reader.positive_int("num_kv_heads", heads)
+        head_dim = reader.positive_int("head_dim", hidden // heads)
         if heads % kv_heads or head_dim % 2 or ("head_dim" not in reader and hidden % heads):
             raise CheckpointError(
                 f"{where}: got hidden size {hidden}, {heads} heads, {kv_heads} KV heads, head dim "
                 f"{head_dim}; heads must divide the hidden size, KV heads the heads, and the head dim must "
                 "be even; correct the file"
             )
-        vocab = reader.size("vocab_size")
-        ids = {key: _token_id(key, {**self.defaults, **raw}, generation, vocab, where) for key in _IDS}
+        vocab = reader.positive_int("vocab_size")
+        ids = {
+            key: _token_id(key, {**self.config_defaults, **raw}, generation, vocab, where)
+            for key in _TOKEN_ID_KEYS
+        }
         for key in ("mask_token_id", "eos_token_id"):
             if ids[key] is None:
                 raise CheckpointError(
@@ -89,67 +92,67 @@ class Family:
             family=self.name,
             vocab_size=vocab,
             hidden_size=hidden,
-            num_layers=reader.size("num_layers"),
+            num_layers=reader.positive_int("num_layers"),
             num_heads=heads,
             num_kv_heads=kv_heads,
             head_dim=head_dim,
-            intermediate_size=reader.size("intermediate_size"),
-            rope_theta=reader.positive("rope_theta"),
-            rms_norm_eps=reader.positive("rms_norm_eps"),
+            intermediate_size=reader.positive_int("intermediate_size"),
+            rope_theta=reader.positive_float("rope_theta"),
+            rms_norm_eps=reader.positive_float("rms_norm_eps"),
             qkv_bias=self.qkv_bias,
             qk_norm=self.qk_norm,
             stop_token_ids=_stop_token_ids(generation, ids["eos_token_id"], vocab, where),
-            tie_word_embeddings=reader.flag("tie_word_embeddings"),
+            tie_word_embeddings=reader.boolean("tie_word_embeddings"),
             shifted=self.shifted,
             mask_token_id=ids["mask_token_id"] or 0,
             eos_token_id=ids["eos_token_id"] or 0,
             pad_token_id=ids["pad_token_id"],
             bos_token_id=ids["bos_token_id"],
-            max_position_embeddings=reader.size("max_position_embeddings"),
+            max_position_embeddings=reader.positive_int("max_position_embeddings"),
             quantization=_quantization(raw),
         )
 
-    def write(self, config: ModelConfig) -> dict[str, Any]:
-        """The published `config.json` of `config`, special ids included: what `read` accepts."""
+    def to_config_json(self, config: ModelConfig) -> dict[str, Any]:
+        """The published `config.json` of `config`, special ids included: what `parse_config` accepts."""
         raw: dict[str, Any] = {"architectures": [self.architecture], "model_type": self.model_type}
-        raw |= self.written
-        raw |= {key: getattr(config, name) for name, key in self.keys.items() if name != "head_dim"}
-        key = self.keys["head_dim"]
-        if config.head_dim != self.defaults.get(key, config.hidden_size / config.num_heads):
+        raw |= self.extra_config
+        raw |= {key: getattr(config, name) for name, key in self.config_keys.items() if name != "head_dim"}
+        key = self.config_keys["head_dim"]
+        if config.head_dim != self.config_defaults.get(key, config.hidden_size / config.num_heads):
             raw[key] = config.head_dim
         if config.quantization != "none":
             raw["quantization_config"] = QUANTIZATION_CONFIGS[config.quantization]
-        return raw | {key: getattr(config, key) for key in _IDS}
+        return raw | {key: getattr(config, key) for key in _TOKEN_ID_KEYS}
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _ConfigReader:
     """Typed look-ups of `ModelConfig` fields in a published config."""
 
     raw: Json
-    keys: Mapping[str, str]
+    config_keys: Mapping[str, str]
     where: str
 
     def __contains__(self, name: str) -> bool:
-        return self.raw.get(self.keys[name]) is not None
+        return self.raw.get(self.config_keys[name]) is not None
 
-    def _get(self, name: str, kind: tuple[type, ...], wanted: str, default: object = None) -> Any:
-        key = self.keys[name]
+    def _get(self, name: str, types: tuple[type, ...], expected: str, default: object = None) -> Any:
+        key = self.config_keys[name]
         value: Any = default if self.raw.get(key) is None else self.raw[key]
         # bool is an int to Python, but `"num_hidden_layers": true` is a mistake.
-        fits = isinstance(value, kind) and (isinstance(value, bool) == (kind == (bool,)))
-        if not fits or (kind != (bool,) and not 0 < value < math.inf):
+        valid = isinstance(value, types) and (isinstance(value, bool) == (types == (bool,)))
+        if not valid or (types != (bool,) and not 0 < value < math.inf):
             got = f"{key} = {value!r}" if key in self.raw else f"no {key}"
-            raise CheckpointError(f"{self.where}: got {got}; it must be {wanted}; correct the file")
+            raise CheckpointError(f"{self.where}: got {got}; it must be {expected}; correct the file")
         return value
 
-    def size(self, name: str, default: int | None = None) -> int:
+    def positive_int(self, name: str, default: int | None = None) -> int:
         return int(self._get(name, (int,), "an integer above 0", default))
 
-    def positive(self, name: str) -> float:
+    def positive_float(self, name: str) -> float:
         return float(self._get(name, (int, float), "a number above 0"))
 
-    def flag(self, name: str) -> bool:
+    def boolean(self, name: str) -> bool:
         return bool(self._get(name, (bool,), "true or false"))
 
 
@@ -179,7 +182,7 @@ def _stop_token_ids(generation: Json, eos: int | None, vocab: int, where: str) -
 
 
 def _quantization(raw: Json) -> Quantization:
-    """Of a config.json whose values are known to be supported."""
+    """The format of the weights, from a config.json whose values are known to be supported."""
     found = raw.get("quantization_config")
     return next((name for name, value in QUANTIZATION_CONFIGS.items() if value == found), "none")
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from lopa_ray.errors import CheckpointError
 
 _UNREADABLE = (SafetensorError, OSError, ValueError, RuntimeError)
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class TensorFiles:
-    """Which file holds each tensor, and its shape. Opens no file for longer than one read."""
+    """Which file has each tensor, and its shape. A file is open for one read at a time."""
 
     files: Mapping[str, Path]
     shapes: Mapping[str, tuple[int, ...]]
@@ -43,7 +43,7 @@ class TensorFiles:
     @staticmethod
     def scan(files: list[Path]) -> TensorFiles:
         """Read the headers of `files`; raises `CheckpointError` for a file that cannot be used."""
-        places: dict[str, Path] = {}
+        file_of: dict[str, Path] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         for file in files:
             if not file.is_file():
@@ -53,17 +53,17 @@ class TensorFiles:
                     names = handle.keys()
                     found = {name: tuple(handle.get_slice(name).get_shape()) for name in names}
             except _UNREADABLE as error:
-                raise _damaged(file, error) from None
-            for name in found.keys() & places.keys():
+                raise _damaged_file(file, error) from None
+            for name in found.keys() & file_of.keys():
                 raise CheckpointError(
-                    f"{file}: tensor {name} is also in {places[name].name}; a tensor may be in one file "
+                    f"{file}: tensor {name} is also in {file_of[name].name}; a tensor may be in one file "
                     "only: remove the file that does not belong there"
                 )
-            places |= dict.fromkeys(found, file)
+            file_of |= dict.fromkeys(found, file)
             shapes |= found
-        return TensorFiles(places, shapes)
+        return TensorFiles(file_of, shapes)
 
-    def read(self, name: str, dtypes: tuple[torch.dtype, ...] = FLOATS) -> Tensor:
+    def read_tensor(self, name: str, dtypes: tuple[torch.dtype, ...] = FLOAT_DTYPES) -> Tensor:
         """Tensor `name` on the CPU in its stored dtype, one of `dtypes`.
 
         The file is opened anew for each tensor: a mapping that stays open keeps every page it has
@@ -74,7 +74,7 @@ class TensorFiles:
             with safe_open(file, framework="pt") as handle:
                 tensor: Tensor = handle.get_tensor(name)
         except _UNREADABLE as error:
-            raise _damaged(file, error, name) from None
+            raise _damaged_file(file, error, name) from None
         if tensor.dtype not in dtypes:
             allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             raise CheckpointError(
@@ -84,7 +84,7 @@ class TensorFiles:
         return tensor
 
 
-def _damaged(file: Path, error: Exception, tensor: str | None = None) -> CheckpointError:
+def _damaged_file(file: Path, error: Exception, tensor: str | None = None) -> CheckpointError:
     what = f"tensor {tensor} cannot be read" if tensor else "not a whole safetensors file"
     return CheckpointError(
         f"{file}: {what} ({error}); the file is truncated, damaged or of another format: download it again"

@@ -19,7 +19,7 @@ WEIGHTS = "adapter_model.safetensors"
 
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
 # Settings with no bearing on the merged weights, or that this file reads below.
-_FREE = frozenset(
+_HANDLED_SETTINGS = frozenset(
     (
         "r",
         "lora_alpha",
@@ -42,7 +42,7 @@ _FREE = frozenset(
 )
 # Settings that may have a value other than null, false or empty. Initialisations that are
 # not listed (PiSSA, OLoRA, LoftQ, CorDA, LoRA-GA) rewrite the base weights as well.
-_SUPPORTED: dict[str, tuple[object, ...]] = {
+_SUPPORTED_VALUES: dict[str, tuple[object, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none",),
     "init_lora_weights": (True, False, "gaussian", "orthogonal", "eva"),
@@ -54,7 +54,7 @@ class LoraAdapter:
     """The tensors of one adapter: for a published weight W [out, in], W + scale * B [out, r] A [r, in]."""
 
     path: Path
-    source: TensorFiles
+    tensor_files: TensorFiles
     scales: Mapping[str, float]
     """Published module -> scale."""
     target_modules: tuple[str, ...]
@@ -73,27 +73,32 @@ class LoraAdapter:
         raw = read_json(where)
         _refuse_unsupported(raw, where)
         targets = raw.get("target_modules")
-        source = TensorFiles.scan([folder / WEIGHTS])
-        scales = {module: _scale(raw, module, source, where) for module in _modules(source, folder / WEIGHTS)}
+        tensor_files = TensorFiles.scan([folder / WEIGHTS])
+        scales = {
+            module: _scale(raw, module, tensor_files, where)
+            for module in _adapted_modules(tensor_files, folder / WEIGHTS)
+        }
         # A regular expression or an exclusion says less plainly what must be there.
         plain = isinstance(targets, list) and not raw.get("exclude_modules")
-        return LoraAdapter(folder, source, scales, tuple(map(str, targets)) if plain and targets else ())
+        return LoraAdapter(
+            folder, tensor_files, scales, tuple(map(str, targets)) if plain and targets else ()
+        )
 
-    def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Raise `CheckpointError` unless the adapter fits the published `shapes` (tensor name -> shape)."""
         file = self.path / WEIGHTS
         for module in self.scales:
             shape = shapes.get(f"{module}.weight", ())
             if len(shape) != 2:
                 raise CheckpointError(
-                    f"{file}: tensor {_half(module, 'A')} adapts {module}, which is not a linear layer of "
+                    f"{file}: tensor {_lora_tensor(module, 'A')} adapts {module}, which is not a linear layer of "
                     "the model; use the adapter with the model it was trained on"
                 )
-            a, b = (self.source.shapes[_half(module, half)] for half in "AB")
+            a, b = (self.tensor_files.shapes[_lora_tensor(module, half)] for half in "AB")
             if (b[0], a[1]) != shape:
                 raise CheckpointError(
-                    f"{file}: tensors {_half(module, 'A')} {list(a)} and {_half(module, 'B')} {list(b)} do "
-                    f"not fit {module}.weight {list(shape)}; use the adapter with the model it was trained "
+                    f"{file}: tensors {_lora_tensor(module, 'A')} {list(a)} and {_lora_tensor(module, 'B')} {list(b)} "
+                    f"do not fit {module}.weight {list(shape)}; use the adapter with the model it was trained "
                     "on"
                 )
         for name, shape in shapes.items():
@@ -101,7 +106,7 @@ class LoraAdapter:
             listed = any(f".{module}".endswith(f".{target}") for target in self.target_modules)
             if name != module and len(shape) == 2 and listed and module not in self.scales:
                 raise CheckpointError(
-                    f"{file}: tensor {_half(module, 'A')} is missing, though target_modules of {CONFIG} "
+                    f"{file}: tensor {_lora_tensor(module, 'A')} is missing, though target_modules of {CONFIG} "
                     "lists it; download the adapter again"
                 )
 
@@ -110,11 +115,11 @@ class LoraAdapter:
         module = name.removesuffix(".weight")
         if name == module or module not in self.scales:
             return weight
-        a, b = (self.source.read(_half(module, half)).float() for half in "AB")
+        a, b = (self.tensor_files.read_tensor(_lora_tensor(module, half)).float() for half in "AB")
         return weight.float() + self.scales[module] * (b @ a)
 
 
-def _half(module: str, half: str) -> str:
+def _lora_tensor(module: str, half: str) -> str:
     return f"base_model.model.{module}.lora_{half}.weight"
 
 
@@ -123,19 +128,19 @@ def _refuse_unsupported(raw: Mapping[str, Any], where: Path) -> None:
     if "peft_type" not in raw:
         raise CheckpointError(f"{where}: got no peft_type; it must be 'LORA'; need the file that PEFT saved")
     for key, value in raw.items():
-        if key in _FREE or value in _SUPPORTED.get(key, (None, False, [], {})):
+        if key in _HANDLED_SETTINGS or value in _SUPPORTED_VALUES.get(key, (None, False, [], {})):
             continue
-        allowed = " or ".join(map(repr, _SUPPORTED.get(key, ("null or false",))))
+        allowed = " or ".join(map(repr, _SUPPORTED_VALUES.get(key, ("null or false",))))
         raise CheckpointError(
             f"{where}: got {key} = {value!r}, allowed is {allowed}; LoRA adapters are merged without it: "
             f"merge the adapter with PEFT and load the merged checkpoint"
         )
 
 
-def _modules(source: TensorFiles, file: Path) -> list[str]:
+def _adapted_modules(tensor_files: TensorFiles, file: Path) -> list[str]:
     """Adapted published modules, each with both halves; any other tensor is an error."""
     modules: dict[str, None] = {}
-    for name, shape in source.shapes.items():
+    for name, shape in tensor_files.shapes.items():
         found = _TENSOR.fullmatch(name)
         if not found or len(shape) != 2:
             raise CheckpointError(
@@ -143,8 +148,8 @@ def _modules(source: TensorFiles, file: Path) -> list[str]:
                 "base_model.model.<module>.lora_A.weight and lora_B.weight with two dimensions; merge the "
                 "adapter with PEFT and load the merged checkpoint"
             )
-        other = _half(found["module"], "B" if found["half"] == "A" else "A")
-        if other not in source.shapes:
+        other = _lora_tensor(found["module"], "B" if found["half"] == "A" else "A")
+        if other not in tensor_files.shapes:
             raise CheckpointError(
                 f"{file}: tensor {other} is missing, {name} needs it; download the adapter again"
             )
@@ -154,24 +159,25 @@ def _modules(source: TensorFiles, file: Path) -> list[str]:
     return list(modules)
 
 
-def _scale(raw: Mapping[str, Any], module: str, source: TensorFiles, where: Path) -> float:
+def _scale(raw: Mapping[str, Any], module: str, tensor_files: TensorFiles, where: Path) -> float:
     """alpha / r, or alpha / sqrt(r) with use_rslora, after PEFT's patterns; checks r against the tensors."""
-    rank = _pattern(raw, "rank_pattern", module, where, raw.get("r"))
-    alpha = _pattern(raw, "alpha_pattern", module, where, raw.get("lora_alpha"))
+    rank = _matching_value(raw, "rank_pattern", module, where, raw.get("r"))
+    alpha = _matching_value(raw, "alpha_pattern", module, where, raw.get("lora_alpha"))
     for key, value in (("r", rank), ("lora_alpha", alpha)):
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
             raise CheckpointError(f"{where}: got {key} = {value!r} for {module}; it must be a number above 0")
-    a, b = (source.shapes[_half(module, half)] for half in "AB")
+    name = _lora_tensor(module, "A")
+    a, b = tensor_files.shapes[name], tensor_files.shapes[_lora_tensor(module, "B")]
     if a[0] != rank or b[1] != rank:
         raise CheckpointError(
-            f"{source.files[_half(module, 'A')]}: tensors {_half(module, 'A')} {list(a)} and lora_B "
+            f"{tensor_files.files[name]}: tensors {name} {list(a)} and lora_B "
             f"{list(b)} do not have the rank {rank} that {where} says; use configuration and tensors of the "
             "same adapter"
         )
     return float(alpha / math.sqrt(rank) if raw.get("use_rslora") else alpha / rank)
 
 
-def _pattern(raw: Mapping[str, Any], key: str, module: str, where: Path, default: Any) -> Any:
+def _matching_value(raw: Mapping[str, Any], key: str, module: str, where: Path, default: Any) -> Any:
     """PEFT's look-up: the first pattern that matches the end of the module's path wins."""
     patterns = raw.get(key) or {}
     if not isinstance(patterns, dict):

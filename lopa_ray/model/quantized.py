@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.tensor_parallel import SINGLE_SHARD, SummedLinear, TensorParallelGroup
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, RowParallelLinear, TensorParallelGroup
 
-LARGEST = 127
+INT8_MAX = 127
 
-EXACT_INPUTS = 1024
+EXACT_FP32_INPUTS = 1024
 """So many products of int8 numbers add up to less than 2^24: fp32 holds every partial sum, in any order."""
 
-MIN_ROWS = 32
+MIN_KERNEL_ROWS = 32
 """CUDA's kernel takes more than 16 rows."""
 
 _log = logging.getLogger("lopa.quantized")
@@ -35,62 +35,70 @@ class Int8Linear(nn.Module):
 
     def __init__(
         self,
-        inputs: int,
-        outputs: int,
+        in_features: int,
+        out_features: int,
         *,
         bias: bool,
-        activations: bool,
-        summed: TensorParallelGroup = SINGLE_SHARD,
+        int8_activations: bool,
+        tp_group: TensorParallelGroup = SINGLE_SHARD,
     ) -> None:
-        """`activations`: they are int8 too, and the product is one of integers. Up to 133,000 inputs fit its int32.
-        `summed`: the shards that have the other inputs, if these are a part of them; then without bias.
+        """With `int8_activations` the product is one of integers; up to 133,000 inputs fit its int32.
+        `tp_group`: the shards that have the other inputs, if these are a part of them; then without bias.
         """
         super().__init__()
-        self._summed = summed
-        self.activations = activations
-        self.weight = nn.Parameter(torch.empty(outputs, inputs, dtype=torch.int8), requires_grad=False)
-        self.weight_scale = nn.Parameter(torch.empty(outputs, dtype=torch.float32), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
+        self._tp_group = tp_group
+        self.int8_activations = int8_activations
+        self.weight = nn.Parameter(
+            torch.empty(out_features, in_features, dtype=torch.int8), requires_grad=False
+        )
+        self.weight_scale = nn.Parameter(torch.empty(out_features, dtype=torch.float32), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """x [R, I] → [R, O] in the dtype of x; with int8 activations all but the product is done in fp32.
 
-        Without them weights are unfolded for each call: that saves memory, and costs time.
+        Without them weights are dequantised in each call: that saves memory, and costs time.
         """
-        if not self.activations:
+        if not self.int8_activations:
             weight = self.weight.to(x.dtype).mul_(self.weight_scale.to(x.dtype)[:, None])
-            return self._summed.all_reduce(F.linear(x, weight, self.bias))
-        whole, scale = quantize_rows(x, self._summed)
+            return self._tp_group.all_reduce(F.linear(x, weight, self.bias))
+        quantized, scale = quantize_rows(x, self._tp_group)
         # Integers are summed, so a model in shards gives the bits of the whole one.
-        product = self._summed.all_reduce(int8_matmul(whole, self.weight))
+        product = self._tp_group.all_reduce(int8_matmul(quantized, self.weight))
         out = product.float().mul_(scale[:, None]).mul_(self.weight_scale)
         return (out if self.bias is None else out.add_(self.bias)).to(x.dtype)
 
 
-def layer_linear(config: ModelConfig, inputs: int, outputs: int, *, bias: bool = False) -> nn.Module:
-    """A linear layer of the transformer's layers, in the format that `config` names."""
+def column_parallel_linear(
+    config: ModelConfig, in_features: int, out_features: int, *, bias: bool = False
+) -> nn.Module:
+    """A linear layer of whose outputs each shard has a part, and all inputs, in the format that `config` names."""
     if config.quantization == "none":
-        return nn.Linear(inputs, outputs, bias=bias)
-    return Int8Linear(inputs, outputs, bias=bias, activations=config.quantization == "w8a8")
+        return nn.Linear(in_features, out_features, bias=bias)
+    return Int8Linear(in_features, out_features, bias=bias, int8_activations=config.quantization == "w8a8")
 
 
-def summed_linear(config: ModelConfig, inputs: int, outputs: int, parallel: TensorParallelGroup) -> nn.Module:
-    """The same, where `inputs` is what this shard has of them; without bias."""
+def row_parallel_linear(
+    config: ModelConfig, in_features: int, out_features: int, tp_group: TensorParallelGroup
+) -> nn.Module:
+    """A linear layer of whose inputs each shard has a part (`in_features`), without bias, in the same format."""
     if config.quantization == "none":
-        return SummedLinear(inputs, outputs, parallel)
-    activations = config.quantization == "w8a8"
-    return Int8Linear(inputs, outputs, bias=False, activations=activations, summed=parallel)
+        return RowParallelLinear(in_features, out_features, tp_group)
+    int8_activations = config.quantization == "w8a8"
+    return Int8Linear(
+        in_features, out_features, bias=False, int8_activations=int8_activations, tp_group=tp_group
+    )
 
 
-def quantize_rows(x: Tensor, parallel: TensorParallelGroup = SINGLE_SHARD) -> tuple[Tensor, Tensor]:
+def quantize_rows(x: Tensor, tp_group: TensorParallelGroup = SINGLE_SHARD) -> tuple[Tensor, Tensor]:
     """x [R, I] → int8 [R, I] and scales fp32 [R]; their product is off by half a scale at most.
 
-    `parallel`: the shards that have the rest of each row; all get the scale of the whole row.
+    `tp_group`: the shards that have the rest of each row; all get the scale of the whole row.
     """
     wide = x.float()
-    largest = parallel.all_gather(wide.abs().amax(dim=-1)).amax(dim=0)
+    largest = tp_group.all_gather(wide.abs().amax(dim=-1)).amax(dim=0)
     # A row of zeros keeps a scale to divide by.
-    scale = (largest / LARGEST).clamp_min_(torch.finfo(torch.float32).tiny)
+    scale = (largest / INT8_MAX).clamp_min_(torch.finfo(torch.float32).tiny)
     return (wide / scale[:, None]).round_().to(torch.int8), scale
 
 
@@ -99,36 +107,40 @@ def int8_matmul(a: Tensor, weight: Tensor) -> Tensor:
     if not has_int8_kernel(a.device.type, *weight.shape):
         return exact_matmul(a, weight)
     rows = a.shape[0]
-    if rows < MIN_ROWS:
-        a = F.pad(a, (0, 0, 0, MIN_ROWS - rows))
+    if rows < MIN_KERNEL_ROWS:
+        a = F.pad(a, (0, 0, 0, MIN_KERNEL_ROWS - rows))
     return torch._int_mm(a, weight.t())[:rows]
 
 
 def exact_matmul(a: Tensor, weight: Tensor) -> Tensor:
-    """The same on any device that multiplies fp32, in pieces that it adds up exactly."""
+    """The same on any device that multiplies fp32, in pieces whose sums are exact."""
     out = torch.zeros(a.shape[0], weight.shape[0], dtype=torch.int32, device=a.device)
-    pieces = (torch.split(matrix, EXACT_INPUTS, dim=1) for matrix in (a, weight))
+    pieces = (torch.split(matrix, EXACT_FP32_INPUTS, dim=1) for matrix in (a, weight))
     for left, right in zip(*pieces, strict=True):
         out += (left.float() @ right.float().t()).to(torch.int32)
     return out
 
 
 @cache
-def has_int8_kernel(device: str, outputs: int, inputs: int) -> bool:
+def has_int8_kernel(device: str, out_features: int, in_features: int) -> bool:
     """Whether torch's int8 product runs on that kind of device for weights [O, I], and is exact.
 
     Tried once per shape, on the largest numbers: some kernels want sizes that are multiples of 8, and those
     for CPUs without 8-bit dot products may saturate.
     """
-    a = torch.full((MIN_ROWS, inputs), LARGEST, dtype=torch.int8, device=device)
-    weight = torch.full((outputs, inputs), -LARGEST, dtype=torch.int8, device=device)
+    a = torch.full((MIN_KERNEL_ROWS, in_features), INT8_MAX, dtype=torch.int8, device=device)
+    weight = torch.full((out_features, in_features), -INT8_MAX, dtype=torch.int8, device=device)
     try:
-        exact = bool((torch._int_mm(a, weight.t()) == -LARGEST * LARGEST * inputs).all())
-        why = "it saturates"
+        exact = bool((torch._int_mm(a, weight.t()) == -INT8_MAX * INT8_MAX * in_features).all())
+        reason = "it saturates"
     except RuntimeError as error:
-        exact, why = False, str(error).splitlines()[0]
+        exact, reason = False, str(error).splitlines()[0]
     if not exact:
         _log.warning(
-            "int8 product on %s for weights [%d, %d] by way of fp32: %s", device, outputs, inputs, why
+            "int8 product on %s for weights [%d, %d] by way of fp32: %s",
+            device,
+            out_features,
+            in_features,
+            reason,
         )
     return exact

@@ -1,8 +1,9 @@
-"""Tensor parallelism: a model cut into shards that compute in step, each with its part of every layer.
+"""Tensor parallelism: a model cut into shards that compute together, each with its part of every layer.
 
 Heads, MLP width and vocabulary are spread over the shards; embedding, norms and hidden rows are the same on all.
-A projection into heads or MLP width needs nobody else. One out of them gives each shard a summand, and one sum per
-such layer is all that shards tell each other (int8 activations: also the scale of a row).
+A projection into heads or MLP width is column-parallel: a shard computes its outputs alone. A projection out of them is
+row-parallel: its outputs are the sum of all shards' products, so it takes one all-reduce (with int8 activations also
+an all-gather, of the scale of each row).
 
 Shape suffixes: R rows, I inputs, O outputs.
 """
@@ -21,11 +22,11 @@ from lopa_ray.model.family import fused_rows
 
 
 class TensorParallelGroup(Protocol):
-    """A shard's place among those of its model. All of them make the same calls, in the same order."""
+    """The shards of a model, as one of them has them. All of them make the same calls, in the same order."""
 
     @property
     def rank(self) -> int:
-        """From 0 on."""
+        """Of this shard, from 0 on."""
         ...
 
     @property
@@ -61,45 +62,45 @@ class SingleShard:
 SINGLE_SHARD = SingleShard()
 
 
-class SummedLinear(nn.Linear):
+class RowParallelLinear(nn.Linear):
     """A linear layer without bias, of whose inputs each shard has a part: x [R, I / size] → [R, O]."""
 
-    def __init__(self, inputs: int, outputs: int, parallel: TensorParallelGroup) -> None:
-        super().__init__(inputs, outputs, bias=False)
-        self._parallel = parallel
+    def __init__(self, in_features: int, out_features: int, tp_group: TensorParallelGroup) -> None:
+        super().__init__(in_features, out_features, bias=False)
+        self._tp_group = tp_group
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum of all shards' products."""
-        return self._parallel.all_reduce(F.linear(x, self.weight))
+        return self._tp_group.all_reduce(F.linear(x, self.weight))
 
 
-def part(total: int, rank: int, size: int) -> range:
-    """Which of `total` things a shard has; the first shards have one more where they cannot have equally many."""
+def shard_range(total: int, rank: int, size: int) -> range:
+    """The indices, of `total`, that a shard has; the first shards have one more where `total` is no multiple."""
     each, more = divmod(total, size)
     start = rank * each + min(rank, more)
     return range(start, start + each + (rank < more))
 
 
-def cut(name: str, whole: Tensor, config: ModelConfig, rank: int, size: int) -> Tensor:
+def shard_parameter(name: str, parameter: Tensor, config: ModelConfig, rank: int, size: int) -> Tensor:
     """A shard's part of the parameter `name` of the model `config`: a copy, but for what all shards have whole.
 
     Rows of `qkv` and `gate_up` (each fused part by itself) and of the LM head, columns of `o` and `down`. Int8
-    weights are cut with the scales that they have as a whole.
+    weights are cut with the scales of the whole.
     """
     if size == 1:
-        return whole
-    module, kind = name.split(".")[-2:]
+        return parameter
+    module, attribute = name.split(".")[-2:]
     fused = fused_rows(config, name)
     if fused is not None:
-        return torch.cat([_rows(piece, rank, size) for piece in torch.split(whole, list(fused))])
+        return torch.cat([_shard_rows(piece, rank, size) for piece in torch.split(parameter, list(fused))])
     if module == "lm_head":
-        return _rows(whole, rank, size).clone()
-    if module in ("o", "down") and kind == "weight":
-        columns = part(whole.shape[1], rank, size)
-        return whole[:, columns.start : columns.stop].clone(memory_format=torch.contiguous_format)
-    return whole
+        return _shard_rows(parameter, rank, size).clone()
+    if module in ("o", "down") and attribute == "weight":
+        columns = shard_range(parameter.shape[1], rank, size)
+        return parameter[:, columns.start : columns.stop].clone(memory_format=torch.contiguous_format)
+    return parameter
 
 
-def _rows(whole: Tensor, rank: int, size: int) -> Tensor:
-    rows = part(whole.shape[0], rank, size)
-    return whole[rows.start : rows.stop]
+def _shard_rows(rows: Tensor, rank: int, size: int) -> Tensor:
+    own = shard_range(rows.shape[0], rank, size)
+    return rows[own.start : own.stop]

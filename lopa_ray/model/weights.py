@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.quantized import Int8Linear, quantize_rows
-from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, cut
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, shard_parameter
 from lopa_ray.model.transformer import Transformer
 
 Weights: TypeAlias = Iterator[tuple[str, Tensor]]
-"""(own name, tensor) of every parameter, whole and in the type in which the model holds it."""
+"""(own name, tensor) of every parameter, whole and in the dtype in which the model stores it."""
 
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 INIT_STD = 0.02
@@ -31,17 +31,19 @@ def build_model(
     *,
     dtype: torch.dtype,
     device: torch.device | str,
-    parallel: TensorParallelGroup = SINGLE_SHARD,
+    tp_group: TensorParallelGroup = SINGLE_SHARD,
 ) -> Transformer:
     """A `Transformer` of `config` in eval mode, without gradients, that holds `weights` on `device`, or a shard of it.
 
     Tensors that are there already are used as they are, and never written to; a shard takes its part of each.
     Raises CheckpointError if one is missing, and SettingsError if the model cannot be cut like that.
     """
-    model = empty_model(config, dtype, parallel)
+    model = meta_model(config, dtype, tp_group)
     for name, tensor in weights:
-        _place(model, name, cut(name, tensor, config, parallel.rank, parallel.size).to(device))
-    model.tie()
+        _set_parameter(
+            model, name, shard_parameter(name, tensor, config, tp_group.rank, tp_group.size).to(device)
+        )
+    model.tie_weights()
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing:
         raise CheckpointError(f"got no {missing[0]} for the model; {len(missing)} parameters are missing")
@@ -54,18 +56,18 @@ def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype, device: t
     Drawn in fp32 on `device` and then cast: the same seed gives the same weights on the same kind
     of device. For benchmarks, where only shapes matter.
     """
-    model = empty_model(config, dtype)
+    model = meta_model(config, dtype)
     generator = torch.Generator(device=device).manual_seed(seed)
-    for name, parameter in empty_model(replace(config, quantization="none"), dtype).named_parameters():
+    for name, parameter in meta_model(replace(config, quantization="none"), dtype).named_parameters():
         if name.endswith("bias"):
-            whole = torch.zeros(parameter.shape, dtype=dtype, device=device)
+            value = torch.zeros(parameter.shape, dtype=dtype, device=device)
         elif parameter.dim() == 1:
-            whole = torch.ones(parameter.shape, dtype=dtype, device=device)
+            value = torch.ones(parameter.shape, dtype=dtype, device=device)
         else:
-            whole = torch.empty(parameter.shape, dtype=torch.float32, device=device)
-            whole = whole.normal_(std=INIT_STD, generator=generator)
-            whole = whole.to(held_as(model, name, parameter, dtype))
-        yield from in_format(model, name, whole)
+            value = torch.empty(parameter.shape, dtype=torch.float32, device=device)
+            value = value.normal_(std=INIT_STD, generator=generator)
+            value = value.to(storage_dtype(model, name, parameter, dtype))
+        yield from quantize_parameter(model, name, value)
 
 
 def random_model(
@@ -75,17 +77,17 @@ def random_model(
     return build_model(config, random_weights(config, seed, dtype, device), dtype=dtype, device=device)
 
 
-def empty_model(
-    config: ModelConfig, dtype: torch.dtype, parallel: TensorParallelGroup = SINGLE_SHARD
+def meta_model(
+    config: ModelConfig, dtype: torch.dtype, tp_group: TensorParallelGroup = SINGLE_SHARD
 ) -> Transformer:
-    """The module without memory: every parameter is on the meta device. Raises CheckpointError for the dtype."""
+    """The module with every parameter on the meta device. Raises CheckpointError for a dtype that is not supported."""
     check_dtype(dtype)
     with torch.device("meta"):
-        return Transformer(config, parallel)
+        return Transformer(config, tp_group)
 
 
 def check_dtype(dtype: torch.dtype) -> None:
-    """Raises CheckpointError for one that weights are not held in."""
+    """Raises CheckpointError for a dtype that weights are not stored in."""
     if dtype not in DTYPE_NAMES:
         allowed = ", ".join(DTYPE_NAMES.values())
         raise CheckpointError(f"got dtype {dtype} for weights; allowed are {allowed}; choose one of them")
@@ -93,11 +95,13 @@ def check_dtype(dtype: torch.dtype) -> None:
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Bytes that the parameters of a model take up."""
-    model = empty_model(config, dtype)
-    return sum(p.numel() * held_as(model, name, p, dtype).itemsize for name, p in model.named_parameters())
+    model = meta_model(config, dtype)
+    return sum(
+        p.numel() * storage_dtype(model, name, p, dtype).itemsize for name, p in model.named_parameters()
+    )
 
 
-def held_as(model: Transformer, name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
+def storage_dtype(model: Transformer, name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
     """`dtype`, but for the weights of int8 layers: int8 once quantised, fp32 until then and for their scales."""
     owner, _, attribute = name.rpartition(".")
     if isinstance(model.get_submodule(owner), Int8Linear) and attribute != "bias":
@@ -105,19 +109,16 @@ def held_as(model: Transformer, name: str, value: Tensor, dtype: torch.dtype) ->
     return dtype
 
 
-def in_format(model: Transformer, name: str, value: Tensor) -> Weights:
-    """A parameter as `model` holds it: floating weights of an int8 layer are quantised, and get their scales."""
+def quantize_parameter(model: Transformer, name: str, value: Tensor) -> Weights:
+    """A parameter as `model` stores it: floating weights of int8 layers are quantised, after their scales."""
     owner, _, attribute = name.rpartition(".")
-    if (
-        isinstance(model.get_submodule(owner), Int8Linear)
-        and attribute == "weight"
-        and value.dtype != torch.int8
-    ):
+    is_int8_weight = isinstance(model.get_submodule(owner), Int8Linear) and attribute == "weight"
+    if is_int8_weight and value.dtype != torch.int8:
         value, scale = quantize_rows(value)
         yield f"{owner}.weight_scale", scale
     yield name, value
 
 
-def _place(model: Transformer, name: str, value: Tensor) -> None:
+def _set_parameter(model: Transformer, name: str, value: Tensor) -> None:
     owner, _, attribute = name.rpartition(".")
     setattr(model.get_submodule(owner), attribute, nn.Parameter(value, requires_grad=False))

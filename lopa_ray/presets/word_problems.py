@@ -45,8 +45,8 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """Wordings of one sort of problem.
+class ProblemTemplate:
+    """Wordings of one kind of problem.
 
     `[t=a*b]` in the answer stands for the calculation written out, and names its result;
     the letters of `numbers` are drawn from the ranges given there. `<has|gets>` is one of these
@@ -59,8 +59,8 @@ class Kind:
 
 
 SMALL, TWO_DIGITS = (2, 9), (10, 99)
-KINDS = (
-    Kind(
+TEMPLATES = (
+    ProblemTemplate(
         (
             "{name} buys {a} {box} of {item} with {b} {item} in each. {He} gives {c} {item} to {friend}. "
             "How many {item} does {name} have left?",
@@ -71,7 +71,7 @@ KINDS = (
         "<So|Now> {name} <has|gets> [t=a*b] {item}. <Then|So> {name} <has|gets> [u=t-c] {item} left.",
         {"a": SMALL, "b": SMALL, "c": (10, 30)},
     ),
-    Kind(
+    ProblemTemplate(
         (
             "{name} has {a} {item}. {friend} has {b} times as many {item} as {name}. "
             "How many {item} do they have together?",
@@ -81,7 +81,7 @@ KINDS = (
         "<So|Now> {friend} <has|gets> [t=a*b] {item}. <So|In all> they <have|get> [u=a+t] {item}.",
         {"a": SMALL, "b": SMALL},
     ),
-    Kind(
+    ProblemTemplate(
         (
             "{name} buys {a} {item} for ${b} each and {c} {item2} for ${d} each. How much does {he} pay?",
             "One of the {item} costs ${b} and one of the {item2} costs ${d}. "
@@ -91,7 +91,7 @@ KINDS = (
         "<So|In all> {name} <pays|gives> $[v=t+u].",
         {"a": SMALL, "b": SMALL, "c": SMALL, "d": SMALL},
     ),
-    Kind(
+    ProblemTemplate(
         (
             "{name} has ${c}. {He} buys {a} {item} for ${b} each. How much money does {he} have left?",
             "{name} buys {a} {item} at ${b} each and pays with ${c}. How much money does {name} have left?",
@@ -99,7 +99,7 @@ KINDS = (
         "<So|Now> {name} <pays|gives> $[t=a*b]. <Then|So> {name} <has|gets> $[u=c-t] left.",
         {"a": SMALL, "b": SMALL, "c": (10, 99)},
     ),
-    Kind(
+    ProblemTemplate(
         (
             "{name} finds {a} {item} on {day}, {b} more {item} on {day2} than on {day}. "
             "How many {item} does {he} find on both days?",
@@ -109,7 +109,7 @@ KINDS = (
         "<So|Now> {name} <finds|gets> [t=a+b] {item}. <So|In all> {name} <finds|gets> [u=a+t] {item}.",
         {"a": (10, 39), "b": (10, 20)},
     ),
-    Kind(
+    ProblemTemplate(
         (
             "{name} has {a} {item} and finds {b} more. {He} puts them all into {c} {box}. "
             "How many {item} are in each?",
@@ -118,7 +118,7 @@ KINDS = (
         "<So|Now> {name} <has|gets> [t=a+b] {item}. <Then|So> each <has|gets> [u=t/c] {item}.",
         {"a": (10, 60), "b": (10, 20), "c": SMALL},
     ),
-    Kind(
+    ProblemTemplate(
         (
             "{name} makes {a} {item} a day for {b} days. {He} sells {c} {item} and gives {d} to {friend}. "
             "How many {item} does {name} have left?",
@@ -129,7 +129,7 @@ KINDS = (
         "<Then|So> {name} <has|gets> [v=u-d] {item} left.",
         {"a": SMALL, "b": SMALL, "c": (10, 30), "d": SMALL},
     ),
-    Kind(
+    ProblemTemplate(
         (
             "{name} sells {a} {item} for ${b} each and buys {c} {box} for ${d} each. "
             "How much money does {he} make?",
@@ -140,7 +140,7 @@ KINDS = (
         "<Then|So> {name} <makes|gets> $[v=t-u].",
         {"a": SMALL, "b": SMALL, "c": SMALL, "d": SMALL},
     ),
-    Kind(
+    ProblemTemplate(
         (
             "{name} reads {a} pages on {day} and {b} pages on {day2}. The book has {c} pages. "
             "How many days does {he} need for the rest at {d} pages a day?",
@@ -151,7 +151,7 @@ KINDS = (
         "<Then|So> {name} <needs|takes> [v=u/d] days.",
         {"a": (10, 30), "b": (10, 20), "c": (30, 99), "d": SMALL},
     ),
-    Kind(
+    ProblemTemplate(
         (
             "{name} has {a} {box} with {b} {item} in each. {friend} has {c} {box} with {d} {item} in each. "
             "They give {e} {item} to {uncle}. How many {item} are left?",
@@ -162,7 +162,7 @@ KINDS = (
         "<So|In all> they <have|get> [v=t+u] {item}. <Then|So> they <have|get> [x=v-e] {item} left.",
         {"a": SMALL, "b": SMALL, "c": SMALL, "d": SMALL, "e": (10, 30)},
     ),
-    Kind(
+    ProblemTemplate(
         (
             "{name} is {a} years old. {friend} is {b} times as old. {uncle} is {c} years older than {friend}. "
             "How old is {uncle}?",
@@ -172,7 +172,7 @@ KINDS = (
         "<So|Now> {friend} is [t=a*b] years old. <Then|So> {uncle} is [u=t+c] years old.",
         {"a": SMALL, "b": SMALL, "c": (10, 30)},
     ),
-    Kind(
+    ProblemTemplate(
         (
             "{name} saves ${a} a week for {b} weeks and gets ${c} from {friend}. "
             "How many {item} can {he} buy for ${d} each?",
@@ -188,11 +188,11 @@ KINDS = (
 
 def in_range(operation: str, result: int) -> bool:
     """Whether a result has the number of digits that this task allows."""
-    least, most = SMALL if operation == "/" else TWO_DIGITS
-    return least <= result <= most
+    low, high = SMALL if operation == "/" else TWO_DIGITS
+    return low <= result <= high
 
 
-def work_out(answer: str, numbers: dict[str, int]) -> tuple[str, int] | None:
+def solve(answer: str, numbers: dict[str, int]) -> tuple[str, int] | None:
     """The answer with its calculations written out, and the last result; None if one is out of range."""
     known = dict(numbers)
     result = 0
@@ -214,29 +214,29 @@ def work_out(answer: str, numbers: dict[str, int]) -> tuple[str, int] | None:
 
 
 def make_problem(rng: random.Random) -> Problem:
-    """One problem of a random kind."""
-    kind = rng.choice(KINDS)
+    """One problem of a random template."""
+    template = rng.choice(TEMPLATES)
     solved = None
     while solved is None:
-        numbers = {letter: rng.randint(*span) for letter, span in kind.numbers.items()}
-        solved = work_out(kind.answer, numbers)
+        numbers = {letter: rng.randint(*span) for letter, span in template.numbers.items()}
+        solved = solve(template.answer, numbers)
     pronoun = rng.choice(("he", "she"))
     name = rng.choice(NAMES[pronoun])
     friend, uncle = rng.sample([other for names in NAMES.values() for other in names if other != name], 2)
     item, item2 = rng.sample(ITEMS, 2)
     day, day2 = rng.sample(DAYS, 2)
-    words = {
+    fields = {
         "name": name, "friend": friend, "uncle": uncle, "item": item, "item2": item2, "day": day, "day2": day2,
         "he": pronoun, "He": pronoun.capitalize(), "box": rng.choice(BOXES),
     }  # fmt: skip
     text, result = solved
     text = re.sub(r"<([^>]*)>", lambda match: rng.choice(match[1].split("|")), text)
-    question = rng.choice(kind.questions).format(**words, **numbers)
-    return Problem(question, f"{text.format(**words)}\n#### {result}", str(result))
+    question = rng.choice(template.questions).format(**fields, **numbers)
+    return Problem(question, f"{text.format(**fields)}\n#### {result}", str(result))
 
 
 def make_drill(rng: random.Random) -> Problem:
-    """Four calculations with nothing around them: arithmetic at the lowest price in tokens."""
+    """Four calculations with nothing around them, which takes few tokens per calculation."""
     done: list[str] = []
     while len(done) < 4:
         operation = rng.choice("++--*/")
@@ -273,12 +273,12 @@ def training_problems(seed: int, drill_share: float = 0.0) -> Iterator[Problem]:
 def held_out_problems(seed: int, count: int) -> list[Problem]:
     """`count` different problems that no training stream contains."""
     rng = random.Random(f"held out {seed}")
-    found: dict[str, Problem] = {}
-    while len(found) < count:
+    problems: dict[str, Problem] = {}
+    while len(problems) < count:
         problem = make_problem(rng)
         if is_held_out(problem.question):
-            found[problem.question] = problem
-    return list(found.values())
+            problems[problem.question] = problem
+    return list(problems.values())
 
 
 def extract_answer(text: str) -> str | None:

@@ -1,1 +1,1 @@
-"""What sessions, runners and actors say to each other: frozen, picklable and free of torch."""
+"""The messages between sessions, runners and actors: frozen, picklable and free of torch."""

@@ -1,11 +1,13 @@
-"""What becomes of a request, step by step."""
+"""RequestEvent: a step of a request, or its failure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from lopa_ray.protocol.plan import Plan, StepOutcome, StepTiming
+from lopa_ray.protocol.outcome import StepOutcome
+from lopa_ray.protocol.plan import Plan
+from lopa_ray.protocol.report import StepTiming
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,4 +30,4 @@ class RequestFailure:
 
 
 RequestEvent: TypeAlias = RequestStep | RequestFailure
-"""Who hands it out says what its `request_id` means: the scheduler's own, a client's number, or an index."""
+"""`request_id` depends on the source of the event: the scheduler's own id, a client's number, or an index."""

@@ -1,4 +1,4 @@
-"""Vocabulary: what the decoding side has to know of a model's token ids."""
+"""Vocabulary: what sessions need of a model's token ids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a session must know of its model: how many ids there are, which are special, and where logits point."""
+    """The ids of a model: how many there are, which are special, and which position a row of logits decides."""
 
     size: int
     mask_token_id: int

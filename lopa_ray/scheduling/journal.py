@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.protocol.plan import Branch, Commit, Plan, SamplingParams, ScheduledRequest, Spans, StepOutcome
+from lopa_ray.protocol.outcome import StepOutcome
+from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, Spans
+from lopa_ray.protocol.sampling_params import SamplingParams
 
 
 class Journal:
@@ -46,7 +48,7 @@ class Journal:
             branches=branches,
             scored=range(0),
             commit=self._commit,
-            sampling=SamplingParams(),
+            sampling_params=SamplingParams(),
             token_bitmasks=(),
         )
 

@@ -92,7 +92,7 @@ class PrefixIndex:
             ends = [*range(PIECE, kept, PIECE), kept]
         else:
             # What sees beyond its own end sees what follows, and so does all behind it.
-            causal = all(stop == sees for stop, sees in plan.branches[0].segments)
+            causal = all(stop == kv_stop for stop, kv_stop in plan.branches[0].segments)
             ends = [stop for stop, _ in plan.branches[0].segments if stop <= kept] if causal else []
         digest, keys, at = blake2b(digest_size=16), [], 0
         for end in ends:
@@ -123,7 +123,7 @@ class PrefixIndex:
         if parts:
             self.hits += 1
             self.saved += parts[-1].span.stop
-            self._touch(self._ready[parts[-1].id])
+            self._touch(self._ready[parts[-1].prefix_id])
 
     def reserve(self, chain: Chain) -> StoredPrefix | None:
         """Make room for what a request has computed and is not here yet; None where it does not fit, or is here.
@@ -161,7 +161,7 @@ class PrefixIndex:
 
     def stored(self, entry: StoredPrefix) -> None:
         """All workers have it."""
-        node = self._ready[entry.id] = self._reserved.pop(entry.id)
+        node = self._ready[entry.prefix_id] = self._reserved.pop(entry.prefix_id)
         for end, key in zip(node.chain.ends, node.chain.keys, strict=True):
             if end > node.span.start:
                 self._found.setdefault(key, node)
@@ -169,7 +169,7 @@ class PrefixIndex:
 
     def discard(self, entry: StoredPrefix) -> None:
         """It is not to come: its request has ended."""
-        self._drop(self._reserved.pop(entry.id))
+        self._drop(self._reserved.pop(entry.prefix_id))
 
     def _drop(self, node: _Node) -> None:
         self._used -= len(node.span)

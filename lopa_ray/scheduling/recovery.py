@@ -35,13 +35,13 @@ def recover(pending: Sequence[ScheduledRequest], held: Sequence[Sequence[bool]])
     sources: dict[int, int] = {}
     for index, work in enumerate(pending):
         holders = [rank for rank in range(size) if held[rank][index]]
-        if work.plan.stage_shared and not (work.prefix and holders):
+        if work.plan.stage_shared and not (work.stored_prefix and holders):
             for rank in sorted(set(range(size)).difference(holders)):
-                again[rank] = (*again.get(rank, ()), replace(work, branches=(), prefix=()))
+                again[rank] = (*again.get(rank, ()), replace(work, branch_indices=(), stored_prefix=()))
             continue
         source = holders[0] if holders else index % size
         if not holders:
-            again[source] = (*again.get(source, ()), replace(work, prefix=()))
+            again[source] = (*again.get(source, ()), replace(work, stored_prefix=()))
         if size > 1:
             sources[work.request_id] = source
     return Recovery(again, sources)

@@ -22,15 +22,9 @@ from lopa_ray.decoding.branch_budget import BranchBudget
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
-from lopa_ray.protocol.plan import (
-    BranchReport,
-    Plan,
-    ScheduledRequest,
-    StepOutcome,
-    StepPlan,
-    StepReport,
-    StoredPrefix,
-)
+from lopa_ray.protocol.outcome import StepOutcome
+from lopa_ray.protocol.plan import Plan, ScheduledRequest, StepPlan, StoredPrefix
+from lopa_ray.protocol.report import BranchReport, StepReport
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 
 
@@ -276,7 +270,7 @@ class Scheduler:
 
     def _remember_source(self, request: int, entry: _InFlight, plan: Plan, outcome: StepOutcome) -> None:
         """Whom the others receive from; nobody, where everyone staged the same or there are no others."""
-        staged = ScheduledRequest(request, entry.slot, plan, (outcome.winner,), prefix=entry.prefix)
+        staged = ScheduledRequest(request, entry.slot, plan, (outcome.winner,), stored_prefix=entry.prefix)
         entry.pending = staged if plan.to_stage else None
         sent = plan.to_stage and not plan.stage_shared and self._num_workers > 1
         entry.source = entry.ranks[outcome.winner] if sent else None

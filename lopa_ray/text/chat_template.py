@@ -1,4 +1,4 @@
-"""Chat templates: messages in, text out, with the template's special tokens told from the user's text."""
+"""Chat templates: messages in, text out, with the template's special tokens apart from the user's text."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from lopa_ray.errors import CheckpointError, PromptError
 
 ROLES = ("system", "user", "assistant", "tool")
 
-# Private-use characters stand in for characters of user text while a template renders.
-_STAND_INS = range(0xF0000, 0xFFFFE)
+# Private-use characters that replace characters of user text while a template renders it.
+_PLACEHOLDERS = range(0xF0000, 0xFFFFE)
 
 
 class ChatTemplate:
     """The Jinja template of a checkpoint, rendered in a sandbox."""
 
-    def __init__(self, source: str, where: Path, names: Mapping[str, str]) -> None:
-        """`where` is named in errors; `names` are variables of the template (`bos_token` …)."""
-        self._source, self._where, self._names = source, where, dict(names)
+    def __init__(self, source: str, where: Path, variables: Mapping[str, str]) -> None:
+        """`where` is named in errors; `variables` are variables of the template (`bos_token` …)."""
+        self._source, self._where, self._variables = source, where, dict(variables)
 
-    def pieces(
+    def render(
         self, messages: Sequence[Mapping[str, str]], special: Sequence[AddedToken]
     ) -> list[tuple[str, str | None]]:
         """Runs of plain text, each with the special token that the template wrote behind it.
@@ -43,18 +43,18 @@ class ChatTemplate:
         for message in messages:
             _check_message(message)
         texts = [message["content"] for message in messages]
-        shield = _Shield((token.content for token in special), (self._source, *texts))
-        rendered = self._render(
-            [{"role": m["role"], "content": shield.cover(m["content"])} for m in messages]
+        escaper = _SpecialTokenEscaper((token.content for token in special), (self._source, *texts))
+        rendered = self._render_template(
+            [{"role": m["role"], "content": escaper.escape(m["content"])} for m in messages]
         )
         runs: list[tuple[str, str | None]] = []
         end = 0
-        for found in _markers(special).finditer(rendered):
-            runs.append((shield.uncover(rendered[end : found.start()]), found[found.lastindex or 0]))
+        for found in _special_token_pattern(special).finditer(rendered):
+            runs.append((escaper.unescape(rendered[end : found.start()]), found[found.lastindex or 0]))
             end = found.end()
-        return [*runs, (shield.uncover(rendered[end:]), None)]
+        return [*runs, (escaper.unescape(rendered[end:]), None)]
 
-    def _render(self, messages: list[dict[str, str]]) -> str:
+    def _render_template(self, messages: list[dict[str, str]]) -> str:
         try:
             template = _compile(self._source)
         except jinja2.TemplateError as error:
@@ -64,7 +64,7 @@ class ChatTemplate:
             ) from None
         try:
             return template.render(
-                messages=messages, add_generation_prompt=True, tools=None, documents=None, **self._names
+                messages=messages, add_generation_prompt=True, tools=None, documents=None, **self._variables
             )
         except Exception as error:  # a template may fail in any way that an expression can
             raise PromptError(
@@ -73,47 +73,53 @@ class ChatTemplate:
             ) from None
 
 
-class _Shield:
+class _SpecialTokenEscaper:
     """Keeps special tokens from appearing in user text while a template renders it.
 
     One character of each is swapped for a private-use character that nothing else uses, so the
-    template can still test, strip and split the text; `uncover` swaps them back. A text that begins
-    or ends within a special token is covered too, lest the template's own text complete it.
+    template can still test, strip and split the text; `unescape` swaps them back. A text that begins
+    or ends within a special token is escaped too, since the template's own text may complete it.
     """
 
     def __init__(self, special: Iterable[str], texts: Iterable[str]) -> None:
         tokens = tuple(special)
-        heads = {token[:i] for token in tokens for i in range(1, len(token))}
-        tails = {token[i:] for token in tokens for i in range(1, len(token))}
-        self._whole, self._head, self._tail = (_any_of(words) for words in (tokens, heads, tails))
+        prefixes = {token[:i] for token in tokens for i in range(1, len(token))}
+        suffixes = {token[i:] for token in tokens for i in range(1, len(token))}
+        self._token, self._prefix, self._suffix = (
+            _alternation(strings) for strings in (tokens, prefixes, suffixes)
+        )
         used = set("".join(texts))
-        self._free = (chr(code) for code in _STAND_INS if chr(code) not in used)
-        self._stand_ins: dict[str, str] = {}
+        self._unused = (chr(code) for code in _PLACEHOLDERS if chr(code) not in used)
+        self._placeholders: dict[str, str] = {}
 
-    def cover(self, text: str) -> str:
+    def escape(self, text: str) -> str:
         before = None
         while before != text:  # what is left of one token may hold a shorter one
-            before, text = text, re.sub(self._whole, lambda m: self._swap(m[0][0]) + m[0][1:], text)
-        text = re.sub(rf"\A(\s*)({self._tail})", lambda m: m[1] + self._swap(m[2][0]) + m[2][1:], text)
-        return re.sub(rf"({self._head})(\s*)\Z", lambda m: m[1][:-1] + self._swap(m[1][-1]) + m[2], text)
+            before, text = text, re.sub(self._token, lambda m: self._placeholder_of(m[0][0]) + m[0][1:], text)
+        text = re.sub(
+            rf"\A(\s*)({self._suffix})", lambda m: m[1] + self._placeholder_of(m[2][0]) + m[2][1:], text
+        )
+        return re.sub(
+            rf"({self._prefix})(\s*)\Z", lambda m: m[1][:-1] + self._placeholder_of(m[1][-1]) + m[2], text
+        )
 
-    def uncover(self, text: str) -> str:
-        return text.translate({ord(stand_in): char for char, stand_in in self._stand_ins.items()})
+    def unescape(self, text: str) -> str:
+        return text.translate({ord(placeholder): char for char, placeholder in self._placeholders.items()})
 
-    def _swap(self, char: str) -> str:
-        if char not in self._stand_ins:
-            self._stand_ins[char] = next(self._free)
-        return self._stand_ins[char]
+    def _placeholder_of(self, char: str) -> str:
+        if char not in self._placeholders:
+            self._placeholders[char] = next(self._unused)
+        return self._placeholders[char]
 
 
-def _any_of(words: Iterable[str]) -> str:
-    """A pattern of the longest of `words`; one that never matches if there are none."""
-    ordered = sorted(words, key=lambda word: (-len(word), word))
+def _alternation(strings: Iterable[str]) -> str:
+    """A pattern that matches the longest of `strings`; one that never matches if there are none."""
+    ordered = sorted(strings, key=lambda string: (-len(string), string))
     return "|".join(map(re.escape, ordered)) or r"(?!)"
 
 
-def _markers(tokens: Iterable[AddedToken]) -> re.Pattern[str]:
-    """Matches special tokens in rendered text, with the space that `lstrip` and `rstrip` swallow."""
+def _special_token_pattern(tokens: Iterable[AddedToken]) -> re.Pattern[str]:
+    """Matches special tokens in rendered text, with the space that `lstrip` and `rstrip` remove."""
     ordered = sorted(tokens, key=lambda token: len(token.content), reverse=True)
     space = {True: r"\s*", False: ""}
     patterns = (

@@ -19,25 +19,25 @@ from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.model.files import read_json
 from lopa_ray.text.chat_template import ChatTemplate
 
-_SETTINGS, _TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
-_FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
-_NAMED = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token")
-# How Qwen2 cuts text into words: contractions, words, single digits, punctuation, space.
-_QWEN2_WORDS = (
+_TOKENIZER_CONFIG, _CHAT_TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
+_ADDED_TOKEN_FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
+_SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token")
+# How Qwen2 splits text before BPE: contractions, words, single digits, punctuation, space.
+_QWEN2_PRE_TOKENIZER = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2_CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer", None)
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """How byte-level tokenizers (GPT-2 and its heirs) write bytes: printable ones as they are, the rest from U+0100."""
+def _byte_level_alphabet() -> dict[str, int]:
+    """How byte-level tokenizers (as GPT-2's) write bytes: printable ones as they are, the rest from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
 
 
-_BYTE_OF = _byte_alphabet()
+_BYTE_OF = _byte_level_alphabet()
 
 
 class Tokenizer:
@@ -46,16 +46,16 @@ class Tokenizer:
     def __init__(self, backend: Backend, template: ChatTemplate | None) -> None:
         """`backend` recognises special tokens."""
         self._backend, self._template = backend, template
-        # A twin that reads special tokens as text; a switch on one object would not be thread-safe.
-        self._plain = Backend.from_str(backend.to_str())
-        self._plain.encode_special_tokens = True
+        # A copy that reads special tokens as text; switching one object would not be thread-safe.
+        self._text_backend = Backend.from_str(backend.to_str())
+        self._text_backend.encode_special_tokens = True
         self.byte_level = "ByteLevel" in json.dumps(json.loads(backend.to_str()).get("decoder"))
         added = backend.get_added_tokens_decoder()
-        self._added = frozenset(added)
-        self._special = {i: token for i, token in added.items() if token.special and token.content}
+        self._added_ids = frozenset(added)
+        self._special_tokens = {i: token for i, token in added.items() if token.special and token.content}
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Backend, ChatTemplate | None]]:
-        # The twin's switch is not part of its pickled form.
+        # The copy's `encode_special_tokens` is not part of its pickled form.
         return (Tokenizer, (self._backend, self._template))
 
     @classmethod
@@ -66,19 +66,21 @@ class Tokenizer:
         the chat template beside them. Raises `CheckpointError` for files that cannot be used.
         """
         folder = Path(path)
-        settings = read_json(folder / _SETTINGS) if (folder / _SETTINGS).exists() else {}
-        backend = _read_backend(folder, settings)
+        tokenizer_config = (
+            read_json(folder / _TOKENIZER_CONFIG) if (folder / _TOKENIZER_CONFIG).exists() else {}
+        )
+        backend = _read_backend(folder, tokenizer_config)
         if backend is None:
             return None
         backend.no_truncation()
         backend.no_padding()
-        names = _special_names(folder, settings)
-        _add_tokens(backend, folder, settings, names)
-        return cls(backend, _read_template(folder, settings, names))
+        names = _read_special_tokens(folder, tokenizer_config)
+        _add_tokens(backend, folder, tokenizer_config, names)
+        return cls(backend, _read_template(folder, tokenizer_config, names))
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether `chat_prompt` can be used."""
+        """Whether `apply_chat_template` can be used."""
         return self._template is not None
 
     @property
@@ -88,7 +90,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, special tokens' text being plain characters, with what the tokenizer adds itself."""
-        return self._encode_plain(text, add_special_tokens=True)
+        return self._encode_text(text, add_special_tokens=True)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of `ids`; ids beyond the vocabulary are left out."""
@@ -103,23 +105,23 @@ class Tokenizer:
     def token_bytes(self, token: int) -> bytes:
         """The UTF-8 bytes that one token stands for, which may be a part of a character."""
         written = self._backend.id_to_token(token)
-        if written is not None and self.byte_level and token not in self._special:
+        if written is not None and self.byte_level and token not in self._special_tokens:
             return bytes(_BYTE_OF[char] for char in written if char in _BYTE_OF)
         return self.token_text(token).encode()
 
-    def plain_bytes(self, token: int) -> bytes:
+    def regular_token_bytes(self, token: int) -> bytes:
         """As `token_bytes`, for the ordinary tokens of a byte-level vocabulary; nothing for any other id."""
         written = self._backend.id_to_token(token)
         if (
             written is None
             or not self.byte_level
-            or token in self._added
+            or token in self._added_ids
             or not _BYTE_OF.keys() >= set(written)
         ):
             return b""
         return bytes(_BYTE_OF[char] for char in written)
 
-    def chat_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Ids of `messages` (`role`, `content`) as the checkpoint's chat template writes them.
 
         Ends where the assistant's answer begins. The ids are those of the rendered text, but special
@@ -129,24 +131,24 @@ class Tokenizer:
         if self._template is None:
             raise PromptError("got chat messages, but the checkpoint has no chat template; send plain text")
         ids: list[int] = []
-        by_text = {token.content: i for i, token in self._special.items()}
-        for text, special in self._template.pieces(messages, list(self._special.values())):
-            ids += self._encode_plain(text)
+        by_text = {token.content: i for i, token in self._special_tokens.items()}
+        for text, special in self._template.render(messages, list(self._special_tokens.values())):
+            ids += self._encode_text(text)
             if special is not None:
                 ids.append(by_text[special])
         return ids
 
-    def _encode_plain(self, text: str, add_special_tokens: bool = False) -> list[int]:
+    def _encode_text(self, text: str, add_special_tokens: bool = False) -> list[int]:
         if not text and not add_special_tokens:
             return []
         try:
-            encoding = self._plain.encode(text, add_special_tokens=add_special_tokens)
+            encoding = self._text_backend.encode(text, add_special_tokens=add_special_tokens)
         except Exception as error:  # the library raises bare exceptions, and text may hold lone surrogates
             raise PromptError(
                 f"got text that cannot be encoded ({error}); it must be valid Unicode"
             ) from None
         for token, added in zip(encoding.ids, encoding.special_tokens_mask, strict=True):
-            if token in self._special and not added:
+            if token in self._special_tokens and not added:
                 raise PromptError(
                     f"got text that this tokenizer turns into the special token "
                     f"{self._backend.id_to_token(token)!r}; remove it from the prompt, or send token ids"
@@ -164,38 +166,38 @@ def require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
     return tokenizer
 
 
-def _read_backend(folder: Path, settings: Mapping[str, Any]) -> Backend | None:
-    whole, vocab, merges = (folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
+def _read_backend(folder: Path, tokenizer_config: Mapping[str, Any]) -> Backend | None:
+    tokenizer_json, vocab, merges = (folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
     try:
-        if whole.exists():
-            return Backend.from_file(str(whole))
+        if tokenizer_json.exists():
+            return Backend.from_file(str(tokenizer_json))
         if not vocab.exists() and not merges.exists():
             return None
         model = BPE.from_file(str(vocab), str(merges))
     except Exception as error:  # the library raises bare exceptions
-        name = whole if whole.exists() else f"{vocab} and {merges.name}"
+        name = tokenizer_json if tokenizer_json.exists() else f"{vocab} and {merges.name}"
         raise CheckpointError(f"{name}: cannot be read as a tokenizer ({error}); download it again") from None
-    if (kind := settings.get("tokenizer_class")) not in _QWEN2_CLASSES:
+    if (kind := tokenizer_config.get("tokenizer_class")) not in _QWEN2_CLASSES:
         allowed = ", ".join(filter(None, _QWEN2_CLASSES))
         raise CheckpointError(
-            f"{folder / _SETTINGS}: got tokenizer_class = {kind!r} without tokenizer.json; {vocab.name} and "
+            f"{folder / _TOKENIZER_CONFIG}: got tokenizer_class = {kind!r} without tokenizer.json; {vocab.name} and "
             f"{merges.name} are read for {allowed} only: save the tokenizer as tokenizer.json"
         )
     backend = Backend(model)
     backend.normalizer = normalizers.NFC()
-    words = pre_tokenizers.Split(Regex(_QWEN2_WORDS), behavior="isolated")
+    split = pre_tokenizers.Split(Regex(_QWEN2_PRE_TOKENIZER), behavior="isolated")
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([words, to_bytes])
+    backend.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     backend.decoder = decoders.ByteLevel()
     return backend
 
 
-def _special_names(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """`bos_token` … -> text, from the settings or else special_tokens_map.json."""
+def _read_special_tokens(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token` … -> text, from tokenizer_config.json or else special_tokens_map.json."""
     older = folder / "special_tokens_map.json"
     names: dict[str, str] = {}
-    for source in (read_json(older) if older.exists() else {}, settings):
-        for key in _NAMED:
+    for source in (read_json(older) if older.exists() else {}, tokenizer_config):
+        for key in _SPECIAL_TOKEN_KEYS:
             value = source.get(key)
             value = value.get("content") if isinstance(value, dict) else value
             if isinstance(value, str):
@@ -204,18 +206,23 @@ def _special_names(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _add_tokens(
-    backend: Backend, folder: Path, settings: Mapping[str, Any], names: Mapping[str, str]
+    backend: Backend, folder: Path, tokenizer_config: Mapping[str, Any], names: Mapping[str, str]
 ) -> None:
-    """Add the tokens that the settings list beyond the vocabulary, under the ids they list."""
-    listed = settings.get("added_tokens_decoder")
-    where = folder / _SETTINGS
+    """Add the tokens that the configuration lists beyond the vocabulary, under the ids that it lists."""
+    listed = tokenizer_config.get("added_tokens_decoder")
+    where = folder / _TOKENIZER_CONFIG
     if listed is None and (folder / "added_tokens.json").exists():
         where = folder / "added_tokens.json"
-        special = {str(text) for text in settings.get("additional_special_tokens") or ()}
+        special = {str(text) for text in tokenizer_config.get("additional_special_tokens") or ()}
         listed = {i: {"content": text, "special": text in special} for text, i in read_json(where).items()}
     try:
         tokens = [
-            (int(i), AddedToken(str(token["content"]), **{flag: bool(token.get(flag)) for flag in _FLAGS}))
+            (
+                int(i),
+                AddedToken(
+                    str(token["content"]), **{flag: bool(token.get(flag)) for flag in _ADDED_TOKEN_FLAGS}
+                ),
+            )
             for i, token in (listed or {}).items()
         ]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -241,11 +248,13 @@ def _add_tokens(
 
 
 def _read_template(
-    folder: Path, settings: Mapping[str, Any], names: Mapping[str, str]
+    folder: Path, tokenizer_config: Mapping[str, Any], names: Mapping[str, str]
 ) -> ChatTemplate | None:
-    file = folder / _TEMPLATE
+    file = folder / _CHAT_TEMPLATE
     try:
-        found: Any = file.read_text(encoding="utf-8") if file.exists() else settings.get("chat_template")
+        found: Any = (
+            file.read_text(encoding="utf-8") if file.exists() else tokenizer_config.get("chat_template")
+        )
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{file}: cannot be read ({error}); download it again") from None
     if isinstance(found, list):  # several named templates: the one for plain chat
@@ -254,7 +263,9 @@ def _read_template(
         )
     if found is not None and not isinstance(found, str):
         raise CheckpointError(
-            f"{folder / _SETTINGS}: got chat_template of type {type(found).__name__}; it must be text: "
+            f"{folder / _TOKENIZER_CONFIG}: got chat_template of type {type(found).__name__}; it must be text: "
             "correct the file"
         )
-    return ChatTemplate(found, file if file.exists() else folder / _SETTINGS, names) if found else None
+    return (
+        ChatTemplate(found, file if file.exists() else folder / _TOKENIZER_CONFIG, names) if found else None
+    )

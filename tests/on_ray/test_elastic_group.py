@@ -37,9 +37,9 @@ class Member:
         self.rank = rendezvous.rank
         self.transfer.join(rendezvous)
 
-    def exchange(self, source: int) -> bool:
+    def broadcast(self, source: int) -> bool:
         tensor = torch.full((SIZE,), float(self.rank), dtype=torch.bfloat16)
-        self.transfer.exchange(source, tensor)
+        self.transfer.broadcast(source, tensor)
         return bool((tensor == source).all())
 
     def is_registered(self, rendezvous: Rendezvous) -> bool:
@@ -81,7 +81,7 @@ def test_membership_grows_permutes_and_shrinks(members: Any) -> None:
     for epoch, group in enumerate(([a, b], [c, a, b], [b, c], [b])):
         rendezvous = join(group, store, epoch)
         for source in range(len(group)) if len(group) > 1 else ():
-            assert all(ray.get([h.exchange.remote(source) for h in group], timeout=30))
+            assert all(ray.get([h.broadcast.remote(source) for h in group], timeout=30))
         if len(group) > 1:
             assert all(ray.get([h.is_registered.remote(r) for h, r in zip(group, rendezvous, strict=True)]))
             assert BACKEND in ray.get(group[0].reduce_error.remote())
@@ -92,7 +92,7 @@ def test_a_dead_peer_is_an_error_for_the_others(members: Any) -> None:
     assert daemon is not None
     join(members, store, 0)
     ray.kill(members[2])
-    for call in [h.exchange.remote(2) for h in members[:2]]:
+    for call in [h.broadcast.remote(2) for h in members[:2]]:
         with pytest.raises(TransferError, match="did not arrive"):
             ray.get(call, timeout=30)
 
@@ -113,7 +113,7 @@ def test_sums_and_gathers_are_the_same_everywhere(members: Any, size: int) -> No
         for summed, gathered in ray.get([h.sum_and_gather.remote((33, 7), dtype) for h in group], timeout=60):
             assert torch.equal(summed, total)
             assert torch.equal(gathered, parts)
-    assert all(ray.get([h.exchange.remote(1) for h in group], timeout=30))
+    assert all(ray.get([h.broadcast.remote(1) for h in group], timeout=30))
     ray.kill(group[1])
     with pytest.raises(TransferError, match="lost touch"):
         ray.get(group[0].sum_and_gather.remote((3, 3), torch.float32), timeout=30)

@@ -20,7 +20,7 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerLostError
 from lopa_ray.protocol.events import RequestFailure, RequestStep
-from lopa_ray.protocol.plan import StepOutcome
+from lopa_ray.protocol.outcome import StepOutcome
 from support.fault_injection import FaultInjection
 from support.group_under_test import (
     NUM_WORKERS,

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import decode_settings, override
+from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.presets.word_problems import held_out_problems
 
@@ -98,7 +98,7 @@ class ClientRequest:
     def decode_locally(self, engine: LocalEngine) -> ClientResponse:
         """Decode it alone, in this process."""
         values = engine.config.decode.model_dump(exclude_unset=True)
-        settings = decode_settings(override(values, dict(self.settings)))
+        settings = parse_decoder_settings(merge_decoder_settings(values, dict(self.settings)))
         session = engine.create_session([{"role": "user", "content": self.prompt}], settings)
         began = time.monotonic()
         ((_, result),) = engine.run([session], trace=True)

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa_ray.constraints.constraint import unpack_bitmask
-from lopa_ray.protocol.plan import BranchReport, Plan, StepPlan, StepReport
+from lopa_ray.protocol.plan import Plan, StepPlan
+from lopa_ray.protocol.report import BranchReport, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 VOCABULARY = Vocabulary(size=50, mask_token_id=49, eos_token_id=48)
@@ -36,7 +37,9 @@ class FakeModel:
         rng = np.random.default_rng([self.seed, plan.step, branch])
         n = len(positions)
         tokens = rng.integers(0, min(mask, eos), n, dtype=np.int32)
-        tokens[(rng.random(n) < self.eos_probability) & (positions >= plan.sampling.no_eos_before)] = eos
+        tokens[(rng.random(n) < self.eos_probability) & (positions >= plan.sampling_params.no_eos_before)] = (
+            eos
+        )
         for index, position in enumerate(positions.tolist() if plan.token_bitmasks else ()):
             bitmask = plan.token_bitmask(plan.branches[branch], position)
             assert bitmask is not None
@@ -45,11 +48,11 @@ class FakeModel:
                 tokens[index] = rng.choice(allowed)
         probabilities = _rounded(rng.random(n) ** self.probability_exponent, self.levels)
         scores = probabilities
-        if plan.sampling.ranking == "margin":
+        if plan.sampling_params.ranking == "margin":
             scores = _rounded(probabilities * rng.random(n), self.levels)
-        elif plan.sampling.ranking == "neg_entropy":
+        elif plan.sampling_params.ranking == "neg_entropy":
             scores = _rounded(-3 * rng.random(n), self.levels)
-        top = plan.sampling.top_logprobs
+        top = plan.sampling_params.top_logprobs
         return BranchReport(
             epoch=plan.epoch,
             step=plan.step,
@@ -72,7 +75,7 @@ class FakeModel:
         reports = tuple(
             (scheduled.request_id, self.report(scheduled.plan, branch))
             for scheduled in plan.requests
-            for branch in scheduled.branches
+            for branch in scheduled.branch_indices
         )
         return StepReport(plan.epoch, plan.step, reports)
 

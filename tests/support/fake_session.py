@@ -9,7 +9,9 @@ from lopa_ray.config.decoder_settings import VanillaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.protocol.plan import BranchReport, Plan, StepOutcome
+from lopa_ray.protocol.outcome import StepOutcome
+from lopa_ray.protocol.plan import Plan
+from lopa_ray.protocol.report import BranchReport
 from support.fake_model import VOCABULARY, FakeModel
 
 

@@ -18,7 +18,8 @@ from lopa_ray.config.config import Config
 from lopa_ray.execution.runner import BranchRunner, Exchange
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
-from lopa_ray.protocol.plan import StepPlan, StepReport
+from lopa_ray.protocol.plan import StepPlan
+from lopa_ray.protocol.report import StepReport
 
 POINTS = ("load", "adopt", "export", "join", "step", "source", "receiver", "forward", "answer")
 """While it loads its model; takes over slots; hands them to another; enters an epoch; begins a step; sends

@@ -13,7 +13,8 @@ from lopa_ray.config.config import Config
 from lopa_ray.execution.runner import BranchRunner, Exchange
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
-from lopa_ray.protocol.plan import ScheduledRequest, StepPlan, StepReport
+from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
+from lopa_ray.protocol.report import StepReport
 
 POISON_TOKEN = 99
 """A prompt that ends in this token makes the runners of this module fail."""
@@ -46,7 +47,7 @@ class FaultyRunner:
         if self._before_exchange:
             fails = any(scheduled.source == 0 and self._is_staged(scheduled) for scheduled in poisoned)
         else:
-            fails = any(scheduled.branches for scheduled in poisoned)
+            fails = any(scheduled.branch_indices for scheduled in poisoned)
         if fails:
             time.sleep(self._hang_s)
             raise self._error

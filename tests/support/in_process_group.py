@@ -12,7 +12,8 @@ from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.events import RequestEvent
-from lopa_ray.protocol.plan import BranchReport, ScheduledRequest, StepPlan, StepReport
+from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
+from lopa_ray.protocol.report import BranchReport, StepReport
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.scheduler import Scheduler
 

@@ -17,7 +17,8 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model
-from lopa_ray.protocol.plan import StepPlan, StepReport
+from lopa_ray.protocol.plan import StepPlan
+from lopa_ray.protocol.report import StepReport
 from lopa_ray.text.tokenizer import Tokenizer
 from support.in_process_group import report_bytes
 
@@ -86,7 +87,7 @@ def shard_model(model: Transformer, tp_group: TensorParallelGroup) -> Transforme
     """One shard's part of a whole model."""
     weights = ((name, parameter.detach()) for name, parameter in model.named_parameters())
     like = model.embed.weight
-    return build_model(model.config, weights, dtype=like.dtype, device=like.device, parallel=tp_group)
+    return build_model(model.config, weights, dtype=like.dtype, device=like.device, tp_group=tp_group)
 
 
 class ShardedRunner:

@@ -23,7 +23,9 @@ from cluster.serving.replica.detokenizer import IncrementalDetokenizer
 from lopa_ray.decoding.result import Answer, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.events import RequestStep
-from lopa_ray.protocol.plan import Decision, FinishReason, Plan, StepTiming
+from lopa_ray.protocol.outcome import Decision, FinishReason
+from lopa_ray.protocol.plan import Plan
+from lopa_ray.protocol.report import StepTiming
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
 PHASES = tuple(field.name for field in fields(StepTiming))

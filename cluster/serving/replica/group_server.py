@@ -26,7 +26,7 @@ from cluster.serving.messages import (
 from cluster.serving.replica.choice import ChoiceState
 from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import decode_settings, override
+from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
 from lopa_ray.config.generation_settings import GUIDED, GenerationSettings
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, PromptTooLongError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure
@@ -189,7 +189,9 @@ class GroupServer:
                 )
             overrides["max_new_tokens"] = min(self._config.decode.max_new_tokens, available)
             overrides.setdefault("min_tokens", min(self._config.decode.min_tokens, available))
-        return decode_settings(override({"decoder": self._config.decode.decoder, **defaults}, overrides))
+        return parse_decoder_settings(
+            merge_decoder_settings({"decoder": self._config.decode.decoder, **defaults}, overrides)
+        )
 
     # Administration
 

@@ -18,7 +18,8 @@ from lopa_ray.config.decoder_settings import BlockDiffusionSettings
 from lopa_ray.decoding.branching import Score
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
 from lopa_ray.decoding.unmasking import above_or_share, even_share, ranked, within_entropy
-from lopa_ray.protocol.plan import Plan, SamplingParams, Segment
+from lopa_ray.protocol.plan import Plan, Segment
+from lopa_ray.protocol.sampling_params import SamplingParams
 
 
 class BlockDiffusionSession(BlockwiseSession):

@@ -14,17 +14,9 @@ from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
 from lopa_ray.decoding.branching import Fork, Score, admit, forced, scores_by_position
 from lopa_ray.decoding.lookahead import Lookahead, adopted
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.protocol.plan import (
-    BlockView,
-    Branch,
-    BranchReport,
-    Commit,
-    Decision,
-    Plan,
-    Segment,
-    Spans,
-    StepOutcome,
-)
+from lopa_ray.protocol.outcome import BlockView, Decision, StepOutcome
+from lopa_ray.protocol.plan import Branch, Commit, Plan, Segment, Spans
+from lopa_ray.protocol.report import BranchReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +83,7 @@ class BlockwiseSession(DecodeSession):
     def _fit_of(self, fork: Fork | None) -> ConstraintState | None:
         fit = self._fit(self.generated)
         if fit is not None and fork is not None:
-            fit.put(*fork.decision.fill)
+            fit.fill(*fork.decision.fill)
         return fit
 
     def _plan(self, num_branches: int) -> Plan:
@@ -116,7 +108,7 @@ class BlockwiseSession(DecodeSession):
             to_stage=window.to_stage,
             stage_shared=window.stage_shared,
             commit=self._commit,
-            sampling=self.sampling,
+            sampling_params=self.sampling,
             token_bitmasks=bitmasks.unique,
         )
 

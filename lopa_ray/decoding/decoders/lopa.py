@@ -17,7 +17,9 @@ from lopa_ray.decoding.branching import Fork, anchor_fills, scores_by_position
 from lopa_ray.decoding.canvas import BlockState, Canvas
 from lopa_ray.decoding.lookahead import Lookahead, adopted
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.protocol.plan import Branch, BranchReport, Commit, Plan, Segment, StepOutcome
+from lopa_ray.protocol.outcome import StepOutcome
+from lopa_ray.protocol.plan import Branch, Commit, Plan, Segment
+from lopa_ray.protocol.report import BranchReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class LopaSession(DecodeSession):
             to_stage=(range(start, settled),) if to_cache else (),
             stage_shared=self.settings.commit_protocol == "single_phase",
             commit=self._commit,
-            sampling=self.sampling,
+            sampling_params=self.sampling,
             token_bitmasks=bitmasks.unique,
         )
 

@@ -14,7 +14,7 @@ from lopa_ray.config.decoder_settings import MaskedAnswerSettings, VanillaSettin
 from lopa_ray.decoding.branching import Score
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
 from lopa_ray.decoding.unmasking import drawn, dream_schedule, dream_shares, each, even_share, ranked
-from lopa_ray.protocol.plan import SamplingParams
+from lopa_ray.protocol.sampling_params import SamplingParams
 
 
 class MaskedAnswerSession(BlockwiseSession):

@@ -10,7 +10,7 @@ import yaml
 
 from lopa_ray.config.branch_confidence import METRICS
 from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import DECODER_SETTINGS, decode_settings
+from lopa_ray.config.decoder_settings import DECODER_SETTINGS, parse_decoder_settings
 from lopa_ray.config.yaml_files import presets
 from lopa_ray.errors import SettingsError
 
@@ -31,7 +31,7 @@ def test_a_preset_names_every_setting(name: str) -> None:
     config = Config.load(name)
     assert values["model"].keys() == type(config.model).model_fields.keys()
     assert values["group"].keys() == type(config.group).model_fields.keys()
-    assert values["decode"].keys() == type(decode_settings(values["decode"])).model_fields.keys()
+    assert values["decode"].keys() == type(parse_decoder_settings(values["decode"])).model_fields.keys()
 
 
 def allowed_values(name: str, annotation: Any) -> set[str] | None:

@@ -17,8 +17,8 @@ from lopa_ray.config.decoder_settings import (
     FastDllmSettings,
     LopaSettings,
     VanillaSettings,
-    decode_settings,
-    override,
+    merge_decoder_settings,
+    parse_decoder_settings,
 )
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
@@ -127,11 +127,11 @@ def test_a_bad_value_is_one_clear_error(kind, values, words):
 
 def test_a_setting_of_other_decoders_names_them():
     with pytest.raises(SettingsError, match=r"sub_block_size = 4 for decoder lopa; .* block_diffusion; set"):
-        decode_settings({"sub_block_size": 4})
+        parse_decoder_settings({"sub_block_size": 4})
     with pytest.raises(
         SettingsError, match=r"steps = 8 for decoder lopa; decoders that know it: vanilla, fast_dllm; "
     ):
-        decode_settings({"decoder": "lopa", "steps": 8})
+        parse_decoder_settings({"decoder": "lopa", "steps": 8})
 
 
 def test_several_mistakes_are_named_together():
@@ -173,7 +173,7 @@ def test_but_is_checked_too():
 
 @pytest.mark.parametrize("name", DECODER_SETTINGS)
 def test_decode_settings_choose_the_class(name):
-    made = decode_settings({"decoder": name, "max_new_tokens": 7})
+    made = parse_decoder_settings({"decoder": name, "max_new_tokens": 7})
     assert type(made) is DECODER_SETTINGS[name]
     assert (made.decoder, made.max_new_tokens) == (name, 7)
 
@@ -183,11 +183,11 @@ def test_unknown_decoders(name):
     with pytest.raises(
         SettingsError, match=r"decoder: got .*allowed: lopa, d2f, vanilla, fast_dllm, block_diffusion"
     ):
-        decode_settings({"decoder": name})
+        parse_decoder_settings({"decoder": name})
 
 
 def test_lopa_is_the_default_decoder():
-    assert decode_settings({}) == LopaSettings()
+    assert parse_decoder_settings({}) == LopaSettings()
     assert Config().decode == LopaSettings()
 
 
@@ -195,10 +195,14 @@ def test_a_decoder_is_switched_to_as_it_is_published():
     """Neither lookahead nor the sizes of another decoder's blocks come with the switch, unless asked for."""
     demo = Config.load("demo").decode.model_dump()
     common = {"max_new_tokens": demo["max_new_tokens"], "ranking": demo["ranking"]}
-    assert decode_settings(override(demo, {"decoder": "vanilla"})) == VanillaSettings(**common)
-    sdar = decode_settings(override(demo, {"decoder": "block_diffusion", "num_branches": 3}))
+    assert parse_decoder_settings(merge_decoder_settings(demo, {"decoder": "vanilla"})) == VanillaSettings(
+        **common
+    )
+    sdar = parse_decoder_settings(
+        merge_decoder_settings(demo, {"decoder": "block_diffusion", "num_branches": 3})
+    )
     assert sdar == BlockDiffusionSettings(**common, num_branches=3)
-    fast = decode_settings(override(demo | {"block_size": 8}, {"decoder": "fast_dllm"}))
+    fast = parse_decoder_settings(merge_decoder_settings(demo | {"block_size": 8}, {"decoder": "fast_dllm"}))
     assert fast == FastDllmSettings(**common, block_size=8)
 
 
@@ -211,19 +215,19 @@ def test_entropy_bounded_ranks_by_entropy_and_only_it():
 
 def test_override_keeps_drops_and_replaces():
     lopa = {"num_branches": 4, "block_size": 8}
-    assert override(lopa, {"block_size": 16}) == {"num_branches": 4, "block_size": 16}
-    assert override(lopa, {"decoder": "lopa"}) == {**lopa, "decoder": "lopa"}
-    assert override(lopa, {"decoder": "d2f"}) == {"block_size": 8, "decoder": "d2f"}
+    assert merge_decoder_settings(lopa, {"block_size": 16}) == {"num_branches": 4, "block_size": 16}
+    assert merge_decoder_settings(lopa, {"decoder": "lopa"}) == {**lopa, "decoder": "lopa"}
+    assert merge_decoder_settings(lopa, {"decoder": "d2f"}) == {"block_size": 8, "decoder": "d2f"}
     assert lopa == {"num_branches": 4, "block_size": 8}
     # What the caller asks for is never dropped, and a value nobody knows stays an error.
-    for values, changes in (
+    for values, overrides in (
         (lopa, {"decoder": "d2f", "num_branches": 2}),
         ({"nonsense": 1}, {}),
         (lopa, {"decoder": "unknown"}),
         (lopa, {"decoder": ["d2f"]}),
     ):
         with pytest.raises(SettingsError):
-            decode_settings(override(values, changes))
+            parse_decoder_settings(merge_decoder_settings(values, overrides))
 
 
 # YAML
@@ -260,7 +264,7 @@ def test_empty_files_and_sections_mean_the_defaults(tmp_path, text):
     assert Config.load(write(tmp_path, text)) == Config()
 
 
-def test_changes_lie_on_top_of_the_file(tmp_path):
+def test_overrides_lie_on_top_of_the_file(tmp_path):
     file = write(tmp_path, "decode: {num_branches: 6, block_size: 8}\nmodel: {max_num_seqs: 2}\n")
     made = Config.load(file, {"decode": {"block_size": 4}, "group": {"num_workers": 3}})
     assert made.decode == LopaSettings(num_branches=6, block_size=4)
@@ -303,7 +307,7 @@ def test_files_that_are_none(tmp_path):
             Config.load(path)
 
 
-def test_changes_to_a_section_that_is_no_mapping(tmp_path):
+def test_overrides_of_a_section_that_is_no_mapping(tmp_path):
     with pytest.raises(SettingsError, match="decode: got 'lopa'"):
         Config.load(write(tmp_path, "decode: lopa"), {"decode": {"block_size": 3}})
 

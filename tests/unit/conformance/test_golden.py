@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from lopa_ray.conformance import Case, Verdict, read_cases, replay
-from lopa_ray.conformance.recorded import decode_settings_of
+from lopa_ray.conformance.recorded import recorded_settings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep
 from support.paths import GOLDEN
@@ -78,7 +78,7 @@ def test_recorded_block_states(name):
                 (case, session)
                 for case in members
                 if not (
-                    session := engine.create_session(case.row["prompt"], decode_settings_of(case))
+                    session := engine.create_session(case.row["prompt"], recorded_settings(case))
                 ).finished
             ]
             for event in engine.events([session for _, session in started]):

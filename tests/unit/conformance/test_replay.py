@@ -12,7 +12,7 @@ import torch
 
 from lopa_ray.config.decoder_settings import D2FSettings, LopaSettings
 from lopa_ray.conformance import Case, Verdict, read_cases, replay
-from lopa_ray.conformance.recorded import decode_settings_of
+from lopa_ray.conformance.recorded import recorded_settings
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
 
@@ -196,10 +196,10 @@ def test_repeated_base_counts_once(verdict_of: Callable[[Row], Verdict]) -> None
         ({"branching_factor": 4, "verification_force_base_winner": True}, 5, "win"),
     ],
 )
-def test_branch_modes_in_this_projects_words(change: Row, branches: int, anchor: str) -> None:
+def test_branch_modes_as_settings(change: Row, branches: int, anchor: str) -> None:
     row = shortest("lopa_cases")
     row["settings"] |= change
-    settings = decode_settings_of(Case(Path("x"), 1, "x", "lopa", row, "m", None))
+    settings = recorded_settings(Case(Path("x"), 1, "x", "lopa", row, "m", None))
     assert isinstance(settings, LopaSettings)
     assert (settings.num_branches, settings.anchor) == (branches, anchor)
 
@@ -207,6 +207,6 @@ def test_branch_modes_in_this_projects_words(change: Row, branches: int, anchor:
 def test_unknown_strategy_means_probability() -> None:
     row = shortest("lora_cases", "d2f")
     row["settings"]["sampling_strategy"] = "margin_confidence"
-    settings = decode_settings_of(Case(Path("x"), 1, "x", "d2f", row, "m", None))
+    settings = recorded_settings(Case(Path("x"), 1, "x", "d2f", row, "m", None))
     assert isinstance(settings, D2FSettings)
     assert settings.ranking == "probability"

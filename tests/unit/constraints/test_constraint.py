@@ -22,12 +22,12 @@ from lopa_ray.config.decoder_settings import (
 )
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints import byte_automaton
-from lopa_ray.constraints.byte_automaton import ByteAutomaton, plain
+from lopa_ray.constraints.byte_automaton import ByteAutomaton, normalize_regex
 from lopa_ray.constraints.constraint import Constraint, ConstraintState, unpack_bitmask
+from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.result import length_to_end
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine.constraint_compiler import tie, token_functions
 from lopa_ray.errors import SettingsError
 from support.fake_model import VOCABULARY, FakeModel
 
@@ -75,7 +75,7 @@ SCHEMAS: list[Any] = [
 @cache
 def constraint_to(regex: str, trusted: bool = False) -> Constraint:
     automaton = ByteAutomaton.from_regex(regex, trusted=trusted)
-    return tie(*token_functions(automaton.table, TEXTS), automaton.accepting, EOS)
+    return build_constraint(*token_functions(automaton.transitions, TEXTS), automaton.accepting, EOS)
 
 
 def session(wanted: GenerationSettings, prompt: int = 3) -> DecodeSession:
@@ -105,7 +105,7 @@ def good(regex: str, answer: tuple[int, ...], min_tokens: int) -> bool:
 
 @pytest.mark.parametrize("regex", ["a|ab|aab", r"(a|b)*ab", "(ab?)*", "é?a*", r"[^a]é", "(ab?){3}"])
 @pytest.mark.parametrize("min_tokens", [0, 2])
-def test_choices_are_exactly_the_tokens_that_leave_a_way_to_a_good_answer(
+def test_bitmasks_are_exactly_the_tokens_that_leave_a_way_to_a_good_answer(
     regex: str, min_tokens: int
 ) -> None:
     constraint = constraint_to(regex)
@@ -123,46 +123,46 @@ def test_choices_are_exactly_the_tokens_that_leave_a_way_to_a_good_answer(
         )
         canvas = [int(t) if draw.random() < 0.4 else MASK for t in source]
         grown = len(canvas) - next((n for n in range(4) if canvas[3 - n] != MASK), 4)
-        fit = ConstraintState(constraint, canvas[: int(draw.integers(grown, 5))], MASK, span, min_tokens)
+        state = ConstraintState(constraint, canvas[: int(draw.integers(grown, 5))], MASK, span, min_tokens)
         left = [a for a in answers if all(c in (MASK, t) for c, t in zip(canvas, a, strict=True))]
-        assert fit.possible == bool(left)
+        assert state.satisfiable == bool(left)
         for at, position in enumerate(span):
             if canvas[at] == MASK:
                 expected = {answer[at] for answer in left}
                 allowed = set(
-                    np.flatnonzero(unpack_bitmask(fit.token_bitmask(position), VOCABULARY.size)).tolist()
+                    np.flatnonzero(unpack_bitmask(state.token_bitmask(position), VOCABULARY.size)).tolist()
                 )
                 assert allowed & set(alphabet) == expected
-                assert {token for token in alphabet if fit.fits(position, token)} == expected
-                assert fit.forced(position) == (len(allowed) == 1)
+                assert {token for token in alphabet if state.allows(position, token)} == expected
+                assert state.is_forced(position) == (len(allowed) == 1)
 
 
 @settings(max_examples=100)
 @given(st.data())
-def test_a_fit_that_was_put_together_is_that_of_the_canvas(data: st.DataObject) -> None:
+def test_a_state_that_was_filled_step_by_step_is_that_of_the_canvas(data: st.DataObject) -> None:
     regex = data.draw(st.sampled_from(REGEXES))
     length, least = data.draw(st.integers(9, 14)), data.draw(st.integers(0, 9))
     constraint, span = constraint_to(regex), range(2, 2 + length)
     canvas = [MASK] * length
-    fit = ConstraintState(constraint, [], MASK, span, least)
-    while fit.possible and MASK in canvas:
+    state = ConstraintState(constraint, [], MASK, span, least)
+    while state.satisfiable and MASK in canvas:
         at = data.draw(st.sampled_from([at for at, token in enumerate(canvas) if token == MASK]))
-        allowed = np.flatnonzero(unpack_bitmask(fit.token_bitmask(2 + at), VOCABULARY.size)).tolist()
+        allowed = np.flatnonzero(unpack_bitmask(state.token_bitmask(2 + at), VOCABULARY.size)).tolist()
         canvas[at] = data.draw(st.sampled_from(allowed))
-        fit.put(2 + at, canvas[at])
+        state.fill(2 + at, canvas[at])
         fresh = ConstraintState(constraint, canvas, MASK, span, least)
         for position in span:
-            assert fit.token_bitmask(position) == fresh.token_bitmask(position)
-            assert fit.masked(position) == fresh.masked(position)
+            assert state.token_bitmask(position) == fresh.token_bitmask(position)
+            assert state.is_masked(position) == fresh.is_masked(position)
 
 
 def test_a_constraint_survives_pickling() -> None:
     constraint = constraint_to(REGEXES[2])
     twin = pickle.loads(pickle.dumps(constraint))
-    for name in ("classes", "table", "accepting"):
+    for name in ("token_classes", "transitions", "accepting"):
         assert (getattr(twin, name) == getattr(constraint, name)).all()
-    fits = [ConstraintState(c, [MASK, 3], MASK, range(4), 0) for c in (constraint, twin)]
-    assert fits[0].token_bitmask(0) == fits[1].token_bitmask(0)
+    states = [ConstraintState(c, [MASK, 3], MASK, range(4), 0) for c in (constraint, twin)]
+    assert states[0].token_bitmask(0) == states[1].token_bitmask(0)
 
 
 # Soundness
@@ -246,7 +246,7 @@ def decoded(wanted: GenerationSettings, model: FakeModel) -> str:
         assert decode.constraint is not None
         assert ConstraintState(
             decode.constraint, now, MASK, range(3, 3 + wanted.max_new_tokens), wanted.min_tokens
-        ).possible
+        ).satisfiable
     ids = decode.generated
     length = length_to_end(ids, (EOS,))
     end = len(ids) if length is None else ids.index(EOS)
@@ -287,7 +287,7 @@ def test_a_match_that_fills_all_positions_and_cannot_go_on_has_stopped() -> None
         assert (EOS in decode.generated, decode.finish_reason) == (False, reason)
 
 
-def test_without_a_pattern_plans_say_nothing_of_choices() -> None:
+def test_without_a_pattern_plans_have_no_bitmasks() -> None:
     decode = new_session([1], LopaSettings(max_new_tokens=9), VOCABULARY)
     plan = decode.plan()
     assert plan.token_bitmasks == () and all(branch.bitmask_ids == () for branch in plan.branches)
@@ -320,11 +320,11 @@ def test_what_cannot_be_kept_is_refused(wanted: dict[str, Any], match: str) -> N
 
 def test_brackets_that_stay_open_are_found_out_at_once() -> None:
     for regex in ("[" * 200_000, "[" * 200_000 + "\\"):
-        assert plain(regex) == regex  # outlines-core refuses it
+        assert normalize_regex(regex) == regex  # outlines-core refuses it
     for good in ("[$^]", r"[\]$]", r"\[\$", "[]^]"):
-        assert plain(good) == good
+        assert normalize_regex(good) == good
     with pytest.raises(SettingsError, match="anchor inside"):
-        plain("[a]$[b]")
+        normalize_regex("[a]$[b]")
 
 
 def test_a_construction_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

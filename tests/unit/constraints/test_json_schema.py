@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.json_schema import MAX_PATTERNS, schema_regex
-from lopa_ray.constraints.regex import integers
+from lopa_ray.constraints.regex import integer_range
 from lopa_ray.errors import SettingsError
 
 
@@ -95,7 +95,7 @@ BOUND = st.none() | st.integers(-2000, 2000)
 
 @given(BOUND, BOUND, st.integers(-3000, 3000))
 def test_integers_are_those_within_bounds(least: int | None, most: int | None, number: int) -> None:
-    regex = integers(least, most)
+    regex = integer_range(least, most)
     inside = (least is None or number >= least) and (most is None or number <= most)
     assert (regex is not None and re.fullmatch(regex, str(number)) is not None) == inside
     assert regex is None or re.fullmatch(regex, f"0{number}") is None

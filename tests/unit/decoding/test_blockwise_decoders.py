@@ -157,7 +157,7 @@ def test_stop_tokens_end_an_answer_like_eos(kind):
         assert session.steps < whole.steps
         assert run(settings.replace(ignore_eos=True), vocabulary).generated == whole.generated
         late = settings.replace(min_tokens=5)
-        assert new_session([1, 2], late, vocabulary).plan().sampling.stop_token_ids == (stop,)
+        assert new_session([1, 2], late, vocabulary).plan().sampling_params.stop_token_ids == (stop,)
     for never in (VOCABULARY.size, VOCABULARY.mask_token_id, -1):
         with pytest.raises(SettingsError, match=f"stop_token_ids: got {never}"):
             new_session([1, 2], plain.replace(stop_token_ids=(stop, never)), VOCABULARY)

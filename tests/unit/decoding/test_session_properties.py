@@ -17,7 +17,8 @@ from lopa_ray.config.decoder_settings import (
 from lopa_ray.decoding.result import Answer, answer_ids
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
 from lopa_ray.execution.kv_cache import merge
-from lopa_ray.protocol.plan import BranchReport, Commit
+from lopa_ray.protocol.plan import Commit
+from lopa_ray.protocol.report import BranchReport
 from support.fake_model import VOCABULARY, FakeModel
 from support.fake_session import create_session, decode, may_decide_nothing
 from support.settings_strategies import ANY_SETTINGS, EOS, FAKE_MODELS, MASK, PROMPTS

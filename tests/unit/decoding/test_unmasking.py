@@ -19,7 +19,7 @@ from lopa_ray.decoding.unmasking import (
     ranked,
     within_entropy,
 )
-from lopa_ray.protocol.plan import Decision
+from lopa_ray.protocol.outcome import Decision
 
 
 def scores(*probabilities: float, ranks: list[float] | None = None) -> dict[int, Score]:

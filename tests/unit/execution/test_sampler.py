@@ -13,7 +13,7 @@ from lopa_ray.execution import sampler
 from lopa_ray.execution.sampler import Scores
 from lopa_ray.execution.vocab_parallel import VocabularyAxis
 from lopa_ray.protocol.keyed_random import keyed_uniform
-from lopa_ray.protocol.plan import SamplingParams
+from lopa_ray.protocol.sampling_params import SamplingParams
 
 VOCAB, MASK, EOS = 40, 39, 38
 BANNED = torch.zeros(VOCAB, dtype=torch.bool)

@@ -14,7 +14,7 @@ from lopa_ray.conformance import Case, Verdict, read_cases, replay
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model.tensor_parallel import cut, part
+from lopa_ray.model.tensor_parallel import shard_parameter, shard_range
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
 from support.paths import GOLDEN
@@ -136,7 +136,7 @@ def test_shards_share_all_but_what_is_replicated(size: int, quantization: str) -
     whole = odd_model(quantization=quantization, qkv_bias=True, qk_norm=True)
     parts = [shard_model(whole, each) for each in ShardThreads(size).tp_groups] if size == 3 else []
     for name, parameter in whole.named_parameters():
-        pieces = [cut(name, parameter.detach(), whole.config, rank, size) for rank in range(size)]
+        pieces = [shard_parameter(name, parameter.detach(), whole.config, rank, size) for rank in range(size)]
         for rank, model in enumerate(parts):
             assert torch.equal(model.get_parameter(name), pieces[rank])
         module, kind = name.split(".")[-2:]
@@ -144,7 +144,9 @@ def test_shards_share_all_but_what_is_replicated(size: int, quantization: str) -
             assert sum(piece.numel() for piece in pieces) == parameter.numel()
         else:
             assert all(torch.equal(piece, parameter) for piece in pieces)
-    heads = cut("layers.0.qkv.weight", torch.arange(192)[:, None], whole.config, 1, 3)[:, 0].tolist()
+    heads = shard_parameter("layers.0.qkv.weight", torch.arange(192)[:, None], whole.config, 1, 3)[
+        :, 0
+    ].tolist()
     assert heads == [*range(32, 64), *range(112, 128), *range(160, 176)]
 
 
@@ -178,6 +180,6 @@ def test_what_cannot_be_cut_is_refused() -> None:
 def test_parts_cover_everything_once() -> None:
     for total in range(1, 20):
         for size in range(1, total + 1):
-            parts = [part(total, rank, size) for rank in range(size)]
+            parts = [shard_range(total, rank, size) for rank in range(size)]
             assert [each for one in parts for each in one] == list(range(total))
             assert len(parts[0]) - len(parts[-1]) <= 1

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lopa_ray.execution.sampler import Scores, score_rows
 from lopa_ray.execution.vocab_parallel import CANDIDATES, VocabularyAxis, VocabularyShard
-from lopa_ray.protocol.plan import SamplingParams
+from lopa_ray.protocol.sampling_params import SamplingParams
 from support.thread_tensor_parallel import ShardThreads, ThreadTensorParallelGroup
 
 ROWS = 16

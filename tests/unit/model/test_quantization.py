@@ -31,10 +31,12 @@ NAMES = ("dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l")
 IDS = [5, 9, 127, 127, 3, 127, 60, 127]
 
 
-def layer(weight: Tensor, bias: Tensor | None = None, *, activations: bool = True) -> Int8Linear:
-    made = Int8Linear(weight.shape[1], weight.shape[0], bias=bias is not None, activations=activations)
-    whole, scale = quantize_rows(weight)
-    made.weight, made.weight_scale = nn.Parameter(whole, False), nn.Parameter(scale, False)
+def layer(weight: Tensor, bias: Tensor | None = None, *, int8_activations: bool = True) -> Int8Linear:
+    made = Int8Linear(
+        weight.shape[1], weight.shape[0], bias=bias is not None, int8_activations=int8_activations
+    )
+    quantized_weight, scale = quantize_rows(weight)
+    made.weight, made.weight_scale = nn.Parameter(quantized_weight, False), nn.Parameter(scale, False)
     made.bias = None if bias is None else nn.Parameter(bias, False)
     return made
 
@@ -69,7 +71,7 @@ def test_the_error_of_a_layer_is_bounded(outputs: int, inputs: int, activations:
     weight, bias = torch.randn(outputs, inputs, generator=draw), torch.randn(outputs, generator=draw)
     x = torch.randn(33, inputs, generator=draw)
     x[:, 0] *= 50  # an outlier, as the activations of language models have them
-    found = layer(weight, bias, activations=activations)(x)
+    found = layer(weight, bias, int8_activations=activations)(x)
     w_scale = quantize_rows(weight)[1][None, :]
     x_scale = quantize_rows(x)[1][:, None] if activations else torch.zeros(33, 1)
     bound = x.abs().sum(1, keepdim=True) * w_scale + weight.abs().sum(1) * x_scale
@@ -84,7 +86,7 @@ def test_what_int8_holds_exactly_stays_exact(activations: bool) -> None:
     draw = torch.Generator().manual_seed(2)
     weight, x = (torch.randint(-127, 128, (rows, 48), generator=draw).float() for rows in (20, 16))
     weight[:, 0], x[:, 0] = 127, -127
-    assert torch.equal(layer(weight, activations=activations)(x), x @ weight.t())
+    assert torch.equal(layer(weight, int8_activations=activations)(x), x @ weight.t())
 
 
 @pytest.mark.parametrize("inputs", [1, 17, 1024, 1025, 3000])

@@ -102,7 +102,7 @@ def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
             for step in reports:
                 for request, report in step.reports:
                     assert report_bytes(report) == expected[request][report.step - 1][report.branch]
-            evicted += len(plans[0].forget) if plans else 0
+            evicted += len(plans[0].evict) if plans else 0
             group.scheduler.advance(reports) if plans else group.scheduler.drain()
             check(group)
         first, *others = group.checksums()
@@ -112,7 +112,7 @@ def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
 
 
 def rows(plan: StepPlan) -> int:
-    return sum(w.plan.branches[b].stop - w.start for w in plan.requests for b in w.branches)
+    return sum(w.plan.branches[b].stop - w.start for w in plan.requests for b in w.branch_indices)
 
 
 def run(group: InProcessGroup, prompt: list[int], settings: GenerationSettings) -> tuple[int, list[int]]:
@@ -209,7 +209,7 @@ def test_a_worker_that_lacks_a_prefix_says_so() -> None:
     plan = Plan(0, 1, 0, (1, 2, 127), (Branch(((2, 2), (3, 3))),), (), range(2, 3), (range(2),), True)
     with pytest.raises(ProtocolError, match="prefix 5 is not here"):
         runner.step(
-            StepPlan(0, 1, (ScheduledRequest(1, 0, plan, (0,), prefix=(StoredPrefix(5, range(2)),)),))
+            StepPlan(0, 1, (ScheduledRequest(1, 0, plan, (0,), stored_prefix=(StoredPrefix(5, range(2)),)),))
         )
 
 
@@ -280,16 +280,16 @@ def test_whatever_happens_the_index_is_whole(positions: int, events: list[tuple[
         for part in parts:  # one behind the other, each from something that was kept with the same ids
             assert part.span.start == at < part.span.stop <= chain.ends[-1]
             at = part.span.stop
-            assert part.id in there
-            assert texts[part.id][: at // 2] == chain.keys[-1][: at // 2]
+            assert part.prefix_id in there
+            assert texts[part.prefix_id][: at // 2] == chain.keys[-1][: at // 2]
         if event == "take":
             index.took(parts)
         elif event in ("store", "discard"):
             entry = index.reserve(chain)
             if entry is not None:
                 assert (entry.span.start, entry.span.stop) == (at, chain.ends[-1])
-                texts[entry.id] = chain.keys[-1]
-                there.add(entry.id)
+                texts[entry.prefix_id] = chain.keys[-1]
+                there.add(entry.prefix_id)
                 index.stored(entry) if event == "store" else index.discard(entry)
             else:
                 assert at == chain.ends[-1] or chain.ends[-1] - at > 0

@@ -23,7 +23,8 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import TransferError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestStep
-from lopa_ray.protocol.plan import ScheduledRequest, StepPlan, StepReport
+from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
+from lopa_ray.protocol.report import StepReport
 from lopa_ray.scheduling.journal import Journal
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.recovery import recover
@@ -133,7 +134,9 @@ class Chaos(InProcessGroup):
         recovery = recover(pending, [runner.settle(owners, pending) for runner in survivors])
         epoch = self.scheduler.epoch + 1
         for rank, work in recovery.again.items():
-            self.counts["staged again, two phases" if work[0].branches else "staged again, one phase"] += 1
+            self.counts[
+                "staged again, two phases" if work[0].branch_indices else "staged again, one phase"
+            ] += 1
             survivors[rank].step(StepPlan(epoch, 0, work))
         self.scheduler.regroup(epoch, recovery.sources)
         self.counts["moved"] += any(recovery.sources.values())
@@ -237,6 +240,6 @@ def test_a_holder_becomes_the_source_and_nobody_is_named_where_there_is_one_work
     pending = [work(1, shared=False), work(2, shared=False), work(3, shared=True)]
     recovery = recover(pending, [(False, False, True), (True, False, False)])
     assert recovery.sources == {1: 1, 2: 1}
-    assert [(w.request_id, w.branches) for w in recovery.again[1]] == [(2, (0,)), (3, ())]
+    assert [(w.request_id, w.branch_indices) for w in recovery.again[1]] == [(2, (0,)), (3, ())]
     assert list(recovery.again) == [1]
     assert recover(pending, [(True, True, True)]).sources == {}

@@ -14,7 +14,7 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError, ScoreError, StepLimitError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
-from lopa_ray.protocol.plan import StepReport
+from lopa_ray.protocol.report import StepReport
 from lopa_ray.scheduling.scheduler import Scheduler
 from support.fake_model import VOCABULARY, FakeModel
 from support.in_process_group import InProcessGroup
@@ -91,10 +91,10 @@ def test_every_branch_is_evaluated_once_and_the_load_is_even(workers, slots, len
                 (w.request_id, w.slot, w.plan, w.source) for w in plans[0].requests
             ]
             loads.append(
-                sum(w.plan.branches[b].stop - w.plan.start for w in plan.requests for b in w.branches)
+                sum(w.plan.branches[b].stop - w.plan.start for w in plan.requests for b in w.branch_indices)
             )
         for index, work in enumerate(plans[0].requests):
-            assigned = sorted(b for plan in plans for b in plan.requests[index].branches)
+            assigned = sorted(b for plan in plans for b in plan.requests[index].branch_indices)
             assert assigned == list(range(len(work.plan.branches)))
         longest = max(b.stop - w.plan.start for w in plans[0].requests for b in w.plan.branches)
         assert max(loads) - min(loads) <= longest

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from lopa_ray.config.decoder_settings import decode_settings
+from lopa_ray.config.decoder_settings import parse_decoder_settings
 from lopa_ray.constraints.json_schema import schema_regex
 from lopa_ray.errors import LopaError, PromptError, PromptTooLongError, SettingsError
 from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of, serving
@@ -29,9 +29,9 @@ def caught(call: Callable[[], object]) -> LopaError:
 TOO_LONG = PromptTooLongError(
     "9 prompt tokens and max_new_tokens 8 exceed max_model_len 16; lower max_new_tokens"
 )
-MIN_BEYOND_MAX = caught(lambda: decode_settings({"min_tokens": 9, "max_new_tokens": 8}))
-NO_SUCH_STEPS = caught(lambda: decode_settings({"decoder": "lopa", "steps": 8}))
-TOO_MANY_STEPS = caught(lambda: decode_settings({"decoder": "vanilla", "steps": 10**6}))
+MIN_BEYOND_MAX = caught(lambda: parse_decoder_settings({"min_tokens": 9, "max_new_tokens": 8}))
+NO_SUCH_STEPS = caught(lambda: parse_decoder_settings({"decoder": "lopa", "steps": 8}))
+TOO_MANY_STEPS = caught(lambda: parse_decoder_settings({"decoder": "vanilla", "steps": 10**6}))
 UNSUPPORTED = caught(lambda: schema_regex('{"type": "string", "steps": 1}'))
 TOO_SHORT = SettingsError(
     "the shortest answer that matches the pattern or schema has 9 tokens; max_new_tokens is 8"

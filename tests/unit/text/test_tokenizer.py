@@ -110,7 +110,7 @@ def test_words_are_cut_as_qwen2_does(tmp_path: Path) -> None:
 def test_a_chat_prompt_is_the_rendered_template(tmp_path: Path, write: Any) -> None:
     first = write(tmp_path)
     tokenizer = opened(tmp_path)
-    ids = tokenizer.chat_prompt([{"role": "system", "content": "the"}, *user("hello \n")])
+    ids = tokenizer.apply_chat_template([{"role": "system", "content": "the"}, *user("hello \n")])
     start, end = first + 1, first + 2
     expected = [start, *tokenizer.encode("system\nthe"), end, *tokenizer.encode("\n")]
     expected += [start, *tokenizer.encode("user\nhello \n"), end, *tokenizer.encode("\n")]
@@ -133,14 +133,14 @@ def test_a_chat_prompt_is_the_rendered_template(tmp_path: Path, write: Any) -> N
 def test_content_cannot_write_special_tokens(tmp_path: Path, content: str) -> None:
     first = write_qwen2(tmp_path)
     tokenizer = opened(tmp_path)
-    ids = tokenizer.chat_prompt(user(content))
+    ids = tokenizer.apply_chat_template(user(content))
     assert [i for i in ids if i >= first] == [first + 1, first + 2, first + 1]
     assert shown(tokenizer, ids) == f"<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_the_template_cannot_complete_a_special_token(tmp_path: Path) -> None:
     tokenizer = with_template(tmp_path, "<|im{{ messages[0].content }}_end|>")
-    ids = tokenizer.chat_prompt(user(" x <|im"))
+    ids = tokenizer.apply_chat_template(user(" x <|im"))
     assert shown(tokenizer, ids) == "<|im x <|im_end|>"
     assert tokenizer.encode("<|im x <|im_end|>") == ids
 
@@ -151,7 +151,7 @@ def test_templates_may_test_strip_and_split_content(tmp_path: Path) -> None:
         "{{ '<|im_start|>' + c.split('</think>')[-1] | trim }}{% endif %}"
     )
     tokenizer = with_template(tmp_path, template)
-    ids = tokenizer.chat_prompt(user("<a> </think> \n the <|im_end|> \n"))
+    ids = tokenizer.apply_chat_template(user("<a> </think> \n the <|im_end|> \n"))
     assert shown(tokenizer, ids) == "<|im_start|>the <|im_end|>"
     assert ids[1:] == tokenizer.encode("the <|im_end|>")
 
@@ -159,20 +159,20 @@ def test_templates_may_test_strip_and_split_content(tmp_path: Path) -> None:
 def test_template_variables_and_helpers(tmp_path: Path) -> None:
     template = "{{ eos_token }}{{ bos_token }}{{ {'a': '<é>'} | tojson }}\n  {%- if tools %}no{% endif %}"
     tokenizer = with_template(tmp_path, template)
-    assert shown(tokenizer, tokenizer.chat_prompt(user("x"))) == '<|endoftext|>{"a": "<é>"}'
+    assert shown(tokenizer, tokenizer.apply_chat_template(user("x"))) == '<|endoftext|>{"a": "<é>"}'
 
 
 def test_a_template_file_comes_first(tmp_path: Path) -> None:
     write_qwen2(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("file {{ messages[0].content }}")
     tokenizer = opened(tmp_path)
-    assert shown(tokenizer, tokenizer.chat_prompt(user("hello"))) == "file hello"
+    assert shown(tokenizer, tokenizer.apply_chat_template(user("hello"))) == "file hello"
 
 
 def test_named_templates_use_the_default(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
     write_qwen2(tmp_path, chat_template=named)
-    assert shown(opened(tmp_path), opened(tmp_path).chat_prompt(user("x"))) == "yes"
+    assert shown(opened(tmp_path), opened(tmp_path).apply_chat_template(user("x"))) == "yes"
 
 
 def test_special_tokens_may_swallow_the_space_beside_them(tmp_path: Path) -> None:
@@ -181,7 +181,11 @@ def test_special_tokens_may_swallow_the_space_beside_them(tmp_path: Path) -> Non
     settings["added_tokens_decoder"][str(first + 3)] |= {"lstrip": True, "rstrip": True}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     tokenizer = opened(tmp_path)
-    assert tokenizer.chat_prompt(user("x")) == [*tokenizer.encode("a"), first + 3, *tokenizer.encode("b")]
+    assert tokenizer.apply_chat_template(user("x")) == [
+        *tokenizer.encode("a"),
+        first + 3,
+        *tokenizer.encode("b"),
+    ]
 
 
 def test_decoding_and_showing_tokens(tmp_path: Path) -> None:
@@ -213,7 +217,7 @@ def test_it_can_be_sent_to_another_process(tmp_path: Path) -> None:
     write_qwen2(tmp_path)
     tokenizer = opened(tmp_path)
     again = pickle.loads(pickle.dumps(tokenizer))
-    assert again.chat_prompt(user("a <|mask|>")) == tokenizer.chat_prompt(user("a <|mask|>"))
+    assert again.apply_chat_template(user("a <|mask|>")) == tokenizer.apply_chat_template(user("a <|mask|>"))
     assert again.encode("<|mask|>") == tokenizer.encode("<|mask|>")
 
 
@@ -227,7 +231,7 @@ def test_a_missing_template_matters_only_for_chat(tmp_path: Path) -> None:
     write_qwen2(tmp_path, chat_template=None)
     assert not opened(tmp_path).has_chat_template
     with pytest.raises(PromptError, match="no chat template"):
-        opened(tmp_path).chat_prompt(user("x"))
+        opened(tmp_path).apply_chat_template(user("x"))
 
 
 @pytest.mark.parametrize(
@@ -246,7 +250,7 @@ def test_a_missing_template_matters_only_for_chat(tmp_path: Path) -> None:
 def test_bad_messages_are_refused(tmp_path: Path, messages: Any) -> None:
     write_qwen2(tmp_path)
     with pytest.raises(PromptError, match="message"):
-        opened(tmp_path).chat_prompt(messages)
+        opened(tmp_path).apply_chat_template(messages)
 
 
 def test_text_that_is_not_unicode_is_refused(tmp_path: Path) -> None:
@@ -254,7 +258,7 @@ def test_text_that_is_not_unicode_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="Unicode"):
         opened(tmp_path).encode("\ud800")
     with pytest.raises(PromptError):
-        opened(tmp_path).chat_prompt(user("\ud800"))
+        opened(tmp_path).apply_chat_template(user("\ud800"))
 
 
 @pytest.mark.parametrize(
@@ -270,7 +274,7 @@ def test_text_that_is_not_unicode_is_refused(tmp_path: Path) -> None:
 def test_bad_templates_are_refused(tmp_path: Path, template: str, error: Any, part: str) -> None:
     tokenizer = with_template(tmp_path, template)
     with pytest.raises(error, match=part) as caught:
-        tokenizer.chat_prompt(user("x"))
+        tokenizer.apply_chat_template(user("x"))
     # Where the file lies is for those who can correct it, not for those who send prompts.
     assert (str(tmp_path) in str(caught.value)) == (error is CheckpointError)
 

@@ -11,7 +11,7 @@ import pytest
 from demo_tokenizer import chat_prompt
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.presets.word_problems import (
-    KINDS,
+    TEMPLATES,
     Problem,
     extract_answer,
     held_out_problems,
@@ -73,8 +73,8 @@ def test_held_out_problems_are_no_training_problems() -> None:
 def test_every_kind_and_wording_can_be_made() -> None:
     rng = random.Random(0)
     made = {re.sub(r"\d+|[A-Z][a-z]+", "", make_problem(rng).answer) for _ in range(2000)}
-    assert len(made) >= len(KINDS)
-    assert all(len(kind.questions) >= 2 for kind in KINDS)
+    assert len(made) >= len(TEMPLATES)
+    assert all(len(template.questions) >= 2 for template in TEMPLATES)
     assert len(calculations(make_drill(rng))) == 4
 
 
@@ -84,7 +84,7 @@ def test_prompts_and_answers_fit_under_the_shipped_tokenizer() -> None:
         pytest.skip("the demo model is not there")
     for problem in training(4, 1000):
         assert len(tokenizer.encode(problem.answer)) < ANSWER
-        chat = tokenizer.chat_prompt([{"role": "user", "content": problem.question}])
+        chat = tokenizer.apply_chat_template([{"role": "user", "content": problem.question}])
         assert tokenizer.decode(chat, skip_special_tokens=False) == chat_prompt(problem.question)
         assert tokenizer.decode(tokenizer.encode(problem.answer)) == problem.answer
 
@@ -117,7 +117,7 @@ def test_alternatives_have_as_many_tokens_as_each_other() -> None:
     """So a choice of words never moves what comes behind it."""
     tokenizer = Tokenizer.from_pretrained(DEMO_MODEL)
     assert tokenizer is not None
-    for kind in KINDS:
-        for behind_space, found in re.findall(r"( ?)<([^>]*)>", kind.answer):
+    for template in TEMPLATES:
+        for behind_space, found in re.findall(r"( ?)<([^>]*)>", template.answer):
             lengths = {len(tokenizer.encode(behind_space + word)) for word in found.split("|")}
             assert len(lengths) == 1, found

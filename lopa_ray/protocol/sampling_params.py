@@ -1,0 +1,37 @@
+"""SamplingParams: how a token follows from a row of logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Ranking = Literal["probability", "margin", "neg_entropy"]
+"""Which score ranks positions: the probability of the chosen token, the gap between the
+two best, or the sum of p ln p over the vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a token follows from a row of logits.
+
+    Each draw is keyed by (seed, step, position) and nothing else, so it is the same on
+    whichever worker a branch runs, and the same for all branches of a step.
+    """
+
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int = 0
+    top_k_first: bool = False
+    """Apply top_k before top_p, not after it."""
+    confidence_temperature: float | None = None
+    """Probabilities and scores are those of softmax(logits ÷ this); None: of what tokens are drawn from."""
+    precision: Literal["float16", "float32", "float64"] = "float32"
+    """In which probabilities and scores are computed; float16: from logits rounded to it, in fp32."""
+    ranking: Ranking = "probability"
+    no_eos_before: int = 0
+    """Positions below this one never get a token that ends the answer (`min_tokens`)."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end it, beside EOS; here only if `no_eos_before` has a use for them."""
+    top_logprobs: int = 0
+    """How many of the most likely tokens each report lists per position."""
