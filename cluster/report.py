@@ -35,11 +35,6 @@ def as_json(result: GenerationResult, settings: GenerationSettings) -> dict[str,
     }
 
 
-def branch_name(step: TraceStep, branch: int) -> str:
-    """ "anchor", or "+3" for the third lookahead branch."""
-    return f"+{branch + 1}" if step.branches[branch].fills else "anchor"
-
-
 def winners_strip(winners: Sequence[str]) -> str:
     """The branch that won each step, in one line; repeats are counted."""
     runs = [(name, len(list(run))) for name, run in groupby(winners)]
@@ -76,7 +71,7 @@ class Recorder:
         """A listener; `lines` says which line of the input each request stands on."""
 
         def listen(index: int, step: TraceStep) -> None:
-            self.winners.append(branch_name(step, step.winner))
+            self.winners.append(step.branch_name(step.winner))
             if self._file is not None:
                 line = {} if lines is None else {"line": lines[index]}
                 self._file.write(json.dumps({**line, **asdict(step)}) + "\n")

@@ -26,7 +26,7 @@ class SessionFactory:
         self.config = config
         self.vocabulary = vocabulary
         self.tokenizer = tokenizer
-        self._guide = None if tokenizer is None else ConstraintCompiler(tokenizer, vocabulary)
+        self._constraint_compiler = None if tokenizer is None else ConstraintCompiler(tokenizer, vocabulary)
 
     def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Prompt → token ids. Text gets the checkpoint's chat template, if it has one, unless `raw`.
@@ -39,7 +39,7 @@ class SessionFactory:
             if raw or not tokenizer.has_chat_template:
                 return tokenizer.encode(prompt)
             return tokenizer.chat_prompt([{"role": "user", "content": prompt}])
-        if is_ids(prompt):
+        if is_token_ids(prompt):
             return list(cast(Sequence[int], prompt))
         if (
             isinstance(prompt, Sequence)
@@ -77,14 +77,14 @@ class SessionFactory:
         pattern = settings.pattern
         if pattern is None:
             return None
-        if self._guide is None:
+        if self._constraint_compiler is None:
             raise SettingsError(
                 "got a pattern for the answer, but the checkpoint has no tokenizer "
                 "that says what its tokens spell; add its files or leave guided_* out"
             )
-        return self._guide.constraint(pattern, trusted=settings.guided_regex is None)
+        return self._constraint_compiler.constraint(pattern, trusted=settings.guided_regex is None)
 
 
-def is_ids(prompt: object) -> bool:
+def is_token_ids(prompt: object) -> bool:
     """Whether a prompt is a list of token ids."""
     return isinstance(prompt, Sequence) and len(prompt) > 0 and all(type(token) is int for token in prompt)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from cluster.report import branch_name
 from cluster.serving.messages import (
     BranchView,
     CanvasSnapshot,
@@ -20,7 +19,7 @@ from cluster.serving.messages import (
     TokenLogprob,
 )
 from cluster.serving.replica.detokenizer import IncrementalDetokenizer
-from lopa_ray.decoding.result import Answer, TraceStep
+from lopa_ray.decoding.result import ResultBuilder, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.plan import Decision, FinishReason, Plan, StepOutcome, StepTiming
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
@@ -46,9 +45,9 @@ class Choice:
         self._job = job
         self._tokenizer = require_tokenizer(tokenizer)
         settings, vocabulary = session.settings, session.vocabulary
-        self._answer = Answer(len(session.prompt), settings, session.ends, keep_trace=False)
+        self._result = ResultBuilder(len(session.prompt), settings, session.end_token_ids, with_trace=False)
         self._stream = IncrementalDetokenizer(
-            self._tokenizer.decode, vocabulary.mask_token_id, session.ends, job.stop
+            self._tokenizer.decode, vocabulary.mask_token_id, session.end_token_ids, job.stop
         )
         self._echo = ""
         self._decisions: dict[int, Decision] = {}
@@ -73,7 +72,7 @@ class Choice:
     def advance(self, plan: Plan, outcome: StepOutcome, timing: StepTiming) -> Iterator[Message]:
         """Take in a step."""
         now = time.monotonic()
-        step = self._answer.add(plan, outcome)
+        step = self._result.add_step(plan, outcome)
         self._account(plan, timing, now)
         for decision in step.decided:
             at = decision.position - len(self.session.prompt)
@@ -96,7 +95,7 @@ class Choice:
 
     def _text(self, *, last: bool) -> Iterator[Message]:
         first = len(self._logprobs)
-        piece = self._stream.advance(self._answer.canvas, last=last)
+        piece = self._stream.advance(self._result.canvas, last=last)
         if self._job.logprobs:
             self._logprobs += [self._logprob(self._decisions[first + at]) for at in range(piece.tokens)]
         if self._job.pieces and (piece.text or piece.tokens):
@@ -149,12 +148,12 @@ class Choice:
 
     def _figures(self) -> RequestStats:
         now = time.monotonic()
-        answer, settings = self._answer, self.session.settings
-        decided = self._stream.decided(answer.canvas)
-        ended = not self._stream.stopped and self.session.ended(answer.canvas[decided : decided + 1])
+        result, settings = self._result, self.session.settings
+        decided = self._stream.decided(result.canvas)
+        ended = not self._stream.stopped and self.session.has_ended(result.canvas[decided : decided + 1])
         return RequestStats(
-            steps=answer.steps,
-            forwards=answer.forwards,
+            steps=result.steps,
+            forwards=result.forwards,
             tokens=decided + ended,
             seconds=now - self.arrived,
             queued_s=(self._first_step or now) - self.arrived,
@@ -173,7 +172,7 @@ class Choice:
             for at, token in enumerate(step.canvas)
         )
         racers = tuple(
-            BranchView(branch_name(step, at), self._tried(branch.fills), branch.confidence)
+            BranchView(step.branch_name(at), self._tried(branch.fills), branch.confidence)
             for at, branch in enumerate(step.branches)
         )
         return CanvasSnapshot(self.index, step.step, cells, racers, step.winner, now - self.arrived)

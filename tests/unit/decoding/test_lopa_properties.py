@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from lopa_ray.config.decoder_settings import D2FSettings, LopaSettings
 from lopa_ray.config.lookahead_settings import LookaheadSettings
-from lopa_ray.execution.kv_cache import merge
+from lopa_ray.execution.kv_cache import merge_spans
 from support.fake_model import FakeModel
 from support.sessions import (
     ANY,
@@ -40,7 +40,7 @@ def test_blocks_are_cached_in_order_and_only_when_decided(prompt, wanted, model)
 
         # What is written now is what the step before left to be cached, on every branch alike.
         cached = previous.plan.cached + previous.plan.to_stage if previous else ()
-        assert plan.cached == merge(cached)
+        assert plan.cached == merge_spans(cached)
         assert plan.start == (plan.cached[0].stop if plan.cached else 0)
         waiting = [b for b in previous.outcome.blocks if b.state == "to_cache"] if previous else [blocks[0]]
         assert plan.to_stage == ((range(waiting[0].start, waiting[-1].stop),) if waiting else ())
