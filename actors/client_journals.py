@@ -66,7 +66,7 @@ class ClientJournals:
                 if event.outcome.finish_reason is not None:
                     self.end(number)
                 elif number in batch.states:
-                    self._journals[number].add(event.plan, event.outcome, batch.states[number])
+                    self._journals[number].record(event.plan, event.outcome, batch.states[number])
             yield event
         if lost is not None:
             raise lost
@@ -74,7 +74,7 @@ class ClientJournals:
     def resumed(self) -> dict[int, DecodeSession]:
         """All of them as they stand, for another group."""
         self._moved = not self._journals
-        return {number: journal.resumed() for number, journal in self._journals.items()}
+        return {number: journal.restored_session() for number, journal in self._journals.items()}
 
     @property
     def stuck(self) -> bool:

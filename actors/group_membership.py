@@ -71,13 +71,13 @@ class GroupMembership:
         pool, recruits = self.pool, self._recruits
         pool.dismiss(pool.workers[self.target :])
         newcomers = recruits.take()
-        owners, pending = scheduler.owners, scheduler.pending()
+        owners, pending = scheduler.request_by_slot, scheduler.pending_commits()
         try:
             for failure in await pool.admit(newcomers, owners):
                 recruits.failed(failure)
             held = await pool.join(owners, pending)
             recovery = recover(pending, held)
-            await pool.restage(recovery.again)
+            await pool.restage(recovery.restage)
         except (WorkerLostError, TransferError) as error:
             if newcomers:
                 recruits.failed(error)
@@ -85,7 +85,7 @@ class GroupMembership:
                 pool.dismiss(newcomers)  # it may be them whom the others do not reach
             raise
         else:
-            scheduler.regroup(pool.epoch, recovery.sources)
+            scheduler.enter_epoch(pool.epoch, recovery.source_ranks)
             if any(worker in pool.workers for worker in newcomers):
                 recruits.came_in()
         finally:

@@ -172,8 +172,8 @@ class Master:
             stalled_s=0.0 if began is None else time.monotonic() - began,
             broken=self._clients.broken,
             problem=self._crew.problem,
-            prefix_hits=self._scheduler.prefixes.hits,
-            prefix_positions=self._scheduler.prefixes.saved,
+            prefix_hits=self._scheduler.prefix_index.hit_requests,
+            prefix_positions=self._scheduler.prefix_index.hit_positions,
         )
 
     # The step loop
@@ -228,7 +228,9 @@ class Master:
             ended = clock()
             self._steps += 1
             if self._follower is not None:
-                self._follower.meter.step(sum(len(report.reports) for report in reports), ended - began)
+                self._follower.meter.record_step(
+                    sum(len(report.reports) for report in reports), ended - began
+                )
             self._clients.publish(events, _timing(began, planned, sent, gathered, ended, reports))
         if self._suspects:
             self._suspects.popleft()
@@ -236,9 +238,9 @@ class Master:
     def _suspect(self, error: Exception) -> None:
         """A worker failed by itself, but which request made it? Alone, it is the one to end."""
         if self._suspects:
-            self._scheduler.fail(self._suspects.popleft(), error)
-        elif self._scheduler.running:
-            self._suspects.extend(self._scheduler.running)
+            self._scheduler.abort(self._suspects.popleft(), error)
+        elif self._scheduler.running_ids:
+            self._suspects.extend(self._scheduler.running_ids)
         else:
             self._end(WorkerLostError(f"the group failed while nothing was in flight: {error}"))
         self._crew.pool.stands = False
@@ -249,7 +251,7 @@ class Master:
         if self._follower is not None:
             self._follower.close()
         self._crew.close()
-        self._scheduler.fail_all(error)
+        self._scheduler.abort_all(error)
         self._clients.publish(self._scheduler.drain(), None)
 
 

@@ -12,7 +12,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import RequestCancelledError
-from lopa_ray.execution.model_loader import load_runner
+from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.scheduling.prefix_index import PrefixIndex
@@ -32,15 +32,15 @@ class LocalEngine(Engine):
         """Where the events of each unfinished request go: several calls of `events` may be open."""
 
     @property
-    def prefixes(self) -> PrefixIndex:
-        """What is kept of prompts, and how often that was of use."""
-        return self._scheduler.prefixes
+    def prefix_index(self) -> PrefixIndex:
+        """Which prompts' K/V are stored, and how often they were used."""
+        return self._scheduler.prefix_index
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
         """Load what the configuration names. Raises CheckpointError."""
         tokenizer = Tokenizer.from_pretrained(config.model.folder)
-        return cls(config, load_runner(config, tokenizer), tokenizer)
+        return cls(config, build_runner(config, tokenizer), tokenizer)
 
     @classmethod
     def from_pretrained(cls, path: str | Path = "demo", **model: Any) -> Self:
@@ -68,12 +68,12 @@ class LocalEngine(Engine):
         finally:
             for request in index_of:
                 if self._inboxes.pop(request, None) is not None:
-                    self._scheduler.fail(request, RequestCancelledError("the caller stopped listening"))
+                    self._scheduler.abort(request, RequestCancelledError("the caller stopped listening"))
 
     def _step(self) -> None:
         scheduler = self._scheduler
-        reports = [self.runner.step(plan) for plan in scheduler.plan(num_workers=1)]
-        for event in scheduler.advance(reports) if reports else scheduler.drain():
+        reports = [self.runner.execute(plan) for plan in scheduler.plan(num_workers=1)]
+        for event in scheduler.advance(reports):
             inbox = self._inboxes.get(event.request_id)
             if inbox is None:
                 continue

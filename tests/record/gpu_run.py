@@ -80,7 +80,7 @@ def main() -> int:
     outcomes, began = Outcomes(), time.monotonic()
     status = pytest.main([str(ROOT / "tests" / "gpu"), "-m", "gpu", "-v", *sys.argv[1:]], plugins=[outcomes])
     RECORD.write_text(page(outcomes, machine(), time.monotonic() - began), encoding="utf-8")
-    print(f"recorded in {RECORD}; `proven` of the device in lopa_ray/execution/device.py follows from it")
+    print(f"recorded in {RECORD}; `tested` of the device in lopa_ray/execution/device.py follows from it")
     return int(status)
 
 

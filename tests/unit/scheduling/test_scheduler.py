@@ -29,7 +29,7 @@ def session(wanted: GenerationSettings = SMALL, prompt: tuple[int, ...] = (1, 2)
 
 def step(scheduler: Scheduler, workers: int = 1) -> list[RequestEvent]:
     plans = scheduler.plan(workers)
-    return scheduler.advance([MODEL.step(plan) for plan in plans]) if plans else scheduler.drain()
+    return scheduler.advance([MODEL.step(plan) for plan in plans])
 
 
 def finish(scheduler: Scheduler, workers: int = 1) -> list[RequestEvent]:
@@ -51,6 +51,7 @@ def test_nothing_to_do():
     scheduler = Scheduler(2)
     assert not scheduler.busy
     assert scheduler.plan(2) == []
+    assert scheduler.advance([]) == []
     assert scheduler.drain() == []
 
 
@@ -64,11 +65,11 @@ def test_requests_wait_for_slots_and_join_in_order():
     while scheduler.busy:
         (plan,) = scheduler.plan(1)
         assert len(plan.requests) <= 2
-        assert len({work.slot for work in plan.requests}) == len(plan.requests)
-        for work in plan.requests:
-            assert slots.setdefault(work.request_id, work.slot) == work.slot
-            if work.request_id not in joined:
-                joined.append(work.request_id)
+        assert len({scheduled.slot for scheduled in plan.requests}) == len(plan.requests)
+        for scheduled in plan.requests:
+            assert slots.setdefault(scheduled.request_id, scheduled.slot) == scheduled.slot
+            if scheduled.request_id not in joined:
+                joined.append(scheduled.request_id)
         scheduler.advance([MODEL.step(plan)])
     assert joined == requests
 
@@ -92,9 +93,9 @@ def test_every_branch_is_evaluated_once_and_the_load_is_even(workers, slots, len
             loads.append(
                 sum(w.plan.branches[b].stop - w.plan.start for w in plan.requests for b in w.branches)
             )
-        for index, work in enumerate(plans[0].requests):
+        for index, scheduled in enumerate(plans[0].requests):
             assigned = sorted(b for plan in plans for b in plan.requests[index].branches)
-            assert assigned == list(range(len(work.plan.branches)))
+            assert assigned == list(range(len(scheduled.plan.branches)))
         longest = max(b.stop - w.plan.start for w in plans[0].requests for b in w.plan.branches)
         assert max(loads) - min(loads) <= longest
         scheduler.advance([MODEL.step(plan) for plan in plans])
@@ -153,10 +154,10 @@ def test_cancelling_all_leaves_nothing():
     scheduler = Scheduler(1)
     requests = [scheduler.submit(session()) for _ in range(3)]
     step(scheduler)
-    scheduler.fail_all(RuntimeError("gone"))
+    scheduler.abort_all(RuntimeError("gone"))
     assert scheduler.busy
     assert scheduler.plan(1) == []
-    assert ended(scheduler.drain()) == requests
+    assert ended(scheduler.advance([])) == requests
     assert not scheduler.busy
     scheduler.submit(session())
     assert len(ended(finish(scheduler))) == 1
@@ -266,8 +267,8 @@ def decode(workers: int, *, repeat: bool = False) -> tuple[list[tuple[int, ...]]
     while scheduler.busy:
         if repeat:
             plans = scheduler.plan(workers)
-            source_ranks = {work.source for work in plans[0].requests}
-            lost = [rank for rank in range(workers) if rank not in source_ranks][:1] if workers > 1 else []
+            sources = {scheduled.source for scheduled in plans[0].requests}
+            lost = [rank for rank in range(workers) if rank not in sources][:1] if workers > 1 else []
             group.evaluate(plans, skip=lost)
             scheduler.epoch += 1
         for event in group.step():
