@@ -21,8 +21,8 @@ from actors.tensor_parallel_group import RayTensorParallelGroup
 from actors.weight_chunks import WeightChunk, pack, unpack
 from lopa_ray.config.config import Config
 from lopa_ray.errors import ProtocolError
-from lopa_ray.execution.kv_cache import SlotChecksum, SlotState, to_bytes
-from lopa_ray.execution.model_loader import load_runner, size_of_weights, weights_of
+from lopa_ray.execution.kv_cache import SlotChecksum, SlotState, payload_to_bytes
+from lopa_ray.execution.model_loader import build_runner, load_weights, model_weight_bytes
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
@@ -36,7 +36,7 @@ RunnerFactory: TypeAlias = Callable[[Config, Weights | None, TensorParallelGroup
 
 def default_runner(config: Config, weights: Weights | None, parallel: TensorParallelGroup) -> BranchRunner:
     """The runner that a configuration asks for."""
-    return load_runner(config, Tokenizer.from_pretrained(config.model.folder), weights, parallel)
+    return build_runner(config, Tokenizer.from_pretrained(config.model.folder), weights, parallel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class BranchWorker:
 
     def arrive(self) -> tuple[str, int]:
         """The id of the node that it is on, and the size of the weights in bytes. Raises CheckpointError."""
-        return ray.get_runtime_context().get_node_id(), size_of_weights(self._config)
+        return ray.get_runtime_context().get_node_id(), model_weight_bytes(self._config)
 
     def publish(self) -> Iterator[WeightChunk]:
         """Read the weights for all workers on this node. Raises CheckpointError."""
         torch.set_num_threads(self._config.group.threads_per_worker)
-        yield from pack(weights_of(self._config, "cpu"))
+        yield from pack(load_weights(self._config, "cpu"))
 
     def load(self, copy: Sequence[Any] | None) -> WorkerInfo:
         """Load the model, from the parcels (object references) that `publish` gave if there are any.
@@ -95,14 +95,14 @@ class BranchWorker:
         owners: Mapping[int, int],
         pending: Sequence[ScheduledRequest],
     ) -> tuple[bool, ...]:
-        """Enter an epoch among the workers and among the shards of this one; see `BranchRunner.settle`.
+        """Enter an epoch among the workers and among the shards of this one; see `BranchRunner.reconcile`.
 
         Raises TransferError if a peer does not.
         """
         self._epoch = workers.epoch
         self._transfer.join(workers)
         self._shards.join(shards)
-        return self._runner.settle(owners, pending)
+        return self._runner.reconcile(owners, pending)
 
     def leave(self) -> None:
         """Drop all connections: peers that wait for this one in a collective are released."""
@@ -110,19 +110,19 @@ class BranchWorker:
         self._shards.leave()
 
     def export_slots(self, owners: Mapping[int, int]) -> list[SlotState]:
-        """See `BranchRunner.export`."""
-        return self._runner.export(owners)
+        """See `BranchRunner.export_slots`."""
+        return self._runner.export_slots(owners)
 
     def adopt(self, states: Sequence[SlotState]) -> None:
-        """See `BranchRunner.adopt`."""
-        self._runner.adopt(states)
+        """See `BranchRunner.import_slots`."""
+        self._runner.import_slots(states)
 
     def restage(self, plan: StepPlan) -> None:
         """Stage again what was lost with another worker, by the same forward. Raises as `step`."""
         self.step(plan)
 
     def step(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> StepReport:
-        """Commit, forward, score; see `BranchRunner.step`. `payloads`: what `export` gave, in order.
+        """Commit, forward, score; see `BranchRunner.execute`. `payloads`: what `export` gave, in order.
 
         All shards have the same reports; the first one's go to the master.
         Raises ProtocolError for a plan of another epoch than the one joined last.
@@ -132,7 +132,7 @@ class BranchWorker:
         if isinstance(self._transfer, ObjectStoreTransfer):
             self._transfer.receive(payloads)
         try:
-            report = self._runner.step(plan, self._exchange)
+            report = self._runner.execute(plan, self._exchange)
         except BaseException:
             # Peers may be waiting for this one: dropped connections release them.
             self.leave()
@@ -146,7 +146,7 @@ class BranchWorker:
 
     def export(self, work: ScheduledRequest) -> npt.NDArray[np.uint8]:
         """Raw bytes of the K/V that the work's commit orders this worker to send."""
-        return to_bytes(self._runner.payload(work))
+        return payload_to_bytes(self._runner.payload_to_commit(work))
 
     def checksums(self) -> list[SlotChecksum]:
         """Per slot; see `BranchRunner.checksums`."""

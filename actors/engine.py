@@ -20,7 +20,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import ClusterError, WorkerLostError
 from lopa_ray.execution.kv_cache import SlotChecksum
-from lopa_ray.execution.model_loader import shape_of
+from lopa_ray.execution.model_loader import load_model_config
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer
@@ -59,7 +59,9 @@ class RayEngine(Engine):
         `runner_factory` makes each worker's runner; tests inject faults through it.
         """
         tokenizer = Tokenizer.from_pretrained(config.model.folder)
-        shape_of(config).shard(config.group.tensor_parallel_size)  # refused before anything is started
+        load_model_config(config).shard(
+            config.group.tensor_parallel_size
+        )  # refused before anything is started
         connection = Connection(config, address)
         master = reservation = None
         try:

@@ -36,7 +36,7 @@ def run_conformance(
     model = ModelSettings.model_validate({"device": device})
     on_ray = GroupSettings(**group)
     if not group:
-        DEVICES[model.device].require()
+        DEVICES[model.device].torch_device()
     cases = [case for file in files for case in read_cases(file)]
     if not cases:
         raise SettingsError("no cases in the given files; a file has one JSON object per line")

@@ -28,14 +28,14 @@ class Whereabouts:
 
     def __call__(self, config: Config, weights: Weights | None, parallel: Any) -> Any:
         runner = default_runner(config, weights, parallel)
-        settle = runner.settle
+        reconcile = runner.reconcile
 
         def noted(*arguments: Any) -> Any:
             worker = parallel._channel._membership.group
             (self.folder / str(os.getpid())).write_text(f"{worker} {ray.get_runtime_context().get_node_id()}")
-            return settle(*arguments)
+            return reconcile(*arguments)
 
-        runner.settle = noted
+        runner.reconcile = noted
         return runner
 
     def nodes(self) -> dict[str, list[str]]:

@@ -18,7 +18,7 @@ from lopa_ray.config.decoder_settings import (
     VanillaSettings,
 )
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.execution.runner import BranchRunner, Exchange
+from lopa_ray.execution.runner import BranchRunner, BroadcastPayload
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan, StepReport
@@ -82,7 +82,7 @@ class FaultyRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def step(self, plan: StepPlan, exchange: Exchange | None = None) -> StepReport:
+    def execute(self, plan: StepPlan, broadcast: BroadcastPayload | None = None) -> StepReport:
         self._poisoned |= {
             work.request_id for work in plan.requests if work.plan.start == 0 and POISON in work.plan.canvas
         }
@@ -94,10 +94,10 @@ class FaultyRunner:
         if hit:
             time.sleep(self._hang_s)
             raise self._error
-        return self._runner.step(plan, exchange)
+        return self._runner.execute(plan, broadcast)
 
     def _staged_here(self, work: ScheduledRequest) -> bool:
-        return not bool(self._runner.payload(work).isnan().any())
+        return not bool(self._runner.payload_to_commit(work).isnan().any())
 
 
 class FaultyFactory:

@@ -40,8 +40,8 @@ def decode_alone(model: Transformer, session: DecodeSession) -> list[list[Bits]]
     steps = []
     while not session.finished:
         plan = session.plan()
-        work = ScheduledRequest(1, 0, plan, tuple(range(len(plan.branches))))
-        reports = [report for _, report in runner.step(StepPlan(0, plan.step, (work,))).reports]
+        scheduled = ScheduledRequest(1, 0, plan, tuple(range(len(plan.branches))))
+        reports = [report for _, report in runner.execute(StepPlan(0, plan.step, (scheduled,))).reports]
         steps.append([bits(report) for report in reports])
         session.advance(reports)
     return steps
@@ -57,13 +57,13 @@ class WorkerGroup:
         *,
         max_num_seqs: int = 4,
         max_model_len: int = 96,
-        prefixes: PrefixIndex | None = None,
+        prefix_index: PrefixIndex | None = None,
     ) -> None:
         self.runners = [
             BranchRunner(model, max_num_seqs=max_num_seqs, max_model_len=max_model_len)
             for _ in range(workers)
         ]
-        self.scheduler = Scheduler(max_num_seqs, prefixes=prefixes)
+        self.scheduler = Scheduler(max_num_seqs, prefix_index=prefix_index)
         self.sources: set[int] = set()
         """Ranks that have sent K/V."""
 
@@ -73,35 +73,37 @@ class WorkerGroup:
 
     def evaluate(self, plans: list[StepPlan], skip: Sequence[int] = ()) -> list[StepReport]:
         """All workers' reports, but for those of the ranks in `skip`: they were lost before the step."""
+        if not plans:
+            return []
         payloads: dict[int, Tensor] = {}
         for runner, plan in zip(self.runners, plans, strict=True):
-            for work in plan.requests:
-                if work.source is not None and self.runners[work.source] is runner:
-                    payloads[work.request_id] = runner.payload(work).clone()
+            for scheduled in plan.requests:
+                if scheduled.source is not None and self.runners[scheduled.source] is runner:
+                    payloads[scheduled.request_id] = runner.payload_to_commit(scheduled).clone()
         found = []
         for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True)):
             if rank not in skip:
-                found.append(runner.step(plan, self._exchange(rank, plan, payloads)))
+                found.append(runner.execute(plan, self._broadcast(rank, plan, payloads)))
         return found
 
-    def _exchange(
+    def _broadcast(
         self, rank: int, plan: StepPlan, payloads: dict[int, Tensor]
     ) -> Callable[[int, Tensor], None]:
-        coming = iter([work for work in plan.requests if work.source is not None])
+        coming = iter([scheduled for scheduled in plan.requests if scheduled.source is not None])
 
-        def exchange(source: int, payload: Tensor) -> None:
-            work = next(coming)
-            assert work.source == source
+        def broadcast(source: int, payload: Tensor) -> None:
+            scheduled = next(coming)
+            assert scheduled.source == source
             if rank != source:
-                payload.copy_(payloads[work.request_id])
+                payload.copy_(payloads[scheduled.request_id])
                 self.sources.add(source)
 
-        return exchange
+        return broadcast
 
     def step(self) -> list[RequestEvent]:
         """One step of all requests in flight."""
         plans = self.scheduler.plan(len(self.runners))
-        return self.scheduler.advance(self.evaluate(plans)) if plans else self.scheduler.drain()
+        return self.scheduler.advance(self.evaluate(plans))
 
     def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot."""

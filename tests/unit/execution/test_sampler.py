@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lopa_ray.execution import sampler
-from lopa_ray.execution.sampler import Scores
-from lopa_ray.execution.vocab_parallel import VocabularyAxis
+from lopa_ray.execution.sampler import SamplerOutput
+from lopa_ray.execution.vocab_parallel import VocabOps
 from lopa_ray.protocol.keyed_random import keyed_uniform
 from lopa_ray.protocol.plan import SamplingParams
 
@@ -33,13 +33,13 @@ def score_rows(
     banned: Tensor,
     eos: int,
     choices: Tensor | None = None,
-) -> Scores:
+) -> SamplerOutput:
     """Of whole rows."""
-    axis = VocabularyAxis(logits.shape[-1])
-    return sampler.score_rows(logits, positions, step, sampling, banned, eos, choices, axis)
+    ops = VocabOps(logits.shape[-1])
+    return sampler.score_rows(logits, positions, step, sampling, banned, eos, choices, ops)
 
 
-def score(logits: Tensor, sampling: SamplingParams, step: int = 1, first: int = 0) -> Scores:
+def score(logits: Tensor, sampling: SamplingParams, step: int = 1, first: int = 0) -> SamplerOutput:
     positions = list(range(first, first + len(logits)))
     return score_rows(logits, positions, step, sampling, BANNED, EOS)
 

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from lopa_ray.execution.sampler import Scores, score_rows
-from lopa_ray.execution.vocab_parallel import CANDIDATES, VocabularyAxis, VocabularyShard
+from lopa_ray.execution.sampler import SamplerOutput, score_rows
+from lopa_ray.execution.vocab_parallel import NUCLEUS_CANDIDATES, VocabOps, VocabParallelOps
 from lopa_ray.protocol.plan import SamplingParams
 from support.thread_shards import Shards, ThreadShard
 
@@ -21,21 +21,21 @@ shards = cache(Shards)
 
 def scored_by_shards(
     size: int, logits: Tensor, sampling: SamplingParams, banned: Tensor, choices: Tensor | None
-) -> list[Scores]:
+) -> list[SamplerOutput]:
     vocab = logits.shape[1]
 
-    def score(shard: ThreadShard) -> Scores:
-        axis = VocabularyShard(vocab, shard)
-        own = slice(axis.own.start, axis.own.stop)
+    def score(shard: ThreadShard) -> SamplerOutput:
+        ops = VocabParallelOps(vocab, shard)
+        own = slice(ops.local_ids.start, ops.local_ids.stop)
         allowed = None if choices is None else choices[:, own]
         return score_rows(
-            logits[:, own], list(range(ROWS)), 1, sampling, banned[own], vocab - 1, allowed, axis
+            logits[:, own], list(range(ROWS)), 1, sampling, banned[own], vocab - 1, allowed, ops
         )
 
     return shards(size).run(score)
 
 
-def agree(whole: Scores, shard: Scores) -> None:
+def agree(whole: SamplerOutput, shard: SamplerOutput) -> None:
     assert shard.tokens.tolist() == whole.tokens.tolist()
     assert shard.top_tokens.tolist() == whole.top_tokens.tolist()
     for name in ("probabilities", "logprobs", "scores", "top_logprobs"):
@@ -82,13 +82,13 @@ def test_shards_score_as_one_process(size, vocab, seed, spread, grid, constraine
         choices = torch.rand(ROWS, vocab, generator=draw) < 0.3
         choices[: ROWS // 2] = True
         choices[:, 0] = True
-    whole = score_rows(
-        logits, list(range(ROWS)), 1, sampling, banned, vocab - 1, choices, VocabularyAxis(vocab)
-    )
+    whole = score_rows(logits, list(range(ROWS)), 1, sampling, banned, vocab - 1, choices, VocabOps(vocab))
     first, *others = scored_by_shards(size, logits, sampling, banned, choices)
     agree(whole, first)
     for other in others:
-        assert all(torch.equal(getattr(other, name), getattr(first, name)) for name in Scores.__slots__)
+        assert all(
+            torch.equal(getattr(other, name), getattr(first, name)) for name in SamplerOutput.__slots__
+        )
 
 
 def test_equal_logits_go_to_the_lowest_ids():
@@ -104,15 +104,15 @@ def test_equal_logits_go_to_the_lowest_ids():
 @pytest.mark.parametrize("wide", [[], [3], list(range(ROWS))])
 def test_only_a_wide_nucleus_takes_whole_rows(wide):
     """The best candidates of each shard decide, but for rows that are so flat that these are not enough."""
-    vocab, size = 20 * CANDIDATES, 2
+    vocab, size = 20 * NUCLEUS_CANDIDATES, 2
     logits = torch.randn(ROWS, vocab, generator=torch.Generator().manual_seed(0)) * 8
     logits[wide] *= 0.01
-    expected = VocabularyAxis(vocab).outside_nucleus(logits, 0.9)
-    assert [row for row in range(ROWS) if (~expected[row]).sum() > CANDIDATES] == wide
+    expected = VocabOps(vocab).outside_nucleus(logits, 0.9)
+    assert [row for row in range(ROWS) if (~expected[row]).sum() > NUCLEUS_CANDIDATES] == wide
     gathered: list[int] = []
 
     def outside(shard: ThreadShard) -> Tensor:
-        axis = VocabularyShard(vocab, shard)
+        ops = VocabParallelOps(vocab, shard)
         gather = shard.all_gather
 
         def noted(x: Tensor) -> Tensor:
@@ -120,11 +120,11 @@ def test_only_a_wide_nucleus_takes_whole_rows(wide):
             return gather(x)
 
         shard.all_gather = noted  # type: ignore[method-assign]
-        return axis.outside_nucleus(logits[:, axis.own.start : axis.own.stop], 0.9)
+        return ops.outside_nucleus(logits[:, ops.local_ids.start : ops.local_ids.stop], 0.9)
 
     found = Shards(size).run(outside)
     assert torch.equal(torch.cat(found, dim=1), expected)
-    assert (max(gathered) > CANDIDATES) == bool(wide)
+    assert (max(gathered) > NUCLEUS_CANDIDATES) == bool(wide)
 
 
 def test_nothing_is_certain_in_a_row_of_nan():
