@@ -93,7 +93,7 @@ def lookahead_forks(
 ) -> list[Fork]:
     """The `count` best-ranked positions still masked after the anchor's fill, best first.
 
-    Each is one fork, if it fits a constraint. Equal scores keep their order.
+    Each is one fork, if a constraint allows it. Equal scores keep their order.
     """
     ranked = sorted(masked, key=lambda p: -scores[p].score)
     allowed = (

@@ -1,4 +1,4 @@
-"""Guide: patterns into constraints, for one tokenizer.
+"""ConstraintCompiler: patterns into constraints, for one tokenizer.
 
 A token is a string of bytes, so it acts on an automaton over bytes as a function from states to
 states. Tokens that act alike are one class. The functions are found byte by byte for all tokens at
@@ -24,15 +24,15 @@ MAX_CELLS = 10_000_000
 
 MAX_CLASSES = 2**16
 
-KEPT_CONSTRAINTS = 16
+MAX_CACHED_CONSTRAINTS = 16
 
 
 class ConstraintCompiler:
-    """Makes constraints, one at a time, and keeps the last ones."""
+    """Compiles constraints, one at a time, and caches the last ones."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
         self._tokenizer, self._vocabulary = tokenizer, vocabulary
-        self._kept = lru_cache(KEPT_CONSTRAINTS)(self._constraint)
+        self._cached_constraint = lru_cache(MAX_CACHED_CONSTRAINTS)(self._constraint)
         self._lock = Lock()
 
     def constraint(self, regex: str, *, trusted: bool = False) -> Constraint:
@@ -42,7 +42,7 @@ class ConstraintCompiler:
         `ByteAutomaton.from_regex` refuses, and for what is too large for the vocabulary.
         """
         with self._lock:
-            return self._kept(regex, trusted)
+            return self._cached_constraint(regex, trusted)
 
     def _constraint(self, regex: str, trusted: bool) -> Constraint:
         texts = self._texts

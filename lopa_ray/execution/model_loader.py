@@ -47,8 +47,8 @@ def build_runner(
     weights: Weights | None = None,
     tp_group: TensorParallelGroup = SINGLE_SHARD,
 ) -> BranchRunner:
-    """The runner that a configuration asks for, of the `weights` if somebody has read them already. `tp_group` says
-    which shard of the model it has; `group.tensor_parallel_size` is the business of who makes the shards.
+    """The runner that a configuration asks for, of `weights` if they are read already. `tp_group` says which shard of
+    the model it has; the caller follows `group.tensor_parallel_size`.
 
     Raises CheckpointError or SettingsError if it cannot be.
     """
@@ -61,7 +61,7 @@ def build_runner(
     loaded = build_model(model_config, weights, dtype=dtype, device=torch_device, parallel=tp_group)
     if model.compile:
         loaded.compile_layers(device.compile_backend)
-    # A tokenizer smaller than the embedding means that the rest is padding nobody can decode.
+    # A tokenizer smaller than the embedding means that the rest is padding that cannot be decoded.
     unpadded_vocab_size = None if tokenizer is None else min(tokenizer.vocab_size, model_config.vocab_size)
     runner = BranchRunner(
         loaded,
@@ -76,7 +76,7 @@ def build_runner(
 
 
 def _warm_up(runner: BranchRunner) -> None:
-    """Compile now, where nobody waits: a first step that takes minutes would pass for a hung worker."""
+    """Compile now, before any request waits: a first step that takes minutes would pass for a hung worker."""
     for rows in WARM_UP_ROWS:
         runner.logits([0] * min(rows, runner.cache.capacity))
     runner.cache.reset(0, None)

@@ -1,4 +1,4 @@
-"""PrefixStore: K/V of prompts that a worker keeps beyond their requests, as `PrefixIndex` decides."""
+"""PrefixStore: K/V of prompts that a worker stores beyond their requests, as `PrefixIndex` decides."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What scoring does along the vocabulary, over whole rows of logits or over rows that shards have a part of each.
 
-Shards tell each other a few numbers per row: how large its largest logit is and what the exponentials add up to,
+Shards exchange a few numbers per row: how large its largest logit is and what the exponentials add up to,
 which token is best and how good it is. Whole rows move only where a nucleus may hold very many tokens. Equal values go
 to the lowest id, on any number of shards.
 

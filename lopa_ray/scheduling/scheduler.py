@@ -272,7 +272,7 @@ class Scheduler:
         return events + self.drain()
 
     def _confirm_prefixes(self) -> None:
-        """The workers have done what the current step told them."""
+        """The workers have evicted, loaded and saved what the current step's plans say."""
         self.prefix_index.confirm_evictions(self._evictions)
         for entry in self._running.values():
             if entry.plan is not None:

@@ -67,10 +67,12 @@ class FakeModel:
         """One report per branch, in order."""
         return [self.report(plan, branch) for branch in range(len(plan.branches))]
 
-    def step(self, plan: StepPlan) -> StepReport:
-        """A worker's part of a step, as `BranchRunner.step` answers it."""
+    def execute(self, plan: StepPlan) -> StepReport:
+        """A worker's part of a step, as `BranchRunner.execute` answers it."""
         reports = tuple(
-            (work.request_id, self.report(work.plan, b)) for work in plan.requests for b in work.branches
+            (scheduled.request_id, self.report(scheduled.plan, b))
+            for scheduled in plan.requests
+            for b in scheduled.branches
         )
         return StepReport(plan.epoch, plan.step, reports)
 

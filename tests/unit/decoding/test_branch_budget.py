@@ -42,7 +42,7 @@ def branches_per_step(settings: list[LopaSettings], shared: int) -> dict[int, li
     seen: dict[int, list[int]] = {request: [] for request in requests}
     while scheduler.busy:
         plans = scheduler.plan(2)
-        events = scheduler.advance([model.step(plan) for plan in plans])
+        events = scheduler.advance([model.execute(plan) for plan in plans])
         for event in events:
             assert isinstance(event, RequestStep)
             seen[event.request_id].append(len(event.plan.branches))
@@ -65,7 +65,7 @@ def test_a_fixed_request_decodes_alike_beside_any_others():
 # auto
 
 
-def test_auto_widens_the_field_when_its_second_half_wins_and_narrows_it_otherwise():
+def test_auto_adds_branches_when_the_second_half_wins_and_takes_one_away_otherwise():
     budget = AutoBudget(16)
     assert budget.num_branches == 4
     budget.observe([0.3, 0.4, 0.9, 0.2])  # the last fork
@@ -74,7 +74,7 @@ def test_auto_widens_the_field_when_its_second_half_wins_and_narrows_it_otherwis
     assert budget.num_branches == 5
     budget.observe([0.3, 0.3, 0.304, 0.3, 0.3])  # a later one, by too little
     assert budget.num_branches == 4
-    budget.observe([0.5])  # no race
+    budget.observe([0.5])  # the anchor alone
     assert budget.num_branches == 4
     for _ in range(9):
         budget.observe([0.3, 0.3, 0.3, 0.9])
@@ -84,9 +84,9 @@ def test_auto_widens_the_field_when_its_second_half_wins_and_narrows_it_otherwis
 
 
 @given(st.integers(1, 9), st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=9), max_size=20))
-def test_auto_stays_within_bounds(most, races):
+def test_auto_stays_within_bounds(most, steps):
     budget = AutoBudget(most)
-    for confidences in races:
+    for confidences in steps:
         budget.observe(confidences)
         assert min(2, most) <= budget.num_branches <= most
 

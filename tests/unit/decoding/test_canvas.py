@@ -1,4 +1,4 @@
-"""Blocks and the canvas: growth, activation, settling, forks."""
+"""Blocks and the canvas: growth, completion, caching, copies."""
 
 from __future__ import annotations
 

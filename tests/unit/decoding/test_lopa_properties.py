@@ -45,10 +45,10 @@ def test_blocks_are_cached_in_order_and_only_when_decided(prompt, wanted, model)
         waiting = [b for b in previous.outcome.blocks if b.state == "to_cache"] if previous else [blocks[0]]
         assert plan.to_stage == ((range(waiting[0].start, waiting[-1].stop),) if waiting else ())
         assert plan.stage_shared == (wanted.window_attention == "block_causal")
-        kept = plan.to_stage[-1].stop if plan.to_stage else plan.start
-        assert MASK not in plan.canvas[: kept - plan.start]
-        assert plan.scored.start == kept
-        assert all(position >= kept for branch in plan.branches for position, _ in branch.fills)
+        staged_end = plan.to_stage[-1].stop if plan.to_stage else plan.start
+        assert MASK not in plan.canvas[: staged_end - plan.start]
+        assert plan.scored.start == staged_end
+        assert all(position >= staged_end for branch in plan.branches for position, _ in branch.fills)
         for branch in plan.branches:
             ends = [b.stop for b in blocks if plan.start < b.stop <= branch.stop]
             full = wanted.window_attention == "full"

@@ -20,16 +20,16 @@ shards = cache(Shards)
 
 
 def scored_by_shards(
-    size: int, logits: Tensor, sampling: SamplingParams, banned: Tensor, choices: Tensor | None
+    size: int, logits: Tensor, sampling: SamplingParams, banned: Tensor, allowed_tokens: Tensor | None
 ) -> list[SamplerOutput]:
     vocab = logits.shape[1]
 
     def score(shard: ThreadShard) -> SamplerOutput:
         ops = VocabParallelOps(vocab, shard)
-        own = slice(ops.local_ids.start, ops.local_ids.stop)
-        allowed = None if choices is None else choices[:, own]
+        local = slice(ops.local_ids.start, ops.local_ids.stop)
+        allowed = None if allowed_tokens is None else allowed_tokens[:, local]
         return score_rows(
-            logits[:, own], list(range(ROWS)), 1, sampling, banned[own], vocab - 1, allowed, ops
+            logits[:, local], list(range(ROWS)), 1, sampling, banned[local], vocab - 1, allowed, ops
         )
 
     return shards(size).run(score)
@@ -77,13 +77,15 @@ def test_shards_score_as_one_process(size, vocab, seed, spread, grid, constraine
         logits = (logits / grid).round() * grid
     banned = torch.rand(vocab, generator=draw) < 0.1
     banned[0] = False
-    choices = None
+    allowed_tokens = None
     if constrained:
-        choices = torch.rand(ROWS, vocab, generator=draw) < 0.3
-        choices[: ROWS // 2] = True
-        choices[:, 0] = True
-    whole = score_rows(logits, list(range(ROWS)), 1, sampling, banned, vocab - 1, choices, VocabOps(vocab))
-    first, *others = scored_by_shards(size, logits, sampling, banned, choices)
+        allowed_tokens = torch.rand(ROWS, vocab, generator=draw) < 0.3
+        allowed_tokens[: ROWS // 2] = True
+        allowed_tokens[:, 0] = True
+    whole = score_rows(
+        logits, list(range(ROWS)), 1, sampling, banned, vocab - 1, allowed_tokens, VocabOps(vocab)
+    )
+    first, *others = scored_by_shards(size, logits, sampling, banned, allowed_tokens)
     agree(whole, first)
     for other in others:
         assert all(

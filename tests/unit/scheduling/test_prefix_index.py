@@ -223,14 +223,14 @@ def test_a_worker_that_lacks_a_prefix_says_so() -> None:
 
 
 def test_a_step_that_failed_on_a_worker_is_made_again() -> None:
-    """Between the two a request ends: what the first one had kept and forgotten does not matter."""
+    """Between the two a request ends: what the first one saved and evicted does not matter."""
     group = WorkerGroup(tiny("sdar-tiny-3l"), 1, prefix_index=PrefixIndex(30))
     wanted = EXACT["block_diffusion"]
     run(group, list(range(24)), wanted)
     request = group.scheduler.submit(group.create_session([99] * 24, wanted))
-    group.step()  # makes room for what its next step keeps
+    group.step()  # makes room for what its next step saves
     assert group.scheduler.prefix_index.pending_evictions
-    group.evaluate(group.scheduler.plan(1))  # and nobody hears of it
+    group.evaluate(group.scheduler.plan(1))  # and its reports are lost
     group.scheduler.cancel(request)
     group.scheduler.drain()
     alone, _ = run(WorkerGroup(tiny("sdar-tiny-3l"), 1), list(range(24)), wanted)
@@ -289,7 +289,7 @@ def test_whatever_happens_the_index_is_whole(positions: int, events: list[tuple[
     for event, hashes in events:
         parts = index.match(hashes)
         at = 0
-        for part in parts:  # one behind the other, each from something that was kept with the same ids
+        for part in parts:  # one behind the other, each from something that was stored with the same ids
             assert part.span.start == at < part.span.stop <= hashes.ends[-1]
             at = part.span.stop
             assert part.id in there

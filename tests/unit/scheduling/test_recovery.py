@@ -69,7 +69,7 @@ class Chaos(WorkerGroup):
         return request
 
     def note(self, event: RequestStep) -> None:
-        """What whoever listens does."""
+        """What the receiver of events does."""
         if event.outcome.finish_reason:
             del self.journals[event.request_id]
         else:
@@ -92,8 +92,8 @@ class Chaos(WorkerGroup):
         return numbers
 
     def attempt(self, plans: list[StepPlan], dying: set[int]) -> list[StepReport] | None:
-        """The reports of a step; None if somebody died in it. Then some survivors have carried out all of
-        it, some only its first commits, and none is told which."""
+        """The reports of a step; None if a worker died in it. Then some survivors have carried out all of
+        it, some only its first commits, and none knows which."""
         payloads = {
             scheduled.request_id: self.runners[scheduled.source].payload_to_commit(scheduled).clone()
             for scheduled in plans[0].requests

@@ -29,7 +29,7 @@ def session(wanted: GenerationSettings = SMALL, prompt: tuple[int, ...] = (1, 2)
 
 def step(scheduler: Scheduler, workers: int = 1) -> list[RequestEvent]:
     plans = scheduler.plan(workers)
-    return scheduler.advance([MODEL.step(plan) for plan in plans])
+    return scheduler.advance([MODEL.execute(plan) for plan in plans])
 
 
 def finish(scheduler: Scheduler, workers: int = 1) -> list[RequestEvent]:
@@ -70,7 +70,7 @@ def test_requests_wait_for_slots_and_join_in_order():
             assert slots.setdefault(scheduled.request_id, scheduled.slot) == scheduled.slot
             if scheduled.request_id not in joined:
                 joined.append(scheduled.request_id)
-        scheduler.advance([MODEL.step(plan)])
+        scheduler.advance([MODEL.execute(plan)])
     assert joined == requests
 
 
@@ -98,7 +98,7 @@ def test_every_branch_is_evaluated_once_and_the_load_is_even(workers, slots, len
             assert assigned == list(range(len(scheduled.plan.branches)))
         longest = max(b.stop - w.plan.start for w in plans[0].requests for b in w.plan.branches)
         assert max(loads) - min(loads) <= longest
-        scheduler.advance([MODEL.step(plan) for plan in plans])
+        scheduler.advance([MODEL.execute(plan) for plan in plans])
 
 
 @settings(max_examples=20)
@@ -142,7 +142,7 @@ def test_cancelling_between_plan_and_reports():
     first, second = scheduler.submit(session()), scheduler.submit(session())
     (plan,) = scheduler.plan(1)
     scheduler.cancel(first)
-    events = scheduler.advance([MODEL.step(plan)])
+    events = scheduler.advance([MODEL.execute(plan)])
     assert [(type(event), event.request_id) for event in events] == [
         (RequestStep, second),
         (RequestFailure, first),
@@ -171,15 +171,15 @@ def test_a_finished_session_cannot_be_submitted():
 def poisoned(plan_report: StepReport, request: int, kind: str) -> StepReport:
     """Spoil the reports of one request."""
     spoiled = []
-    for owner, report in plan_report.reports:
-        if owner != request:
-            spoiled.append((owner, report))
+    for request_id, report in plan_report.reports:
+        if request_id != request:
+            spoiled.append((request_id, report))
         elif kind == "nan":
-            spoiled.append((owner, replace(report, scores=report.scores * float("nan"))))
+            spoiled.append((request_id, replace(report, scores=report.scores * float("nan"))))
         elif kind == "epoch":
-            spoiled.append((owner, replace(report, epoch=report.epoch - 1)))
+            spoiled.append((request_id, replace(report, epoch=report.epoch - 1)))
         elif kind == "positions":
-            spoiled.append((owner, replace(report, positions=report.positions + 1000)))
+            spoiled.append((request_id, replace(report, positions=report.positions + 1000)))
     return replace(plan_report, reports=tuple(spoiled))
 
 
@@ -192,7 +192,7 @@ def test_an_error_ends_its_own_request_only(kind, error):
     requests = [scheduler.submit(session()) for _ in range(3)]
     step(scheduler)
     (plan,) = scheduler.plan(1)
-    events = scheduler.advance([poisoned(MODEL.step(plan), requests[1], kind)])
+    events = scheduler.advance([poisoned(MODEL.execute(plan), requests[1], kind)])
     (failure,) = (event for event in events if isinstance(event, RequestFailure))
     assert failure.request_id == requests[1]
     assert isinstance(failure.error, error)
@@ -216,11 +216,11 @@ def test_a_session_that_cannot_plan_ends_alone():
 def test_stale_reports_are_rejected_and_change_nothing():
     scheduler = Scheduler(2)
     scheduler.submit(session())
-    old = [MODEL.step(plan) for plan in scheduler.plan(2)]
+    old = [MODEL.execute(plan) for plan in scheduler.plan(2)]
     scheduler.epoch += 1
     with pytest.raises(ProtocolError, match="epoch 0, step 1"):
         scheduler.advance(old)
-    good = [MODEL.step(plan) for plan in scheduler.plan(2)]
+    good = [MODEL.execute(plan) for plan in scheduler.plan(2)]
     with pytest.raises(ProtocolError):
         scheduler.advance([good[0], old[1]])
     first = scheduler.advance(good)
