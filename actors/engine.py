@@ -59,9 +59,8 @@ class RayEngine(Engine):
         `runner_factory` makes each worker's runner; tests inject faults through it.
         """
         tokenizer = Tokenizer.from_pretrained(config.model.folder)
-        load_model_config(config).shard(
-            config.group.tensor_parallel_size
-        )  # refused before anything is started
+        # Refused before anything is started.
+        load_model_config(config).shard(config.group.tensor_parallel_size)
         connection = Connection(config, address)
         master = reservation = None
         try:
