@@ -26,7 +26,7 @@ from actors.placement import Reservation
 from actors.rpc import unwrapped_errors
 from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.result import Answer, GenerationResult
+from lopa_ray.decoding.result import GenerationResult, ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.session_factory import Prompt, SessionFactory
 from lopa_ray.errors import LopaError, WorkerLostError
@@ -105,15 +105,15 @@ class AsyncRayEngine(SessionFactory):
         """
         began = time.perf_counter()
         session = self.create_session(prompt, settings, raw=raw)
-        builder = Answer(len(session.prompt), session.settings, session.ends, trace)
+        builder = ResultBuilder(len(session.prompt), session.settings, session.end_token_ids, trace)
         if not session.finished:
             async with aclosing(self.events([session])) as events:
                 async for event in events:
                     if isinstance(event, RequestFailure):
                         raise event.error
-                    builder.add(event.plan, event.outcome)
-        text = None if self.tokenizer is None else self.tokenizer.decode(builder.text_ids)
-        return builder.result(text, time.perf_counter() - began)
+                    builder.add_step(event.plan, event.outcome)
+        text = None if self.tokenizer is None else self.tokenizer.decode(builder.text_token_ids)
+        return builder.build(text, time.perf_counter() - began)
 
     async def events(self, sessions: Sequence[DecodeSession]) -> AsyncGenerator[RequestEvent, None]:
         """Every step of every session; the `request_id` of an event is the index of its session.

@@ -32,7 +32,7 @@ class AutoscalingLoop:
         Raises SettingsError beyond the bounds.
         """
         self._settings.check_num_workers(num_workers)
-        self._autoscaler.set(num_workers, time.monotonic())
+        self._autoscaler.override(num_workers, time.monotonic())
 
     def close(self) -> None:
         """Stop."""
@@ -41,7 +41,7 @@ class AutoscalingLoop:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._settings.interval_s)
-            load = self.meter.read(
+            load = self.meter.take_load(
                 time.monotonic(),
                 workers=len(self._membership.pool),
                 in_flight=self._scheduler.in_flight,

@@ -153,7 +153,7 @@ class BranchPool:
     ) -> list[tuple[bool, ...]]:
         """Enter the next epoch: a new collective group, whatever became of the one before.
 
-        Returns per rank which pending commits' K/V it has; see `BranchRunner.settle`. Raises
+        Returns per rank which pending commits' K/V it has; see `BranchRunner.reconcile`. Raises
         WorkerLostError if a worker is lost, TransferError if they cannot reach each other.
         """
         self.epoch += 1
@@ -180,7 +180,7 @@ class BranchPool:
         return [each[0] for each in held]
 
     def _rendezvous(self, purpose: str, rank: int, size: int) -> Rendezvous:
-        collective = DEVICES[self._config.model.device].collective
+        collective = DEVICES[self._config.model.device].collective_backend
         timeout = self._config.group.step_timeout_s / 2
         return Rendezvous(self.epoch, rank, size, self._store_address, collective, timeout, purpose)
 

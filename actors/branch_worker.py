@@ -21,8 +21,8 @@ from actors.tensor_parallel_group import RayTensorParallelGroup
 from actors.weight_chunks import WeightChunk, from_chunks, to_chunks
 from lopa_ray.config.config import Config
 from lopa_ray.errors import ProtocolError
-from lopa_ray.execution.kv_cache import SlotChecksum, SlotState, to_bytes
-from lopa_ray.execution.model_loader import load_runner, size_of_weights, weights_of
+from lopa_ray.execution.kv_cache import SlotChecksum, SlotState, payload_to_bytes
+from lopa_ray.execution.model_loader import build_runner, load_weights, model_weight_bytes
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
@@ -37,7 +37,7 @@ RunnerFactory: TypeAlias = Callable[[Config, Weights | None, TensorParallelGroup
 
 def default_runner(config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> BranchRunner:
     """The runner that a configuration asks for."""
-    return load_runner(config, Tokenizer.from_pretrained(config.model.folder), weights, tp_group)
+    return build_runner(config, Tokenizer.from_pretrained(config.model.folder), weights, tp_group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class BranchWorker:
 
     def node_and_weight_bytes(self) -> tuple[str, int]:
         """The id of the node that the worker is on, and the size of the weights in bytes. Raises CheckpointError."""
-        return ray.get_runtime_context().get_node_id(), size_of_weights(self._config)
+        return ray.get_runtime_context().get_node_id(), model_weight_bytes(self._config)
 
     def read_weights(self) -> Iterator[WeightChunk]:
         """Read the weights for all workers on this node. Raises CheckpointError."""
         torch.set_num_threads(self._config.group.threads_per_worker)
-        yield from to_chunks(weights_of(self._config, "cpu"))
+        yield from to_chunks(load_weights(self._config, "cpu"))
 
     def load_model(self, chunks: Sequence[Any] | None) -> WorkerInfo:
         """Load the model, from the chunks (object references) that `read_weights` gave if there are any.
@@ -96,14 +96,14 @@ class BranchWorker:
         owners: Mapping[int, int],
         pending: Sequence[ScheduledRequest],
     ) -> tuple[bool, ...]:
-        """Enter an epoch among the workers and among the shards of this one; see `BranchRunner.settle`.
+        """Enter an epoch among the workers and among the shards of this one; see `BranchRunner.reconcile`.
 
         Raises TransferError if a peer does not.
         """
         self._epoch = workers.epoch
         self._transfer.join(workers)
         self._tp_group.join(shards)
-        return self._runner.settle(owners, pending)
+        return self._runner.reconcile(owners, pending)
 
     def leave_groups(self) -> None:
         """Drop all connections: peers that wait for this one in a collective are released."""
@@ -111,19 +111,19 @@ class BranchWorker:
         self._tp_group.leave()
 
     def export_slots(self, owners: Mapping[int, int]) -> list[SlotState]:
-        """See `BranchRunner.export`."""
-        return self._runner.export(owners)
+        """See `BranchRunner.export_slots`."""
+        return self._runner.export_slots(owners)
 
     def import_slots(self, states: Sequence[SlotState]) -> None:
-        """See `BranchRunner.adopt`."""
-        self._runner.adopt(states)
+        """See `BranchRunner.import_slots`."""
+        self._runner.import_slots(states)
 
     def restage(self, plan: StepPlan) -> None:
         """Stage again what was lost with another worker, by the same forward. Raises as `execute`."""
         self.execute(plan)
 
     def execute(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> StepReport:
-        """Commit, forward, score; see `BranchRunner.step`. `payloads`: what `export_payload` gave, in order.
+        """Commit, forward, score; see `BranchRunner.execute`. `payloads`: what `export_payload` gave, in order.
 
         All shards have the same reports; the first one's go to the master.
         Raises ProtocolError for a plan of another epoch than the one joined last.
@@ -133,7 +133,7 @@ class BranchWorker:
         if isinstance(self._transfer, ObjectStoreTransfer):
             self._transfer.set_exported(payloads)
         try:
-            report = self._runner.step(plan, self._fill_from)
+            report = self._runner.execute(plan, self._fill_from)
         except BaseException:
             # Peers may be waiting for this one: dropped connections release them.
             self.leave_groups()
@@ -147,7 +147,7 @@ class BranchWorker:
 
     def export_payload(self, scheduled: ScheduledRequest) -> npt.NDArray[np.uint8]:
         """The payload that the commit has this worker send, as raw bytes uint8 [bytes]."""
-        return to_bytes(self._runner.payload(scheduled))
+        return payload_to_bytes(self._runner.payload_to_commit(scheduled))
 
     def checksums(self) -> list[SlotChecksum]:
         """Per slot; see `BranchRunner.checksums`."""

@@ -64,7 +64,7 @@ class ClientJournals:
                 if event.outcome.finish_reason is not None:
                     self.end(number)
                 elif number in batch.states:
-                    self._journals[number].add(event.plan, event.outcome, batch.states[number])
+                    self._journals[number].record(event.plan, event.outcome, batch.states[number])
             yield event
         if lost is not None:
             raise lost
@@ -72,7 +72,7 @@ class ClientJournals:
     def resumed_sessions(self) -> dict[int, DecodeSession]:
         """All of them as they stand, for another group."""
         self._progressed = not self._journals
-        return {number: journal.resumed() for number, journal in self._journals.items()}
+        return {number: journal.restored_session() for number, journal in self._journals.items()}
 
     @property
     def no_progress(self) -> bool:

@@ -20,7 +20,7 @@ class StepEvents:
     events: tuple[RequestEvent, ...]
     timing: StepTiming | None
     states: Mapping[int, bytes] = field(default_factory=dict)
-    """Of each request that goes on, the session's state (see `DecodeSession.state`), for the client's journal."""
+    """Of each request that goes on, its session's state (see `DecodeSession.export_state`), for a client's journal."""
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import ClusterError
 from lopa_ray.execution.kv_cache import SlotChecksum
-from lopa_ray.execution.model_loader import shape_of
+from lopa_ray.execution.model_loader import load_model_config
 from lopa_ray.protocol.events import RequestEvent
 
 
@@ -44,7 +44,7 @@ class RayEngine(Engine):
         Raises CapacityError, CheckpointError, ClusterError, SettingsError, WorkerLostError.
         `runner_factory` makes each worker's runner; tests inject faults through it.
         """
-        shape_of(config).shard(config.group.tensor_parallel_size)  # refused before anything is started
+        load_model_config(config).shard(config.group.tensor_parallel_size)
         with ExitStack() as started:
             started.callback(RayConnection(config, address).close)
             loop = EventLoopThread()

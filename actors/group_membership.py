@@ -71,13 +71,13 @@ class GroupMembership:
         pool, pending = self.pool, self._pending
         pool.remove_workers(pool.workers[self.target :])
         newcomers = pending.take_ready()
-        owners, uncommitted = scheduler.owners, scheduler.pending()
+        owners, uncommitted = scheduler.request_by_slot, scheduler.pending_commits()
         try:
             for failure in await pool.add_workers(newcomers, owners):
                 pending.record_failure(failure)
             held = await pool.join_epoch(owners, uncommitted)
             recovery = recover(uncommitted, held)
-            await pool.restage(recovery.again)
+            await pool.restage(recovery.restage)
         except (WorkerLostError, TransferError) as error:
             if newcomers:
                 pending.record_failure(error)
@@ -85,7 +85,7 @@ class GroupMembership:
                 pool.remove_workers(newcomers)  # it may be them that the others do not reach
             raise
         else:
-            scheduler.regroup(pool.epoch, recovery.sources)
+            scheduler.enter_epoch(pool.epoch, recovery.source_ranks)
             if any(worker in pool.workers for worker in newcomers):
                 pending.record_joined()
         finally:

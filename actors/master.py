@@ -172,8 +172,8 @@ class Master:
             stalled_s=0.0 if began is None else time.monotonic() - began,
             broken=self._streams.broken,
             last_error=self._membership.last_error,
-            prefix_hits=self._scheduler.prefixes.hits,
-            prefix_positions=self._scheduler.prefixes.saved,
+            prefix_hits=self._scheduler.prefix_index.hit_requests,
+            prefix_positions=self._scheduler.prefix_index.hit_positions,
         )
 
     # The step loop
@@ -229,7 +229,7 @@ class Master:
         if reports:
             self._steps += 1
             if self._autoscaling is not None:
-                self._autoscaling.meter.step(sum(len(report.reports) for report in reports), seconds)
+                self._autoscaling.meter.record_step(sum(len(report.reports) for report in reports), seconds)
         if self._to_isolate:
             self._to_isolate.popleft()
 
@@ -237,9 +237,9 @@ class Master:
         """A worker failed by itself. Of several requests each runs alone next; one that runs alone is the cause, and
         ends."""
         if self._to_isolate:
-            self._scheduler.fail(self._to_isolate.popleft(), error)
-        elif self._scheduler.running:
-            self._to_isolate.extend(self._scheduler.running)
+            self._scheduler.abort(self._to_isolate.popleft(), error)
+        elif self._scheduler.running_ids:
+            self._to_isolate.extend(self._scheduler.running_ids)
         else:
             self._end(WorkerLostError(f"the group failed while nothing was in flight: {error}"))
         self._membership.pool.intact = False
@@ -250,7 +250,7 @@ class Master:
         if self._autoscaling is not None:
             self._autoscaling.close()
         self._membership.close()
-        self._scheduler.fail_all(error)
+        self._scheduler.abort_all(error)
         self._streams.publish(self._scheduler.drain(), None)
 
 

@@ -16,7 +16,7 @@ from actors.node_weights import STORE_SHARE
 from actors.placement import check_nodes, check_resources
 from lopa_ray.config.config import Config
 from lopa_ray.errors import ClusterError
-from lopa_ray.execution.model_loader import size_of_weights
+from lopa_ray.execution.model_loader import model_weight_bytes
 
 LOCAL_STORE_BYTES = 200 * 2**20
 """Object store of a Ray that is started just for engines: steps are small, and a collective goes past it."""
@@ -71,7 +71,7 @@ class RayConnection:
 
 def _bytes_for_weights(config: Config) -> int:
     """Bytes for a copy that the workers share; the system hands them out as they are used. 0 where they do not fit."""
-    wanted = int(size_of_weights(config) / STORE_SHARE)
+    wanted = int(model_weight_bytes(config) / STORE_SHARE)
     shared_memory = Path("/dev/shm")
     fits = shared_memory.is_dir() and wanted + LOCAL_STORE_BYTES < shutil.disk_usage(shared_memory).free
     return wanted if fits and config.group.max_actors > 1 else 0

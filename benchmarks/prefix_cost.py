@@ -31,7 +31,7 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.weights import random_model
 from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
-from lopa_ray.scheduling.prefix_index import PIECE
+from lopa_ray.scheduling.prefix_index import APPROXIMATE_GRANULARITY
 from tables import markdown_table
 
 SEED = 5
@@ -72,7 +72,7 @@ class Decoded:
 
 def decode(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Decoded:
     """Decode and measure."""
-    found = Decoded([], [], [], -engine.prefixes.hits, -engine.prefixes.saved)
+    found = Decoded([], [], [], -engine.prefix_index.hit_requests, -engine.prefix_index.hit_positions)
     for session in sessions:
         began = time.process_time()
 
@@ -87,7 +87,7 @@ def decode(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Decoded:
             raise result
         found.results.append(result)
         found.total_s.append(time.process_time() - began)
-    hits, saved = engine.prefixes.hits, engine.prefixes.saved
+    hits, saved = engine.prefix_index.hit_requests, engine.prefix_index.hit_positions
     return dataclasses.replace(found, hits=found.hits + hits, saved=found.saved + saved)
 
 
@@ -134,7 +134,7 @@ def pairs_with_common_prefix(engine: LocalEngine, count: int) -> list[tuple[Prob
     first: dict[tuple[int, ...], Problem] = {}
     pairs: list[tuple[Problem, Problem]] = []
     for problem in held_out_problems(SEED, CANDIDATES):
-        begin = tuple(engine.create_session(problem.question).prompt[:PIECE])
+        begin = tuple(engine.create_session(problem.question).prompt[:APPROXIMATE_GRANULARITY])
         other = first.pop(begin, None)
         if other is None:
             first[begin] = problem

@@ -65,7 +65,7 @@ def measure(engine: LocalEngine, scheduler: Scheduler, settings: GenerationSetti
         plans: list[StepPlan] = scheduler.plan(num_workers=1)
         spent = time.process_time() - began
         sizes.append(len(cloudpickle.dumps(plans)))
-        reports = [engine.runner.step(plan) for plan in plans]
+        reports = [engine.runner.execute(plan) for plan in plans]
         began = time.process_time()
         events = scheduler.advance(reports)
         times.append(spent + time.process_time() - began)

@@ -38,11 +38,6 @@ def result_as_dict(result: GenerationResult, settings: GenerationSettings) -> di
     }
 
 
-def branch_name(step: TraceStep, branch: int) -> str:
-    """ "anchor", or "+3" for the third lookahead branch."""
-    return f"+{branch + 1}" if step.branches[branch].fills else "anchor"
-
-
 def format_winners(winners: Sequence[str]) -> str:
     """The branch that won each step, in one line; repeats are counted."""
     runs = [(name, len(list(repeats))) for name, repeats in groupby(winners)]
@@ -76,7 +71,7 @@ class StepRecorder:
         """What `Engine.run` calls after each step; `lines`: the line of the input that each request stands on."""
 
         def listen(index: int, step: TraceStep) -> None:
-            self.winners.append(branch_name(step, step.winner))
+            self.winners.append(step.branch_name(step.winner))
             if self._file is not None:
                 line = {} if lines is None else {"line": lines[index]}
                 self._file.write(json.dumps({**line, **asdict(step)}) + "\n")

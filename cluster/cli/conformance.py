@@ -37,7 +37,7 @@ def run_conformance(
     model_settings = ModelSettings.model_validate({"device": device})
     group_settings = GroupSettings(**group)
     if not group:
-        DEVICES[model_settings.device].require()
+        DEVICES[model_settings.device].torch_device()
     cases = [case for file in case_files for case in read_cases(file)]
     if not cases:
         raise SettingsError("no cases in the given files; a file has one JSON object per line")

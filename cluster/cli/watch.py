@@ -19,7 +19,6 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from cluster.report import branch_name
 from lopa_ray.decoding.result import TraceStep
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ class CanvasRenderer:
             )
             table.add_row(
                 Text("▶" if won else " ", "bold green"),
-                Text(branch_name(step, at), "bold" if won else ""),
+                Text(step.branch_name(at), "bold" if won else ""),
                 Text(tried[:12], "cyan"),
                 Text(self._bar(branch.confidence), "green" if won else "blue"),
                 Text(f"{branch.confidence:.3f}", "bold" if won else "dim"),
@@ -122,7 +121,7 @@ class CanvasRenderer:
     def render_line(self, frame: CanvasFrame) -> str:
         """One line of plain text, where nothing can be redrawn."""
         step = frame.step
-        won = branch_name(step, step.winner)
+        won = step.branch_name(step.winner)
         return f"step {step.step:>3}  {won:<6}  {self.canvas(frame).plain}"
 
     def _bar(self, confidence: float) -> str:

@@ -25,47 +25,47 @@ def requested_branches(settings: GenerationSettings) -> int:
 class BranchBudget:
     """A pure function of a request's settings and of how many requests are in flight."""
 
-    shared: int = 16
+    shared_branches: int = 16
     """Branches per step that all requests in flight have together under `load`."""
 
-    def branches(self, settings: GenerationSettings, in_flight: int) -> int:
+    def num_branches(self, settings: GenerationSettings, in_flight: int) -> int:
         """Branches of one request in the coming step, the anchor included; at least 1.
 
         It is the most that a request with `num_branches` auto has in that step; see `AutoBudget`.
         """
-        wanted = requested_branches(settings)
+        requested = requested_branches(settings)
         if isinstance(settings, LookaheadSettings) and settings.branch_budget == "load":
-            return max(1, min(wanted, self.shared // max(1, in_flight)))
-        return wanted
+            return max(1, min(requested, self.shared_branches // max(1, in_flight)))
+        return requested
 
 
-FIRST_BRANCHES = 4
+INITIAL_BRANCHES = 4
 """Branches that `num_branches` auto starts with."""
 
-WORTH = 0.005
-"""Branch confidence that a wider field must win by to be worth its forwards."""
+MIN_WIN_MARGIN = 0.005
+"""Branch confidence that a later fork must win by for more branches to be worth their forwards."""
 
 
 class AutoBudget:
-    """Branches of one request, from the races that it has had and nothing else.
+    """Branches of one request, from the branch confidences of its own steps and nothing else.
 
     Forks are ordered by the confidence of the token that they add. If the second half of them beats the
-    first half and the anchor by more than `WORTH`, a wide field has paid off, and the next one is wider by
-    half. If not, the next one is smaller by one.
+    first half and the anchor by more than `MIN_WIN_MARGIN`, many branches have paid off, and the
+    next step has half as many again. If not, it has one less.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.branches = min(most, FIRST_BRANCHES)
-        """Branches of the next step, the anchor included: from 2 (if that many are allowed) to `most`."""
+    def __init__(self, max_branches: int) -> None:
+        self._max_branches = max_branches
+        self.num_branches = min(max_branches, INITIAL_BRANCHES)
+        """Branches of the next step, the anchor included: from 2 (if that many are allowed) to `max_branches`."""
 
     def observe(self, confidences: Sequence[float]) -> None:
-        """Take in a race: the forks' branch confidences, best created first, then the anchor's."""
+        """Take in the branch confidences of a step: the forks', best creation confidence first, then the anchor's."""
         forks = len(confidences) - 1
         if forks < 1:
             return
-        near = max(*confidences[: forks // 2], confidences[-1], -math.inf)
-        if max(confidences[forks // 2 : -1]) - near > WORTH:
-            self.branches = min(self._most, self.branches + self.branches // 2)
+        best_near = max(*confidences[: forks // 2], confidences[-1], -math.inf)
+        if max(confidences[forks // 2 : -1]) - best_near > MIN_WIN_MARGIN:
+            self.num_branches = min(self._max_branches, self.num_branches + self.num_branches // 2)
         else:
-            self.branches = min(self._most, max(2, self.branches - 1))
+            self.num_branches = min(self._max_branches, max(2, self.num_branches - 1))

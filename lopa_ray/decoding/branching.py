@@ -13,7 +13,7 @@ from lopa_ray.protocol.report import BranchReport
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class PositionScore:
     """What a report says of one position."""
 
     decision: Decision
@@ -32,14 +32,14 @@ class Fork:
     """A lookahead branch to be: the one token that it adds to the anchor."""
 
     decision: Decision
-    creation: float
-    """Creation confidence: the token's ranking score when it was chosen."""
+    creation_confidence: float
+    """The token's ranking score when it was chosen."""
 
 
-def scores_by_position(report: BranchReport) -> dict[int, Score]:
+def scores_by_position(report: BranchReport) -> dict[int, PositionScore]:
     """Index a report by absolute position."""
     return {
-        position: Score(
+        position: PositionScore(
             Decision(
                 position, token, probability, logprob, tuple(zip(top_tokens, top_logprobs, strict=True))
             ),
@@ -59,55 +59,63 @@ def scores_by_position(report: BranchReport) -> dict[int, Score]:
 
 
 def anchor_fills(
-    canvas: Canvas, scores: dict[int, Score], threshold: float, fit: ConstraintState | None = None
+    canvas: Canvas,
+    scores: dict[int, PositionScore],
+    threshold: float,
+    constraint_state: ConstraintState | None = None,
 ) -> list[Decision]:
     """The usual confidence rule, block by block (LoPA, section 3; D2F, section 4.3).
 
     In every active block each position with probability strictly above `threshold` is
     filled. Where none is, a complete block fills its best-ranked position (the first of
     equals) and an incomplete one nothing. Where a constraint leaves one token alone, nothing
-    is gained by waiting for the model to believe in it. See `admit` for what fits together.
+    is gained by waiting for the model to believe in it. See `filter_by_constraint` for what may be filled together.
     """
     fills: list[Decision] = []
     for block in canvas.active:
-        masked = canvas.masked(block)
-        chosen = [p for p in masked if scores[p].probability > threshold or forced(fit, p)]
+        masked = canvas.masked_positions(block)
+        chosen = [p for p in masked if scores[p].probability > threshold or is_forced(constraint_state, p)]
         if not chosen and masked and block.complete:
             chosen = [max(masked, key=lambda p: scores[p].score)]
         fills.extend(scores[p].decision for p in chosen)
-    return admit(fit, fills, scores)
+    return filter_by_constraint(constraint_state, fills, scores)
 
 
-def forced(fit: ConstraintState | None, position: int) -> bool:
+def is_forced(constraint_state: ConstraintState | None, position: int) -> bool:
     """Whether a constraint leaves one token alone for a position."""
-    return fit is not None and fit.is_forced(position)
+    return constraint_state is not None and constraint_state.is_forced(position)
 
 
 def lookahead_forks(
-    masked: Iterable[int], scores: dict[int, Score], count: int, fit: ConstraintState | None = None
+    masked: Iterable[int],
+    scores: dict[int, PositionScore],
+    count: int,
+    constraint_state: ConstraintState | None = None,
 ) -> list[Fork]:
     """The `count` best-ranked positions still masked after the anchor's fill, best first.
 
-    Each is one fork, if it fits a constraint. Equal scores keep their order.
+    Each is one fork, if a constraint allows it. Equal scores keep their order.
     """
     ranked = sorted(masked, key=lambda p: -scores[p].score)
-    fitting = (p for p in ranked if fit is None or fit.allows(*scores[p].decision.fill))
-    return [Fork(scores[p].decision, scores[p].score) for p in islice(fitting, count)]
+    allowed = (
+        p for p in ranked if constraint_state is None or constraint_state.allows(*scores[p].decision.fill)
+    )
+    return [Fork(scores[p].decision, scores[p].score) for p in islice(allowed, count)]
 
 
-def admit(
-    fit: ConstraintState | None, wanted: Sequence[Decision], scores: dict[int, Score]
+def filter_by_constraint(
+    constraint_state: ConstraintState | None, decisions: Sequence[Decision], scores: dict[int, PositionScore]
 ) -> list[Decision]:
-    """Those of `wanted` that a constraint lets be decided together, in their order; all without one.
+    """Those of `decisions` that a constraint allows together, in their order; all without a constraint.
 
-    Each alone leaves a way to a good answer, but two may leave none. So they are taken best-ranked
-    first, each if it still fits, and put in. The first always does.
+    Each alone leaves a way to a matching answer, but two may leave none. So they are put into `constraint_state`
+    best-ranked first, each if it is still allowed. The first always is.
     """
-    if fit is None:
-        return list(wanted)
-    admitted: set[int] = set()
-    for decision in sorted(wanted, key=lambda decision: -scores[decision.position].score):
-        if fit.allows(*decision.fill):
-            fit.fill(*decision.fill)
-            admitted.add(decision.position)
-    return [decision for decision in wanted if decision.position in admitted]
+    if constraint_state is None:
+        return list(decisions)
+    kept_positions: set[int] = set()
+    for decision in sorted(decisions, key=lambda decision: -scores[decision.position].score):
+        if constraint_state.allows(*decision.fill):
+            constraint_state.fill(*decision.fill)
+            kept_positions.add(decision.position)
+    return [decision for decision in decisions if decision.position in kept_positions]

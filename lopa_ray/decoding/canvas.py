@@ -32,7 +32,7 @@ class Block:
     complete: bool = False
 
     @property
-    def decided(self) -> float:
+    def decided_fraction(self) -> float:
         """Share of the block's positions that hold a token."""
         size = self.stop - self.start
         return (size - self.masks) / size
@@ -53,12 +53,12 @@ class Canvas:
 
     def copy(self) -> Canvas:
         """An independent copy."""
-        twin = object.__new__(Canvas)
-        twin.ids = self.ids.copy()
-        twin.mask_id = self.mask_id
-        twin.prompt_len = self.prompt_len
-        twin.blocks = [replace(block) for block in self.blocks]
-        return twin
+        copied = object.__new__(Canvas)
+        copied.ids = self.ids.copy()
+        copied.mask_id = self.mask_id
+        copied.prompt_len = self.prompt_len
+        copied.blocks = [replace(block) for block in self.blocks]
+        return copied
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -68,7 +68,7 @@ class Canvas:
         """Ids after the prompt, masks included."""
         return self.ids[self.prompt_len :]
 
-    def masked(self, block: Block) -> list[int]:
+    def masked_positions(self, block: Block) -> list[int]:
         """Masked positions of a block, ascending."""
         return [p for p in range(block.start, block.stop) if self.ids[p] == self.mask_id]
 
@@ -83,7 +83,7 @@ class Canvas:
         return [block for block in self.blocks if block.state is BlockState.ACTIVE]
 
     @property
-    def settled(self) -> int:
+    def cacheable_end(self) -> int:
         """End of the leading run of blocks that are cached or about to be."""
         for block in self.blocks:
             if block.state is BlockState.ACTIVE:
@@ -100,12 +100,12 @@ class Canvas:
                 block.masks -= 1
                 return
 
-    def fork(self, fills: tuple[Fill, ...]) -> Canvas:
+    def with_fills(self, fills: tuple[Fill, ...]) -> Canvas:
         """A copy with a fill set put in."""
-        twin = self.copy()
+        copied = self.copy()
         for position, token in fills:
-            twin.fill(position, token)
-        return twin
+            copied.fill(position, token)
+        return copied
 
     def append_block(self, size: int) -> None:
         """Grow by one block of masks."""
@@ -114,21 +114,21 @@ class Canvas:
         self.blocks.append(Block(start, start + size, masks=size))
 
     def grow(self, threshold: float, block_size: int, limit: int) -> None:
-        """Append a block if the last one is decided to `threshold` and `limit` leaves room.
+        """Append a block if the last one is decided to the fraction `threshold` and `limit` leaves room.
 
         The last block is cut so that the canvas never exceeds `limit` positions.
         """
         room = limit - len(self.ids)
-        if room > 0 and self.blocks[-1].decided >= threshold:
+        if room > 0 and self.blocks[-1].decided_fraction >= threshold:
             self.append_block(min(block_size, room))
 
-    def activate(self, threshold: float) -> None:
+    def mark_complete(self, threshold: float) -> None:
         """Mark each block complete whose predecessor is decided to `threshold`."""
         for before, block in zip(self.blocks, self.blocks[1:], strict=False):
-            if before.decided >= threshold:
+            if before.decided_fraction >= threshold:
                 block.complete = True
 
-    def settle(self) -> None:
+    def mark_to_cache(self) -> None:
         """ACTIVE → TO_CACHE for every block without masks that has no active block before it."""
         for block in self.blocks:
             if block.state is BlockState.ACTIVE:
@@ -142,6 +142,6 @@ class Canvas:
             if block.state is BlockState.TO_CACHE:
                 block.state = BlockState.IN_CACHE
 
-    def views(self) -> tuple[BlockView, ...]:
+    def block_views(self) -> tuple[BlockView, ...]:
         """Frozen copies of all blocks."""
         return tuple(block.view() for block in self.blocks)

@@ -10,14 +10,16 @@ from lopa_ray.protocol.outcome import BlockView, Decision, FinishReason, StepOut
 from lopa_ray.protocol.plan import Fill, Plan
 
 
-def length_to_end(ids: Sequence[int], ends: Collection[int]) -> int | None:
-    """Tokens up to and including the first of `ends` (`DecodeSession.ends`: EOS and its like); None without one."""
-    return next((at for at, token in enumerate(ids, 1) if token in ends), None)
+def length_through_end(ids: Sequence[int], end_token_ids: Collection[int]) -> int | None:
+    """Tokens up to and including the first of `end_token_ids` (see `DecodeSession`); None without one."""
+    return next((at for at, token in enumerate(ids, 1) if token in end_token_ids), None)
 
 
-def answer_ids(canvas: Sequence[int], settings: GenerationSettings, ends: Collection[int]) -> list[int]:
+def returned_token_ids(
+    canvas: Sequence[int], settings: GenerationSettings, end_token_ids: Collection[int]
+) -> list[int]:
     """What a request returns: up to and including the first end with `stop_at_eos`, else the whole canvas."""
-    return list(canvas[: length_to_end(canvas, ends)] if settings.stop_at_eos else canvas)
+    return list(canvas[: length_through_end(canvas, end_token_ids)] if settings.stop_at_eos else canvas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,10 @@ class TraceStep:
     blocks: tuple[BlockView, ...]
     canvas: tuple[int, ...]
     """Ids after the prompt as they stood after the step."""
+
+    def branch_name(self, index: int) -> str:
+        """ "anchor", or "+3" for the third lookahead branch."""
+        return f"+{index + 1}" if self.branches[index].fills else "anchor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,46 +86,46 @@ class GenerationResult:
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
 
-class Answer:
-    """Collects one request's steps, on whichever side of a process border."""
+class ResultBuilder:
+    """Makes a result of one request's steps, on either side of a process border."""
 
     def __init__(
-        self, prompt_len: int, settings: GenerationSettings, ends: Collection[int], keep_trace: bool
+        self, prompt_len: int, settings: GenerationSettings, end_token_ids: Collection[int], with_trace: bool
     ) -> None:
         self._prompt_len = prompt_len
         self._settings = settings
-        self._ends = ends
-        self._keep_trace = keep_trace
+        self._end_token_ids = end_token_ids
+        self._with_trace = with_trace
         self._trace: list[TraceStep] = []
         self.steps = 0
         self.forwards = 0
         self.canvas: tuple[int, ...] = ()
         self.finish_reason: FinishReason | None = None if settings.max_new_tokens else "length"
 
-    def add(self, plan: Plan, outcome: StepOutcome) -> TraceStep:
+    def add_step(self, plan: Plan, outcome: StepOutcome) -> TraceStep:
         """Take in a step; returns it as the trace shows it."""
         self.steps += 1
         self.forwards += len(plan.branches)
         self.canvas = outcome.canvas
         self.finish_reason = outcome.finish_reason
         step = trace_step(plan, outcome)
-        if self._keep_trace:
+        if self._with_trace:
             self._trace.append(step)
         return step
 
     @property
-    def text_ids(self) -> list[int]:
+    def text_token_ids(self) -> list[int]:
         """The ids that make up the text: all before the first end."""
-        length = length_to_end(self.canvas, self._ends)
+        length = length_through_end(self.canvas, self._end_token_ids)
         return list(self.canvas if length is None else self.canvas[: length - 1])
 
-    def result(self, text: str | None, seconds: float) -> GenerationResult:
+    def build(self, text: str | None, seconds: float) -> GenerationResult:
         """The finished request. Raises ValueError before the last step."""
         if self.finish_reason is None:
             raise ValueError("the request is not finished")
-        counted = length_to_end(self.canvas, self._ends)
+        counted = length_through_end(self.canvas, self._end_token_ids)
         return GenerationResult(
-            token_ids=answer_ids(self.canvas, self._settings, self._ends),
+            token_ids=returned_token_ids(self.canvas, self._settings, self._end_token_ids),
             text=text,
             finish_reason=self.finish_reason,
             tokens=len(self.canvas) if counted is None else counted,

@@ -25,7 +25,7 @@ import numpy as np
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import requested_branches
-from lopa_ray.decoding.result import length_to_end
+from lopa_ray.decoding.result import length_through_end
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Plan, ScheduledRequest
@@ -33,7 +33,7 @@ from lopa_ray.protocol.report import BranchReport
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.vocabulary import Vocabulary
 
-GIVEN = ("prompt", "settings", "vocabulary", "constraint", "replay")
+IMMUTABLE_ATTRIBUTES = ("prompt", "settings", "vocabulary", "constraint", "replay")
 """What no step of a session changes."""
 
 
@@ -76,12 +76,12 @@ class DecodeSession(ABC):
         self.vocabulary = vocabulary
         self.constraint = constraint
         self.replay: tuple[ScheduledRequest, ...] = ()
-        """What a cache that has nothing of the request must go through before the next step; see `Journal`."""
+        """Steps that a cache without K/V of the request must carry out before the next step; see `Journal`."""
         self._check_constraint()
         self.steps = 0
         self.forwards = 0
         self.finish_reason: FinishReason | None = "length" if settings.max_new_tokens == 0 else None
-        self._pending: Plan | None = None
+        self._pending_plan: Plan | None = None
         self._begin()
 
     def _check_constraint(self) -> None:
@@ -91,8 +91,8 @@ class DecodeSession(ABC):
                 "a session under guided_* settings needs the constraint that belongs to them, and no other one; "
                 "make sessions with Engine.create_session or SessionFactory"
             )
-        fit = self._fit([])
-        if self.constraint is None or fit is None or fit.satisfiable:
+        constraint_state = self._constraint_state([])
+        if self.constraint is None or constraint_state is None or constraint_state.satisfiable:
             return
         least, most = self.constraint.min_tokens(), settings.max_new_tokens
         if least is None:
@@ -140,8 +140,8 @@ class DecodeSession(ABC):
 
     # What every decoder shares
 
-    def _fit(self, answer: Sequence[int]) -> ConstraintState | None:
-        """How an answer, as it stands, fits the constraint."""
+    def _constraint_state(self, answer: Sequence[int]) -> ConstraintState | None:
+        """The constraint laid over an answer as it stands; None without a constraint."""
         if self.constraint is None:
             return None
         span = range(len(self.prompt), self.max_len)
@@ -160,18 +160,18 @@ class DecodeSession(ABC):
         return len(self.prompt) + self.settings.max_new_tokens
 
     @property
-    def ends(self) -> tuple[int, ...]:
+    def end_token_ids(self) -> tuple[int, ...]:
         """Ids that end the answer."""
         if self.settings.ignore_eos:
             return ()
         return (self.vocabulary.eos_token_id, *self.vocabulary.stop_token_ids, *self.settings.stop_token_ids)
 
-    def ended(self, ids: Sequence[int]) -> bool:
-        """Whether one of them is among `ids`."""
-        return not set(self.ends).isdisjoint(ids)
+    def has_ended(self, ids: Sequence[int]) -> bool:
+        """Whether a token that ends the answer is among `ids`."""
+        return not set(self.end_token_ids).isdisjoint(ids)
 
     @property
-    def sampling(self) -> SamplingParams:
+    def sampling_params(self) -> SamplingParams:
         """How workers turn logits into tokens for this request."""
         s = self.settings
         return SamplingParams(
@@ -181,7 +181,7 @@ class DecodeSession(ABC):
             seed=s.seed if s.temperature > 0 else 0,  # requests that sample alike are scored in one call
             ranking=s.ranking,
             no_eos_before=len(self.prompt) + s.min_tokens if s.min_tokens else 0,
-            stop_token_ids=self.ends[1:] if s.min_tokens else (),
+            stop_token_ids=self.end_token_ids[1:] if s.min_tokens else (),
             top_logprobs=s.top_logprobs,
         )
 
@@ -199,15 +199,15 @@ class DecodeSession(ABC):
         """
         if self.finished:
             raise ProtocolError("this request is finished; there is nothing left to plan")
-        if self._pending is None:
+        if self._pending_plan is None:
             if self.steps >= self.step_limit:
                 raise StepLimitError(
                     f"{self.steps} steps did not finish {self.settings.max_new_tokens} tokens, though each step "
                     "decides at least one; this is a bug or a broken model, please report it"
                 )
-            self._pending = self._plan(num_branches or requested_branches(self.settings))
-        self._pending = replace(self._pending, epoch=epoch, step=self.steps + 1)
-        return self._pending
+            self._pending_plan = self._plan(num_branches or requested_branches(self.settings))
+        self._pending_plan = replace(self._pending_plan, epoch=epoch, step=self.steps + 1)
+        return self._pending_plan
 
     def advance(self, reports: Sequence[BranchReport]) -> StepOutcome:
         """Take in the reports of the pending plan, in any order, one per branch.
@@ -216,7 +216,7 @@ class DecodeSession(ABC):
         epoch, if branches are missing or doubled, or if nothing was planned; likewise
         ScoreError if a score is NaN.
         """
-        plan = self._pending
+        plan = self._pending_plan
         if plan is None:
             raise ProtocolError("no step is planned; call plan() first")
         ordered = sorted(reports, key=lambda report: report.branch)
@@ -236,18 +236,20 @@ class DecodeSession(ABC):
                 f"the model's scores in step {plan.step} are no numbers (NaN); its weights are broken, or its "
                 "activations exceed the dtype: use bfloat16 or float32"
             )
-        self._pending = None
+        self._pending_plan = None
         self.steps += 1
         self.forwards += len(ordered)
         outcome = self._advance(plan, ordered)
         self.finish_reason = self._finish_reason()
         return replace(outcome, finish_reason=self.finish_reason)
 
-    def state(self) -> bytes:
-        """All that steps have changed, for `resumed`; to be asked for between steps."""
-        return pickle.dumps({name: value for name, value in vars(self).items() if name not in GIVEN})
+    def export_state(self) -> bytes:
+        """All that steps have changed, for `with_state`; to be asked for between steps."""
+        return pickle.dumps(
+            {name: value for name, value in vars(self).items() if name not in IMMUTABLE_ATTRIBUTES}
+        )
 
-    def resumed(self, state: bytes, replay: Sequence[ScheduledRequest]) -> Self:
+    def with_state(self, state: bytes, replay: Sequence[ScheduledRequest]) -> Self:
         """This request in a state that it had later, or elsewhere; `replay` brings an empty cache there."""
         session = copy.copy(self)
         vars(session).update(pickle.loads(state))
@@ -256,7 +258,7 @@ class DecodeSession(ABC):
 
     def _finish_reason(self) -> FinishReason | None:
         settings = self.settings
-        length = length_to_end(self.generated, self.ends)
+        length = length_through_end(self.generated, self.end_token_ids)
         decided = length is not None and self.vocabulary.mask_token_id not in self.generated[:length]
         if settings.stop_at_eos and decided:
             return "stop"

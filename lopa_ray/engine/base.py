@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Self, TypeAlias, cast, overload
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.result import Answer, GenerationResult, TraceStep
+from lopa_ray.decoding.result import GenerationResult, ResultBuilder, TraceStep
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine.session_factory import Prompt, SessionFactory, is_ids
+from lopa_ray.engine.session_factory import Prompt, SessionFactory, is_token_ids
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 
 OnStep: TypeAlias = Callable[[int, TraceStep], None]
@@ -49,24 +49,24 @@ class Engine(SessionFactory, ABC):
         `on_step` is called with (index, step) after every step of every request.
         """
         began = time.perf_counter()
-        answers = [Answer(len(s.prompt), s.settings, s.ends, trace) for s in sessions]
+        builders = [ResultBuilder(len(s.prompt), s.settings, s.end_token_ids, trace) for s in sessions]
         waiting = [index for index, session in enumerate(sessions) if not session.finished]
         for index in set(range(len(sessions))) - set(waiting):
-            yield index, self._result(answers[index], began)
+            yield index, self._build_result(builders[index], began)
         for event in self.events([sessions[index] for index in waiting]):
             index = waiting[event.request_id]
             if isinstance(event, RequestFailure):
                 yield index, event.error
                 continue
-            step = answers[index].add(event.plan, event.outcome)
+            step = builders[index].add_step(event.plan, event.outcome)
             if on_step is not None:
                 on_step(index, step)
-            if answers[index].finish_reason is not None:
-                yield index, self._result(answers[index], began)
+            if builders[index].finish_reason is not None:
+                yield index, self._build_result(builders[index], began)
 
-    def _result(self, answer: Answer, began: float) -> GenerationResult:
-        text = None if self.tokenizer is None else self.tokenizer.decode(answer.text_ids)
-        return answer.result(text, time.perf_counter() - began)
+    def _build_result(self, builder: ResultBuilder, began: float) -> GenerationResult:
+        text = None if self.tokenizer is None else self.tokenizer.decode(builder.text_token_ids)
+        return builder.build(text, time.perf_counter() - began)
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; it means one prompt
@@ -105,7 +105,7 @@ class Engine(SessionFactory, ABC):
         PromptError before anything runs if a prompt cannot be decoded, and the first error that
         ends a request.
         """
-        single = isinstance(prompts, str) or not isinstance(prompts, Sequence) or is_ids(prompts)
+        single = isinstance(prompts, str) or not isinstance(prompts, Sequence) or is_token_ids(prompts)
         several = cast(Sequence[Prompt], [prompts] if single else prompts)
         sessions = [self.create_session(prompt, settings, raw=raw) for prompt in several]
         results: dict[int, GenerationResult] = {}

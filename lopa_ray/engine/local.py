@@ -12,7 +12,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import RequestCancelledError
-from lopa_ray.execution.model_loader import load_runner
+from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.scheduling.prefix_index import PrefixIndex
@@ -28,19 +28,19 @@ class LocalEngine(Engine):
         super().__init__(config, runner.vocabulary, tokenizer)
         self.runner = runner
         self._scheduler = Scheduler.from_config(config)
-        self._inboxes: dict[int, deque[RequestEvent]] = {}
-        """Where the events of each unfinished request go: several calls of `events` may be open."""
+        self._event_queues: dict[int, deque[RequestEvent]] = {}
+        """Request id → where its events go, of those unfinished: several calls of `events` may be open."""
 
     @property
-    def prefixes(self) -> PrefixIndex:
-        """What is kept of prompts, and how often that was of use."""
-        return self._scheduler.prefixes
+    def prefix_index(self) -> PrefixIndex:
+        """Which prompts' K/V are stored, and how often they were used."""
+        return self._scheduler.prefix_index
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
         """Load what the configuration names. Raises CheckpointError."""
         tokenizer = Tokenizer.from_pretrained(config.model.folder)
-        return cls(config, load_runner(config, tokenizer), tokenizer)
+        return cls(config, build_runner(config, tokenizer), tokenizer)
 
     @classmethod
     def from_pretrained(cls, path: str | Path = "demo", **model: Any) -> Self:
@@ -51,32 +51,32 @@ class LocalEngine(Engine):
         return cls.from_config(Config.parse({"model": {"path": str(path), **model}}))
 
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
-        """See `Engine.events`. Whoever asks for an event runs a step for all requests in flight."""
-        inbox: deque[RequestEvent] = deque()
+        """See `Engine.events`. Asking for an event runs a step for all requests in flight."""
+        queue: deque[RequestEvent] = deque()
         index_of: dict[int, int] = {}
         try:
             for index, session in enumerate(sessions):
-                request = self._scheduler.submit(session)
-                index_of[request] = index
-                self._inboxes[request] = inbox
-            while inbox or any(request in self._inboxes for request in index_of):
-                if not inbox:
+                request_id = self._scheduler.submit(session)
+                index_of[request_id] = index
+                self._event_queues[request_id] = queue
+            while queue or any(request_id in self._event_queues for request_id in index_of):
+                if not queue:
                     self._step()
                     continue
-                event = inbox.popleft()
+                event = queue.popleft()
                 yield replace(event, request_id=index_of[event.request_id])
         finally:
-            for request in index_of:
-                if self._inboxes.pop(request, None) is not None:
-                    self._scheduler.fail(request, RequestCancelledError("the caller stopped listening"))
+            for request_id in index_of:
+                if self._event_queues.pop(request_id, None) is not None:
+                    self._scheduler.abort(request_id, RequestCancelledError("the caller stopped listening"))
 
     def _step(self) -> None:
         scheduler = self._scheduler
-        reports = [self.runner.step(plan) for plan in scheduler.plan(num_workers=1)]
-        for event in scheduler.advance(reports) if reports else scheduler.drain():
-            inbox = self._inboxes.get(event.request_id)
-            if inbox is None:
+        reports = [self.runner.execute(plan) for plan in scheduler.plan(num_workers=1)]
+        for event in scheduler.advance(reports):
+            queue = self._event_queues.get(event.request_id)
+            if queue is None:
                 continue
-            inbox.append(event)
+            queue.append(event)
             if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None:
-                del self._inboxes[event.request_id]
+                del self._event_queues[event.request_id]

@@ -39,7 +39,7 @@ class SessionFactory:
             if raw or not tokenizer.has_chat_template:
                 return tokenizer.encode(prompt)
             return tokenizer.apply_chat_template([{"role": "user", "content": prompt}])
-        if is_ids(prompt):
+        if is_token_ids(prompt):
             return list(cast(Sequence[int], prompt))
         if (
             isinstance(prompt, Sequence)
@@ -85,6 +85,6 @@ class SessionFactory:
         return self._constraint_compiler.compile(pattern, trusted=settings.guided_regex is None)
 
 
-def is_ids(prompt: object) -> bool:
+def is_token_ids(prompt: object) -> bool:
     """Whether a prompt is a list of token ids."""
     return isinstance(prompt, Sequence) and len(prompt) > 0 and all(type(token) is int for token in prompt)

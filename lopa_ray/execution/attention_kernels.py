@@ -28,7 +28,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 _log = logging.getLogger("lopa.kernels")
 
 
-class Kernel(Protocol):
+class AttentionKernel(Protocol):
     """q [T, H, E] over keys and values [K, L, E], which may be views of a cache; returns [T, H, E]."""
 
     def __call__(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -70,10 +70,15 @@ def _compiled_flex() -> Callable[..., Any]:
     return torch.compile(flex_attention, dynamic=True)
 
 
-KERNELS: dict[str, Kernel] = {"sdpa": sdpa, "flash_attn": flash_attn, "flex": flex, "npu": npu.attention}
+KERNELS: dict[str, AttentionKernel] = {
+    "sdpa": sdpa,
+    "flash_attn": flash_attn,
+    "flex": flex,
+    "npu": npu.attention,
+}
 
 
-def reference(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def reference_attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """The formula, in fp32: what every kernel is held against."""
     groups = q.shape[1] // keys.shape[0]
     k, v = (x.float().repeat_interleave(groups, dim=0) for x in (keys, values))
@@ -81,28 +86,28 @@ def reference(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return torch.einsum("htl,hle->the", weights, v)
 
 
-def choose_kernel(name: str, device: Device, config: ModelConfig, dtype: torch.dtype) -> Kernel:
+def select_kernel(name: str, device: Device, config: ModelConfig, dtype: torch.dtype) -> AttentionKernel:
     """The kernel that `model.attention` names, tried out; with auto the device's first one that works.
 
     Raises SettingsError if the named one does not run there, or computes something else.
     """
-    problems: list[str] = []
-    for each in device.attention if name == "auto" else (name,):
-        problem = _problem(each, device, config, dtype)
-        if problem is None:
-            why = "; ".join(problems) or ("first choice" if name == "auto" else "as set")
-            _log.info("attention on %s: %s (%s)", device.name, each, why)
+    reasons: list[str] = []
+    for each in device.attention_kernels if name == "auto" else (name,):
+        reason = _failure_reason(each, device, config, dtype)
+        if reason is None:
+            reason_chosen = "; ".join(reasons) or ("first choice" if name == "auto" else "as set")
+            _log.info("attention on %s: %s (%s)", device.name, each, reason_chosen)
             return KERNELS[each]
-        problems.append(problem)
+        reasons.append(reason)
     raise SettingsError(
-        f"model.attention: got {name!r}, but {'; '.join(problems)}; "
-        f"allowed on {device.name}: auto, {', '.join(device.attention)}; use auto"
+        f"model.attention: got {name!r}, but {'; '.join(reasons)}; "
+        f"allowed on {device.name}: auto, {', '.join(device.attention_kernels)}; use auto"
     )
 
 
-def _problem(name: str, device: Device, config: ModelConfig, dtype: torch.dtype) -> str | None:
+def _failure_reason(name: str, device: Device, config: ModelConfig, dtype: torch.dtype) -> str | None:
     """Why the kernel cannot be used, found by using it on 5 rows over 21 keys; None if it can."""
-    if name not in device.attention:
+    if name not in device.attention_kernels:
         return f"{name} is not for {device.name}"
     draw = torch.Generator().manual_seed(0)
     cached = (config.num_kv_heads, 32, config.head_dim)
@@ -114,5 +119,5 @@ def _problem(name: str, device: Device, config: ModelConfig, dtype: torch.dtype)
     # Whatever a kernel, its import or its compiler raises is the reason that is asked for.
     except Exception as error:
         return f"{name} fails with {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-    off = (found - reference(q, k[:, :21], v[:, :21])).abs().max().item()
+    off = (found - reference_attention(q, k[:, :21], v[:, :21])).abs().max().item()
     return None if off <= TOLERANCE[dtype] else f"{name} is off by {off:.1g}"

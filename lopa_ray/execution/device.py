@@ -15,14 +15,14 @@ from lopa_ray.execution import npu
 _log = logging.getLogger("lopa.device")
 
 
-def _cuda_ready() -> str | None:
+def _cuda_unavailable_reason() -> str | None:
     return (
         None if torch.cuda.is_available() else "torch sees no GPU; install a CUDA build of torch and a driver"
     )
 
 
 @cache
-def _warn_unproven(name: str) -> None:
+def _warn_untested(name: str) -> None:
     _log.warning("device %s: this project has not run on hardware of that kind; check what it gives", name)
 
 
@@ -33,36 +33,47 @@ class Device:
     name: str
     torch_name: str
     """Inside a worker: Ray shows each worker its own devices only, so the first one is its own."""
-    collective: str
+    collective_backend: str
     """torch.distributed backend that moves tensors between such devices."""
     ray_resource: str
-    attention: tuple[str, ...]
+    attention_kernels: tuple[str, ...]
     """Attention kernels that are for it, in the order in which `auto` tries them."""
-    compiler: str
+    compile_backend: str
     """torch.compile's backend for it."""
-    problem: Callable[[], str | None]
+    unavailable_reason: Callable[[], str | None]
     """Why it cannot be used in this process, or None."""
-    proven: bool
+    tested: bool
     """Whether this project has run on one, with a record of it in the repository."""
 
-    def require(self) -> torch.device:
+    def torch_device(self) -> torch.device:
         """The torch device. Raises SettingsError with the reason if it cannot be used.
 
-        Warns, once per process, of a kind of device that nothing here has run on yet.
+        Warns, once per process, of a kind of device that this project has not run on yet.
         """
-        problem = self.problem()
-        if problem is not None:
-            raise SettingsError(f"device: got {self.name!r}, but {problem}, or set model.device: cpu")
-        if not self.proven:
-            _warn_unproven(self.name)
+        reason = self.unavailable_reason()
+        if reason is not None:
+            raise SettingsError(f"device: got {self.name!r}, but {reason}, or set model.device: cpu")
+        if not self.tested:
+            _warn_untested(self.name)
         return torch.device(self.torch_name)
 
 
 _CUDA_KERNELS = ("flash_attn", "sdpa", "flex")
 
 DEVICES = {
-    "cpu": Device("cpu", "cpu", "gloo", "CPU", ("sdpa", "flex"), "inductor", lambda: None, proven=True),
+    "cpu": Device("cpu", "cpu", "gloo", "CPU", ("sdpa", "flex"), "inductor", lambda: None, tested=True),
     # tests/gpu/LAST_RUN.md says whether, and a test holds this to it.
-    "cuda": Device("cuda", "cuda:0", "nccl", "GPU", _CUDA_KERNELS, "inductor", _cuda_ready, proven=False),
-    "npu": Device("npu", "npu:0", "hccl", "NPU", ("npu", "sdpa"), npu.COMPILER, npu.problem, proven=False),
+    "cuda": Device(
+        "cuda", "cuda:0", "nccl", "GPU", _CUDA_KERNELS, "inductor", _cuda_unavailable_reason, tested=False
+    ),
+    "npu": Device(
+        "npu",
+        "npu:0",
+        "hccl",
+        "NPU",
+        ("npu", "sdpa"),
+        npu.COMPILE_BACKEND,
+        npu.unavailable_reason,
+        tested=False,
+    ),
 }

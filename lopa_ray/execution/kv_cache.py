@@ -1,9 +1,9 @@
 """KVCache: preallocated slots, one per request in flight.
 
 Contract:
-- `committed[slot]` lists the spans whose K/V all later forwards may read. Only `write`
-  adds to it, only `cut` and `reset` take away.
-- A forward writes its window's K/V into the slot too (`window`), so that attention reads
+- `committed[slot]` lists the spans whose K/V all later forwards may read. Only `write_payload`
+  adds to it, only `retain` and `reset` take away.
+- A forward writes its window's K/V into the slot too (`layer_views`), so that attention reads
   prefix and window as one view without copying either; those rows are scratch and belong
   to the branch that is being evaluated right then.
 - `boundary[slot]` is the last hidden row [D] of the first committed span. With shifted
@@ -63,8 +63,8 @@ class SlotState:
     request_id: int
     spans: Spans
     last_commit: int
-    raw: npt.NDArray[np.uint8]
-    """K/V at `spans` and the boundary row: a payload as bytes."""
+    payload_bytes: npt.NDArray[np.uint8]
+    """K/V at `spans` and the boundary row, as raw bytes."""
 
 
 class KVCache:
@@ -86,18 +86,18 @@ class KVCache:
                 f"lower max_num_seqs or max_model_len ({str(error).splitlines()[0]})"
             ) from None
         self.boundary = torch.zeros(slots, config.hidden_size, dtype=dtype, device=device)
-        self.owner: list[int | None] = [None] * slots
+        self.request_ids: list[int | None] = [None] * slots
         self.committed: list[Spans] = [()] * slots
         self.last_commit = [0] * slots
         """Step of the last commit carried out in each slot."""
 
-    def reset(self, slot: int, request: int | None) -> None:
-        """Hand the slot to a request, or to nobody, empty."""
-        self.owner[slot] = request
+    def reset(self, slot: int, request_id: int | None) -> None:
+        """Hand the slot, empty, to a request, or to none."""
+        self.request_ids[slot] = request_id
         self.committed[slot] = ()
         self.last_commit[slot] = 0
 
-    def cut(self, slot: int, spans: Spans) -> None:
+    def retain(self, slot: int, spans: Spans) -> None:
         """Keep only `spans` of what is committed. Raises ProtocolError if one is not there."""
         for span in spans:
             if not any(have.start <= span.start and span.stop <= have.stop for have in self.committed[slot]):
@@ -106,38 +106,38 @@ class KVCache:
                 )
         self.committed[slot] = spans
 
-    def window(self, slot: int, layer: int) -> tuple[Tensor, Tensor]:
+    def layer_views(self, slot: int, layer: int) -> tuple[Tensor, Tensor]:
         """Views of a slot's keys and values in one layer, [K, C, E] each; written in place."""
         keys_values = self.data[slot, layer]
         return keys_values[0], keys_values[1]
 
-    def payload(self, positions: int) -> Tensor:
+    def empty_payload(self, positions: int) -> Tensor:
         """An uninitialised payload for that many positions: K/V [L, 2, K, P, E], then the boundary row [D], flat."""
         per_position = self.data[0, :, :, :, 0].numel()
         size = per_position * positions + self.boundary.shape[1]
         return torch.empty(size, dtype=self.data.dtype, device=self.data.device)
 
-    def split(self, payload: Tensor) -> tuple[Tensor, Tensor]:
+    def split_payload(self, payload: Tensor) -> tuple[Tensor, Tensor]:
         """Views into a payload: K/V [L, 2, K, P, E] and boundary row [D]."""
         _, layers, two, heads, _, dim = self.data.shape
         width = self.boundary.shape[1]
         positions = (payload.numel() - width) // (layers * two * heads * dim)
         return payload[:-width].view(layers, two, heads, positions, dim), payload[-width:]
 
-    def write(self, slot: int, spans: Spans, payload: Tensor) -> None:
+    def write_payload(self, slot: int, spans: Spans, payload: Tensor) -> None:
         """Commit a payload: its K/V become the slot's at `spans`, in order, and are readable from now on."""
-        kv, boundary = self.split(payload)
+        kv, boundary = self.split_payload(payload)
         at = 0
         for span in spans:
             self.data[slot, :, :, :, span.start : span.stop] = kv[:, :, :, at : at + len(span)]
             at += len(span)
         self.boundary[slot] = boundary
-        self.committed[slot] = merge(self.committed[slot] + spans)
+        self.committed[slot] = merge_spans(self.committed[slot] + spans)
 
-    def read(self, slot: int, spans: Spans) -> Tensor:
+    def read_payload(self, slot: int, spans: Spans) -> Tensor:
         """The slot's K/V at `spans` and its boundary row, as one contiguous payload."""
-        payload = self.payload(sum(map(len, spans)))
-        kv, boundary = self.split(payload)
+        payload = self.empty_payload(sum(map(len, spans)))
+        kv, boundary = self.split_payload(payload)
         at = 0
         for span in spans:
             kv[:, :, :, at : at + len(span)] = self.data[slot, :, :, :, span.start : span.stop]
@@ -145,37 +145,39 @@ class KVCache:
         boundary.copy_(self.boundary[slot])
         return payload
 
-    def export(self, slot: int) -> SlotState:
-        """The slot as another worker's `adopt` takes it. Raises ProtocolError for one that nobody owns."""
-        request, spans = self.owner[slot], self.committed[slot]
-        if request is None:
-            raise ProtocolError(f"slot {slot} has no owner; only slots of requests in flight are exported")
-        return SlotState(slot, request, spans, self.last_commit[slot], to_bytes(self.read(slot, spans)))
+    def export_slot(self, slot: int) -> SlotState:
+        """The slot as another worker's `import_slot` takes it. Raises ProtocolError for one without a request."""
+        request_id, spans = self.request_ids[slot], self.committed[slot]
+        if request_id is None:
+            raise ProtocolError(f"slot {slot} has no request; only slots of requests in flight are exported")
+        return SlotState(
+            slot, request_id, spans, self.last_commit[slot], payload_to_bytes(self.read_payload(slot, spans))
+        )
 
-    def adopt(self, state: SlotState) -> None:
+    def import_slot(self, state: SlotState) -> None:
         """Take over a slot as another worker has it."""
         self.reset(state.slot, state.request_id)
-        payload = torch.from_numpy(state.raw.copy()).to(self.data.device).view(self.data.dtype)
-        self.write(state.slot, state.spans, payload)
+        payload = torch.from_numpy(state.payload_bytes.copy()).to(self.data.device).view(self.data.dtype)
+        self.write_payload(state.slot, state.spans, payload)
         self.last_commit[state.slot] = state.last_commit
 
     def checksum(self, slot: int) -> SlotChecksum:
-        """Owner, committed spans, and a hash of their K/V and boundary row."""
+        """Request, committed spans, and a hash of their K/V and boundary row."""
         spans = self.committed[slot]
         if not spans:
-            return SlotChecksum(self.owner[slot], spans, "", 0.0)
-        payload = self.read(slot, spans)
-        digest = hashlib.sha256(to_bytes(payload).tobytes()).hexdigest()
-        return SlotChecksum(self.owner[slot], spans, digest, payload.double().abs().sum().item())
+            return SlotChecksum(self.request_ids[slot], spans, "", 0.0)
+        payload = self.read_payload(slot, spans)
+        digest = hashlib.sha256(payload_to_bytes(payload).tobytes()).hexdigest()
+        return SlotChecksum(self.request_ids[slot], spans, digest, payload.double().abs().sum().item())
 
 
-def to_bytes(payload: Tensor) -> npt.NDArray[np.uint8]:
+def payload_to_bytes(payload: Tensor) -> npt.NDArray[np.uint8]:
     """A payload as raw bytes for the object store, uint8 [bytes]."""
     raw: npt.NDArray[np.uint8] = payload.view(torch.uint8).cpu().numpy()
     return raw
 
 
-def merge(spans: Spans) -> Spans:
+def merge_spans(spans: Spans) -> Spans:
     """The same positions as sorted, disjoint, non-adjacent spans."""
     merged: list[range] = []
     for span in sorted(spans, key=lambda s: s.start):

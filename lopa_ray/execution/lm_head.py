@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lopa_ray.constraints.constraint import unpack_bitmask
 from lopa_ray.execution.sampler import score_rows
-from lopa_ray.execution.vocab_parallel import vocabulary_axis
+from lopa_ray.execution.vocab_parallel import vocab_ops
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.report import BranchReport
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -29,20 +29,20 @@ MAX_HEAD_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RowToScore:
     """One position to score, and the hidden row that decides it."""
 
-    source: int
-    """Row of the forward, or -1 - slot for a slot's boundary row."""
+    hidden_index: int
+    """RowToScore of the forward, or -1 - slot for a slot's boundary row."""
     position: int
     step: int
-    sampling: SamplingParams
+    sampling_params: SamplingParams
     bitmask: bytes | None = None
     """Tokens that it may get, packed; None: any."""
 
 
 @dataclass(frozen=True, slots=True)
-class HostScores:
+class HostSamplerOutput:
     """Scores of many rows, on the host; see `BranchReport` for shapes and types."""
 
     positions: npt.NDArray[np.int32]
@@ -50,12 +50,12 @@ class HostScores:
     probabilities: npt.NDArray[np.float64]
     logprobs: npt.NDArray[np.float32]
     scores: npt.NDArray[np.float64]
-    tops: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]]
+    top_of_row: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]]
     """Per row its top tokens and their log-probabilities: requests may ask for different numbers."""
 
     def report(self, epoch: int, step: int, branch: int, rows: slice) -> BranchReport:
         """The rows of one branch as its report."""
-        tops = self.tops[rows]
+        top_of_row = self.top_of_row[rows]
         return BranchReport(
             epoch=epoch,
             step=step,
@@ -65,8 +65,8 @@ class HostScores:
             probabilities=self.probabilities[rows],
             logprobs=self.logprobs[rows],
             scores=self.scores[rows],
-            top_tokens=np.stack([t for t, _ in tops]) if tops else np.zeros((0, 0), np.int32),
-            top_logprobs=np.stack([p for _, p in tops]) if tops else np.zeros((0, 0), np.float32),
+            top_tokens=np.stack([t for t, _ in top_of_row]) if top_of_row else np.zeros((0, 0), np.int32),
+            top_logprobs=np.stack([p for _, p in top_of_row]) if top_of_row else np.zeros((0, 0), np.float32),
         )
 
 
@@ -75,71 +75,76 @@ def padded_rows(rows: int) -> int:
     return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
-class Head:
+class LMHead:
     """LM head and scoring of one model."""
 
-    def __init__(self, model: Transformer, choosable: int | None) -> None:
-        """Ids from `choosable` on (vocabulary padding) and the mask token are never chosen."""
+    def __init__(self, model: Transformer, unpadded_vocab_size: int | None) -> None:
+        """Ids from `unpadded_vocab_size` on (vocabulary padding) and the mask token are never chosen."""
         config = model.config
-        self._linear = model.lm_head
-        self._eos = config.eos_token_id
-        self._axis = vocabulary_axis(config.vocab_size, model.tp_group)
-        banned = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
-        banned[config.mask_token_id] = True
-        banned[config.vocab_size if choosable is None else choosable :] = True
-        self._banned = banned[self._axis.own.start : self._axis.own.stop]
+        self._lm_head = model.lm_head
+        self._eos_token_id = config.eos_token_id
+        self._vocab_ops = vocab_ops(config.vocab_size, model.tp_group)
+        banned_tokens = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
+        banned_tokens[config.mask_token_id] = True
+        banned_tokens[config.vocab_size if unpadded_vocab_size is None else unpadded_vocab_size :] = True
+        self._banned_tokens = banned_tokens[self._vocab_ops.local_ids.start : self._vocab_ops.local_ids.stop]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden rows [N, D] → logits fp32 [N padded, V]; rows beyond N are padding."""
         missing = padded_rows(hidden.shape[0]) - hidden.shape[0]
         if missing > 0:
             hidden = torch.cat((hidden, hidden.new_zeros(missing, hidden.shape[1])))
-        logits: Tensor = self._linear(hidden)
+        logits: Tensor = self._lm_head(hidden)
         return logits.float()
 
-    def whole_logits(self, hidden: Tensor) -> Tensor:
+    def full_logits(self, hidden: Tensor) -> Tensor:
         """The same over the whole vocabulary, wherever its parts are."""
-        return self._axis.whole(self.logits(hidden))
+        return self._vocab_ops.gather_vocab(self.logits(hidden))
 
-    def score(self, rows: list[Row], hidden: Tensor, boundary: Tensor) -> HostScores:
-        """Score rows from hidden [R, D] and boundary [S, D]; rows that sample alike go together."""
+    def score(self, rows: list[RowToScore], hidden: Tensor, boundary: Tensor) -> HostSamplerOutput:
+        """Score rows from hidden [R, D] and boundary [S, D]; rows of equal sampling parameters go together."""
         count = len(rows)
         tokens = np.zeros(count, np.int32)
         probabilities = np.zeros(count, np.float64)
         logprobs = np.zeros(count, np.float32)
         scores = np.zeros(count, np.float64)
-        tops: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]] = [
+        top_of_row: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]] = [
             (np.zeros(0, np.int32), np.zeros(0, np.float32))
         ] * count
-        for members in _alike(rows):
+        for members in _group_by_sampling(rows):
             for first in range(0, len(members), MAX_HEAD_ROWS):
                 chunk = members[first : first + MAX_HEAD_ROWS]
-                picked = self._pick([rows[i].source for i in chunk], hidden, boundary)
+                gathered = self._gather_rows([rows[i].hidden_index for i in chunk], hidden, boundary)
                 positions = [rows[i].position for i in chunk]
                 positions += [0] * (padded_rows(len(chunk)) - len(chunk))
                 row = rows[chunk[0]]
-                found = score_rows(
-                    self.logits(picked),
+                output = score_rows(
+                    self.logits(gathered),
                     positions,
                     row.step,
-                    row.sampling,
-                    self._banned,
-                    self._eos,
+                    row.sampling_params,
+                    self._banned_tokens,
+                    self._eos_token_id,
                     self._allowed_tokens([rows[i].bitmask for i in chunk], len(positions)),
-                    self._axis,
+                    self._vocab_ops,
                 )
                 n = len(chunk)
-                tokens[chunk] = found.tokens[:n].cpu().numpy()
-                probabilities[chunk] = found.probabilities[:n].cpu().numpy()
-                logprobs[chunk] = found.logprobs[:n].cpu().numpy()
-                scores[chunk] = found.scores[:n].cpu().numpy()
-                if row.sampling.top_logprobs:
-                    top_tokens = found.top_tokens[:n].to(torch.int32).cpu().numpy()
-                    top_logprobs = found.top_logprobs[:n].float().cpu().numpy()
+                tokens[chunk] = output.tokens[:n].cpu().numpy()
+                probabilities[chunk] = output.probabilities[:n].cpu().numpy()
+                logprobs[chunk] = output.logprobs[:n].cpu().numpy()
+                scores[chunk] = output.scores[:n].cpu().numpy()
+                if row.sampling_params.top_logprobs:
+                    top_tokens = output.top_tokens[:n].to(torch.int32).cpu().numpy()
+                    top_logprobs = output.top_logprobs[:n].float().cpu().numpy()
                     for at, i in enumerate(chunk):
-                        tops[i] = (top_tokens[at], top_logprobs[at])
-        return HostScores(
-            np.array([row.position for row in rows], np.int32), tokens, probabilities, logprobs, scores, tops
+                        top_of_row[i] = (top_tokens[at], top_logprobs[at])
+        return HostSamplerOutput(
+            np.array([row.position for row in rows], np.int32),
+            tokens,
+            probabilities,
+            logprobs,
+            scores,
+            top_of_row,
         )
 
     def _allowed_tokens(self, packed: list[bytes | None], count: int) -> Tensor | None:
@@ -147,26 +152,28 @@ class Head:
         index_of = {bitmask: at for at, bitmask in enumerate(dict.fromkeys((None, *packed)))}
         if len(index_of) == 1:
             return None
-        size, own = self._axis.size, self._axis.own
-        unpacked = [unpack_bitmask(bitmask, size) for bitmask in index_of if bitmask is not None]
-        table = torch.from_numpy(np.stack([np.ones(size, np.bool_), *unpacked])[:, own.start : own.stop])
+        vocab_size, local_ids = self._vocab_ops.vocab_size, self._vocab_ops.local_ids
+        unpacked = [unpack_bitmask(bitmask, vocab_size) for bitmask in index_of if bitmask is not None]
+        table = torch.from_numpy(
+            np.stack([np.ones(vocab_size, np.bool_), *unpacked])[:, local_ids.start : local_ids.stop]
+        )
         index = [index_of[bitmask] for bitmask in packed] + [0] * (count - len(packed))
-        return table.to(self._banned.device)[index]
+        return table.to(self._banned_tokens.device)[index]
 
     @staticmethod
-    def _pick(sources: list[int], hidden: Tensor, boundary: Tensor) -> Tensor:
-        index = torch.tensor([max(source, 0) for source in sources], device=hidden.device)
-        picked = hidden.index_select(0, index)
-        for at, source in enumerate(sources):
-            if source < 0:
-                picked[at] = boundary[-1 - source]
-        return picked
+    def _gather_rows(hidden_indices: list[int], hidden: Tensor, boundary: Tensor) -> Tensor:
+        select = torch.tensor([max(index, 0) for index in hidden_indices], device=hidden.device)
+        gathered = hidden.index_select(0, select)
+        for at, index in enumerate(hidden_indices):
+            if index < 0:
+                gathered[at] = boundary[-1 - index]
+        return gathered
 
 
-def _alike(rows: list[Row]) -> list[list[int]]:
-    """Indices of rows that may be scored in one call: same sampling, and same step where tokens are drawn."""
+def _group_by_sampling(rows: list[RowToScore]) -> list[list[int]]:
+    """Indices of rows that may be scored in one call: of equal sampling parameters, and of one step if random."""
     groups: dict[tuple[SamplingParams, int], list[int]] = {}
     for index, row in enumerate(rows):
-        key = (row.sampling, row.step if row.sampling.temperature > 0 else 0)
+        key = (row.sampling_params, row.step if row.sampling_params.temperature > 0 else 0)
         groups.setdefault(key, []).append(index)
     return list(groups.values())

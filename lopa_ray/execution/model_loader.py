@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lopa_ray.config.config import Config
-from lopa_ray.execution.attention_kernels import choose_kernel
+from lopa_ray.execution.attention_kernels import select_kernel
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_config, read_weights
@@ -20,63 +20,63 @@ WARM_UP_ROWS = (48, 16)
 """Of the forwards that compile layers: int8 products of few rows have graphs of their own."""
 
 
-def weights_of(config: Config, device: torch.device | str) -> Weights:
+def load_weights(config: Config, device: torch.device | str) -> Weights:
     """The parameters that a configuration asks for, one by one on `device`. Raises CheckpointError."""
     model = config.model
     dtype = DTYPES[model.dtype]
     if model.load_format == "dummy":
-        return random_weights(shape_of(config), seed=0, dtype=dtype, device=device)
+        return random_weights(load_model_config(config), seed=0, dtype=dtype, device=device)
     return read_weights(
         model.folder, dtype=dtype, device=device, lora=model.lora, quantization=model.quantization
     )
 
 
-def shape_of(config: Config) -> ModelConfig:
+def load_model_config(config: Config) -> ModelConfig:
     """The model that a configuration asks for, without its weights. Raises CheckpointError."""
     return load_config(config.model.folder).with_quantization(config.model.quantization)
 
 
-def size_of_weights(config: Config) -> int:
+def model_weight_bytes(config: Config) -> int:
     """Bytes that they take up. Raises CheckpointError."""
-    return weight_bytes(shape_of(config), DTYPES[config.model.dtype])
+    return weight_bytes(load_model_config(config), DTYPES[config.model.dtype])
 
 
-def load_runner(
+def build_runner(
     config: Config,
     tokenizer: Tokenizer | None,
     weights: Weights | None = None,
-    parallel: TensorParallelGroup = SINGLE_SHARD,
+    tp_group: TensorParallelGroup = SINGLE_SHARD,
 ) -> BranchRunner:
-    """The runner that a configuration asks for, of the `weights` if somebody has read them already. `parallel` says
-    which shard of the model it has; `group.tensor_parallel_size` is the business of who makes the shards.
+    """The runner that a configuration asks for, of `weights` if they are read already. `tp_group` says which shard of
+    the model it has; the caller follows `group.tensor_parallel_size`.
 
     Raises CheckpointError or SettingsError if it cannot be.
     """
     model = config.model
     device = DEVICES[model.device]
-    torch_device = device.require()
-    shape, dtype = shape_of(config), DTYPES[model.dtype]
+    torch_device = device.torch_device()
+    model_config, dtype = load_model_config(config), DTYPES[model.dtype]
     if weights is None:
-        weights = weights_of(config, torch_device if parallel.size == 1 else "cpu")
-    loaded = build_model(shape, weights, dtype=dtype, device=torch_device, tp_group=parallel)
+        weights = load_weights(config, torch_device if tp_group.size == 1 else "cpu")
+    loaded = build_model(model_config, weights, dtype=dtype, device=torch_device, tp_group=tp_group)
     if model.compile:
-        loaded.compile_layers(device.compiler)
-    # A tokenizer smaller than the embedding means that the rest is padding nobody can decode.
-    choosable = None if tokenizer is None else min(tokenizer.vocab_size, shape.vocab_size)
+        loaded.compile_layers(device.compile_backend)
+    # A tokenizer smaller than the embedding means that the rest is padding that cannot be decoded.
+    unpadded_vocab_size = None if tokenizer is None else min(tokenizer.vocab_size, model_config.vocab_size)
     runner = BranchRunner(
         loaded,
         max_num_seqs=model.max_num_seqs,
         max_model_len=model.max_model_len,
-        choosable=choosable,
-        kernel=choose_kernel(model.attention, device, loaded.shard_config, dtype),
+        unpadded_vocab_size=unpadded_vocab_size,
+        kernel=select_kernel(model.attention, device, loaded.shard_config, dtype),
     )
-    if model.compile and parallel.size == 1:  # shards compute together, which is in steps only
-        _make_graphs(runner)
+    if model.compile and tp_group.size == 1:  # shards compute together, which is in steps only
+        _warm_up(runner)
     return runner
 
 
-def _make_graphs(runner: BranchRunner) -> None:
-    """Compile now, where nobody waits: a first step that takes minutes would pass for a hung worker."""
+def _warm_up(runner: BranchRunner) -> None:
+    """Compile now, before any request waits: a first step that takes minutes would pass for a hung worker."""
     for rows in WARM_UP_ROWS:
         runner.logits([0] * min(rows, runner.cache.capacity))
     runner.cache.reset(0, None)

@@ -11,11 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
-COMPILER = "npu"
+COMPILE_BACKEND = "npu"
 """torch.compile's backend for NPUs (TorchAir's graph mode), which importing torch-npu registers."""
 
 
-def problem() -> str | None:
+def unavailable_reason() -> str | None:
     """Why no NPU can be used in this process, or None."""
     try:
         import torch_npu
@@ -27,29 +27,29 @@ def problem() -> str | None:
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """A `Kernel`: torch-npu's fused attention for inference, in half precision with head dims of 16, 32, 48 ...
+    """An `AttentionKernel`: torch-npu's fused attention for inference, in half precision.
 
-    The operator takes dense tensors, and how many of their keys count. So it is handed the whole slot that
-    `keys` and `values` are the first rows of, and nothing is copied but the queries.
+    Head dims are multiples of 16. The operator takes dense tensors, and how many of their keys count. So it is handed
+    the whole slot that `keys` and `values` are the first rows of, and nothing is copied but the queries.
     """
     import torch_npu
 
     heads, dim = q.shape[1:]
-    mixed, _ = torch_npu.npu_fused_infer_attention_score(
+    output, _ = torch_npu.npu_fused_infer_attention_score(
         q.transpose(0, 1).contiguous()[None],
-        _slot(keys),
-        _slot(values),
+        _whole_slot(keys),
+        _whole_slot(values),
         actual_seq_lengths_kv=[keys.shape[1]],
         num_heads=heads,
         num_key_value_heads=keys.shape[0],
         scale=dim**-0.5,
         input_layout="BNSD",
     )
-    out: Tensor = mixed[0].transpose(0, 1)
+    out: Tensor = output[0].transpose(0, 1)
     return out
 
 
-def _slot(view: Tensor) -> Tensor:
+def _whole_slot(view: Tensor) -> Tensor:
     """First rows [K, L, E] of a slot → the slot [1, K, C, E], over the same memory."""
     heads, _, dim = view.shape
     stride = view.stride(0)

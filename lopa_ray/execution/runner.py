@@ -9,35 +9,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from lopa_ray.errors import CapacityError, ProtocolError
-from lopa_ray.execution.attention import Lane, SlotAttention
-from lopa_ray.execution.attention_kernels import Kernel, sdpa
+from lopa_ray.execution.attention import PackedSequence, SlotAttention
+from lopa_ray.execution.attention_kernels import AttentionKernel, sdpa
 from lopa_ray.execution.kv_cache import KVCache, SlotChecksum, SlotState
-from lopa_ray.execution.lm_head import MAX_HEAD_ROWS, Head, Row, padded_rows
+from lopa_ray.execution.lm_head import MAX_HEAD_ROWS, LMHead, RowToScore, padded_rows
 from lopa_ray.execution.prefix_store import PrefixStore
-from lopa_ray.execution.staging import Staging
+from lopa_ray.execution.scheduled_branch import ScheduledBranch, scheduled_branches
+from lopa_ray.execution.staging import StagingBuffer
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
 from lopa_ray.protocol.report import BranchReport, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
-Exchange: TypeAlias = Callable[[int, Tensor], None]
-"""(rank of the source, payload): fills the payload in place with the source's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """One lane of the packed forward and what it is for; `branch` -1 only stages K/V."""
-
-    work: ScheduledRequest
-    branch: int
-    lane: Lane
+BroadcastPayload: TypeAlias = Callable[[int, Tensor], None]
+"""(rank of the source, payload): fills the payload in place, on every worker, with that of the source."""
 
 
 class BranchRunner:
@@ -49,10 +41,10 @@ class BranchRunner:
         *,
         max_num_seqs: int,
         max_model_len: int,
-        choosable: int | None = None,
-        kernel: Kernel = sdpa,
+        unpadded_vocab_size: int | None = None,
+        kernel: AttentionKernel = sdpa,
     ) -> None:
-        """`max_model_len` positions per slot; ids from `choosable` on (vocabulary padding) are never chosen."""
+        """A slot has `max_model_len` positions. Ids from `unpadded_vocab_size` on (padding) are never chosen."""
         config = model.config
         self.kernel = kernel
         self.model = model
@@ -67,13 +59,13 @@ class BranchRunner:
             config.stop_token_ids,
             config.shifted,
         )
-        self._head = Head(model, choosable)
+        self._lm_head = LMHead(model, unpadded_vocab_size)
         self._shift = int(config.shifted)
-        self._staging = Staging()
-        self.prefixes = PrefixStore(self.cache)
+        self._staging = StagingBuffer()
+        self.prefix_store = PrefixStore(self.cache)
 
     @torch.inference_mode()
-    def step(self, plan: StepPlan, exchange: Exchange | None = None) -> StepReport:
+    def execute(self, plan: StepPlan, broadcast: BroadcastPayload | None = None) -> StepReport:
         """Carry out the commits, in order, then evaluate this worker's branches.
 
         Commits are applied once per request and step, so a step may be repeated under a newer
@@ -81,194 +73,172 @@ class BranchRunner:
         CapacityError for positions beyond a slot.
         """
         began = time.perf_counter()
-        self.prefixes.forget(plan.evict)
-        for work in plan.requests:
-            self._commit(work, exchange)
-        for work in plan.requests:
-            self.prefixes.load(work.stored_prefix, work.slot)
+        self.prefix_store.evict(plan.evict)
+        for scheduled in plan.requests:
+            self._commit(scheduled, broadcast)
+        for scheduled in plan.requests:
+            self.prefix_store.load(scheduled.stored_prefix, scheduled.slot)
         committed = time.perf_counter()
-        evaluations = [evaluation for work in plan.requests for evaluation in self._evaluations(work)]
-        if not evaluations:
+        branches = [branch for scheduled in plan.requests for branch in scheduled_branches(scheduled)]
+        if not branches:
             return StepReport(plan.epoch, plan.step, (), committed - began)
-        hidden, starts, payloads = self._forward([evaluation.lane for evaluation in evaluations])
-        for evaluation, payload in zip(evaluations, payloads, strict=True):
+        hidden, starts, payloads = self._forward([branch.sequence for branch in branches])
+        for branch, payload in zip(branches, payloads, strict=True):
             if payload is not None:
-                work = evaluation.work
-                self._staging.put(work.slot, work.plan.step, evaluation.branch, payload)
-        reports = tuple(self._score(evaluations, hidden, starts))
+                self._staging.add(branch.request.slot, branch.request.plan.step, branch.index, payload)
+        reports = tuple(self._score(branches, hidden, starts))
         return StepReport(plan.epoch, plan.step, reports, committed - began, time.perf_counter() - committed)
 
     # Commits
 
-    def _commit(self, work: ScheduledRequest, exchange: Exchange | None) -> None:
+    def _commit(self, scheduled: ScheduledRequest, broadcast: BroadcastPayload | None) -> None:
         """Bring the slot to the state that the plan presupposes."""
-        cache, slot, commit = self.cache, work.slot, work.plan.commit
-        if cache.owner[slot] != work.request_id:
-            cache.reset(slot, work.request_id)
+        cache, slot, commit = self.cache, scheduled.slot, scheduled.plan.commit
+        if cache.request_ids[slot] != scheduled.request_id:
+            cache.reset(slot, scheduled.request_id)
             self._staging.clear(slot)
         if commit is not None:
             fresh = cache.last_commit[slot] != commit.step
-            if work.source is not None or fresh:
-                payload = self.payload(work)
-                if work.source is not None:
-                    if exchange is None:
+            if scheduled.source is not None or fresh:
+                payload = self.payload_to_commit(scheduled)
+                if scheduled.source is not None:
+                    if broadcast is None:
                         raise ProtocolError(
-                            "a commit names a source worker, but K/V cannot be exchanged here"
+                            "a commit names a source worker, but K/V cannot be broadcast here"
                         )
-                    exchange(work.source, payload)
+                    broadcast(scheduled.source, payload)
                 if fresh:
-                    cache.write(slot, commit.spans, payload)
+                    cache.write_payload(slot, commit.spans, payload)
                     cache.last_commit[slot] = commit.step
-            if work.save_prefix is not None:
-                self.prefixes.keep(work.save_prefix, slot)
-        cache.cut(slot, work.plan.cached)
+            if scheduled.save_prefix is not None:
+                self.prefix_store.save(scheduled.save_prefix, slot)
+        cache.retain(slot, scheduled.plan.cached)
 
-    def payload(self, work: ScheduledRequest) -> Tensor:
-        """What this worker has for the work's commit: staged, committed already, or an empty payload to fill.
+    def payload_to_commit(self, scheduled: ScheduledRequest) -> Tensor:
+        """What this worker has for the request's commit: staged, committed already, or an empty payload to fill.
 
-        Raises ProtocolError if nobody is named to receive from and nothing is there.
+        Raises ProtocolError if no source is named and nothing is there.
         """
-        commit = work.plan.commit
+        commit = scheduled.plan.commit
         if commit is None:
-            raise ProtocolError(f"request {work.request_id} has no commit in step {work.plan.step}")
+            raise ProtocolError(f"request {scheduled.request_id} has no commit in step {scheduled.plan.step}")
         if (
-            self.cache.owner[work.slot] == work.request_id
-            and self.cache.last_commit[work.slot] == commit.step
+            self.cache.request_ids[scheduled.slot] == scheduled.request_id
+            and self.cache.last_commit[scheduled.slot] == commit.step
         ):
-            return self.cache.read(work.slot, commit.spans)
-        staged = self._staging.find(work.slot, commit.step, None if commit.shared else commit.branch)
+            return self.cache.read_payload(scheduled.slot, commit.spans)
+        staged = self._staging.get(scheduled.slot, commit.step, None if commit.shared else commit.branch)
         if staged is not None:
             return staged
-        if work.source is None:
+        if scheduled.source is None:
             raise ProtocolError(
-                f"request {work.request_id}: nothing is staged for the commit of step {commit.step}"
+                f"request {scheduled.request_id}: nothing is staged for the commit of step {commit.step}"
             )
         # NaN, so that a source with nothing to send cannot pass off stray memory as K/V.
-        return self.cache.payload(sum(map(len, commit.spans))).fill_(torch.nan)
+        return self.cache.empty_payload(sum(map(len, commit.spans))).fill_(torch.nan)
 
     # Changes of membership
 
-    def settle(self, owners: Mapping[int, int], pending: Sequence[ScheduledRequest]) -> tuple[bool, ...]:
-        """Forget all but the requests in flight (slot → request) and what is staged for their next commits.
-        Newcomers have no stored prefixes, so nobody keeps any.
+    def reconcile(
+        self, request_by_slot: Mapping[int, int], pending_commits: Sequence[ScheduledRequest]
+    ) -> tuple[bool, ...]:
+        """Drop all but the requests in flight (slot → request) and what is staged for their next commits.
+        New workers have no stored prefixes, so every worker drops its own.
 
-        `pending`: per such commit, the work that staged its K/V. Says of each whether they are
-        here, staged or committed.
+        `pending_commits`: per such commit, the scheduled request that staged its K/V. Returns for each whether its
+        K/V are here, staged or committed.
         """
-        self.prefixes.clear()
-        steps = {work.slot: work.plan.step for work in pending}
-        for slot, had in enumerate(self.cache.owner):
-            owner = owners.get(slot)
-            if owner != had:
-                self.cache.reset(slot, owner)
+        self.prefix_store.clear()
+        steps = {scheduled.slot: scheduled.plan.step for scheduled in pending_commits}
+        for slot, previous_id in enumerate(self.cache.request_ids):
+            request_id = request_by_slot.get(slot)
+            if request_id != previous_id:
+                self.cache.reset(slot, request_id)
                 self._staging.clear(slot)
-            self._staging.keep_only(slot, steps.get(slot))
-        return tuple(self._holds(work) for work in pending)
+            self._staging.retain_step(slot, steps.get(slot))
+        return tuple(self._has_payload(scheduled) for scheduled in pending_commits)
 
-    def _holds(self, work: ScheduledRequest) -> bool:
-        slot, plan = work.slot, work.plan
+    def _has_payload(self, scheduled: ScheduledRequest) -> bool:
+        slot, plan = scheduled.slot, scheduled.plan
         if self.cache.last_commit[slot] == plan.step:
             return True
-        branch = None if plan.stage_shared else work.branch_indices[0]
-        return self._staging.find(slot, plan.step, branch) is not None
+        branch = None if plan.stage_shared else scheduled.branch_indices[0]
+        return self._staging.get(slot, plan.step, branch) is not None
 
-    def export(self, owners: Mapping[int, int]) -> list[SlotState]:
+    def export_slots(self, request_by_slot: Mapping[int, int]) -> list[SlotState]:
         """The slots of requests in flight (slot → request), for a worker that joins."""
-        return [self.cache.export(slot) for slot, owner in owners.items() if self.cache.owner[slot] == owner]
+        return [
+            self.cache.export_slot(slot)
+            for slot, request_id in request_by_slot.items()
+            if self.cache.request_ids[slot] == request_id
+        ]
 
-    def adopt(self, states: Sequence[SlotState]) -> None:
+    def import_slots(self, states: Sequence[SlotState]) -> None:
         """Take over slots as another worker has them."""
         for state in states:
-            self.cache.adopt(state)
+            self.cache.import_slot(state)
 
     # The packed forward
 
-    @staticmethod
-    def _evaluations(work: ScheduledRequest) -> list[Evaluation]:
-        """Where all branches stage the same K/V one of them does, or, without any, a lane of the kept span alone."""
-        plan = work.plan
-        evaluations: list[Evaluation] = []
-
-        def add(index: int, ids: list[int], segments: tuple[Segment, ...], to_stage: Spans) -> None:
-            ids = ids[work.start - plan.start :]
-            segments = tuple(segment for segment in segments if segment[0] > work.start)
-            evaluations.append(Evaluation(work, index, Lane(work.slot, work.start, ids, segments, to_stage)))
-
-        for index in work.branch_indices:
-            branch = plan.branches[index]
-            add(
-                index,
-                plan.input_ids(branch),
-                branch.segments,
-                () if plan.stage_shared and evaluations else plan.to_stage,
-            )
-        if plan.to_stage and plan.stage_shared and not evaluations:
-            stop = plan.to_stage[-1].stop
-            segments = tuple(segment for segment in plan.branches[0].segments if segment[0] <= stop)
-            add(-1, list(plan.canvas[: stop - plan.start]), segments, plan.to_stage)
-        return evaluations
-
-    def _forward(self, lanes: list[Lane]) -> tuple[Tensor, list[int], list[Tensor | None]]:
-        """Hidden rows [R, D] of all lanes, the first row of each, and what each one staged."""
+    def _forward(self, sequences: list[PackedSequence]) -> tuple[Tensor, list[int], list[Tensor | None]]:
+        """Hidden rows [R, D] of all sequences, the first row of each, and what each one staged."""
         ids: list[int] = []
         positions: list[int] = []
         starts: list[int] = []
-        for lane in lanes:
-            reach = max([lane.stop, *(kv_stop for _, kv_stop in lane.segments)])
+        for sequence in sequences:
+            reach = max([sequence.stop, *(kv_stop for _, kv_stop in sequence.segments)])
             if reach > self.cache.capacity:
                 raise CapacityError(
                     f"{reach} positions do not fit a slot of {self.cache.capacity}; raise max_model_len "
                     "or shorten the request"
                 )
             starts.append(len(ids))
-            ids += lane.ids
-            positions += range(lane.start, lane.stop)
+            ids += sequence.ids
+            positions += range(sequence.start, sequence.stop)
         padding = [0] * (padded_rows(max(1, len(ids))) - len(ids))
-        attention = SlotAttention(self.cache, lanes, self.kernel)
+        attention = SlotAttention(self.cache, sequences, self.kernel)
         hidden: Tensor = self.model(
             torch.tensor(ids + padding, device=self.device),
             torch.tensor(positions + padding, device=self.device),
             attention,
         )
-        for lane, start, payload in zip(lanes, starts, attention.staged, strict=True):
+        for sequence, start, payload in zip(sequences, starts, attention.staged, strict=True):
             if payload is not None:
-                boundary = self.cache.split(payload)[1]
-                at = lane.to_stage[0].stop - 1 - lane.start
-                boundary.copy_(hidden[start + at] if at >= 0 else self.cache.boundary[lane.slot])
+                boundary = self.cache.split_payload(payload)[1]
+                at = sequence.to_stage[0].stop - 1 - sequence.start
+                boundary.copy_(hidden[start + at] if at >= 0 else self.cache.boundary[sequence.slot])
         return hidden, starts, attention.staged
 
     # Scores
 
     def _score(
-        self, evaluations: list[Evaluation], hidden: Tensor, starts: list[int]
+        self, branches: list[ScheduledBranch], hidden: Tensor, starts: list[int]
     ) -> list[tuple[int, BranchReport]]:
-        rows: list[list[Row]] = []
-        for evaluation, first in zip(evaluations, starts, strict=True):
-            plan, lane = evaluation.work.plan, evaluation.lane
-            masked = (
-                p for p, token in enumerate(lane.ids, lane.start) if token == self.vocabulary.mask_token_id
-            )
-            scored = [p for p in masked if p in plan.scored] if evaluation.branch >= 0 else []
-            rows.append([self._row(p, lane, first, evaluation) for p in scored])
-        flat = self._head.score([row for lane_rows in rows for row in lane_rows], hidden, self.cache.boundary)
+        rows = [
+            [self._row_to_score(p, branch, start) for p in branch.scored(self.vocabulary.mask_token_id)]
+            for branch, start in zip(branches, starts, strict=True)
+        ]
+        output = self._lm_head.score(list(chain.from_iterable(rows)), hidden, self.cache.boundary)
         reports = []
         at = 0
-        for evaluation, lane_rows in zip(evaluations, rows, strict=True):
-            if evaluation.branch >= 0:
-                plan = evaluation.work.plan
-                part = slice(at, at + len(lane_rows))
-                report = flat.report(plan.epoch, plan.step, evaluation.branch, part)
-                reports.append((evaluation.work.request_id, report))
-            at += len(lane_rows)
+        for branch, branch_rows in zip(branches, rows, strict=True):
+            if branch.index >= 0:
+                plan = branch.request.plan
+                report = output.report(plan.epoch, plan.step, branch.index, slice(at, at + len(branch_rows)))
+                reports.append((branch.request.request_id, report))
+            at += len(branch_rows)
         return reports
 
-    def _row(self, position: int, lane: Lane, first: int, evaluation: Evaluation) -> Row:
-        """With shifted logits row p - 1 decides position p; left of the input that is the slot's boundary row."""
+    def _row_to_score(self, position: int, branch: ScheduledBranch, start: int) -> RowToScore:
+        """With shifted logits row p - 1 decides position p; left of the input that is the slot's boundary row.
+
+        `start`: the sequence's first row.
+        """
+        plan, sequence = branch.request.plan, branch.sequence
         at = position - self._shift
-        source = first + at - lane.start if at >= lane.start else -1 - lane.slot
-        plan = evaluation.work.plan
-        bitmask = plan.token_bitmask(plan.branches[evaluation.branch], position)
-        return Row(source, position, plan.step, plan.sampling_params, bitmask)
+        hidden_index = start + at - sequence.start if at >= sequence.start else -1 - sequence.slot
+        bitmask = plan.token_bitmask(plan.branches[branch.index], position)
+        return RowToScore(hidden_index, position, plan.step, plan.sampling_params, bitmask)
 
     # Research and state
 
@@ -292,12 +262,12 @@ class BranchRunner:
             self.cache.reset(slot, -1)
         stop = start + len(ids)
         hidden, _, (payload,) = self._forward(
-            [Lane(slot, start, list(ids), segments or ((stop, stop),), to_stage)]
+            [PackedSequence(slot, start, list(ids), segments or ((stop, stop),), to_stage)]
         )
         if payload is not None:
-            self.cache.write(slot, to_stage, payload)
+            self.cache.write_payload(slot, to_stage, payload)
         parts = [hidden[at : min(at + MAX_HEAD_ROWS, len(ids))] for at in range(0, len(ids), MAX_HEAD_ROWS)]
-        return torch.cat([self._head.whole_logits(part)[: len(part)] for part in parts])
+        return torch.cat([self._lm_head.full_logits(part)[: len(part)] for part in parts])
 
     @property
     def position_bytes(self) -> int:
@@ -305,5 +275,5 @@ class BranchRunner:
         return self.cache.data[0, :, :, :, 0].numel() * self.cache.data.element_size()
 
     def checksums(self) -> list[SlotChecksum]:
-        """Per slot: owner, committed spans, and a hash of their K/V and boundary row."""
-        return [self.cache.checksum(slot) for slot in range(len(self.cache.owner))]
+        """Per slot: request, committed spans, and a hash of their K/V and boundary row."""
+        return [self.cache.checksum(slot) for slot in range(len(self.cache.request_ids))]

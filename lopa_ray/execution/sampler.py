@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.vocab_parallel import VocabularyAxis
+from lopa_ray.execution.vocab_parallel import VocabOps
 from lopa_ray.protocol.keyed_random import keyed_uniform
 from lopa_ray.protocol.sampling_params import SamplingParams
 
@@ -29,7 +29,7 @@ MIN_TEMPERATURE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class SamplerOutput:
     """Per row: token int64 [N], its probability, plain log-probability and score [N]; top tokens int64 and
     their log-probabilities [N, M]. Numbers are fp32, or fp64 where `SamplingParams.precision` says so."""
 
@@ -45,7 +45,7 @@ def filter_logits(
     logits: Tensor,
     top_p: float | None,
     top_k: int | None,
-    axis: VocabularyAxis,
+    ops: VocabOps,
     *,
     top_k_first: bool = False,
 ) -> Tensor:
@@ -55,13 +55,13 @@ def filter_logits(
     `top_k_first`, SDAR's.
     """
     if top_k_first:
-        return filter_logits(filter_logits(logits, None, top_k, axis), top_p, None, axis)
+        return filter_logits(filter_logits(logits, None, top_k, ops), top_p, None, ops)
     lowest = torch.finfo(logits.dtype).min
     if top_p is not None and top_p < 1.0:
-        logits = logits.masked_fill(axis.outside_nucleus(logits, top_p), lowest)
-    if top_k is not None and top_k < axis.size:
-        least = axis.largest(logits, top_k)[:, -1:]
-        logits = logits.masked_fill(logits < least, lowest)
+        logits = logits.masked_fill(ops.outside_nucleus(logits, top_p), lowest)
+    if top_k is not None and top_k < ops.vocab_size:
+        kth_value = ops.topk_values(logits, top_k)[:, -1:]
+        logits = logits.masked_fill(logits < kth_value, lowest)
     return logits
 
 
@@ -69,71 +69,95 @@ def score_rows(
     logits: Tensor,
     positions: list[int],
     step: int,
-    sampling: SamplingParams,
-    banned: Tensor,
+    sampling_params: SamplingParams,
+    banned_tokens: Tensor,
     eos_token_id: int,
     allowed_tokens: Tensor | None,
-    axis: VocabularyAxis,
-) -> Scores:
-    """Score rows of logits [N, V] (any float type; computed in fp32, unless `sampling` says otherwise).
+    ops: VocabOps,
+) -> SamplerOutput:
+    """Score rows of logits [N, V] (any float type; computed in fp32, unless `sampling_params` says otherwise).
 
-    `positions` are the absolute positions that the rows decide; `banned` bool [V] marks ids
-    that are never chosen, and `allowed_tokens` bool [N, V], if given, what each row may choose. `axis` says which
+    `positions` are the absolute positions that the rows decide; `banned_tokens` bool [V] marks ids
+    that are never chosen, and `allowed_tokens` bool [N, V], if given, what each row may choose. `ops` says which
     columns of the vocabulary these are.
     """
-    plain = logits.to(torch.float64 if sampling.precision == "float64" else torch.float32)
-    logits = plain.half().float() if sampling.precision == "float16" else plain
-    drawn = sampling.temperature > 0
-    scaled = logits / max(sampling.temperature, MIN_TEMPERATURE) if drawn else logits
+    plain = logits.to(torch.float64 if sampling_params.precision == "float64" else torch.float32)
+    logits = plain.half().float() if sampling_params.precision == "float16" else plain
+    do_sample = sampling_params.temperature > 0
+    scaled = logits / max(sampling_params.temperature, MIN_TEMPERATURE) if do_sample else logits
     # The most likely token is the same at any temperature, so one that only shapes confidences will do.
-    shape = sampling.confidence_temperature
-    shaped = scaled if shape is None else logits / max(shape, MIN_TEMPERATURE)
-    if not drawn:
+    temperature = sampling_params.confidence_temperature
+    shaped = scaled if temperature is None else logits / max(temperature, MIN_TEMPERATURE)
+    if not do_sample:
         scaled = shaped
-    probabilities = axis.softmax(_filtered(shaped, sampling, axis))
+    probabilities = ops.softmax(_filtered(shaped, sampling_params, ops))
 
-    forbidden = banned.expand_as(probabilities)
-    early = torch.tensor([p < sampling.no_eos_before for p in positions], dtype=torch.bool)
-    if bool(early.any()):
-        forbidden = forbidden.clone()
-        for token in {eos_token_id, *sampling.stop_token_ids}.intersection(axis.own):
-            forbidden[:, token - axis.own.start] |= early.to(forbidden.device)
-    if allowed_tokens is not None:
-        forbidden = forbidden | ~allowed_tokens
-    chances = probabilities if scaled is shaped else axis.softmax(_filtered(scaled, sampling, axis))
-    allowed = chances.masked_fill(forbidden, 0.0)
+    forbidden = _forbidden_tokens(
+        positions, sampling_params, banned_tokens, eos_token_id, allowed_tokens, ops
+    )
+    weights = probabilities if scaled is shaped else ops.softmax(_filtered(scaled, sampling_params, ops))
+    weights = weights.masked_fill(forbidden, 0.0)
     # A nucleus may hold nothing but forbidden tokens: then the choice is among all allowed
     # ones, with the probability 0 that the nucleus gives them. Softmax without the forbidden
     # logits, since theirs can be so high that every other probability vanishes.
-    empty = axis.amax(allowed) <= 0.0
-    weights = allowed
+    empty = ops.amax(weights) <= 0.0
     if bool(empty.any()):
-        weights = torch.where(empty, axis.softmax(scaled.masked_fill(forbidden, -torch.inf)), allowed)
+        weights = torch.where(empty, ops.softmax(scaled.masked_fill(forbidden, -torch.inf)), weights)
 
-    if drawn:
-        draws = [keyed_uniform(sampling.seed, step, p) for p in positions]
-        tokens = axis.draw(weights, torch.tensor(draws, dtype=logits.dtype, device=logits.device))
+    if do_sample:
+        uniform = [keyed_uniform(sampling_params.seed, step, p) for p in positions]
+        tokens = ops.sample(weights, torch.tensor(uniform, dtype=logits.dtype, device=logits.device))
     else:
-        tokens = axis.argmax(weights)
-    chosen = axis.pick(probabilities, tokens)[:, 0]
-
-    if sampling.ranking == "margin":
-        best = axis.largest(probabilities.masked_fill(forbidden, 0.0), 2)
-        scores = best[:, 0] - best[:, 1]
-    elif sampling.ranking == "neg_entropy":
-        scores = axis.sum(probabilities * torch.log(probabilities + EPSILON))
-        if allowed_tokens is not None:
-            # To be sure of what is ruled out is not to be sure of what is left. (The likeliest token's logarithm
-            # is no less than this sum, but for rounding: so rows without a constraint keep their bits.)
-            left = torch.log(axis.amax(probabilities.masked_fill(~allowed_tokens, 0.0))[:, 0] + EPSILON)
-            scores = torch.where(axis.all(allowed_tokens), scores, torch.minimum(scores, left))
-    else:
-        scores = chosen
-    normaliser = axis.logsumexp(plain)
-    logprobs = axis.pick(plain, tokens) - normaliser
-    top_logits, top_tokens = axis.top(plain, sampling.top_logprobs)
-    return Scores(tokens, chosen, logprobs[:, 0], scores, top_tokens, top_logits - normaliser)
+        tokens = ops.argmax(weights)
+    chosen = ops.gather(probabilities, tokens)[:, 0]
+    scores = _ranking_scores(sampling_params, probabilities, chosen, forbidden, allowed_tokens, ops)
+    normalizer = ops.logsumexp(plain)
+    logprobs = ops.gather(plain, tokens) - normalizer
+    top_logits, top_tokens = ops.topk(plain, sampling_params.top_logprobs)
+    return SamplerOutput(tokens, chosen, logprobs[:, 0], scores, top_tokens, top_logits - normalizer)
 
 
-def _filtered(logits: Tensor, sampling: SamplingParams, axis: VocabularyAxis) -> Tensor:
-    return filter_logits(logits, sampling.top_p, sampling.top_k, axis, top_k_first=sampling.top_k_first)
+def _filtered(logits: Tensor, sampling_params: SamplingParams, ops: VocabOps) -> Tensor:
+    top_p, top_k = sampling_params.top_p, sampling_params.top_k
+    return filter_logits(logits, top_p, top_k, ops, top_k_first=sampling_params.top_k_first)
+
+
+def _forbidden_tokens(
+    positions: list[int],
+    sampling_params: SamplingParams,
+    banned_tokens: Tensor,
+    eos_token_id: int,
+    allowed_tokens: Tensor | None,
+    ops: VocabOps,
+) -> Tensor:
+    """What each row must not choose, bool [N, V]."""
+    forbidden = banned_tokens.expand(len(positions), -1)
+    too_early = torch.tensor([p < sampling_params.no_eos_before for p in positions], dtype=torch.bool)
+    if bool(too_early.any()):
+        forbidden = forbidden.clone()
+        for token in {eos_token_id, *sampling_params.stop_token_ids}.intersection(ops.local_ids):
+            forbidden[:, token - ops.local_ids.start] |= too_early.to(forbidden.device)
+    return forbidden if allowed_tokens is None else forbidden | ~allowed_tokens
+
+
+def _ranking_scores(
+    sampling_params: SamplingParams,
+    probabilities: Tensor,
+    chosen: Tensor,
+    forbidden: Tensor,
+    allowed_tokens: Tensor | None,
+    ops: VocabOps,
+) -> Tensor:
+    """The score [N] of each row by the ranking; `chosen` [N]: probabilities of the chosen tokens."""
+    if sampling_params.ranking == "margin":
+        best = ops.topk_values(probabilities.masked_fill(forbidden, 0.0), 2)
+        return best[:, 0] - best[:, 1]
+    if sampling_params.ranking == "probability":
+        return chosen
+    scores = ops.sum(probabilities * torch.log(probabilities + EPSILON))
+    if allowed_tokens is None:
+        return scores
+    # To be sure of what is ruled out is not to be sure of what is left. (The likeliest token's logarithm
+    # is no less than this sum, but for rounding: so rows without a constraint keep their bits.)
+    left = torch.log(ops.amax(probabilities.masked_fill(~allowed_tokens, 0.0))[:, 0] + EPSILON)
+    return torch.where(ops.all(allowed_tokens), scores, torch.minimum(scores, left))

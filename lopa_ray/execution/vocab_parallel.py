@@ -1,6 +1,6 @@
 """What scoring does along the vocabulary, over whole rows of logits or over rows that shards have a part of each.
 
-Shards tell each other a few numbers per row: how large its largest logit is and what the exponentials add up to,
+Shards exchange a few numbers per row: how large its largest logit is and what the exponentials add up to,
 which token is best and how good it is. Whole rows move only where a nucleus may hold very many tokens. Equal values go
 to the lowest id, on any number of shards.
 
@@ -17,17 +17,17 @@ from torch import Tensor
 
 from lopa_ray.model.tensor_parallel import TensorParallelGroup, shard_range
 
-CANDIDATES = 64
+NUCLEUS_CANDIDATES = 64
 """Tokens of each shard among which a nucleus is looked for first."""
 
 
-class VocabularyAxis:
-    """Rows that are here as a whole: torch's own operations, over x [N, V]."""
+class VocabOps:
+    """Operations along the vocabulary of whole rows x [N, V]: torch's own."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
         """Of the whole vocabulary."""
-        self.own = range(size)
+        self.local_ids = range(vocab_size)
         """The ids of the columns that are here."""
 
     def softmax(self, x: Tensor) -> Tensor:
@@ -54,19 +54,19 @@ class VocabularyAxis:
         """The id of the largest, int64 [N]."""
         return x.argmax(-1)
 
-    def pick(self, x: Tensor, ids: Tensor) -> Tensor:
+    def gather(self, x: Tensor, ids: Tensor) -> Tensor:
         """The values [N, 1] at one id per row."""
         return x.gather(1, ids[:, None])
 
-    def largest(self, x: Tensor, k: int) -> Tensor:
+    def topk_values(self, x: Tensor, k: int) -> Tensor:
         """The largest values [N, K], in descending order."""
         return x.topk(k, dim=-1).values
 
-    def top(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def topk(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The largest values [N, K] in descending order, and their ids."""
-        return _top(x, k)
+        return _stable_topk(x, k)
 
-    def draw(self, weights: Tensor, uniform: Tensor) -> Tensor:
+    def sample(self, weights: Tensor, uniform: Tensor) -> Tensor:
         """Inverse-CDF draw: weights ≥ 0 (not all 0), uniform [N] in [0, 1) → ids int64 [N].
 
         Rounding can put a draw beyond the last token or, with a parallel cumulative sum, on one
@@ -86,111 +86,115 @@ class VocabularyAxis:
         outside[:, 1:] = before[:, :-1] > top_p
         return torch.zeros_like(outside).scatter(1, index, outside)
 
-    def whole(self, x: Tensor) -> Tensor:
-        """All columns. For research and tests: scoring never asks for it."""
+    def gather_vocab(self, x: Tensor) -> Tensor:
+        """Rows [N, whole vocabulary]. For research and tests: scoring never asks for it."""
         return x
 
 
-class VocabularyShard(VocabularyAxis):
-    """Rows of which every shard has its columns. All shards make the same calls, in the same order, and get the same
-    results, which are of whole rows; ids are those of the whole vocabulary.
+class VocabParallelOps(VocabOps):
+    """The same over rows of which every shard has its columns.
 
-    A nucleus is looked for among the best `CANDIDATES` of each shard; rows where it may reach beyond these are
+    All shards make the same calls, in the same order, and get the same results, which are of whole rows; ids are
+    those of the whole vocabulary.
+
+    A nucleus is looked for among the best `NUCLEUS_CANDIDATES` of each shard; rows where it may reach beyond these are
     gathered as a whole.
     """
 
-    def __init__(self, size: int, parallel: TensorParallelGroup) -> None:
-        super().__init__(size)
-        self.own = shard_range(size, parallel.rank, parallel.size)
-        self._parts = [shard_range(size, rank, parallel.size) for rank in range(parallel.size)]
-        self._widest = len(self._parts[0])
-        self._parallel = parallel
+    def __init__(self, vocab_size: int, tp_group: TensorParallelGroup) -> None:
+        super().__init__(vocab_size)
+        self.local_ids = shard_range(vocab_size, tp_group.rank, tp_group.size)
+        self._shard_ids = [shard_range(vocab_size, rank, tp_group.size) for rank in range(tp_group.size)]
+        self._max_shard_size = len(self._shard_ids[0])
+        self._tp_group = tp_group
 
     def softmax(self, x: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
-        largest, mass = self._normaliser(x)
-        return (x - largest).exp() / mass
+        """See `VocabOps`."""
+        largest, sum_exp = self._max_and_sum_exp(x)
+        return (x - largest).exp() / sum_exp
 
     def logsumexp(self, x: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
-        largest, mass = self._normaliser(x)
-        return largest + mass.log()
+        """See `VocabOps`."""
+        largest, sum_exp = self._max_and_sum_exp(x)
+        return largest + sum_exp.log()
 
     def amax(self, x: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
-        return self._parallel.all_gather(x.amax(-1, keepdim=True)).amax(0)
+        """See `VocabOps`."""
+        return self._tp_group.all_gather(x.amax(-1, keepdim=True)).amax(0)
 
     def sum(self, x: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
-        return self._parallel.all_reduce(x.sum(-1))
+        """See `VocabOps`."""
+        return self._tp_group.all_reduce(x.sum(-1))
 
     def all(self, x: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
-        return self._parallel.all_reduce((~x).sum(-1)) == 0
+        """See `VocabOps`."""
+        return self._tp_group.all_reduce((~x).sum(-1)) == 0
 
     def argmax(self, x: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
+        """See `VocabOps`."""
         best = x.argmax(-1, keepdim=True)
-        values, ids = self._gather_with_ids(x.gather(1, best), best + self.own.start)
+        values, ids = self._gather_with_ids(x.gather(1, best), best + self.local_ids.start)
         return ids.gather(0, values.argmax(0)[None])[0, :, 0]
 
-    def pick(self, x: Tensor, ids: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
-        here = ids[:, None] - self.own.start
-        mine = (here >= 0) & (here < len(self.own))
-        values = x.gather(1, here.clamp(0, len(self.own) - 1))
-        return self._parallel.all_reduce(torch.where(mine, values, torch.zeros_like(values)))
+    def gather(self, x: Tensor, ids: Tensor) -> Tensor:
+        """See `VocabOps`."""
+        here = ids[:, None] - self.local_ids.start
+        mine = (here >= 0) & (here < len(self.local_ids))
+        values = x.gather(1, here.clamp(0, len(self.local_ids) - 1))
+        return self._tp_group.all_reduce(torch.where(mine, values, torch.zeros_like(values)))
 
-    def largest(self, x: Tensor, k: int) -> Tensor:
-        """See `VocabularyAxis`."""
-        here = min(k, len(self.own))
+    def topk_values(self, x: Tensor, k: int) -> Tensor:
+        """See `VocabOps`."""
+        here = min(k, len(self.local_ids))
         values = F.pad(x.topk(here, dim=-1).values, (0, k - here), value=-torch.inf)
-        return self._parallel.all_gather(values).transpose(0, 1).flatten(1).topk(k, dim=-1).values
+        return self._tp_group.all_gather(values).transpose(0, 1).flatten(1).topk(k, dim=-1).values
 
-    def top(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """See `VocabularyAxis`."""
+    def topk(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """See `VocabOps`."""
         if k == 0:
-            return _top(x, 0)
+            return _stable_topk(x, 0)
         values, ids, _ = self._candidates(x, k)
         return values[:, :k], ids[:, :k]
 
-    def draw(self, weights: Tensor, uniform: Tensor) -> Tensor:
-        """See `VocabularyAxis`. The shard on whose part of the cumulative sum the draw falls says the token."""
+    def sample(self, weights: Tensor, uniform: Tensor) -> Tensor:
+        """See `VocabOps`. The token comes from the shard on whose part of the cumulative sum the draw falls."""
         cumulative = weights.cumsum(-1)
-        masses = self._parallel.all_gather(cumulative[:, -1])
-        reached = F.pad(masses.cumsum(0), (0, 0, 1, 0))
-        target = uniform * reached[-1] - reached[self._parallel.rank]
+        weight_sums = self._tp_group.all_gather(cumulative[:, -1])
+        reached = F.pad(weight_sums.cumsum(0), (0, 0, 1, 0))
+        target = uniform * reached[-1] - reached[self._tp_group.rank]
         at = torch.searchsorted(cumulative, target[:, None], right=True)
-        drawn = at.clamp_max(len(self.own) - 1)
+        drawn = at.clamp_max(len(self.local_ids) - 1)
         here = (target[:, None] >= 0) & (at == drawn) & (weights.gather(1, drawn) > 0)
-        said = self._parallel.all_gather(torch.where(here, drawn + self.own.start, -1)[:, 0])
+        proposed = self._tp_group.all_gather(torch.where(here, drawn + self.local_ids.start, -1)[:, 0])
         heaviest = self.argmax(weights)
-        found = said.gather(0, (said >= 0).to(torch.uint8).argmax(0)[None])[0]
+        found = proposed.gather(0, (proposed >= 0).to(torch.uint8).argmax(0)[None])[0]
         return torch.where(found >= 0, found, heaviest)
 
     def outside_nucleus(self, logits: Tensor, top_p: float) -> Tensor:
-        """See `VocabularyAxis`."""
-        largest, mass = self._normaliser(logits)
-        value, last, certain = self._crossing(logits, largest, mass, top_p, CANDIDATES)
+        """See `VocabOps`."""
+        largest, sum_exp = self._max_and_sum_exp(logits)
+        value, last, certain = self._nucleus_end(logits, largest, sum_exp, top_p, NUCLEUS_CANDIDATES)
         if not bool(certain.all()):
             rest = ~certain
-            value[rest], last[rest], _ = self._crossing(
-                logits[rest], largest[rest], mass[rest], top_p, self._widest
+            value[rest], last[rest], _ = self._nucleus_end(
+                logits[rest], largest[rest], sum_exp[rest], top_p, self._max_shard_size
             )
-        ids = torch.arange(self.own.start, self.own.stop, device=logits.device)
+        ids = torch.arange(self.local_ids.start, self.local_ids.stop, device=logits.device)
         return (logits < value) | ((logits == value) & (ids > last))
 
-    def whole(self, x: Tensor) -> Tensor:
-        """See `VocabularyAxis`."""
-        gathered = self._parallel.all_gather(F.pad(x, (0, self._widest - len(self.own))))
-        return torch.cat([each[:, : len(own)] for each, own in zip(gathered, self._parts, strict=True)], -1)
+    def gather_vocab(self, x: Tensor) -> Tensor:
+        """See `VocabOps`."""
+        gathered = self._tp_group.all_gather(F.pad(x, (0, self._max_shard_size - len(self.local_ids))))
+        return torch.cat(
+            [each[:, : len(ids)] for each, ids in zip(gathered, self._shard_ids, strict=True)], -1
+        )
 
-    def _normaliser(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _max_and_sum_exp(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The largest of each row, and what the exponentials of the differences to it add up to, [N, 1] each."""
         # A shard may have nothing but -inf, which has no difference to itself.
         largest = x.amax(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).min)
-        mass = (x - largest).exp().sum(-1, keepdim=True)
-        each = self._parallel.all_gather(torch.cat((largest, mass), -1))
+        sum_exp = (x - largest).exp().sum(-1, keepdim=True)
+        each = self._tp_group.all_gather(torch.cat((largest, sum_exp), -1))
         best = each[:, :, :1].amax(0)
         return best, reduce(torch.add, each[:, :, 1:] * (each[:, :, :1] - best).exp())
 
@@ -200,15 +204,19 @@ class VocabularyShard(VocabularyAxis):
         Only values above the bound are sure to be in the order of the whole row. Shards with less than k columns
         are filled up with values of -inf, behind all ids.
         """
-        here = min(k, len(self.own))
-        values, at = _top(x, here)
-        ids = at + self.own.start
+        here = min(k, len(self.local_ids))
+        values, at = _stable_topk(x, here)
+        ids = at + self.local_ids.start
         if k > here:
             values = F.pad(values, (0, k - here), value=-torch.inf)
-            ids = F.pad(ids, (0, k - here), value=self._parts[-1].stop)
+            ids = F.pad(ids, (0, k - here), value=self._shard_ids[-1].stop)
         gathered, ids = self._gather_with_ids(values, ids)
         # Of each shard that has further columns, these may be as good as the last that it gave.
-        further = [each[:, -1:] for each, own in zip(gathered, self._parts, strict=True) if len(own) > k]
+        further = [
+            each[:, -1:]
+            for each, shard_ids in zip(gathered, self._shard_ids, strict=True)
+            if len(shard_ids) > k
+        ]
         bound = reduce(torch.maximum, further) if further else torch.full_like(values[:, -1:], -torch.inf)
         # By shard, and within one by value and id: a stable sort leaves equal values in order of their ids.
         values, order = gathered.transpose(0, 1).flatten(1).sort(dim=-1, descending=True, stable=True)
@@ -216,15 +224,15 @@ class VocabularyShard(VocabularyAxis):
 
     def _gather_with_ids(self, values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Both of all shards, as one message: fp32 holds ids below 2^24 exactly."""
-        gathered = self._parallel.all_gather(torch.stack((values, ids.to(values.dtype))))
+        gathered = self._tp_group.all_gather(torch.stack((values, ids.to(values.dtype))))
         return gathered[:, 0], gathered[:, 1].to(torch.int64)
 
-    def _crossing(
-        self, logits: Tensor, largest: Tensor, mass: Tensor, top_p: float, candidates: int
+    def _nucleus_end(
+        self, logits: Tensor, largest: Tensor, sum_exp: Tensor, top_p: float, candidates: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Value and id of the last token of each nucleus, [N, 1] each, and whether they are certain, bool [N]."""
         values, ids, bound = self._candidates(logits, candidates)
-        crossed = ((values - largest).exp() / mass).cumsum(-1) > top_p
+        crossed = ((values - largest).exp() / sum_exp).cumsum(-1) > top_p
         # Rounding may keep the sum of all below top_p: then the nucleus is the whole row.
         last = torch.where(crossed.any(-1), crossed.to(torch.uint8).argmax(-1), values.shape[1] - 1)[:, None]
         value = values.gather(1, last)
@@ -232,12 +240,12 @@ class VocabularyShard(VocabularyAxis):
         return value, ids.gather(1, last), certain[:, 0]
 
 
-def vocabulary_axis(size: int, parallel: TensorParallelGroup) -> VocabularyAxis:
-    """The axis of the logits that a model's shard computes."""
-    return VocabularyAxis(size) if parallel.size == 1 else VocabularyShard(size, parallel)
+def vocab_ops(vocab_size: int, tp_group: TensorParallelGroup) -> VocabOps:
+    """The operations on the logits that a model's shard computes."""
+    return VocabOps(vocab_size) if tp_group.size == 1 else VocabParallelOps(vocab_size, tp_group)
 
 
-def _top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest values [N, K] of each row in descending order, and their columns; equal ones by column.
 
     torch's topk leaves open which of equal values it takes, and in which order.

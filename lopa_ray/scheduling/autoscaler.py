@@ -1,4 +1,4 @@
-"""Scaling: how many workers a group should have, from what it was seen to do. No clock, no I/O.
+"""Scaling: how many workers a group should have, from its observed load. No clock, no I/O.
 
 A policy is a pure function from an observed `Load` to a demand for workers. `Autoscaler` follows it slowly:
 a demand has to last before the number of workers changes, and changes keep a distance from each other.
@@ -19,12 +19,12 @@ from lopa_ray.config.scaling_settings import PolicyName, ScalingSettings
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a group was seen to do since the last look."""
+    """What a group was observed to do since the last observation."""
 
     at: float
     """Seconds on any clock that does not go back."""
     workers: int
-    """Those who take part in steps; others may be on their way."""
+    """Workers that take part in steps; others may still be starting."""
     in_flight: int
     """Requests that have a slot."""
     waiting: int
@@ -60,19 +60,19 @@ POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(
 
 
 class LoadMeter:
-    """Adds up the steps between two looks."""
+    """Adds up the steps between two observations."""
 
     def __init__(self) -> None:
         self._steps, self._branches, self._seconds = 0, 0, 0.0
 
-    def step(self, branches: int, seconds: float) -> None:
-        """A step was done."""
+    def record_step(self, branches: int, seconds: float) -> None:
+        """Count a step."""
         self._steps += 1
         self._branches += branches
         self._seconds += seconds
 
-    def read(self, at: float, *, workers: int, in_flight: int, waiting: int) -> Load:
-        """The load since the last call."""
+    def take_load(self, at: float, *, workers: int, in_flight: int, waiting: int) -> Load:
+        """The load since the last call; starts counting anew."""
         steps = max(1, self._steps)
         load = Load(at, workers, in_flight, waiting, self._branches / steps, self._seconds / steps)
         self._steps, self._branches, self._seconds = 0, 0, 0.0
@@ -93,38 +93,38 @@ class Autoscaler:
     """Follows the demand of a policy. What it decides depends on the loads that it has seen and nothing else.
 
     A demand that lasts changes the number of workers by the least that was in demand meanwhile, so a load
-    that goes to and fro faster than that changes nothing.
+    that fluctuates faster than that changes nothing.
     """
 
     def __init__(self, settings: ScalingSettings, workers: int) -> None:
         """`workers`: how many there should be to begin with."""
         self._settings = settings
         self._policy = POLICIES[settings.policy]
-        self.workers = workers
+        self.desired_workers = workers
         """How many there should be."""
         self._trend: _Trend | None = None
-        self._changed = -math.inf
+        self._changed_at = -math.inf
 
     def observe(self, load: Load) -> int:
         """Take a load in; returns how many workers there should be from now on."""
-        settings, wanted = self._settings, self._wanted(load)
-        if wanted == self.workers:
+        settings, desired = self._settings, self._demand(load)
+        if desired == self.desired_workers:
             self._trend = None
-            return self.workers
-        grows, trend = wanted > self.workers, self._trend
+            return self.desired_workers
+        grows, trend = desired > self.desired_workers, self._trend
         if trend is None or trend.grows != grows:
-            trend = _Trend(load.at, grows, wanted)
-        self._trend = _Trend(trend.since, grows, (min if grows else max)(trend.least, wanted))
+            trend = _Trend(load.at, grows, desired)
+        self._trend = _Trend(trend.since, grows, (min if grows else max)(trend.least, desired))
         lasted = load.at - trend.since >= (settings.grow_after_s if grows else settings.shrink_after_s)
-        if lasted and load.at - self._changed >= settings.cool_down_s:
-            self.set(self._trend.least, load.at)
-        return self.workers
+        if lasted and load.at - self._changed_at >= settings.cool_down_s:
+            self.override(self._trend.least, load.at)
+        return self.desired_workers
 
-    def set(self, workers: int, at: float) -> None:
-        """Somebody else has decided, and that counts as a change."""
-        self.workers, self._changed, self._trend = workers, at, None
+    def override(self, workers: int, at: float) -> None:
+        """Set the number from outside, which counts as a change."""
+        self.desired_workers, self._changed_at, self._trend = workers, at, None
 
-    def _wanted(self, load: Load) -> int:
+    def _demand(self, load: Load) -> int:
         # A sum of fractions may be more than a whole number by next to nothing.
         demand = math.ceil(self._policy(load, self._settings.target) - 1e-9)
         return max(self._settings.min_workers, min(self._settings.max_workers, demand))

@@ -17,7 +17,7 @@ from lopa_ray.protocol.sampling_params import SamplingParams
 
 
 class Journal:
-    """One request's, written by whoever listens to its steps."""
+    """One request's, written by the receiver of its step events."""
 
     def __init__(self, session: DecodeSession) -> None:
         """`session`: as it is submitted; it is not changed."""
@@ -27,20 +27,20 @@ class Journal:
         self._commit: Commit | None = None
         """Of what the last step that staged K/V has staged."""
 
-    def add(self, plan: Plan, outcome: StepOutcome, state: bytes) -> None:
-        """Take in a step; `state`: the session's after it (see `DecodeSession.state`)."""
+    def record(self, plan: Plan, outcome: StepOutcome, state: bytes) -> None:
+        """Take in a step; `state`: the session's after it (see `DecodeSession.export_state`)."""
         self._state = state
         while self._replay and not _reads(plan, self._replay[-1].plan.to_stage):
             self._commit = self._replay.pop().plan.commit  # this step cuts all that it has left in the cache
         if plan.to_stage or plan.cached:
             staged = plan.to_stage and not plan.stage_shared
             self._replay.append(
-                ScheduledRequest(0, 0, self._again(plan), (outcome.winner,) if staged else ())
+                ScheduledRequest(0, 0, self._replayed(plan), (outcome.winner,) if staged else ())
             )
         if plan.to_stage:
             self._commit = Commit(plan.step, outcome.winner, plan.to_stage, plan.stage_shared)
 
-    def _again(self, plan: Plan) -> Plan:
+    def _replayed(self, plan: Plan) -> Plan:
         """What of a plan fills a cache, with the commit that the steps since the last such plan carried out."""
         branches = tuple(Branch(branch.segments, branch.fills) for branch in plan.branches)
         return replace(
@@ -52,13 +52,15 @@ class Journal:
             token_bitmasks=(),
         )
 
-    def resumed(self) -> DecodeSession:
-        """The request as it stood after the last step, to be submitted to workers that know nothing of it."""
+    def restored_session(self) -> DecodeSession:
+        """The request as it stood after the last step, to be submitted to workers that have nothing of it."""
         if self._state is None:
             return self._session
-        return self._session.resumed(self._state, self._replay)
+        return self._session.with_state(self._state, self._replay)
 
 
 def _reads(plan: Plan, spans: Spans) -> bool:
     """Whether a step reads any of `spans` from the cache."""
-    return any(have.start < span.stop and span.start < have.stop for have in plan.cached for span in spans)
+    return any(
+        cached.start < span.stop and span.start < cached.stop for cached in plan.cached for span in spans
+    )

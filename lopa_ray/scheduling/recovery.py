@@ -1,7 +1,7 @@
 """What a group does after a change of membership so that its next step finds all K/V. No I/O.
 
 A commit rides on the step after the one that staged its K/V, and names the worker that has them. When
-workers are lost or come in, somebody else may have them, or nobody: then they are staged again, by the
+workers are lost or join, another one may have them, or none: then they are staged again, by the
 same forward on the same cache, so they are the same.
 """
 
@@ -15,33 +15,36 @@ from lopa_ray.protocol.plan import ScheduledRequest
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What `BranchRunner.step` is to carry out again, and whom the next step's commits receive from."""
+    """What `BranchRunner.execute` is to carry out again, and which workers the next step's commits receive from."""
 
-    again: dict[int, tuple[ScheduledRequest, ...]]
+    restage: dict[int, tuple[ScheduledRequest, ...]]
     """By rank."""
-    sources: dict[int, int]
-    """Request → rank, for `Scheduler.regroup`."""
+    source_ranks: dict[int, int]
+    """Request → rank, for `Scheduler.enter_epoch`."""
 
 
-def recover(pending: Sequence[ScheduledRequest], held: Sequence[Sequence[bool]]) -> Recovery:
-    """`pending`: per commit, the work that staged it (see `Scheduler.pending`). `held`: per rank, which of
-    them it has (see `BranchRunner.settle`).
+def recover(pending_commits: Sequence[ScheduledRequest], held: Sequence[Sequence[bool]]) -> Recovery:
+    """`pending_commits`: per commit, the scheduled request that staged it (see `Scheduler.pending_commits`). `held`:
+    per rank, which of them it has (see `BranchRunner.reconcile`).
 
-    Where every worker stages its own (single phase), those who lack it do so, and nothing is sent. But nobody
-    has stored prefixes any more: what began with one may only be had from a worker that has it.
+    Where every worker stages its own (single phase), those that lack it do so, and nothing is sent. But no worker
+    has stored prefixes any more: what began with one can only be sent by a worker that has it.
     """
     size = len(held)
-    again: dict[int, tuple[ScheduledRequest, ...]] = {}
-    sources: dict[int, int] = {}
-    for index, work in enumerate(pending):
+    restage: dict[int, tuple[ScheduledRequest, ...]] = {}
+    source_ranks: dict[int, int] = {}
+    for index, scheduled in enumerate(pending_commits):
         holders = [rank for rank in range(size) if held[rank][index]]
-        if work.plan.stage_shared and not (work.stored_prefix and holders):
+        if scheduled.plan.stage_shared and not (scheduled.stored_prefix and holders):
             for rank in sorted(set(range(size)).difference(holders)):
-                again[rank] = (*again.get(rank, ()), replace(work, branch_indices=(), stored_prefix=()))
+                restage[rank] = (
+                    *restage.get(rank, ()),
+                    replace(scheduled, branch_indices=(), stored_prefix=()),
+                )
             continue
         source = holders[0] if holders else index % size
         if not holders:
-            again[source] = (*again.get(source, ()), replace(work, stored_prefix=()))
+            restage[source] = (*restage.get(source, ()), replace(scheduled, stored_prefix=()))
         if size > 1:
-            sources[work.request_id] = source
-    return Recovery(again, sources)
+            source_ranks[scheduled.request_id] = source
+    return Recovery(restage, source_ranks)

@@ -5,7 +5,7 @@ spreads the branches over the workers; the other takes in the workers' reports:
 
     while scheduler.busy:
         step_plans = scheduler.plan(num_workers)
-        reports = ...            # runner.step(plan), here or on actors
+        reports = ...            # runner.execute(plan), here or on actors
         for event in scheduler.advance(reports): ...
 
 How many workers there are, and which of them evaluates a branch, never reaches a session.
@@ -29,51 +29,53 @@ from lopa_ray.scheduling.prefix_index import PrefixIndex
 
 
 @dataclass(slots=True)
-class _InFlight:
+class _RunningRequest:
+    """A request that has a slot."""
+
     session: DecodeSession
     slot: int
     plan: Plan | None = None
-    ranks: dict[int, int] = field(default_factory=dict)
-    """Worker that evaluates each branch of the current plan."""
+    rank_of_branch: dict[int, int] = field(default_factory=dict)
+    """Branch of the current plan → rank of the worker that evaluates it."""
     source: int | None = None
-    """Worker that has what the next plan commits."""
-    pending: ScheduledRequest | None = None
-    """What staged that: the last plan and its winner, kept until a step that committed it has succeeded."""
+    """Rank of the worker that has what the next plan commits."""
+    pending_commit: ScheduledRequest | None = None
+    """What staged that: the last plan and its winner, until a step that committed it has succeeded."""
     replay: list[ScheduledRequest] = field(default_factory=list)
     """What every worker must carry out before the session's next step, one after the other; see `Journal`."""
     prefix: tuple[StoredPrefix, ...] = ()
     """What the current plan takes from earlier requests."""
     store: StoredPrefix | None = None
-    """What the next plan's commit leaves for later ones."""
+    """What the next plan's commit saves for later ones."""
 
 
 class Scheduler:
     """Requests waiting and in flight; at most `max_num_seqs` of the latter."""
 
     def __init__(
-        self, max_num_seqs: int, budget: BranchBudget | None = None, prefixes: PrefixIndex | None = None
+        self, max_num_seqs: int, budget: BranchBudget | None = None, prefix_index: PrefixIndex | None = None
     ) -> None:
-        """Without a budget every request gets the branches that it asks for; without `prefixes` nothing is
-        kept of its prompt."""
+        """Without a budget every request gets the branches that it asks for; without `prefix_index` nothing
+        of its prompt is stored."""
         self._budget = budget or BranchBudget()
-        self.prefixes = prefixes or PrefixIndex(0)
+        self.prefix_index = prefix_index or PrefixIndex(0)
         self.epoch = 0
-        """Raised when the workers' membership changes (see `regroup`); older reports are rejected."""
+        """Raised when the workers' membership changes (see `enter_epoch`); older reports are rejected."""
         self._step = 0
         self._num_workers = 0
-        self._free = list(range(max_num_seqs))
+        self._free_slots = list(range(max_num_seqs))
         self._waiting: dict[int, DecodeSession] = {}
-        self._running: dict[int, _InFlight] = {}
+        self._running: dict[int, _RunningRequest] = {}
         self._next_request = 0
-        self._ended: list[RequestEvent] = []
-        self._forget: tuple[int, ...] = ()
-        """What the current step tells the workers to forget."""
+        self._pending_events: list[RequestEvent] = []
+        self._evictions: tuple[int, ...] = ()
+        """Ids of stored prefixes that the current step has the workers evict."""
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
         """The scheduler that a configuration asks for."""
-        prefixes = PrefixIndex.from_settings(config.model)
-        return cls(config.model.max_num_seqs, BranchBudget(config.group.shared_branches), prefixes)
+        prefix_index = PrefixIndex.from_settings(config.model)
+        return cls(config.model.max_num_seqs, BranchBudget(config.group.shared_branches), prefix_index)
 
     @property
     def in_flight(self) -> int:
@@ -88,7 +90,7 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """A request is in flight or waiting, or an event is still to be handed out."""
-        return bool(self._running or self._waiting or self._ended)
+        return bool(self._running or self._waiting or self._pending_events)
 
     def submit(self, session: DecodeSession) -> int:
         """Queue a request; it joins at a step boundary as soon as a slot is free. Returns its id.
@@ -101,54 +103,55 @@ class Scheduler:
         self._waiting[self._next_request] = session
         return self._next_request
 
-    def fail(self, request: int, error: Exception) -> None:
+    def abort(self, request_id: int, error: Exception) -> None:
         """End a request with an error and free its slot. Unknown ids (ended already) are ignored."""
-        running = self._running.get(request)
+        running = self._running.get(request_id)
         if running is not None:
-            self._leave(request, running)
-        if running is not None or self._waiting.pop(request, None) is not None:
-            self._ended.append(RequestFailure(request, error))
+            self._release(request_id, running)
+        if running is not None or self._waiting.pop(request_id, None) is not None:
+            self._pending_events.append(RequestFailure(request_id, error))
 
-    def _leave(self, request: int, entry: _InFlight) -> None:
-        del self._running[request]
-        self._free.append(entry.slot)
+    def _release(self, request_id: int, entry: _RunningRequest) -> None:
+        """Free a request's slot."""
+        del self._running[request_id]
+        self._free_slots.append(entry.slot)
         if entry.store is not None:
-            self.prefixes.discard(entry.store)
+            self.prefix_index.cancel_reservation(entry.store)
 
-    def cancel(self, request: int) -> None:
+    def cancel(self, request_id: int) -> None:
         """Free the request's slot at the next step."""
-        self.fail(request, RequestCancelledError(f"request {request} was cancelled"))
+        self.abort(request_id, RequestCancelledError(f"request {request_id} was cancelled"))
 
-    def fail_all(self, error: Exception) -> None:
+    def abort_all(self, error: Exception) -> None:
         """End every request with the same error."""
-        for request in [*self._running, *self._waiting]:
-            self.fail(request, error)
+        for request_id in [*self._running, *self._waiting]:
+            self.abort(request_id, error)
 
     @property
-    def running(self) -> tuple[int, ...]:
+    def running_ids(self) -> tuple[int, ...]:
         """Ids of the requests that have a slot, in the order in which they got it."""
         return tuple(self._running)
 
     @property
-    def owners(self) -> dict[int, int]:
+    def request_by_slot(self) -> dict[int, int]:
         """Slot → request, of those that have one."""
-        return {entry.slot: request for request, entry in self._running.items()}
+        return {entry.slot: request_id for request_id, entry in self._running.items()}
 
-    def session_state(self, request: int) -> bytes:
-        """See `DecodeSession.state`; of a request that has a slot."""
-        return self._running[request].session.state()
+    def session_state(self, request_id: int) -> bytes:
+        """See `DecodeSession.export_state`; of a request that has a slot."""
+        return self._running[request_id].session.export_state()
 
-    def pending(self) -> list[ScheduledRequest]:
-        """Per commit that the next step orders: the work that staged its K/V, with the winner alone."""
-        return [entry.pending for entry in self._running.values() if entry.pending is not None]
+    def pending_commits(self) -> list[ScheduledRequest]:
+        """Per commit that the next step orders: the scheduled request that staged its K/V, with the winner alone."""
+        return [entry.pending_commit for entry in self._running.values() if entry.pending_commit is not None]
 
-    def regroup(self, epoch: int, sources: Mapping[int, int]) -> None:
-        """Enter an epoch, with other ranks. `sources`: per request, who has the K/V of its pending commit,
-        unless every worker does."""
+    def enter_epoch(self, epoch: int, source_ranks: Mapping[int, int]) -> None:
+        """Enter an epoch, with other ranks. `source_ranks`: per request, the worker that has the K/V of its pending
+        commit, unless every worker does."""
         self.epoch = epoch
-        self.prefixes.clear()
-        for request, entry in self._running.items():
-            entry.source, entry.store = sources.get(request), None
+        self.prefix_index.clear()
+        for request_id, entry in self._running.items():
+            entry.source, entry.store = source_ranks.get(request_id), None
 
     def plan(self, num_workers: int, only: int | None = None) -> list[StepPlan]:
         """One plan per worker for the next step; empty when nothing is in flight.
@@ -156,34 +159,39 @@ class Scheduler:
         Calling it again before `advance` plans the same step anew, under the current epoch. With
         `only` the step is that request's alone; the others wait.
         """
-        while self._free and self._waiting:
-            request = next(iter(self._waiting))
-            session, slot = self._waiting.pop(request), self._free.pop(0)
-            replay = [replace(work, request_id=request, slot=slot) for work in session.replay]
-            self._running[request] = _InFlight(session, slot, replay=replay)
-        for request, entry in list(self._running.items()):
+        while self._free_slots and self._waiting:
+            request_id = next(iter(self._waiting))
+            session, slot = self._waiting.pop(request_id), self._free_slots.pop(0)
+            replay = [replace(scheduled, request_id=request_id, slot=slot) for scheduled in session.replay]
+            self._running[request_id] = _RunningRequest(session, slot, replay=replay)
+        for request_id, entry in list(self._running.items()):
             entry.plan, entry.prefix = None, ()
-            if only not in (None, request):
+            if only not in (None, request_id):
                 continue
             if entry.replay:
                 entry.plan = entry.replay[0].plan
                 continue
             try:
-                branches = self._budget.branches(entry.session.settings, len(self._running))
+                branches = self._budget.num_branches(entry.session.settings, len(self._running))
                 entry.plan = entry.session.plan(self.epoch, branches)
-                entry.prefix = self.prefixes.match(self.prefixes.chain(entry.plan))
+                entry.prefix = self.prefix_index.match(self.prefix_index.hash_prefixes(entry.plan))
             except Exception as error:  # whatever is wrong with one request must not end the others
-                self.fail(request, error)
-        self._assign(num_workers)
-        if all(entry.plan is None for entry in self._running.values()):
+                self.abort(request_id, error)
+        self._assign_branches(num_workers)
+        if not self._planned:
             return []
-        self._forget = self.prefixes.to_forget
+        self._evictions = self.prefix_index.pending_evictions
         return [
-            StepPlan(self.epoch, self._step + 1, self._work(rank), self._forget)
+            StepPlan(self.epoch, self._step + 1, self._scheduled_requests(rank), self._evictions)
             for rank in range(num_workers)
         ]
 
-    def _assign(self, num_workers: int) -> None:
+    @property
+    def _planned(self) -> bool:
+        """The current step has a plan for some request."""
+        return any(entry.plan is not None for entry in self._running.values())
+
+    def _assign_branches(self, num_workers: int) -> None:
         """Each branch goes to the worker with the fewest rows so far; ties to the lowest rank."""
         self._num_workers = num_workers
         load = [0] * num_workers
@@ -191,38 +199,37 @@ class Scheduler:
             plan = entry.plan
             if plan is None or entry.replay:
                 continue
-            entry.ranks = {}
+            entry.rank_of_branch = {}
             for index, branch in enumerate(plan.branches):
                 rank = load.index(min(load))
-                load[rank] += branch.stop - plan.start - sum(len(part.span) for part in entry.prefix)
-                entry.ranks[index] = rank
+                load[rank] += branch.stop - plan.start - sum(len(stored.span) for stored in entry.prefix)
+                entry.rank_of_branch[index] = rank
 
-    def _work(self, rank: int) -> tuple[ScheduledRequest, ...]:
+    def _scheduled_requests(self, rank: int) -> tuple[ScheduledRequest, ...]:
         """Every worker gets every plan: commits and cuts of the cache concern all of them."""
         return tuple(
             replace(entry.replay[0], source=entry.source)
             if entry.replay
             else ScheduledRequest(
-                request,
+                request_id,
                 entry.slot,
                 entry.plan,
-                tuple(b for b, r in entry.ranks.items() if r == rank),
+                tuple(b for b, r in entry.rank_of_branch.items() if r == rank),
                 entry.source,
                 entry.prefix,
                 entry.store,
             )
-            for request, entry in self._running.items()
+            for request_id, entry in self._running.items()
             if entry.plan is not None
         )
 
     def advance(self, step_reports: Sequence[StepReport]) -> list[RequestEvent]:
         """Take in the reports of all workers. A request that ended meanwhile is passed over.
 
-        Without reports nothing was planned, and only what arose outside of steps is handed out.
-
+        Without reports of a step in which nothing was planned it returns the events that arose outside of steps.
         Raises ProtocolError, and changes nothing, for a report of another step or epoch.
         """
-        if not step_reports:
+        if not step_reports and not self._planned:
             return self.drain()
         for report in step_reports:
             if (report.epoch, report.step) != (self.epoch, self._step + 1):
@@ -232,50 +239,52 @@ class Scheduler:
                 )
         by_request: dict[int, list[BranchReport]] = {}
         for report in step_reports:
-            for request, branch_report in report.reports:
-                by_request.setdefault(request, []).append(branch_report)
+            for request_id, branch_report in report.reports:
+                by_request.setdefault(request_id, []).append(branch_report)
         self._step += 1
-        self._settle_prefixes()
+        self._confirm_prefixes()
         events: list[RequestEvent] = []
-        for request, entry in list(self._running.items()):
+        for request_id, entry in list(self._running.items()):
             if entry.plan is None:
                 continue
             plan, entry.plan = entry.plan, None
-            if entry.replay:  # nobody is told: this was decided before
-                done = entry.replay.pop(0)
-                entry.pending, entry.source = done if plan.to_stage else None, None
+            if entry.replay:  # without an event: this was decided before
+                replayed = entry.replay.pop(0)
+                entry.pending_commit, entry.source = replayed if plan.to_stage else None, None
                 continue
             try:
-                outcome = entry.session.advance(by_request.get(request, []))
+                outcome = entry.session.advance(by_request.get(request_id, []))
             except Exception as error:
-                self.fail(request, error)
+                self.abort(request_id, error)
                 continue
-            self._remember_source(request, entry, plan, outcome)
-            events.append(RequestStep(request, plan, outcome))
+            self._remember_source(request_id, entry, plan, outcome)
+            events.append(RequestStep(request_id, plan, outcome))
             if outcome.finish_reason is not None:
-                self._leave(request, entry)
+                self._release(request_id, entry)
             else:
-                entry.store = self.prefixes.reserve(self.prefixes.chain(plan))
+                entry.store = self.prefix_index.reserve(self.prefix_index.hash_prefixes(plan))
         return events + self.drain()
 
-    def _settle_prefixes(self) -> None:
-        """The workers have done what the current step told them."""
-        self.prefixes.forgotten(self._forget)
+    def _confirm_prefixes(self) -> None:
+        """The workers have evicted, loaded and saved what the current step's plans say."""
+        self.prefix_index.confirm_evictions(self._evictions)
         for entry in self._running.values():
             if entry.plan is not None:
-                self.prefixes.took(entry.prefix)
+                self.prefix_index.touch(entry.prefix)
                 if entry.store is not None:
-                    self.prefixes.stored(entry.store)
+                    self.prefix_index.insert(entry.store)
                     entry.store = None
 
-    def _remember_source(self, request: int, entry: _InFlight, plan: Plan, outcome: StepOutcome) -> None:
-        """Whom the others receive from; nobody, where everyone staged the same or there are no others."""
-        staged = ScheduledRequest(request, entry.slot, plan, (outcome.winner,), stored_prefix=entry.prefix)
-        entry.pending = staged if plan.to_stage else None
+    def _remember_source(
+        self, request_id: int, entry: _RunningRequest, plan: Plan, outcome: StepOutcome
+    ) -> None:
+        """Which worker the others receive from; none, where all staged the same or there are no others."""
+        staged = ScheduledRequest(request_id, entry.slot, plan, (outcome.winner,), stored_prefix=entry.prefix)
+        entry.pending_commit = staged if plan.to_stage else None
         sent = plan.to_stage and not plan.stage_shared and self._num_workers > 1
-        entry.source = entry.ranks[outcome.winner] if sent else None
+        entry.source = entry.rank_of_branch[outcome.winner] if sent else None
 
     def drain(self) -> list[RequestEvent]:
-        """Events that arose outside `advance`."""
-        ended, self._ended = self._ended, []
-        return ended
+        """Events that arose outside `advance`, each once."""
+        events, self._pending_events = self._pending_events, []
+        return events

@@ -43,7 +43,7 @@ NO_MEMORY = r"CUDA out of memory\. Tried.* needs more memory than there is: lowe
 FAULTS = {
     "in a forward": (FaultyRunnerFactory(), WorkerError, "RuntimeError: injected fault"),
     "while others wait for its K/V": (
-        FaultyRunnerFactory(before_exchange=True),
+        FaultyRunnerFactory(before_broadcast=True),
         WorkerError,
         "injected fault",
     ),

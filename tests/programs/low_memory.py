@@ -20,7 +20,7 @@ import ray
 from actors.branch_worker import default_runner
 from actors.engine import RayEngine
 from lopa_ray.config.config import Config
-from lopa_ray.execution.runner import BranchRunner, Exchange
+from lopa_ray.execution.runner import BranchRunner, BroadcastPayload
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan
@@ -51,11 +51,11 @@ class MemoryHogRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def step(self, plan: StepPlan, exchange: Exchange | None = None) -> StepReport:
+    def execute(self, plan: StepPlan, broadcast: BroadcastPayload | None = None) -> StepReport:
         try:
             self._file.rename(self._file.with_suffix(".triggered"))
         except FileNotFoundError:
-            return self._runner.step(plan, exchange)
+            return self._runner.execute(plan, broadcast)
         taken = [b"x" * CHUNK_BYTES for _ in range(2 * HEADROOM_BYTES // CHUNK_BYTES)]
         time.sleep(60)
         raise AssertionError(f"still here with {len(taken) * CHUNK_BYTES} bytes")

@@ -28,14 +28,14 @@ class NodeRecorder:
 
     def __call__(self, config: Config, weights: Weights | None, tp_group: Any) -> Any:
         runner = default_runner(config, weights, tp_group)
-        settle = runner.settle
+        reconcile = runner.reconcile
 
         def settle_and_record(*arguments: Any) -> Any:
             worker = tp_group._channel._membership.group
             (self.folder / str(os.getpid())).write_text(f"{worker} {ray.get_runtime_context().get_node_id()}")
-            return settle(*arguments)
+            return reconcile(*arguments)
 
-        runner.settle = settle_and_record
+        runner.reconcile = settle_and_record
         return runner
 
     def nodes(self) -> dict[str, list[str]]:

@@ -82,7 +82,7 @@ def main() -> int:
     recorder, began = OutcomeRecorder(), time.monotonic()
     status = pytest.main([str(ROOT / "tests" / "gpu"), "-m", "gpu", "-v", *sys.argv[1:]], plugins=[recorder])
     RECORD.write_text(as_markdown(recorder, describe_machine(), time.monotonic() - began), encoding="utf-8")
-    print(f"recorded in {RECORD}; `proven` of the device in lopa_ray/execution/device.py follows from it")
+    print(f"recorded in {RECORD}; `tested` of the device in lopa_ray/execution/device.py follows from it")
     return int(status)
 
 

@@ -50,16 +50,16 @@ def main() -> None:
         began = time.process_time()
         plans = scheduler.plan(num_workers=1)
         if plans:
-            reports = [engine.runner.step(plan) for plan in plans]
+            reports = [engine.runner.execute(plan) for plan in plans]
             scheduler.advance(reports)
             seconds = time.process_time() - began
-            meter.step(sum(len(report.reports) for report in reports), seconds)
+            meter.record_step(sum(len(report.reports) for report in reports), seconds)
         else:
             seconds = 0.01
         now += seconds
         if now >= next_row:
             counts = {"in_flight": scheduler.in_flight, "waiting": scheduler.waiting}
-            load = asdict(meter.read(next_row, workers=1, **counts))
+            load = asdict(meter.take_load(next_row, workers=1, **counts))
             load |= {"step_s": round(load["step_s"], 5), "branches": round(load["branches"], 3)}
             print(json.dumps(load), flush=True)
             next_row += 1.0

@@ -70,8 +70,8 @@ class FakeModel:
         """One report per branch, in order."""
         return [self.report(plan, branch) for branch in range(len(plan.branches))]
 
-    def step(self, plan: StepPlan) -> StepReport:
-        """A worker's part of a step, as `BranchRunner.step` answers it."""
+    def execute(self, plan: StepPlan) -> StepReport:
+        """A worker's part of a step, as `BranchRunner.execute` answers it."""
         reports = tuple(
             (scheduled.request_id, self.report(scheduled.plan, branch))
             for scheduled in plan.requests

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from actors.branch_worker import default_runner
 from lopa_ray.config.config import Config
-from lopa_ray.execution.runner import BranchRunner, Exchange
+from lopa_ray.execution.runner import BranchRunner, BroadcastPayload
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan
@@ -75,26 +75,26 @@ class FaultInjectingRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def adopt(self, *arguments: Any) -> None:
-        self._runner.adopt(*arguments)
+    def import_slots(self, *arguments: Any) -> None:
+        self._runner.import_slots(*arguments)
         self._faults.trigger("adopt")
 
-    def export(self, *arguments: Any) -> Any:
+    def export_slots(self, *arguments: Any) -> Any:
         self._faults.trigger("export")
-        return self._runner.export(*arguments)
+        return self._runner.export_slots(*arguments)
 
-    def settle(self, *arguments: Any) -> Any:
+    def reconcile(self, *arguments: Any) -> Any:
         self._faults.trigger("join")
-        return self._runner.settle(*arguments)
+        return self._runner.reconcile(*arguments)
 
-    def step(self, plan: StepPlan, exchange: Exchange | None = None) -> StepReport:
+    def execute(self, plan: StepPlan, broadcast: BroadcastPayload | None = None) -> StepReport:
         def exchange_with_faults(source: int, payload: Tensor) -> None:
             # A worker that receives holds NaN until then.
             self._faults.trigger("receiver" if bool(payload.isnan().any()) else "source")
-            assert exchange is not None
-            exchange(source, payload)
+            assert broadcast is not None
+            broadcast(source, payload)
 
         self._faults.trigger("step")
-        report = self._runner.step(plan, exchange_with_faults)
+        report = self._runner.execute(plan, exchange_with_faults)
         self._faults.trigger("answer")
         return report

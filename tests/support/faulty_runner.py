@@ -10,7 +10,7 @@ from torch import Tensor
 
 from actors.branch_worker import default_runner
 from lopa_ray.config.config import Config
-from lopa_ray.execution.runner import BranchRunner, Exchange
+from lopa_ray.execution.runner import BranchRunner, BroadcastPayload
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
@@ -23,38 +23,38 @@ POISON_TOKEN = 99
 class FaultyRunner:
     """Works as a `BranchRunner` until a step has a poisoned request; then it raises, or hangs.
 
-    With `before_exchange` it is the worker that staged the winner's K/V which raises, while its
+    With `before_broadcast` it is the worker that staged the winner's K/V which raises, while its
     peers already wait for them.
     """
 
-    def __init__(self, runner: BranchRunner, error: Exception, hang_s: float, before_exchange: bool) -> None:
+    def __init__(self, runner: BranchRunner, error: Exception, hang_s: float, before_broadcast: bool) -> None:
         self._runner = runner
         self._error = error
         self._hang_s = hang_s
-        self._before_exchange = before_exchange
+        self._before_broadcast = before_broadcast
         self._poisoned: set[int] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def step(self, plan: StepPlan, exchange: Exchange | None = None) -> StepReport:
+    def execute(self, plan: StepPlan, broadcast: BroadcastPayload | None = None) -> StepReport:
         self._poisoned |= {
             scheduled.request_id
             for scheduled in plan.requests
             if scheduled.plan.start == 0 and POISON_TOKEN in scheduled.plan.canvas
         }
         poisoned = [scheduled for scheduled in plan.requests if scheduled.request_id in self._poisoned]
-        if self._before_exchange:
+        if self._before_broadcast:
             fails = any(scheduled.source == 0 and self._is_staged(scheduled) for scheduled in poisoned)
         else:
             fails = any(scheduled.branch_indices for scheduled in poisoned)
         if fails:
             time.sleep(self._hang_s)
             raise self._error
-        return self._runner.step(plan, exchange)
+        return self._runner.execute(plan, broadcast)
 
     def _is_staged(self, scheduled: ScheduledRequest) -> bool:
-        return not bool(self._runner.payload(scheduled).isnan().any())
+        return not bool(self._runner.payload_to_commit(scheduled).isnan().any())
 
 
 class FaultyRunnerFactory:
@@ -64,15 +64,15 @@ class FaultyRunnerFactory:
         self,
         error: Exception = RuntimeError("injected fault"),  # noqa: B008 - never changed
         hang_s: float = 0.0,
-        before_exchange: bool = False,
+        before_broadcast: bool = False,
     ) -> None:
         self._error = error
         self._hang_s = hang_s
-        self._before_exchange = before_exchange
+        self._before_broadcast = before_broadcast
 
     def __call__(self, config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
         runner = default_runner(config, weights, tp_group)
-        return FaultyRunner(runner, self._error, self._hang_s, self._before_exchange)
+        return FaultyRunner(runner, self._error, self._hang_s, self._before_broadcast)
 
 
 def nan_runner(config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> BranchRunner:

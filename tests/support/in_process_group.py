@@ -33,7 +33,7 @@ def reference_reports(model: Transformer, session: DecodeSession) -> list[list[R
     while not session.finished:
         plan = session.plan()
         scheduled = ScheduledRequest(1, 0, plan, tuple(range(len(plan.branches))))
-        reports = [report for _, report in runner.step(StepPlan(0, plan.step, (scheduled,))).reports]
+        reports = [report for _, report in runner.execute(StepPlan(0, plan.step, (scheduled,))).reports]
         steps.append([report_bytes(report) for report in reports])
         session.advance(reports)
     return steps
@@ -49,13 +49,13 @@ class InProcessGroup:
         *,
         max_num_seqs: int = 4,
         max_model_len: int = 96,
-        prefixes: PrefixIndex | None = None,
+        prefix_index: PrefixIndex | None = None,
     ) -> None:
         self.runners = [
             BranchRunner(model, max_num_seqs=max_num_seqs, max_model_len=max_model_len)
             for _ in range(workers)
         ]
-        self.scheduler = Scheduler(max_num_seqs, prefixes=prefixes)
+        self.scheduler = Scheduler(max_num_seqs, prefix_index=prefix_index)
         self.sources: set[int] = set()
         """Ranks that have sent K/V."""
 
@@ -65,35 +65,37 @@ class InProcessGroup:
 
     def evaluate(self, plans: list[StepPlan], skip: Sequence[int] = ()) -> list[StepReport]:
         """All workers' reports, but for those of the ranks in `skip`: they were lost before the step."""
+        if not plans:
+            return []
         payloads: dict[int, Tensor] = {}
         for runner, plan in zip(self.runners, plans, strict=True):
             for scheduled in plan.requests:
                 if scheduled.source is not None and self.runners[scheduled.source] is runner:
-                    payloads[scheduled.request_id] = runner.payload(scheduled).clone()
+                    payloads[scheduled.request_id] = runner.payload_to_commit(scheduled).clone()
         reports = []
         for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True)):
             if rank not in skip:
-                reports.append(runner.step(plan, self._exchange(rank, plan, payloads)))
+                reports.append(runner.execute(plan, self._broadcast(rank, plan, payloads)))
         return reports
 
-    def _exchange(
+    def _broadcast(
         self, rank: int, plan: StepPlan, payloads: dict[int, Tensor]
     ) -> Callable[[int, Tensor], None]:
         handed_over = iter([scheduled for scheduled in plan.requests if scheduled.source is not None])
 
-        def exchange(source: int, payload: Tensor) -> None:
+        def broadcast(source: int, payload: Tensor) -> None:
             scheduled = next(handed_over)
             assert scheduled.source == source
             if rank != source:
                 payload.copy_(payloads[scheduled.request_id])
                 self.sources.add(source)
 
-        return exchange
+        return broadcast
 
     def step(self) -> list[RequestEvent]:
         """One step of all requests in flight."""
         plans = self.scheduler.plan(len(self.runners))
-        return self.scheduler.advance(self.evaluate(plans)) if plans else self.scheduler.drain()
+        return self.scheduler.advance(self.evaluate(plans))
 
     def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot."""

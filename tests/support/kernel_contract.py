@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lopa_ray.execution.attention_kernels import KERNELS, TOLERANCE, reference
+from lopa_ray.execution.attention_kernels import KERNELS, TOLERANCE, reference_attention
 
 
 def check_kernel(name: str, device: str, dtype: torch.dtype) -> None:
@@ -17,4 +17,6 @@ def check_kernel(name: str, device: str, dtype: torch.dtype) -> None:
         with torch.inference_mode():
             output = KERNELS[name](q, keys, values)
         assert output.shape == q.shape and output.dtype == dtype
-        torch.testing.assert_close(output.float(), reference(q, keys, values), atol=TOLERANCE[dtype], rtol=0)
+        torch.testing.assert_close(
+            output.float(), reference_attention(q, keys, values), atol=TOLERANCE[dtype], rtol=0
+        )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.execution.model_loader import load_runner
+from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import Transformer
@@ -100,8 +100,8 @@ class ShardedRunner:
         ]
         self.vocabulary = self.runners[0].vocabulary
 
-    def step(self, plan: StepPlan) -> StepReport:
-        first, *others = self.shards.run(lambda tp_group: self.runners[tp_group.rank].step(plan))
+    def execute(self, plan: StepPlan) -> StepReport:
+        first, *others = self.shards.run(lambda tp_group: self.runners[tp_group.rank].execute(plan))
         for other in others:
             assert [(r, report_bytes(b)) for r, b in other.reports] == [
                 (r, report_bytes(b)) for r, b in first.reports
@@ -119,6 +119,6 @@ class ShardedRunner:
 def engine_in_two_shards(config: Config) -> LocalEngine:
     """As `LocalEngine.from_config`, but for the model being in two shards."""
     model = config.model
-    whole = load_runner(config, None).model
+    whole = build_runner(config, None).model
     runner = ShardedRunner(whole, 2, max_num_seqs=model.max_num_seqs, max_model_len=model.max_model_len)
     return LocalEngine(config, runner, Tokenizer.from_pretrained(model.folder))

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from cluster.report import branch_name
 from cluster.serving.messages import (
     BranchView,
     CanvasSnapshot,
@@ -20,7 +19,7 @@ from cluster.serving.messages import (
     TokenLogprob,
 )
 from cluster.serving.replica.detokenizer import IncrementalDetokenizer
-from lopa_ray.decoding.result import Answer, TraceStep
+from lopa_ray.decoding.result import ResultBuilder, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.outcome import Decision, FinishReason
@@ -49,9 +48,9 @@ class ChoiceState:
         self._request = request
         self._tokenizer = require_tokenizer(tokenizer)
         settings, vocabulary = session.settings, session.vocabulary
-        self._answer = Answer(len(session.prompt), settings, session.ends, keep_trace=False)
+        self._result = ResultBuilder(len(session.prompt), settings, session.end_token_ids, with_trace=False)
         self._detokenizer = IncrementalDetokenizer(
-            self._tokenizer.decode, vocabulary.mask_token_id, session.ends, request.stop
+            self._tokenizer.decode, vocabulary.mask_token_id, session.end_token_ids, request.stop
         )
         self._echo = ""
         self._decisions: dict[int, Decision] = {}
@@ -76,7 +75,7 @@ class ChoiceState:
     def add_step(self, event: RequestStep) -> Iterator[EngineOutput]:
         """Add a step; returns its outputs."""
         now, outcome = time.monotonic(), event.outcome
-        step = self._answer.add(event.plan, outcome)
+        step = self._result.add_step(event.plan, outcome)
         self._add_stats(event, now)
         for decision in step.decided:
             at = decision.position - len(self.session.prompt)
@@ -99,7 +98,7 @@ class ChoiceState:
 
     def _new_text(self, *, final: bool) -> Iterator[EngineOutput]:
         first = len(self._logprobs)
-        delta = self._detokenizer.update(self._answer.canvas, final=final)
+        delta = self._detokenizer.update(self._result.canvas, final=final)
         if self._request.logprobs:
             self._logprobs += [self._logprob(self._decisions[first + at]) for at in range(delta.tokens)]
         if self._request.stream and (delta.text or delta.tokens):
@@ -155,14 +154,14 @@ class ChoiceState:
 
     def _stats(self) -> ChoiceStats:
         now = time.monotonic()
-        answer, settings = self._answer, self.session.settings
-        text_tokens = self._detokenizer.num_text_tokens(answer.canvas)
-        ended = not self._detokenizer.stopped and self.session.ended(
-            answer.canvas[text_tokens : text_tokens + 1]
+        result, settings = self._result, self.session.settings
+        text_tokens = self._detokenizer.num_text_tokens(result.canvas)
+        ended = not self._detokenizer.stopped and self.session.has_ended(
+            result.canvas[text_tokens : text_tokens + 1]
         )
         return ChoiceStats(
-            steps=answer.steps,
-            forwards=answer.forwards,
+            steps=result.steps,
+            forwards=result.forwards,
             tokens=text_tokens + ended,
             seconds=now - self.arrival_time,
             queued_seconds=(self._first_step or now) - self.arrival_time,
@@ -181,7 +180,7 @@ class ChoiceState:
             for at, token in enumerate(step.canvas)
         )
         branches = tuple(
-            BranchView(branch_name(step, at), self._tried(branch.fills), branch.confidence)
+            BranchView(step.branch_name(at), self._tried(branch.fills), branch.confidence)
             for at, branch in enumerate(step.branches)
         )
         return CanvasSnapshot(self.index, step.step, cells, branches, step.winner, now - self.arrival_time)

@@ -15,9 +15,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lopa_ray.config.decoder_settings import BlockDiffusionSettings
-from lopa_ray.decoding.branching import Score
+from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
-from lopa_ray.decoding.unmasking import above_or_share, even_share, ranked, within_entropy
+from lopa_ray.decoding.unmasking import (
+    even_fill_count,
+    rank_by_score,
+    select_above_threshold_or_count,
+    select_within_entropy,
+)
 from lopa_ray.protocol.plan import Plan, Segment
 from lopa_ray.protocol.sampling_params import SamplingParams
 
@@ -29,18 +34,18 @@ class BlockDiffusionSession(BlockwiseSession):
 
     def _begin(self) -> None:
         super()._begin()
-        self._cached = 0
+        self._cached_end = 0
         """End of what is in the cache, or staged for it."""
 
     def _plan(self, num_branches: int) -> Plan:
         """K/V that other calls read depend on no fork."""
-        return super()._plan(1 if self._stores_block else num_branches)
+        return super()._plan(1 if self._stages_whole_block else num_branches)
 
     @property
-    def sampling(self) -> SamplingParams:
+    def sampling_params(self) -> SamplingParams:
         """SDAR applies top_k before top_p, and shapes confidences even where it does not draw."""
-        shape = None if self.settings.temperature > 0 else self.settings.sdar_confidence
-        return replace(super().sampling, top_k_first=True, confidence_temperature=shape)
+        temperature = None if self.settings.temperature > 0 else self.settings.sdar_confidence
+        return replace(super().sampling_params, top_k_first=True, confidence_temperature=temperature)
 
     @property
     def generated(self) -> list[int]:
@@ -50,87 +55,92 @@ class BlockDiffusionSession(BlockwiseSession):
     @property
     def exhausted(self) -> bool:
         """The current block is decided, and it is the last one: there is no room, or the answer has ended."""
-        if self._masked(self._block):
+        if self._masked_positions(self._block):
             return False
-        return self._block.stop == self.max_len or self.ended(self.generated)
+        return self._block.stop == self.max_len or self.has_ended(self.generated)
 
     @property
     def step_limit(self) -> int:
         """Every call decides a position or caches a block."""
         return 2 * self.settings.max_new_tokens + 1
 
-    def _block_after(self, position: int) -> range:
+    def _block_at(self, position: int) -> range:
         size = self.settings.block_size
         start = position - position % size
         return range(start, min(start + size, self.max_len))
 
     @property
-    def _part(self) -> range:
+    def _sub_block(self) -> range:
         """The part of the current block that calls fill: all of it, or the first sub-block that has masks."""
         block, size = self._block, self.settings.sub_block_size
-        masked = self._masked(block)
+        masked = self._masked_positions(block)
         if size is None or not masked:
             return block
         start = masked[0] - (masked[0] - block.start) % size
         return range(start, min(start + size, block.stop))
 
     @property
-    def _stores_block(self) -> bool:
+    def _stages_whole_block(self) -> bool:
         """Whether the coming call leaves K/V of all of the current block for others on its sub-block."""
-        if not self.settings.sub_block_cache or self._cached < self._block.start:
+        if not self.settings.sub_block_cache or self._cached_end < self._block.start:
             return False
-        return self._calls == 0 or self._ids[self._part.start] == self.vocabulary.mask_token_id
+        return self._calls == 0 or self._ids[self._sub_block.start] == self.vocabulary.mask_token_id
 
     def _window(self) -> Window:
-        block, part, fed = self._block, self._part, range(self._cached, self._block.start)
-        if fed:
-            return self._storing(fed)
-        scored = range(max(part.start, len(self.prompt)), part.stop)
+        block, sub_block, input_span = (
+            self._block,
+            self._sub_block,
+            range(self._cached_end, self._block.start),
+        )
+        if input_span:
+            return self._caching_window(input_span)
+        scored = range(max(sub_block.start, len(self.prompt)), sub_block.stop)
         cached = (range(block.start),) if block.start else ()
-        if self._stores_block:
+        if self._stages_whole_block:
             return Window(block, self._segments(block), scored, cached, (block,), True)
         if self.settings.sub_block_cache:
-            around = (range(part.start), range(part.stop, block.stop))
-            return Window(part, ((part.stop, block.stop),), scored, tuple(span for span in around if span))
+            around = (range(sub_block.start), range(sub_block.stop, block.stop))
+            cached_around = tuple(span for span in around if span)
+            return Window(sub_block, ((sub_block.stop, block.stop),), scored, cached_around)
         return Window(block, self._segments(block), scored, cached)
 
-    def _storing(self, fed: range) -> Window:
-        """Of the call that caches decided blocks."""
-        block, to_stage = self._block, (fed,)
+    def _caching_window(self, input_span: range) -> Window:
+        """The window of the call that caches decided blocks."""
+        block, to_stage = self._block, (input_span,)
         scored = range(block.start, block.start)
         if self.settings.fuse_store:
-            scored = self._open
-        elif self.settings.sub_block_size and self.vocabulary.shifted and self._open.start == block.start:
+            scored = self._block_answer_span
+        elif self.settings.sub_block_size and self.vocabulary.shifted and len(self.prompt) <= block.start:
             scored = range(block.start, block.start + 1)
-        fed = range(fed.start, max(fed.stop, scored.stop))
-        cached = (range(fed.start),) if fed.start else ()
-        return Window(fed, self._segments(fed), scored, cached, to_stage, True)
+        input_span = range(input_span.start, max(input_span.stop, scored.stop))
+        cached = (range(input_span.start),) if input_span.start else ()
+        return Window(input_span, self._segments(input_span), scored, cached, to_stage, True)
 
     def _segments(self, span: range) -> tuple[Segment, ...]:
         stops: list[int] = []
         while not stops or stops[-1] < span.stop:
-            stops.append(min(span.stop, self._block_after(stops[-1] if stops else span.start).stop))
+            stops.append(min(span.stop, self._block_at(stops[-1] if stops else span.start).stop))
         return tuple((stop, stop) for stop in stops)
 
-    def _turn(self, plan: Plan) -> None:
+    def _advance_block(self, plan: Plan) -> None:
         if plan.to_stage and plan.to_stage[-1].stop <= self._block.start:
-            self._cached = plan.to_stage[-1].stop
-        if not self._masked(plan.scored):
+            self._cached_end = plan.to_stage[-1].stop
+        if not self._masked_positions(plan.scored):
             self._calls = 0  # the next call begins a sub-block
         if not self.exhausted:
-            super()._turn(plan)
+            super()._advance_block(plan)
 
-    def _chosen(self, scores: dict[int, Score]) -> list[int]:
+    def _positions_to_fill(self, scores: dict[int, PositionScore]) -> list[int]:
         settings, size = self.settings, self.settings.sub_block_size or self.settings.block_size
         steps = settings.denoising_steps or size
         # With fewer masks than a whole block has, or none left to fill by the schedule, one goes on.
-        share = max(1, even_share(size, steps, self._calls)) if self._calls < steps else 1
+        count = max(1, even_fill_count(size, steps, self._calls)) if self._calls < steps else 1
         match settings.remasking:
             case "low_confidence_dynamic":
-                return above_or_share(scores, settings.confidence_threshold, share)
+                return select_above_threshold_or_count(scores, settings.confidence_threshold, count)
             case "low_confidence_static":
-                return ranked(scores)[:share]
+                return rank_by_score(scores)[:count]
             case "sequential":
-                return sorted(scores)[:share]
+                return sorted(scores)[:count]
             case "entropy_bounded":
-                return within_entropy(scores, settings.eb_threshold)
+                return select_within_entropy(scores, settings.eb_threshold)

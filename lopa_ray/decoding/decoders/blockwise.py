@@ -1,7 +1,7 @@
 """Decoders that finish one block before they begin the next: what they share.
 
-They differ in what a call feeds and reads (its `Window`) and in the positions it fills (`_chosen`). The
-lookahead on top is the same for all: forks within the current block race against the anchor.
+They differ in what a call feeds and reads (its `Window`) and in the positions it fills (`_positions_to_fill`). The
+lookahead on top is the same for all: forks within the current block compete with the anchor.
 """
 
 from __future__ import annotations
@@ -11,8 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
-from lopa_ray.decoding.branching import Fork, Score, admit, forced, scores_by_position
-from lopa_ray.decoding.lookahead import Lookahead, adopted
+from lopa_ray.decoding.branching import (
+    Fork,
+    PositionScore,
+    filter_by_constraint,
+    is_forced,
+    scores_by_position,
+)
+from lopa_ray.decoding.lookahead import Lookahead, fork_decisions
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, Segment, Spans
@@ -21,9 +27,9 @@ from lopa_ray.protocol.report import BranchReport
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a call feeds, sees, reads, scores and keeps; alike for all its branches. See `Plan`."""
+    """What a call feeds, sees, reads, scores and stages; alike for all its branches. See `Plan`."""
 
-    fed: range
+    input_span: range
     segments: tuple[Segment, ...]
     scored: range
     cached: Spans = ()
@@ -36,25 +42,25 @@ class BlockwiseSession(DecodeSession):
 
     def _begin(self) -> None:
         self._ids = self.prompt + [self.vocabulary.mask_token_id] * self.settings.max_new_tokens
-        self._block = self._block_after(len(self.prompt))
+        self._block = self._block_at(len(self.prompt))
         self._calls = 0
         """Calls that have filled the current block."""
         self._lookahead = Lookahead(self.settings)
-        self._field: list[Fork | None] = [None]
+        self._branches: list[Fork | None] = [None]
         self._commit: Commit | None = None
 
     # What a decoder provides
 
     @abstractmethod
-    def _block_after(self, position: int) -> range:
+    def _block_at(self, position: int) -> range:
         """The block in which `position` lies."""
 
     @abstractmethod
     def _window(self) -> Window:
-        """The coming call's."""
+        """The window of the coming call."""
 
     @abstractmethod
-    def _chosen(self, scores: dict[int, Score]) -> list[int]:
+    def _positions_to_fill(self, scores: dict[int, PositionScore]) -> list[int]:
         """Positions to fill, of the current block's masked ones, from their scores."""
 
     # What they share
@@ -67,103 +73,105 @@ class BlockwiseSession(DecodeSession):
     @property
     def exhausted(self) -> bool:
         """Nothing is masked."""
-        return not self._masked(range(self._block.start, self.max_len))
+        return not self._masked_positions(range(self._block.start, self.max_len))
 
     @property
-    def _open(self) -> range:
+    def _block_answer_span(self) -> range:
         """The current block, less what the prompt has of it."""
         return range(max(self._block.start, len(self.prompt)), self._block.stop)
 
-    def _masked(self, span: range) -> list[int]:
+    def _masked_positions(self, span: range) -> list[int]:
         return [p for p in span if self._ids[p] == self.vocabulary.mask_token_id]
 
-    def _still_masked(self, scores: dict[int, Score]) -> list[int]:
+    def _still_masked(self, scores: dict[int, PositionScore]) -> list[int]:
         return [p for p in scores if self._ids[p] == self.vocabulary.mask_token_id]
 
-    def _fit_of(self, fork: Fork | None) -> ConstraintState | None:
-        fit = self._fit(self.generated)
-        if fit is not None and fork is not None:
-            fit.fill(*fork.decision.fill)
-        return fit
+    def _branch_constraint_state(self, fork: Fork | None) -> ConstraintState | None:
+        constraint_state = self._constraint_state(self.generated)
+        if constraint_state is not None and fork is not None:
+            constraint_state.fill(*fork.decision.fill)
+        return constraint_state
 
     def _plan(self, num_branches: int) -> Plan:
         window = self._window()
-        self._field = self._lookahead.field(num_branches)
+        self._branches = self._lookahead.next_branches(num_branches)
         bitmasks = TokenBitmasks()
         return Plan(
             epoch=0,
             step=0,
-            start=window.fed.start,
-            canvas=tuple(self._ids[window.fed.start : window.fed.stop]),
+            start=window.input_span.start,
+            canvas=tuple(self._ids[window.input_span.start : window.input_span.stop]),
             branches=tuple(
                 Branch(
                     segments=window.segments,
-                    fills=tuple(decision.fill for decision in adopted(fork)),
-                    bitmask_ids=bitmasks.add(self._fit_of(fork), window.scored),
+                    fills=tuple(decision.fill for decision in fork_decisions(fork)),
+                    bitmask_ids=bitmasks.add(self._branch_constraint_state(fork), window.scored),
                 )
-                for fork in self._field
+                for fork in self._branches
             ),
             cached=window.cached,
             scored=window.scored,
             to_stage=window.to_stage,
             stage_shared=window.stage_shared,
             commit=self._commit,
-            sampling_params=self.sampling,
+            sampling_params=self.sampling_params,
             token_bitmasks=bitmasks.unique,
         )
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
-        confidences = self._lookahead.confidences(self._field, reports)
-        won = self._lookahead.winner(confidences)
-        scores = scores_by_position(reports[won])
-        fit = self._fit_of(self._field[won])
-        taken = adopted(self._field[won])
-        self._put(taken)
-        filled = self._fill(scores, fit)
+        confidences = self._lookahead.confidences(self._branches, reports)
+        winner = self._lookahead.select_winner(confidences)
+        scores = scores_by_position(reports[winner])
+        constraint_state = self._branch_constraint_state(self._branches[winner])
+        adopted = fork_decisions(self._branches[winner])
+        self._set_tokens(adopted)
+        filled = self._fill(scores, constraint_state)
         self._calls += bool(plan.scored)
-        self._lookahead.look(self._still_masked(scores), scores, fit)
-        self._commit = Commit(plan.step, won, plan.to_stage, plan.stage_shared) if plan.to_stage else None
-        self._turn(plan)
+        self._lookahead.update_forks(self._still_masked(scores), scores, constraint_state)
+        self._commit = Commit(plan.step, winner, plan.to_stage, plan.stage_shared) if plan.to_stage else None
+        self._advance_block(plan)
         return StepOutcome(
             step=plan.step,
-            winner=won,
+            winner=winner,
             confidences=confidences,
-            adopted=taken,
+            adopted=adopted,
             filled=filled,
             canvas=tuple(self.generated),
-            blocks=self._views(),
+            blocks=self._block_views(),
         )
 
-    def _put(self, decisions: Sequence[Decision]) -> None:
+    def _set_tokens(self, decisions: Sequence[Decision]) -> None:
         for decision in decisions:
             self._ids[decision.position] = decision.token
 
-    def _fill(self, scores: dict[int, Score], fit: ConstraintState | None) -> tuple[Decision, ...]:
-        """Fill what the rule chooses and a constraint admits, and what a constraint leaves no choice about."""
-        chosen = set(self._chosen(scores)) if scores else set()
-        chosen.update(p for p in scores if forced(fit, p))
-        filled = admit(fit, [scores[p].decision for p in sorted(chosen)], scores)
-        self._put(filled)
-        left = self._still_masked(scores)
-        if self._lookahead.adopts_last and len(left) == 1:
-            last = admit(fit, [scores[left[0]].decision], scores)
-            self._put(last)
+    def _fill(
+        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
+    ) -> tuple[Decision, ...]:
+        """Fill what the rule chooses and a constraint allows, and what a constraint leaves no choice about."""
+        chosen = set(self._positions_to_fill(scores)) if scores else set()
+        chosen.update(p for p in scores if is_forced(constraint_state, p))
+        filled = filter_by_constraint(constraint_state, [scores[p].decision for p in sorted(chosen)], scores)
+        self._set_tokens(filled)
+        masked = self._still_masked(scores)
+        if self._lookahead.fills_last_mask and len(masked) == 1:
+            last = filter_by_constraint(constraint_state, [scores[masked[0]].decision], scores)
+            self._set_tokens(last)
             filled += last
         return tuple(filled)
 
-    def _turn(self, plan: Plan) -> None:
+    def _advance_block(self, plan: Plan) -> None:
         """Go on to the next block when this one is decided and there is one."""
-        if not self._masked(self._block) and self._block.stop < self.max_len:
-            self._block = self._block_after(self._block.stop)
+        if not self._masked_positions(self._block) and self._block.stop < self.max_len:
+            self._block = self._block_at(self._block.stop)
             self._calls = 0
 
-    def _views(self) -> tuple[BlockView, ...]:
+    def _block_views(self) -> tuple[BlockView, ...]:
         first = len(self.prompt)
         views = [BlockView(0, first, "in_cache", 0, True)]
         end = first + len(self.generated)
         while first < end:
-            block = self._block_after(first)
-            masks = len(self._masked(block))
+            block = self._block_at(first)
+            masks = len(self._masked_positions(block))
             state = "active" if masks else "in_cache"
             views.append(BlockView(first, block.stop, state, masks, block.start <= self._block.start))
             first = block.stop

@@ -8,10 +8,10 @@ decides the block's first position and no other, since later ones do not feed th
 from __future__ import annotations
 
 from lopa_ray.config.decoder_settings import FastDllmSettings
-from lopa_ray.decoding.branching import Score
+from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSession
-from lopa_ray.decoding.unmasking import above, by_factor, ranked
+from lopa_ray.decoding.unmasking import rank_by_score, select_above_threshold, select_by_factor
 from lopa_ray.protocol.plan import Spans
 
 
@@ -21,8 +21,8 @@ class FastDllmSession(MaskedAnswerSession):
     settings: FastDllmSettings
 
     @property
-    def _kept(self) -> Spans:
-        """Whose K/V the block's first call leaves for the others."""
+    def _cached_spans(self) -> Spans:
+        """Positions whose K/V the block's first call stages for the others."""
         around = {
             "none": (),
             "prefix": (range(self._block.start),),
@@ -33,22 +33,24 @@ class FastDllmSession(MaskedAnswerSession):
     def _window(self) -> Window:
         total = self.max_len
         if self._calls == 0 or self.settings.cache == "none":
-            return Window(range(total), ((total, total),), self._block, to_stage=self._kept)
-        fed = self._block if self.settings.cache == "dual" else range(self._block.start, total)
-        return Window(fed, ((fed.stop, total),), self._block, cached=self._kept)
+            return Window(range(total), ((total, total),), self._block, to_stage=self._cached_spans)
+        input_span = self._block if self.settings.cache == "dual" else range(self._block.start, total)
+        return Window(input_span, ((input_span.stop, total),), self._block, cached=self._cached_spans)
 
-    def _chosen(self, scores: dict[int, Score]) -> list[int]:
+    def _positions_to_fill(self, scores: dict[int, PositionScore]) -> list[int]:
         settings = self.settings
-        first_only = self._dream and settings.cache != "none"
+        first_only = self._uses_dream_sampler and settings.cache != "none"
         if first_only and self._calls == 0:
             return [self._block.start]
         if settings.fill == "schedule":
-            return ranked(scores)[: self._share(first=1 if first_only else None)]
+            return rank_by_score(scores)[: self._scheduled_fill_count(first=1 if first_only else None)]
         if settings.fill == "factor":
-            return by_factor(scores, settings.factor)
-        return above(scores, settings.confidence_threshold, self._pace(len(scores)))
+            return select_by_factor(scores, settings.factor)
+        return select_above_threshold(
+            scores, settings.confidence_threshold, self._max_fill_count(len(scores))
+        )
 
-    def _pace(self, masks: int) -> int:
+    def _max_fill_count(self, masks: int) -> int:
         """The most that this call may fill: what an even pace would have decided by now, less what is decided.
 
         (The published code hands what a call may not fill on to the next one.)

@@ -15,7 +15,7 @@ from lopa_ray.config.decoder_settings import BlockSettings
 from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
 from lopa_ray.decoding.branching import Fork, anchor_fills, scores_by_position
 from lopa_ray.decoding.canvas import BlockState, Canvas
-from lopa_ray.decoding.lookahead import Lookahead, adopted
+from lopa_ray.decoding.lookahead import Lookahead, fork_decisions
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, Segment
@@ -23,13 +23,12 @@ from lopa_ray.protocol.report import BranchReport
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A branch of the coming step: which fork it is (None: the anchor), its canvas, and how that stands under
-    the request's constraint."""
+class CanvasBranch:
+    """A branch of the coming step: its fork (None: the anchor), its canvas, and the constraint laid over that."""
 
     fork: Fork | None
     canvas: Canvas
-    fit: ConstraintState | None
+    constraint_state: ConstraintState | None
 
 
 class LopaSession(DecodeSession):
@@ -40,7 +39,7 @@ class LopaSession(DecodeSession):
     def _begin(self) -> None:
         self._lookahead = Lookahead(self.settings)
         self._anchor = Canvas(self.prompt, self.vocabulary.mask_token_id)
-        self._candidates: list[Candidate] = []
+        self._branches: list[CanvasBranch] = []
         self._commit: Commit | None = None
 
     @property
@@ -52,32 +51,32 @@ class LopaSession(DecodeSession):
     def exhausted(self) -> bool:
         """Nothing is masked, nothing is active, and no block may be added."""
         anchor = self._anchor
-        return not anchor.masks and not anchor.active and not self._may_grow(anchor)
+        return not anchor.masks and not anchor.active and not self._can_grow(anchor)
 
-    def _may_grow(self, canvas: Canvas) -> bool:
-        return len(canvas) < self.max_len and not self.ended(canvas.generated)
+    def _can_grow(self, canvas: Canvas) -> bool:
+        return len(canvas) < self.max_len and not self.has_ended(canvas.generated)
 
     # Planning
 
-    def _candidate(self, fork: Fork | None) -> Candidate:
+    def _canvas_branch(self, fork: Fork | None) -> CanvasBranch:
         """A branch grows on its own: a fork may earn its next block a step before the anchor."""
         settings = self.settings
-        canvas = self._anchor.fork(tuple(decision.fill for decision in adopted(fork)))
-        if self._may_grow(canvas):
+        canvas = self._anchor.with_fills(tuple(decision.fill for decision in fork_decisions(fork)))
+        if self._can_grow(canvas):
             canvas.grow(settings.block_add_threshold, settings.block_size, self.max_len)
-        canvas.activate(settings.decoded_token_threshold)
-        return Candidate(fork, canvas, self._fit(canvas.generated))
+        canvas.mark_complete(settings.decoded_token_threshold)
+        return CanvasBranch(fork, canvas, self._constraint_state(canvas.generated))
 
     def _plan(self, num_branches: int) -> Plan:
-        candidates = self._candidates = [
-            self._candidate(fork) for fork in self._lookahead.field(num_branches)
+        branches = self._branches = [
+            self._canvas_branch(fork) for fork in self._lookahead.next_branches(num_branches)
         ]
 
-        # Blocks settle by the anchor alone, so they stand alike on every branch.
+        # The anchor alone decides which blocks are cached, so these are the same on every branch.
         to_cache = [block for block in self._anchor.blocks if block.state is BlockState.TO_CACHE]
-        settled = self._anchor.settled
-        start = to_cache[0].start if to_cache else settled
-        longest = max((candidate.canvas for candidate in candidates), key=len)
+        cacheable_end = self._anchor.cacheable_end
+        start = to_cache[0].start if to_cache else cacheable_end
+        longest = max((branch.canvas for branch in branches), key=len)
         bitmasks = TokenBitmasks()
         return Plan(
             epoch=0,
@@ -87,18 +86,20 @@ class LopaSession(DecodeSession):
             + (self.vocabulary.mask_token_id,) * (len(longest) - len(self._anchor)),
             branches=tuple(
                 Branch(
-                    segments=self._segments(c.canvas, start),
-                    fills=tuple(decision.fill for decision in adopted(c.fork)),
-                    bitmask_ids=bitmasks.add(c.fit, range(settled, len(c.canvas))),
+                    segments=self._segments(branch.canvas, start),
+                    fills=tuple(decision.fill for decision in fork_decisions(branch.fork)),
+                    bitmask_ids=bitmasks.add(
+                        branch.constraint_state, range(cacheable_end, len(branch.canvas))
+                    ),
                 )
-                for c in candidates
+                for branch in branches
             ),
             cached=(range(start),) if start else (),
-            scored=range(settled, len(longest)),
-            to_stage=(range(start, settled),) if to_cache else (),
+            scored=range(cacheable_end, len(longest)),
+            to_stage=(range(start, cacheable_end),) if to_cache else (),
             stage_shared=self.settings.commit_protocol == "single_phase",
             commit=self._commit,
-            sampling_params=self.sampling,
+            sampling_params=self.sampling_params,
             token_bitmasks=bitmasks.unique,
         )
 
@@ -110,29 +111,29 @@ class LopaSession(DecodeSession):
     # Deciding
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
-        confidences = self._lookahead.confidences([c.fork for c in self._candidates], reports)
-        won = self._lookahead.winner(confidences)
-        anchor, fit = self._candidates[won].canvas, self._candidates[won].fit
-        scores = scores_by_position(reports[won])
+        confidences = self._lookahead.confidences([branch.fork for branch in self._branches], reports)
+        winner = self._lookahead.select_winner(confidences)
+        won = self._branches[winner]
+        anchor, constraint_state = won.canvas, won.constraint_state
+        scores = scores_by_position(reports[winner])
+        self._branches = []
 
-        fork = self._candidates[won].fork
-        self._candidates = []
-
-        filled = anchor_fills(anchor, scores, self.settings.confidence_threshold, fit)
+        filled = anchor_fills(anchor, scores, self.settings.confidence_threshold, constraint_state)
         for decision in filled:
             anchor.fill(decision.position, decision.token)
         self._anchor = anchor
-        self._lookahead.look((p for block in anchor.active for p in anchor.masked(block)), scores, fit)
+        masked = [p for block in anchor.active for p in anchor.masked_positions(block)]
+        self._lookahead.update_forks(masked, scores, constraint_state)
 
-        self._commit = Commit(plan.step, won, plan.to_stage, plan.stage_shared) if plan.to_stage else None
+        self._commit = Commit(plan.step, winner, plan.to_stage, plan.stage_shared) if plan.to_stage else None
         anchor.mark_cached()
-        anchor.settle()
+        anchor.mark_to_cache()
         return StepOutcome(
             step=plan.step,
-            winner=won,
+            winner=winner,
             confidences=confidences,
-            adopted=adopted(fork),
+            adopted=fork_decisions(won.fork),
             filled=tuple(filled),
             canvas=tuple(anchor.generated),
-            blocks=anchor.views(),
+            blocks=anchor.block_views(),
         )

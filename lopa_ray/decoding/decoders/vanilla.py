@@ -11,9 +11,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lopa_ray.config.decoder_settings import MaskedAnswerSettings, VanillaSettings
-from lopa_ray.decoding.branching import Score
+from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
-from lopa_ray.decoding.unmasking import drawn, dream_schedule, dream_shares, each, even_share, ranked
+from lopa_ray.decoding.unmasking import (
+    dream_fill_counts,
+    dream_fill_fractions,
+    even_fill_count,
+    rank_by_score,
+    sample_by_score,
+    sample_independently,
+)
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 
@@ -23,23 +30,27 @@ class MaskedAnswerSession(BlockwiseSession):
     settings: MaskedAnswerSettings
 
     @property
-    def _dream(self) -> bool:
+    def _uses_dream_sampler(self) -> bool:
         """Whether it follows Dream's sampler, and not LLaDA's."""
         sampler = self.settings.sampler
         return self.vocabulary.shifted if sampler == "auto" else sampler == "dream"
 
     @property
-    def sampling(self) -> SamplingParams:
+    def sampling_params(self) -> SamplingParams:
         """LLaDA computes confidences in fp64, and at temperature 1, whatever tokens are drawn at."""
-        sampling = super().sampling
-        return sampling if self._dream else replace(sampling, precision="float64", confidence_temperature=1.0)
+        sampling_params = super().sampling_params
+        return (
+            sampling_params
+            if self._uses_dream_sampler
+            else replace(sampling_params, precision="float64", confidence_temperature=1.0)
+        )
 
     @property
     def step_limit(self) -> int:
         """A schedule may plan calls that decide nothing; each of the others decides a position."""
         return self.settings.max_new_tokens + (self.settings.steps or 0)
 
-    def _block_after(self, position: int) -> range:
+    def _block_at(self, position: int) -> range:
         size = self.settings.block_size or max(1, self.settings.max_new_tokens)
         start = position - (position - len(self.prompt)) % size
         return range(start, min(start + size, self.max_len))
@@ -54,18 +65,18 @@ class MaskedAnswerSession(BlockwiseSession):
         steps = self.settings.steps
         return len(self._block) if steps is None else steps // self.settings.num_blocks
 
-    def _share(self, first: int | None = None) -> int:
+    def _scheduled_fill_count(self, first: int | None = None) -> int:
         """How many positions the schedule lets this call fill; `first`: how many the block's first call fills.
 
-        Counted from a whole block: what lookahead adds brings the end nearer, and changes no call's share.
+        Counted from a whole block: what lookahead adds brings the end nearer, and changes the count of no call.
         Where a constraint held fills back, the calls beyond the schedule fill one each.
         """
         masks, steps, call = len(self._block), self._block_steps, self._calls
         if call >= steps:
             return 1
-        if self._dream:
-            return dream_schedule(masks, steps, self.settings.eps, first)[call]
-        return even_share(masks, steps, call)
+        if self._uses_dream_sampler:
+            return dream_fill_counts(masks, steps, self.settings.eps, first)[call]
+        return even_fill_count(masks, steps, call)
 
 
 class VanillaSession(MaskedAnswerSession):
@@ -74,19 +85,21 @@ class VanillaSession(MaskedAnswerSession):
     settings: VanillaSettings
 
     @property
-    def sampling(self) -> SamplingParams:
+    def sampling_params(self) -> SamplingParams:
         """Dream's ranks by logits in half precision."""
-        sampling = super().sampling
-        return replace(sampling, precision="float16") if self._dream else sampling
+        sampling_params = super().sampling_params
+        return replace(sampling_params, precision="float16") if self._uses_dream_sampler else sampling_params
 
-    def _chosen(self, scores: dict[int, Score]) -> list[int]:
+    def _positions_to_fill(self, scores: dict[int, PositionScore]) -> list[int]:
         settings, step = self.settings, self.steps
         if settings.remasking == "origin":
-            shares = dream_shares(self._block_steps, settings.eps)
-            chance = float(shares[self._calls]) if self._calls < len(shares) else 1.0
-            return each(scores, chance, settings.seed, step)
+            fractions = dream_fill_fractions(self._block_steps, settings.eps)
+            probability = float(fractions[self._calls]) if self._calls < len(fractions) else 1.0
+            return sample_independently(scores, probability, settings.seed, step)
         if settings.remasking == "random":
-            return drawn(scores, self._share(), float("inf"), settings.seed, step)
+            return sample_by_score(scores, self._scheduled_fill_count(), float("inf"), settings.seed, step)
         if settings.alg_temp > 0:
-            return drawn(scores, self._share(), settings.alg_temp, settings.seed, step)
-        return ranked(scores)[: self._share()]
+            return sample_by_score(
+                scores, self._scheduled_fill_count(), settings.alg_temp, settings.seed, step
+            )
+        return rank_by_score(scores)[: self._scheduled_fill_count()]

@@ -19,7 +19,7 @@ from lopa_ray.config.branch_confidence import (
     window,
 )
 from lopa_ray.config.decoder_settings import LopaSettings
-from lopa_ray.decoding.lookahead import DONE, mix, winner
+from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE, best_branch, mix_confidence
 
 SCORES = st.lists(st.floats(-5, 1), min_size=1, max_size=20)
 
@@ -52,7 +52,7 @@ def test_metrics_that_multiply_by_hand():
     assert length_corrected(1)(scores) == pytest.approx(math.log(0.0135) / 4)
     assert length_corrected(0.5)(scores) == pytest.approx(math.log(0.0135) / 2)
     for metric in (product(), geometric(), length_corrected(0.5)):
-        assert metric([1.0, 0.0]) < metric([1.0, 1e-9]) < metric([1.0, 1.0]) <= DONE
+        assert metric([1.0, 0.0]) < metric([1.0, 1e-9]) < metric([1.0, 1.0]) <= NO_MASKS_CONFIDENCE
 
 
 @given(SCORES, st.integers(1, 30), st.floats(0, 1))
@@ -129,12 +129,12 @@ def test_another_metric_is_one_function(monkeypatch):
 
 
 def test_ties_go_to_the_first():
-    assert winner([0.2, 0.5, 0.5]) == 1
-    assert winner([1.0]) == 0
-    assert winner([-3.0, -2.0]) == 1
+    assert best_branch([0.2, 0.5, 0.5]) == 1
+    assert best_branch([1.0]) == 0
+    assert best_branch([-3.0, -2.0]) == 1
 
 
 def test_mixing_is_linear():
-    assert mix(1.0, 0.2, 0.0) == 0.2
-    assert mix(0.7, 0.2, 1.0) == 0.7
-    assert mix(1.0, 0.5, 0.25) == pytest.approx(0.625)
+    assert mix_confidence(1.0, 0.2, 0.0) == 0.2
+    assert mix_confidence(0.7, 0.2, 1.0) == 0.7
+    assert mix_confidence(1.0, 0.5, 0.25) == pytest.approx(0.625)

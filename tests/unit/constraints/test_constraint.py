@@ -26,7 +26,7 @@ from lopa_ray.constraints.byte_automaton import ByteAutomaton, normalize_regex
 from lopa_ray.constraints.constraint import Constraint, ConstraintState, unpack_bitmask
 from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
 from lopa_ray.decoding.decoders import new_session
-from lopa_ray.decoding.result import length_to_end
+from lopa_ray.decoding.result import length_through_end
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError
 from support.fake_model import VOCABULARY, FakeModel
@@ -248,7 +248,7 @@ def decoded(wanted: GenerationSettings, model: FakeModel) -> str:
             decode.constraint, now, MASK, range(3, 3 + wanted.max_new_tokens), wanted.min_tokens
         ).satisfiable
     ids = decode.generated
-    length = length_to_end(ids, (EOS,))
+    length = length_through_end(ids, (EOS,))
     end = len(ids) if length is None else ids.index(EOS)
     assert end >= wanted.min_tokens
     assert MASK not in ids[:end]

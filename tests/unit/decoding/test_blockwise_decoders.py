@@ -57,7 +57,7 @@ def decode(model: str, settings: GenerationSettings) -> list[GenerationResult]:
 
 @pytest.mark.parametrize("name", BASES)
 def test_lookahead_decides_more_per_step(name):
-    """Every race that a fork wins adds a token, and a fork that fills a block's last mask needs none."""
+    """Every step that a fork wins adds a token, and a fork that fills a block's last mask needs none."""
     model, settings = BASES[name]
     for plain, ahead in zip(
         decode(model, settings), decode(model, settings.replace(num_branches=4)), strict=True

@@ -18,21 +18,21 @@ COUNTS = st.integers(1, 64)
 
 @given(COUNTS, COUNTS, COUNTS)
 def test_fixed_is_what_was_asked_for(shared, wanted, in_flight):
-    assert BranchBudget(shared).branches(FIXED.replace(num_branches=wanted), in_flight) == wanted
+    assert BranchBudget(shared).num_branches(FIXED.replace(num_branches=wanted), in_flight) == wanted
 
 
 @given(COUNTS, COUNTS, COUNTS)
 def test_load_shares_and_never_exceeds_what_was_asked_for(shared, wanted, in_flight):
     budget, settings = BranchBudget(shared), SHARING.replace(num_branches=wanted)
-    got = budget.branches(settings, in_flight)
+    got = budget.num_branches(settings, in_flight)
     assert 1 <= got <= wanted
     assert got * in_flight <= max(shared, in_flight)
-    assert budget.branches(settings, in_flight + 1) <= got
+    assert budget.num_branches(settings, in_flight + 1) <= got
 
 
 def test_decoders_without_lookahead_have_one_branch():
     for settings in (D2FSettings(), FastDllmSettings()):
-        assert BranchBudget().branches(settings, 1) == 1
+        assert BranchBudget().num_branches(settings, 1) == 1
 
 
 def branches_per_step(settings: list[LopaSettings], shared: int) -> dict[int, list[int]]:
@@ -42,7 +42,7 @@ def branches_per_step(settings: list[LopaSettings], shared: int) -> dict[int, li
     seen: dict[int, list[int]] = {request: [] for request in requests}
     while scheduler.busy:
         plans = scheduler.plan(2)
-        events = scheduler.advance([model.step(plan) for plan in plans]) if plans else scheduler.drain()
+        events = scheduler.advance([model.execute(plan) for plan in plans])
         for event in events:
             assert isinstance(event, RequestStep)
             seen[event.request_id].append(len(event.plan.branches))
@@ -65,30 +65,30 @@ def test_a_fixed_request_decodes_alike_beside_any_others():
 # auto
 
 
-def test_auto_widens_the_field_when_its_second_half_wins_and_narrows_it_otherwise():
+def test_auto_adds_branches_when_the_second_half_wins_and_takes_one_away_otherwise():
     budget = AutoBudget(16)
-    assert budget.branches == 4
+    assert budget.num_branches == 4
     budget.observe([0.3, 0.4, 0.9, 0.2])  # the last fork
-    assert budget.branches == 6
+    assert budget.num_branches == 6
     budget.observe([0.9, 0.3, 0.4, 0.3, 0.3, 0.2])  # the first
-    assert budget.branches == 5
+    assert budget.num_branches == 5
     budget.observe([0.3, 0.3, 0.304, 0.3, 0.3])  # a later one, by too little
-    assert budget.branches == 4
-    budget.observe([0.5])  # no race
-    assert budget.branches == 4
+    assert budget.num_branches == 4
+    budget.observe([0.5])  # the anchor alone
+    assert budget.num_branches == 4
     for _ in range(9):
         budget.observe([0.3, 0.3, 0.3, 0.9])
-    assert budget.branches == 2
+    assert budget.num_branches == 2
     budget.observe([0.9, 0.1])  # the only fork wins
-    assert budget.branches == 3
+    assert budget.num_branches == 3
 
 
 @given(st.integers(1, 9), st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=9), max_size=20))
-def test_auto_stays_within_bounds(most, races):
+def test_auto_stays_within_bounds(most, steps):
     budget = AutoBudget(most)
-    for confidences in races:
+    for confidences in steps:
         budget.observe(confidences)
-        assert min(2, most) <= budget.branches <= most
+        assert min(2, most) <= budget.num_branches <= most
 
 
 def test_an_auto_request_decodes_alike_beside_any_others():

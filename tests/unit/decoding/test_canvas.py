@@ -1,4 +1,4 @@
-"""Blocks and the canvas: growth, activation, settling, forks."""
+"""Blocks and the canvas: growth, completion, caching, copies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def states(made: Canvas) -> str:
 
 def test_the_prompt_is_a_block_that_waits_to_be_cached():
     made = Canvas([1, 2, 3], MASK)
-    assert (states(made), made.settled, made.masks, made.generated) == ("t", 3, 0, [])
+    assert (states(made), made.cacheable_end, made.masks, made.generated) == ("t", 3, 0, [])
     made.mark_cached()
     assert states(made) == "c"
 
@@ -46,8 +46,8 @@ def test_a_decided_position_is_never_filled_again():
 def test_masks_are_counted_per_block():
     made = canvas([[MASK, 5, MASK], [MASK, MASK]])
     assert [block.masks for block in made.blocks] == [0, 2, 2]
-    assert [made.masked(block) for block in made.blocks] == [[], [2, 4], [5, 6]]
-    assert made.blocks[1].decided == pytest.approx(1 / 3)
+    assert [made.masked_positions(block) for block in made.blocks] == [[], [2, 4], [5, 6]]
+    assert made.blocks[1].decided_fraction == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize(
@@ -69,44 +69,44 @@ def test_growth_stops_exactly_at_the_limit():
 
 def test_completeness_is_sticky_and_follows_the_block_before():
     made = canvas([[3, MASK], [MASK, MASK], [MASK, MASK]])
-    made.activate(0.6)
+    made.mark_complete(0.6)
     assert [block.complete for block in made.blocks] == [True, True, False, False]
-    made.activate(0.5)
+    made.mark_complete(0.5)
     assert [block.complete for block in made.blocks] == [True, True, True, False]
-    made.activate(1.0)
+    made.mark_complete(1.0)
     assert [block.complete for block in made.blocks] == [True, True, True, False]
 
 
 def test_a_block_settles_only_behind_settled_ones():
     made = canvas([[3, MASK], [4, 4], [5, 5]])
-    made.settle()
-    assert (states(made), made.settled) == ("taaa", 2)
+    made.mark_to_cache()
+    assert (states(made), made.cacheable_end) == ("taaa", 2)
     made.mark_cached()
     made.fill(3, 3)
     assert states(made) == "caaa"
-    made.settle()
-    assert (states(made), made.settled) == ("cttt", 8)
+    made.mark_to_cache()
+    assert (states(made), made.cacheable_end) == ("cttt", 8)
     made.mark_cached()
     assert states(made) == "cccc"
     made.append_block(2)
-    assert (states(made), made.settled) == ("cccca", 8)
+    assert (states(made), made.cacheable_end) == ("cccca", 8)
 
 
 def test_a_fork_is_independent():
     made = canvas([[MASK, MASK]])
-    twin = made.fork(((3, 7),))
-    twin.fill(2, 6)
-    twin.settle()
-    twin.append_block(2)
+    copied = made.with_fills(((3, 7),))
+    copied.fill(2, 6)
+    copied.mark_to_cache()
+    copied.append_block(2)
     assert (made.generated, made.masks, states(made)) == ([MASK, MASK], 2, "ta")
-    assert (twin.generated, states(twin)) == ([6, 7, MASK, MASK], "tta")
-    assert (twin.prompt_len, twin.mask_id) == (2, MASK)
+    assert (copied.generated, states(copied)) == ([6, 7, MASK, MASK], "tta")
+    assert (copied.prompt_len, copied.mask_id) == (2, MASK)
 
 
 def test_views_are_frozen_copies():
     made = canvas([[MASK, 3]])
-    view = made.views()[1]
+    view = made.block_views()[1]
     made.fill(2, 3)
-    made.settle()
+    made.mark_to_cache()
     assert (view.start, view.stop, view.state, view.masks, view.complete) == (2, 4, "active", 1, False)
     assert made.blocks[1].state is BlockState.TO_CACHE

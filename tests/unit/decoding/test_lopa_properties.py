@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from lopa_ray.config.decoder_settings import D2FSettings, LopaSettings
 from lopa_ray.config.lookahead_settings import LookaheadSettings
-from lopa_ray.execution.kv_cache import merge
+from lopa_ray.execution.kv_cache import merge_spans
 from support.fake_model import FakeModel
 from support.fake_session import decode
 from support.settings_strategies import ANY_SETTINGS, FAKE_MODELS, MASK, PROMPTS, any_lopa_or_d2f
@@ -34,15 +34,15 @@ def test_blocks_are_cached_in_order_and_only_when_decided(prompt, wanted, model)
 
         # What is written now is what the step before left to be cached, on every branch alike.
         cached = previous.plan.cached + previous.plan.to_stage if previous else ()
-        assert plan.cached == merge(cached)
+        assert plan.cached == merge_spans(cached)
         assert plan.start == (plan.cached[0].stop if plan.cached else 0)
         waiting = [b for b in previous.outcome.blocks if b.state == "to_cache"] if previous else [blocks[0]]
         assert plan.to_stage == ((range(waiting[0].start, waiting[-1].stop),) if waiting else ())
         assert plan.stage_shared == (wanted.window_attention == "block_causal")
-        kept = plan.to_stage[-1].stop if plan.to_stage else plan.start
-        assert MASK not in plan.canvas[: kept - plan.start]
-        assert plan.scored.start == kept
-        assert all(position >= kept for branch in plan.branches for position, _ in branch.fills)
+        staged_end = plan.to_stage[-1].stop if plan.to_stage else plan.start
+        assert MASK not in plan.canvas[: staged_end - plan.start]
+        assert plan.scored.start == staged_end
+        assert all(position >= staged_end for branch in plan.branches for position, _ in branch.fills)
         for branch in plan.branches:
             ends = [b.stop for b in blocks if plan.start < b.stop <= branch.stop]
             full = wanted.window_attention == "full"

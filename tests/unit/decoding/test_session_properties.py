@@ -14,9 +14,9 @@ from lopa_ray.config.decoder_settings import (
     LopaSettings,
     MaskedAnswerSettings,
 )
-from lopa_ray.decoding.result import Answer, answer_ids
+from lopa_ray.decoding.result import ResultBuilder, returned_token_ids
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
-from lopa_ray.execution.kv_cache import merge
+from lopa_ray.execution.kv_cache import merge_spans
 from lopa_ray.protocol.plan import Commit
 from lopa_ray.protocol.report import BranchReport
 from support.fake_model import VOCABULARY, FakeModel
@@ -85,17 +85,17 @@ def test_the_end_is_what_the_settings_say(prompt, wanted, model):
         before = steps[-1].before
         assert EOS not in before or MASK in before[: before.index(EOS)]
 
-    answer = Answer(len(prompt), wanted, session.ends, keep_trace=True)
+    builder = ResultBuilder(len(prompt), wanted, session.end_token_ids, with_trace=True)
     for step in steps:
-        answer.add(step.plan, step.outcome)
-    result = answer.result(None, 1.0)
+        builder.add_step(step.plan, step.outcome)
+    result = builder.build(None, 1.0)
     assert result.token_ids == (generated[:first] if wanted.stop_at_eos else generated)
-    assert result.token_ids == answer_ids(generated, wanted, session.ends)
+    assert result.token_ids == returned_token_ids(generated, wanted, session.end_token_ids)
     assert result.tokens == first
     assert (result.steps, result.forwards) == (session.steps, session.forwards)
     assert result.tpf == first / len(steps)
     assert [step.winner for step in result.trace] == [step.outcome.winner for step in steps]
-    assert answer.text_ids == (generated[: first - 1] if has_eos else generated)
+    assert builder.text_token_ids == (generated[: first - 1] if has_eos else generated)
 
 
 @settings(max_examples=100)
@@ -113,7 +113,7 @@ def test_a_plan_reads_only_what_was_kept(prompt, wanted, model):
         else:
             shared = last.plan.stage_shared
             assert plan.commit == Commit(number - 1, last.outcome.winner, last.plan.to_stage, shared)
-            have = merge(have + plan.commit.spans)
+            have = merge_spans(have + plan.commit.spans)
         for span in plan.cached:
             assert any(set(span) <= set(other) for other in have)
         have = plan.cached

@@ -7,92 +7,92 @@ from collections import Counter
 import pytest
 from hypothesis import given, strategies as st
 
-from lopa_ray.decoding.branching import Score
+from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.unmasking import (
-    above,
-    above_or_share,
-    by_factor,
-    drawn,
-    dream_schedule,
-    each,
-    even_share,
-    ranked,
-    within_entropy,
+    dream_fill_counts,
+    even_fill_count,
+    rank_by_score,
+    sample_by_score,
+    sample_independently,
+    select_above_threshold,
+    select_above_threshold_or_count,
+    select_by_factor,
+    select_within_entropy,
 )
 from lopa_ray.protocol.outcome import Decision
 
 
-def scores(*probabilities: float, ranks: list[float] | None = None) -> dict[int, Score]:
+def scores(*probabilities: float, ranks: list[float] | None = None) -> dict[int, PositionScore]:
     """Positions 10, 11, ... with these probabilities, ranked by them or by `ranks`."""
     return {
-        at: Score(Decision(at, 1, probability, 0.0, ()), rank)
+        at: PositionScore(Decision(at, 1, probability, 0.0, ()), rank)
         for at, (probability, rank) in enumerate(zip(probabilities, ranks or probabilities, strict=True), 10)
     }
 
 
 def test_ties_keep_their_order():
-    assert ranked(scores(0.5, 0.9, 0.5, 0.9)) == [11, 13, 10, 12]
+    assert rank_by_score(scores(0.5, 0.9, 0.5, 0.9)) == [11, 13, 10, 12]
 
 
 def test_a_threshold_takes_what_reaches_it_or_the_best():
     found = scores(0.9, 0.2, 0.95, 0.5)
-    assert above(found, 0.9) == [12, 10]
-    assert above(found, 0.96) == [12]
-    assert above(found, 0.1, most=3) == [12, 10, 13]
-    assert above(found, 0.99, most=3) == [12]
+    assert select_above_threshold(found, 0.9) == [12, 10]
+    assert select_above_threshold(found, 0.96) == [12]
+    assert select_above_threshold(found, 0.1, max_count=3) == [12, 10, 13]
+    assert select_above_threshold(found, 0.99, max_count=3) == [12]
 
 
 def test_sdar_takes_all_above_or_its_share():
     found = scores(0.9, 0.2, 0.95, 0.5)
-    assert above_or_share(found, 0.5, 1) == [10, 12]  # strictly above
-    assert above_or_share(found, 0.5, 3) == [12, 10, 13]  # instead of, not in addition
+    assert select_above_threshold_or_count(found, 0.5, 1) == [10, 12]  # strictly above
+    assert select_above_threshold_or_count(found, 0.5, 3) == [12, 10, 13]  # instead of, not in addition
 
 
 def test_the_factor_rule_by_hand():
     # Bounds for n = 1, 2, 3, 4 with factor 1: none, 2/3, 3/4, 4/5.
-    assert by_factor(scores(0.1, 0.1, 0.1, 0.1), 1.0) == [10]
-    assert by_factor(scores(0.1, 0.7, 0.7, 0.1), 1.0) == [11, 12]
-    assert by_factor(scores(0.9, 0.9, 0.7, 0.1), 1.0) == [10, 11]
-    assert by_factor(scores(0.9, 0.9, 0.8, 0.1), 1.0) == [10, 11, 12, 13]  # the last one alone fails
-    assert by_factor(scores(0.9, 0.9, 0.9, 0.9), 1.0) == [10, 11, 12, 13]
-    assert by_factor(scores(0.9, 0.1), 1.0) == [10, 11]  # likewise
-    assert by_factor(scores(0.1), 1.0) == [10]
+    assert select_by_factor(scores(0.1, 0.1, 0.1, 0.1), 1.0) == [10]
+    assert select_by_factor(scores(0.1, 0.7, 0.7, 0.1), 1.0) == [11, 12]
+    assert select_by_factor(scores(0.9, 0.9, 0.7, 0.1), 1.0) == [10, 11]
+    assert select_by_factor(scores(0.9, 0.9, 0.8, 0.1), 1.0) == [10, 11, 12, 13]  # the last one alone fails
+    assert select_by_factor(scores(0.9, 0.9, 0.9, 0.9), 1.0) == [10, 11, 12, 13]
+    assert select_by_factor(scores(0.9, 0.1), 1.0) == [10, 11]  # likewise
+    assert select_by_factor(scores(0.1), 1.0) == [10]
 
 
 def test_entropy_is_bounded_in_sum():
     found = scores(0.5, 0.5, 0.5, ranks=[-0.3, -0.1, -0.5])
-    assert within_entropy(found, 0.4) == [11]  # 0.1; 0.1 + 0.3 is not less than 0.4
-    assert within_entropy(found, 0.41) == [11, 10]
-    assert within_entropy(found, 0.0) == [11]
-    assert within_entropy(found, 9.0) == [11, 10, 12]
+    assert select_within_entropy(found, 0.4) == [11]  # 0.1; 0.1 + 0.3 is not less than 0.4
+    assert select_within_entropy(found, 0.41) == [11, 10]
+    assert select_within_entropy(found, 0.0) == [11]
+    assert select_within_entropy(found, 9.0) == [11, 10, 12]
 
 
 @given(st.integers(0, 70), st.integers(1, 80))
 def test_schedules_fill_everything(masks, steps):
-    even = [even_share(masks, steps, call) for call in range(steps)]
-    assert sum(dream_schedule(masks, steps, 1e-3)) == sum(even) == masks
+    even = [even_fill_count(masks, steps, call) for call in range(steps)]
+    assert sum(dream_fill_counts(masks, steps, 1e-3)) == sum(even) == masks
     assert max(even) - min(even) <= 1
     if masks and steps > 1:
-        assert dream_schedule(masks, steps, 1e-3, first=1)[0] == 1
-        assert sum(dream_schedule(masks, steps, 1e-3, first=1)) == masks
+        assert dream_fill_counts(masks, steps, 1e-3, first=1)[0] == 1
+        assert sum(dream_fill_counts(masks, steps, 1e-3, first=1)) == masks
 
 
 def test_drawn_positions_follow_the_softmax_of_their_scores():
     found = scores(0.2, 0.4, 0.8)
-    first = Counter(drawn(found, 1, 0.4, seed, 3)[0] for seed in range(4000))
+    first = Counter(sample_by_score(found, 1, 0.4, seed, 3)[0] for seed in range(4000))
     weights = {10: 1.0, 11: 1.6487, 12: 4.4817}  # exp(0), exp(0.5), exp(1.5)
     for position, weight in weights.items():
         assert first[position] / 4000 == pytest.approx(weight / sum(weights.values()), abs=0.03)
-    even = Counter(drawn(found, 1, float("inf"), seed, 3)[0] for seed in range(4000))
+    even = Counter(sample_by_score(found, 1, float("inf"), seed, 3)[0] for seed in range(4000))
     assert all(abs(even[p] / 4000 - 1 / 3) < 0.03 for p in found)
-    assert len(set(drawn(found, 3, 0.4, 7, 1))) == 3
-    assert drawn(found, 2, 0.4, 7, 1) == drawn(found, 2, 0.4, 7, 1)
+    assert len(set(sample_by_score(found, 3, 0.4, 7, 1))) == 3
+    assert sample_by_score(found, 2, 0.4, 7, 1) == sample_by_score(found, 2, 0.4, 7, 1)
 
 
 def test_each_position_has_the_chance_for_itself():
     found = scores(*[0.5] * 10)
-    filled = Counter(p for seed in range(800) for p in each(found, 0.3, seed, 2))
+    filled = Counter(p for seed in range(800) for p in sample_independently(found, 0.3, seed, 2))
     assert all(count / 800 == pytest.approx(0.3, abs=0.06) for count in filled.values())
     assert len(filled) == 10
-    assert each(found, 0.0, 1, 1) == []
-    assert each(found, 1.0, 1, 1) == list(found)
+    assert sample_independently(found, 0.0, 1, 1) == []
+    assert sample_independently(found, 1.0, 1, 1) == list(found)

@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 
 from lopa_ray.config.config import Config
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.model_loader import load_runner
+from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.config import Quantization
 from support.marks import also_long
@@ -52,12 +52,12 @@ def test_the_same_graphs_serve_all_layers_and_any_number_of_rows(
 def test_the_setting_has_the_layers_compiled_before_the_first_step(
     compile_them: bool, quantization: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(DEVICES, "cpu", replace(DEVICES["cpu"], compiler="eager"))
+    monkeypatch.setitem(DEVICES, "cpu", replace(DEVICES["cpu"], compile_backend="eager"))
     changes = {"model": {"compile": compile_them, "max_num_seqs": 1, "quantization": quantization}}
-    runner = load_runner(Config.load("demo", changes), None)
+    runner = build_runner(Config.load("demo", changes), None)
     made = counters["stats"]["unique_graphs"]
     assert (made > 0) is compile_them
-    assert runner.cache.owner == [None]
+    assert runner.cache.request_ids == [None]
     for ids in (IDS, IDS * 6):
         runner.logits(ids)
     assert counters["stats"]["unique_graphs"] == made

@@ -14,9 +14,9 @@ from record.gpu_run import OutcomeRecorder, as_markdown
 from support.paths import ROOT
 
 
-def test_a_device_is_proven_when_a_run_on_it_is_recorded() -> None:
+def test_a_device_is_tested_when_a_run_on_it_is_recorded() -> None:
     none_yet = "**None.**" in (ROOT / "tests" / "gpu" / "LAST_RUN.md").read_text(encoding="utf-8")
-    assert {name: device.proven for name, device in DEVICES.items()} == {
+    assert {name: device.tested for name, device in DEVICES.items()} == {
         "cpu": True,
         "cuda": not none_yet,
         "npu": False,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lopa_ray.errors import CapacityError, ProtocolError
-from lopa_ray.execution.kv_cache import KVCache, SlotChecksum, merge
+from lopa_ray.execution.kv_cache import KVCache, SlotChecksum, merge_spans
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, StepPlan
 from support.tiny_model import load_tiny_model
@@ -24,25 +24,25 @@ def cache(slots: int = 3, capacity: int = 20) -> KVCache:
 
 
 def filled(made: KVCache, positions: int, seed: int = 0) -> torch.Tensor:
-    return made.payload(positions).normal_(generator=torch.Generator().manual_seed(seed))
+    return made.empty_payload(positions).normal_(generator=torch.Generator().manual_seed(seed))
 
 
-def test_merge():
-    assert merge(()) == ()
-    assert merge((range(4, 6), range(0, 2), range(2, 4))) == (range(0, 6),)
-    assert merge((range(0, 5), range(1, 2), range(7, 9))) == (range(0, 5), range(7, 9))
+def test_merge_spans():
+    assert merge_spans(()) == ()
+    assert merge_spans((range(4, 6), range(0, 2), range(2, 4))) == (range(0, 6),)
+    assert merge_spans((range(0, 5), range(1, 2), range(7, 9))) == (range(0, 5), range(7, 9))
 
 
 def test_a_payload_comes_back_as_it_was_written():
     made = cache()
-    made.reset(1, request=7)
+    made.reset(1, request_id=7)
     spans = (range(0, 3), range(8, 10))
     payload = filled(made, 5)
     before = made.data.clone()
-    made.write(1, spans, payload)
-    assert torch.equal(made.read(1, spans), payload)
+    made.write_payload(1, spans, payload)
+    assert torch.equal(made.read_payload(1, spans), payload)
     assert made.committed[1] == spans
-    kv, boundary = made.split(payload)
+    kv, boundary = made.split_payload(payload)
     assert torch.equal(made.boundary[1], boundary)
     assert torch.equal(made.data[1, :, :, :, 8:10], kv[:, :, :, 3:])
     untouched = torch.ones(made.data.shape[4], dtype=torch.bool)
@@ -51,33 +51,33 @@ def test_a_payload_comes_back_as_it_was_written():
     assert torch.equal(made.data[[0, 2]], before[[0, 2]])
 
 
-def test_cut_keeps_only_what_is_there():
+def test_retain_keeps_only_what_is_there():
     made = cache()
     made.reset(0, 1)
-    made.write(0, (range(0, 6),), filled(made, 6))
-    made.cut(0, (range(1, 3), range(4, 6)))
+    made.write_payload(0, (range(0, 6),), filled(made, 6))
+    made.retain(0, (range(1, 3), range(4, 6)))
     assert made.committed[0] == (range(1, 3), range(4, 6))
     for span in (range(0, 2), range(2, 5), range(5, 7)):
         with pytest.raises(ProtocolError, match=f"positions {span.start} to {span.stop} are not cached"):
-            made.cut(0, (span,))
+            made.retain(0, (span,))
     assert made.committed[0] == (range(1, 3), range(4, 6))
-    made.cut(0, ())
+    made.retain(0, ())
     assert made.committed[0] == ()
 
 
 def test_reset_hands_an_empty_slot_over():
     made = cache()
-    made.write(2, (range(0, 4),), filled(made, 4))
+    made.write_payload(2, (range(0, 4),), filled(made, 4))
     made.last_commit[2] = 3
     made.reset(2, 9)
-    assert (made.owner[2], made.committed[2], made.last_commit[2]) == (9, (), 0)
+    assert (made.request_ids[2], made.committed[2], made.last_commit[2]) == (9, (), 0)
 
 
 def test_the_checksum_covers_owner_spans_keys_values_and_boundary_and_no_scratch():
     def made() -> KVCache:
         fresh = cache()
         fresh.reset(0, 1)
-        fresh.write(0, (range(0, 4),), filled(fresh, 4))
+        fresh.write_payload(0, (range(0, 4),), filled(fresh, 4))
         return fresh
 
     reference = made().checksum(0)
@@ -92,9 +92,9 @@ def test_the_checksum_covers_owner_spans_keys_values_and_boundary_and_no_scratch
         elif change == "boundary":
             other.boundary[0, 0] += 1e-6
         elif change == "spans":
-            other.cut(0, (range(0, 3),))
+            other.retain(0, (range(0, 3),))
         else:
-            other.owner[0] = 2
+            other.request_ids[0] = 2
         assert other.checksum(0) != reference, change
 
 
@@ -105,7 +105,7 @@ def test_heads_begin_at_64_bytes_in_every_slot():
         assert made.capacity == capacity
         assert made.data.shape[4] >= capacity
         for slot in range(3):
-            keys, values = made.window(slot, 1)
+            keys, values = made.layer_views(slot, 1)
             assert all(head.data_ptr() % 64 == 0 for part in (keys, values) for head in part)
 
 
@@ -127,7 +127,7 @@ def plan(**changes: object) -> Plan:
 
 
 def step(runner: BranchRunner, made: Plan, request: int = 1, source: int | None = None) -> None:
-    runner.step(StepPlan(0, made.step, (ScheduledRequest(request, 0, made, (0,), source),)))
+    runner.execute(StepPlan(0, made.step, (ScheduledRequest(request, 0, made, (0,), source),)))
 
 
 SECOND = plan(
@@ -151,7 +151,7 @@ def test_a_commit_needs_something_staged(runner):
     step(runner, plan())
     with pytest.raises(ProtocolError, match="nothing is staged"):
         step(runner, replace(SECOND, commit=Commit(1, 1, (range(0, 2),), shared=False)))
-    with pytest.raises(ProtocolError, match="cannot be exchanged here"):
+    with pytest.raises(ProtocolError, match="cannot be broadcast here"):
         step(runner, SECOND, source=0)
 
 
@@ -168,8 +168,8 @@ def test_a_commit_is_carried_out_once(runner):
 def test_a_worker_without_the_winner_hands_out_no_stray_memory(runner):
     step(runner, plan())
     lost = replace(SECOND, commit=Commit(1, 1, (range(0, 2),), shared=False))
-    assert runner.payload(ScheduledRequest(1, 0, lost, (0,), source=0)).isnan().all()
-    staged = runner.payload(ScheduledRequest(1, 0, SECOND, (0,), source=0))
+    assert runner.payload_to_commit(ScheduledRequest(1, 0, lost, (0,), source=0)).isnan().all()
+    staged = runner.payload_to_commit(ScheduledRequest(1, 0, SECOND, (0,), source=0))
     assert not staged.isnan().any()
 
 

@@ -23,7 +23,7 @@ from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import device, npu
-from lopa_ray.execution.attention_kernels import choose_kernel
+from lopa_ray.execution.attention_kernels import select_kernel
 from lopa_ray.execution.device import DEVICES
 from record.torch_npu_signatures import RECORD, SOURCE, Use, find_uses, parse_signature, read_wheel
 from support.kernel_contract import check_kernel
@@ -55,7 +55,7 @@ def test_every_use_fits_the_published_package(version: str) -> None:
         *("is_available", OPERATOR, "Options", "_timeout", "ProcessGroupHCCL")
     }
     assert [refusal(use, RECORDED[version]) for use in found] == [None] * len(found)
-    assert RECORDED[version]["backend of torch.compile"] == npu.COMPILER
+    assert RECORDED[version]["backend of torch.compile"] == npu.COMPILE_BACKEND
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNpu:
     made = FakeNpu()
     monkeypatch.setitem(sys.modules, "torch_npu", made)
     # The device as it is, on memory that is there.
-    here = dataclasses.replace(DEVICES["npu"], torch_name="cpu", compiler="eager")
+    here = dataclasses.replace(DEVICES["npu"], torch_name="cpu", compile_backend="eager")
     monkeypatch.setitem(DEVICES, "npu", here)
-    device._warn_unproven.cache_clear()
+    device._warn_untested.cache_clear()
     return made
 
 
@@ -132,14 +132,16 @@ def test_it_reads_the_slot_that_it_is_given_rows_of() -> None:
     slots = torch.arange(3 * 2 * 2 * 8 * 16).view(3, 2, 2, 8, 16)
     for slot in slots:
         keys, values = slot[:, :, :5]
-        assert torch.equal(npu._slot(keys), slot[0][None]) and torch.equal(npu._slot(values), slot[1][None])
+        assert torch.equal(npu._whole_slot(keys), slot[0][None]) and torch.equal(
+            npu._whole_slot(values), slot[1][None]
+        )
 
 
 def test_auto_takes_it_where_it_works(fake: FakeNpu, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "lopa.kernels")
     config = dataclasses.replace(load_tiny_model().config, head_dim=16)
-    assert choose_kernel("auto", DEVICES["npu"], config, torch.bfloat16) is npu.attention
-    choose_kernel("auto", DEVICES["npu"], config, torch.float32)
+    assert select_kernel("auto", DEVICES["npu"], config, torch.bfloat16) is npu.attention
+    select_kernel("auto", DEVICES["npu"], config, torch.float32)
     assert caplog.messages[-1].startswith("attention on npu: sdpa (npu fails with RuntimeError: query of")
 
 
@@ -176,7 +178,7 @@ def test_a_missing_package_or_device_is_an_error_that_says_so(
 ) -> None:
     fake.npu.is_available = lambda: False
     with pytest.raises(SettingsError, match=r"got 'npu'.*sees no NPU.*or set model.device: cpu"):
-        DEVICES["npu"].require()
+        DEVICES["npu"].torch_device()
     monkeypatch.setitem(sys.modules, "torch_npu", None)
     with pytest.raises(SettingsError, match=r"torch-npu cannot be imported.*lopa-ray\[npu\]"):
-        DEVICES["npu"].require()
+        DEVICES["npu"].torch_device()

@@ -172,9 +172,9 @@ def test_rows_of_the_head_do_not_depend_on_their_number():
         model = model_of(name)
         runner = BranchRunner(model, max_num_seqs=1, max_model_len=8)
         hidden = torch.randn(70, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
-        whole = runner._head.logits(hidden)
+        whole = runner._lm_head.logits(hidden)
         for start, stop in ((0, 1), (3, 5), (20, 29), (1, 70)):
-            assert torch.equal(runner._head.logits(hidden[start:stop])[: stop - start], whole[start:stop])
+            assert torch.equal(runner._lm_head.logits(hidden[start:stop])[: stop - start], whole[start:stop])
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 16), (3, 3, 14), (3, 1, 14), (4, 4, 10)])

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lopa_ray.execution import sampler
-from lopa_ray.execution.sampler import Scores
-from lopa_ray.execution.vocab_parallel import VocabularyAxis
+from lopa_ray.execution.sampler import SamplerOutput
+from lopa_ray.execution.vocab_parallel import VocabOps
 from lopa_ray.protocol.keyed_random import keyed_uniform
 from lopa_ray.protocol.sampling_params import SamplingParams
 
@@ -32,14 +32,14 @@ def score_rows(
     sampling: SamplingParams,
     banned: Tensor,
     eos: int,
-    choices: Tensor | None = None,
-) -> Scores:
+    allowed_tokens: Tensor | None = None,
+) -> SamplerOutput:
     """Of whole rows."""
-    axis = VocabularyAxis(logits.shape[-1])
-    return sampler.score_rows(logits, positions, step, sampling, banned, eos, choices, axis)
+    ops = VocabOps(logits.shape[-1])
+    return sampler.score_rows(logits, positions, step, sampling, banned, eos, allowed_tokens, ops)
 
 
-def score(logits: Tensor, sampling: SamplingParams, step: int = 1, first: int = 0) -> Scores:
+def score(logits: Tensor, sampling: SamplingParams, step: int = 1, first: int = 0) -> SamplerOutput:
     positions = list(range(first, first + len(logits)))
     return score_rows(logits, positions, step, sampling, BANNED, EOS)
 
@@ -301,13 +301,15 @@ def test_low_precision_logits_are_scored_in_fp32():
 )
 def test_choices_change_the_token_and_no_probability(sampling: SamplingParams) -> None:
     logits = rows(24)
-    choices = torch.rand(24, VOCAB, generator=torch.Generator().manual_seed(1)) < 0.2
-    choices[:, 5] = True
-    choices[:8] = True
+    allowed_tokens = torch.rand(24, VOCAB, generator=torch.Generator().manual_seed(1)) < 0.2
+    allowed_tokens[:, 5] = True
+    allowed_tokens[:8] = True
     positions = list(range(24))
     free = score_rows(logits, positions, 1, sampling, BANNED, EOS)
-    bound = score_rows(logits, positions, 1, sampling, BANNED, EOS, choices)
-    assert all(choices[row, token] and not BANNED[token] for row, token in enumerate(bound.tokens.tolist()))
+    bound = score_rows(logits, positions, 1, sampling, BANNED, EOS, allowed_tokens)
+    assert all(
+        allowed_tokens[row, token] and not BANNED[token] for row, token in enumerate(bound.tokens.tolist())
+    )
     assert torch.equal(bound.tokens[:8], free.tokens[:8])
     assert torch.equal(bound.scores[:8], free.scores[:8])
     same = bound.tokens == free.tokens
@@ -317,10 +319,10 @@ def test_choices_change_the_token_and_no_probability(sampling: SamplingParams) -
 
 
 def test_sure_of_what_is_ruled_out_is_not_sure_of_what_is_left() -> None:
-    logits, choices = torch.zeros(1, VOCAB), torch.ones(1, VOCAB, dtype=torch.bool)
-    logits[0, 1], choices[0, 1] = 30.0, False
+    logits, allowed_tokens = torch.zeros(1, VOCAB), torch.ones(1, VOCAB, dtype=torch.bool)
+    logits[0, 1], allowed_tokens[0, 1] = 30.0, False
     for ranking in ("probability", "margin", "neg_entropy"):
         sampling = SamplingParams(ranking=ranking)
         free = score_rows(logits, [0], 1, sampling, BANNED, EOS)
-        bound = score_rows(logits, [0], 1, sampling, BANNED, EOS, choices)
+        bound = score_rows(logits, [0], 1, sampling, BANNED, EOS, allowed_tokens)
         assert bound.scores[0] < free.scores[0] - 0.9

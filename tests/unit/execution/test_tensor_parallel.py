@@ -161,7 +161,7 @@ def test_each_shard_stores_its_part_of_a_prefix() -> None:
     for prompt in (list(range(30)), [*range(24), 90, 91, 92]):
         settings = BlockDiffusionSettings(max_new_tokens=24, stop_at_eos=False)
         assert engine.generate(prompt, settings).token_ids == wanted.generate(prompt, settings).token_ids
-    assert engine.prefixes.hits == 1
+    assert engine.prefix_index.hit_requests == 1
 
 
 def test_a_slot_holds_the_heads_of_its_shard() -> None:

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from lopa_ray.execution.sampler import Scores, score_rows
-from lopa_ray.execution.vocab_parallel import CANDIDATES, VocabularyAxis, VocabularyShard
+from lopa_ray.execution.sampler import SamplerOutput, score_rows
+from lopa_ray.execution.vocab_parallel import NUCLEUS_CANDIDATES, VocabOps, VocabParallelOps
 from lopa_ray.protocol.sampling_params import SamplingParams
 from support.thread_tensor_parallel import ShardThreads, ThreadTensorParallelGroup
 
@@ -20,22 +20,22 @@ shards = cache(ShardThreads)
 
 
 def scored_by_shards(
-    size: int, logits: Tensor, sampling: SamplingParams, banned: Tensor, choices: Tensor | None
-) -> list[Scores]:
+    size: int, logits: Tensor, sampling: SamplingParams, banned: Tensor, allowed_tokens: Tensor | None
+) -> list[SamplerOutput]:
     vocab = logits.shape[1]
 
-    def score(shard: ThreadTensorParallelGroup) -> Scores:
-        axis = VocabularyShard(vocab, shard)
-        own = slice(axis.own.start, axis.own.stop)
-        allowed = None if choices is None else choices[:, own]
+    def score(shard: ThreadTensorParallelGroup) -> SamplerOutput:
+        ops = VocabParallelOps(vocab, shard)
+        local = slice(ops.local_ids.start, ops.local_ids.stop)
+        allowed = None if allowed_tokens is None else allowed_tokens[:, local]
         return score_rows(
-            logits[:, own], list(range(ROWS)), 1, sampling, banned[own], vocab - 1, allowed, axis
+            logits[:, local], list(range(ROWS)), 1, sampling, banned[local], vocab - 1, allowed, ops
         )
 
     return shards(size).run(score)
 
 
-def agree(whole: Scores, shard: Scores) -> None:
+def agree(whole: SamplerOutput, shard: SamplerOutput) -> None:
     assert shard.tokens.tolist() == whole.tokens.tolist()
     assert shard.top_tokens.tolist() == whole.top_tokens.tolist()
     for name in ("probabilities", "logprobs", "scores", "top_logprobs"):
@@ -77,18 +77,20 @@ def test_shards_score_as_one_process(size, vocab, seed, spread, grid, constraine
         logits = (logits / grid).round() * grid
     banned = torch.rand(vocab, generator=draw) < 0.1
     banned[0] = False
-    choices = None
+    allowed_tokens = None
     if constrained:
-        choices = torch.rand(ROWS, vocab, generator=draw) < 0.3
-        choices[: ROWS // 2] = True
-        choices[:, 0] = True
+        allowed_tokens = torch.rand(ROWS, vocab, generator=draw) < 0.3
+        allowed_tokens[: ROWS // 2] = True
+        allowed_tokens[:, 0] = True
     whole = score_rows(
-        logits, list(range(ROWS)), 1, sampling, banned, vocab - 1, choices, VocabularyAxis(vocab)
+        logits, list(range(ROWS)), 1, sampling, banned, vocab - 1, allowed_tokens, VocabOps(vocab)
     )
-    first, *others = scored_by_shards(size, logits, sampling, banned, choices)
+    first, *others = scored_by_shards(size, logits, sampling, banned, allowed_tokens)
     agree(whole, first)
     for other in others:
-        assert all(torch.equal(getattr(other, name), getattr(first, name)) for name in Scores.__slots__)
+        assert all(
+            torch.equal(getattr(other, name), getattr(first, name)) for name in SamplerOutput.__slots__
+        )
 
 
 def test_equal_logits_go_to_the_lowest_ids():
@@ -104,15 +106,15 @@ def test_equal_logits_go_to_the_lowest_ids():
 @pytest.mark.parametrize("wide", [[], [3], list(range(ROWS))])
 def test_only_a_wide_nucleus_takes_whole_rows(wide):
     """The best candidates of each shard decide, but for rows that are so flat that these are not enough."""
-    vocab, size = 20 * CANDIDATES, 2
+    vocab, size = 20 * NUCLEUS_CANDIDATES, 2
     logits = torch.randn(ROWS, vocab, generator=torch.Generator().manual_seed(0)) * 8
     logits[wide] *= 0.01
-    expected = VocabularyAxis(vocab).outside_nucleus(logits, 0.9)
-    assert [row for row in range(ROWS) if (~expected[row]).sum() > CANDIDATES] == wide
+    expected = VocabOps(vocab).outside_nucleus(logits, 0.9)
+    assert [row for row in range(ROWS) if (~expected[row]).sum() > NUCLEUS_CANDIDATES] == wide
     gathered: list[int] = []
 
     def outside(shard: ThreadTensorParallelGroup) -> Tensor:
-        axis = VocabularyShard(vocab, shard)
+        ops = VocabParallelOps(vocab, shard)
         gather = shard.all_gather
 
         def noted(x: Tensor) -> Tensor:
@@ -120,11 +122,11 @@ def test_only_a_wide_nucleus_takes_whole_rows(wide):
             return gather(x)
 
         shard.all_gather = noted  # type: ignore[method-assign]
-        return axis.outside_nucleus(logits[:, axis.own.start : axis.own.stop], 0.9)
+        return ops.outside_nucleus(logits[:, ops.local_ids.start : ops.local_ids.stop], 0.9)
 
     found = ShardThreads(size).run(outside)
     assert torch.equal(torch.cat(found, dim=1), expected)
-    assert (max(gathered) > CANDIDATES) == bool(wide)
+    assert (max(gathered) > NUCLEUS_CANDIDATES) == bool(wide)
 
 
 def test_nothing_is_certain_in_a_row_of_nan():

@@ -107,7 +107,7 @@ def test_changes_keep_a_distance() -> None:
 
 def test_whoever_resizes_decides_and_the_load_is_followed_from_there() -> None:
     autoscaler = Autoscaler(settings(grow_after_s=0.0, shrink_after_s=2.0, cool_down_s=4.0), 1)
-    autoscaler.set(6, at=0.0)
+    autoscaler.override(6, at=0.0)
     assert [autoscaler.observe(load) for load in loads([1] * 6)] == [6, 6, 6, 6, 1, 1]
 
 
@@ -210,7 +210,7 @@ def simulate(scaling: ScalingSettings | None, arrivals: Sequence[float], until: 
         began = now
         if running:
             now += group.step_s(len(running))
-            meter.step(len(running) * group.branches, now - began)
+            meter.record_step(len(running) * group.branches, now - began)
             for request in running:
                 request[1] -= 1
             run.latencies += [now - request[0] for request in running if request[1] <= 0]
@@ -220,7 +220,7 @@ def simulate(scaling: ScalingSettings | None, arrivals: Sequence[float], until: 
         worker_s += group.workers * (now - began)
         if autoscaler is not None and scaling is not None and now - look >= scaling.interval_s:
             look = now
-            load = meter.read(now, workers=group.workers, in_flight=len(running), waiting=len(waiting))
+            load = meter.take_load(now, workers=group.workers, in_flight=len(running), waiting=len(waiting))
             wanted = autoscaler.observe(load)
             run.wanted.append((now, wanted))
             coming = coming[: max(0, wanted - group.workers)]

@@ -1,4 +1,4 @@
-"""StoredPrefix prefixes: the same bits from fewer rows, within the bound, with every worker in step."""
+"""Stored prefixes: the same bits from fewer rows, within the bound, with every worker in step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan, StoredPrefix
-from lopa_ray.scheduling.prefix_index import Chain, PrefixIndex
+from lopa_ray.scheduling.prefix_index import PrefixHashes, PrefixIndex
 from lopa_ray.scheduling.recovery import recover
 from support.in_process_group import InProcessGroup, ReportBytes, reference_reports, report_bytes
 from support.tiny_model import load_tiny_model
@@ -56,14 +56,18 @@ def prompts(draw: random.Random, count: int) -> list[list[int]]:
 
 def check(group: InProcessGroup) -> None:
     """Every worker has what the index says, and no more than it may."""
-    index = group.scheduler.prefixes
+    index = group.scheduler.prefix_index
     ready = index._ready
-    assert sum(len(node.span) for node in [*ready.values(), *index._reserved.values()]) == index._used
-    assert index._used <= index.positions
+    assert (
+        sum(len(node.span) for node in [*ready.values(), *index._reserved.values()]) == index._used_positions
+    )
+    assert index._used_positions <= index.positions
     for runner in group.runners:
-        held = {id: len(payload) for id, payload in runner.prefixes._payloads.items()}
-        assert set(ready) <= set(held) <= set(ready) | set(index.to_forget) | set(index._reserved)
-        assert all(held[id] == runner.cache.payload(len(node.span)).numel() for id, node in ready.items())
+        held = {id: len(payload) for id, payload in runner.prefix_store._payloads.items()}
+        assert set(ready) <= set(held) <= set(ready) | set(index.pending_evictions) | set(index._reserved)
+        assert all(
+            held[id] == runner.cache.empty_payload(len(node.span)).numel() for id, node in ready.items()
+        )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
             loaded,
             draw.randint(1, 3),
             max_num_seqs=draw.choice([1, 3]),
-            prefixes=PrefixIndex(draw.choice([45, 60, 400])),
+            prefix_index=PrefixIndex(draw.choice([45, 60, 400])),
         )
         alone: dict[tuple[int, ...], list[list[ReportBytes]]] = {}
         expected = {}
@@ -96,18 +100,18 @@ def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
                 ]
             plans = group.scheduler.plan(len(group.runners))
             reports = group.evaluate(plans)
-            if group.scheduler.running and draw.random() < 0.05:
-                group.scheduler.cancel(draw.choice(group.scheduler.running))
+            if group.scheduler.running_ids and draw.random() < 0.05:
+                group.scheduler.cancel(draw.choice(group.scheduler.running_ids))
                 cancelled += 1
             for step in reports:
                 for request, report in step.reports:
                     assert report_bytes(report) == expected[request][report.step - 1][report.branch]
             evicted += len(plans[0].evict) if plans else 0
-            group.scheduler.advance(reports) if plans else group.scheduler.drain()
+            group.scheduler.advance(reports)
             check(group)
         first, *others = group.checksums()
         assert all(other == first for other in others)
-        hits += group.scheduler.prefixes.hits
+        hits += group.scheduler.prefix_index.hit_requests
     assert min(hits, evicted) > 2 and cancelled
 
 
@@ -126,19 +130,23 @@ def run(group: InProcessGroup, prompt: list[int], settings: GenerationSettings) 
 
 
 def test_the_first_step_feeds_what_is_new() -> None:
-    group = InProcessGroup(load_tiny_model("sdar-tiny-3l"), 1, prefixes=PrefixIndex(400))
+    group = InProcessGroup(load_tiny_model("sdar-tiny-3l"), 1, prefix_index=PrefixIndex(400))
     wanted = EXACT["block_diffusion"]
     assert run(group, list(range(40)), wanted)[0] == 40
     assert run(group, [*range(20), 1, 2, 3, 4], wanted)[0] == 8  # up to a block's end
     assert run(group, [*range(20), 1, 2, 3, 4, *range(60, 69)], wanted)[0] == 8  # on top of the second one
     assert run(group, list(range(40)), wanted)[0] == 0
     assert run(group, [*range(39), 99], wanted)[0] == 8
-    assert (group.scheduler.prefixes.hits, group.scheduler.prefixes.saved) == (4, 16 + 24 + 40 + 32)
-    assert len(group.runners[0].prefixes) == 4
+    index = group.scheduler.prefix_index
+    assert (index.hit_requests, index.hit_positions) == (
+        4,
+        16 + 24 + 40 + 32,
+    )
+    assert len(group.runners[0].prefix_store) == 4
 
 
 def test_a_whole_prompt_is_one_block_of_lopa() -> None:
-    group = InProcessGroup(load_tiny_model(), 1, prefixes=PrefixIndex(400))
+    group = InProcessGroup(load_tiny_model(), 1, prefix_index=PrefixIndex(400))
     wanted = EXACT["single_phase"]
     assert run(group, list(range(20)), wanted)[0] == 28
     assert run(group, list(range(20)), wanted)[0] == 8
@@ -149,11 +157,11 @@ def test_a_whole_prompt_is_one_block_of_lopa() -> None:
 @pytest.mark.parametrize("kind", FULL)
 def test_under_full_attention_prefixes_are_taken_only_if_that_was_asked_for(kind: str) -> None:
     first = list(range(40))
-    exact = InProcessGroup(load_tiny_model(), 1, prefixes=PrefixIndex(400))
+    exact = InProcessGroup(load_tiny_model(), 1, prefix_index=PrefixIndex(400))
     whole, answer = run(exact, first, FULL[kind])
     assert run(exact, first, FULL[kind]) == (whole, answer)
-    assert exact.scheduler.prefixes.hits == 0
-    near = InProcessGroup(load_tiny_model(), 2, prefixes=PrefixIndex(400, approximate=True))
+    assert exact.scheduler.prefix_index.hit_requests == 0
+    near = InProcessGroup(load_tiny_model(), 2, prefix_index=PrefixIndex(400, approximate=True))
     assert run(near, first, FULL[kind])[1] == answer
     again, same = run(near, first, FULL[kind])
     assert (whole - again, same) == (40, answer)  # all of the same prompt
@@ -165,20 +173,26 @@ def test_under_full_attention_prefixes_are_taken_only_if_that_was_asked_for(kind
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_newcomer_gets_what_others_have_of_another_prompt(lost: int) -> None:
     """It has no stored prefix to start from, and all workers need the same K/V, approximate or not."""
-    group = InProcessGroup(load_tiny_model(), 2, prefixes=PrefixIndex(400, approximate=True))
+    group = InProcessGroup(load_tiny_model(), 2, prefix_index=PrefixIndex(400, approximate=True))
     run(group, list(range(40)), EXACT["single_phase"])
     group.scheduler.submit(group.create_session([*range(32), 9, 9, 9, 5], EXACT["single_phase"]))
     group.step()
-    assert group.scheduler.prefixes.hits == 1
+    assert group.scheduler.prefix_index.hit_requests == 1
     newcomer = BranchRunner(
         load_tiny_model(), max_num_seqs=group.runners[0].cache.data.shape[0], max_model_len=96
     )
     group.runners = [group.runners[1 - lost], newcomer]
-    owners, pending = group.scheduler.owners, group.scheduler.pending()
-    recovery = recover(pending, [runner.settle(owners, pending) for runner in group.runners])
-    for rank, work in recovery.again.items():
-        group.runners[rank].step(StepPlan(1, 0, work))
-    group.scheduler.regroup(1, recovery.sources)
+    request_by_slot, pending_commits = (
+        group.scheduler.request_by_slot,
+        group.scheduler.pending_commits(),
+    )
+    recovery = recover(
+        pending_commits,
+        [runner.reconcile(request_by_slot, pending_commits) for runner in group.runners],
+    )
+    for rank, requests in recovery.restage.items():
+        group.runners[rank].execute(StepPlan(1, 0, requests))
+    group.scheduler.enter_epoch(1, recovery.source_ranks)
     group.step()
     first, second = group.checksums()
     assert first == second
@@ -187,10 +201,10 @@ def test_a_newcomer_gets_what_others_have_of_another_prompt(lost: int) -> None:
 
 @pytest.mark.parametrize("kind", NEVER)
 def test_what_caches_nothing_stores_nothing(kind: str) -> None:
-    group = InProcessGroup(load_tiny_model(), 1, prefixes=PrefixIndex(400, approximate=True))
+    group = InProcessGroup(load_tiny_model(), 1, prefix_index=PrefixIndex(400, approximate=True))
     run(group, list(range(40)), NEVER[kind])
     run(group, list(range(40)), NEVER[kind])
-    assert (group.scheduler.prefixes.hits, len(group.runners[0].prefixes)) == (0, 0)
+    assert (group.scheduler.prefix_index.hit_requests, len(group.runners[0].prefix_store)) == (0, 0)
 
 
 def test_a_local_engine_keeps_prefixes_as_its_configuration_says() -> None:
@@ -200,28 +214,28 @@ def test_a_local_engine_keeps_prefixes_as_its_configuration_says() -> None:
     stored = LocalEngine.from_pretrained(folder, max_model_len=96, prefix_cache_positions=100)
     for prompt in ([*range(30)], [*range(25), 3], [*range(30)]):
         assert stored.generate(prompt, wanted).token_ids == plain.generate(prompt, wanted).token_ids
-    assert stored.prefixes.hits == 2
-    assert plain.prefixes.saved == 0
+    assert stored.prefix_index.hit_requests == 2
+    assert plain.prefix_index.hit_positions == 0
 
 
 def test_a_worker_that_lacks_a_prefix_says_so() -> None:
     runner = BranchRunner(load_tiny_model(), max_num_seqs=1, max_model_len=20)
     plan = Plan(0, 1, 0, (1, 2, 127), (Branch(((2, 2), (3, 3))),), (), range(2, 3), (range(2),), True)
     with pytest.raises(ProtocolError, match="prefix 5 is not here"):
-        runner.step(
+        runner.execute(
             StepPlan(0, 1, (ScheduledRequest(1, 0, plan, (0,), stored_prefix=(StoredPrefix(5, range(2)),)),))
         )
 
 
 def test_a_step_that_failed_on_a_worker_is_made_again() -> None:
-    """Between the two a request ends: what the first one had kept and forgotten does not matter."""
-    group = InProcessGroup(load_tiny_model("sdar-tiny-3l"), 1, prefixes=PrefixIndex(30))
+    """Between the two a request ends: what the first one saved and evicted does not matter."""
+    group = InProcessGroup(load_tiny_model("sdar-tiny-3l"), 1, prefix_index=PrefixIndex(30))
     wanted = EXACT["block_diffusion"]
     run(group, list(range(24)), wanted)
     request = group.scheduler.submit(group.create_session([99] * 24, wanted))
-    group.step()  # makes room for what its next step keeps
-    assert group.scheduler.prefixes.to_forget
-    group.evaluate(group.scheduler.plan(1))  # and nobody hears of it
+    group.step()  # makes room for what its next step saves
+    assert group.scheduler.prefix_index.pending_evictions
+    group.evaluate(group.scheduler.plan(1))  # and its reports are lost
     group.scheduler.cancel(request)
     group.scheduler.drain()
     alone, _ = run(InProcessGroup(load_tiny_model("sdar-tiny-3l"), 1), list(range(24)), wanted)
@@ -257,50 +271,53 @@ def test_the_servers_counters_follow_a_group_and_the_one_in_its_place(
 
 
 @st.composite
-def chains(draw: st.DrawFn) -> Chain:
+def hashes_of_texts(draw: st.DrawFn) -> PrefixHashes:
     """Prefixes of few texts, so that many begin alike."""
     ids = draw(st.lists(st.integers(0, 1), min_size=1, max_size=12))
-    return Chain(tuple(range(2, 2 * len(ids) + 2, 2)), tuple(bytes(ids[: at + 1]) for at in range(len(ids))))
+    return PrefixHashes(
+        tuple(range(2, 2 * len(ids) + 2, 2)), tuple(bytes(ids[: at + 1]) for at in range(len(ids)))
+    )
 
 
 @checks(max_examples=150)
 @given(
     st.integers(1, 40),
     st.lists(
-        st.tuples(st.sampled_from(["store", "take", "discard", "forget", "clear"]), chains()), max_size=40
+        st.tuples(st.sampled_from(["insert", "touch", "cancel", "evict", "clear"]), hashes_of_texts()),
+        max_size=40,
     ),
 )
-def test_whatever_happens_the_index_is_whole(positions: int, events: list[tuple[str, Chain]]) -> None:
+def test_whatever_happens_the_index_is_whole(positions: int, events: list[tuple[str, PrefixHashes]]) -> None:
     index = PrefixIndex(positions)
     texts: dict[int, bytes] = {}
     there: set[int] = set()
-    for event, chain in events:
-        parts = index.match(chain)
+    for event, hashes in events:
+        parts = index.match(hashes)
         at = 0
-        for part in parts:  # one behind the other, each from something that was kept with the same ids
-            assert part.span.start == at < part.span.stop <= chain.ends[-1]
+        for part in parts:  # one behind the other, each from something that was stored with the same ids
+            assert part.span.start == at < part.span.stop <= hashes.ends[-1]
             at = part.span.stop
             assert part.prefix_id in there
-            assert texts[part.prefix_id][: at // 2] == chain.keys[-1][: at // 2]
-        if event == "take":
-            index.took(parts)
-        elif event in ("store", "discard"):
-            entry = index.reserve(chain)
+            assert texts[part.prefix_id][: at // 2] == hashes.digests[-1][: at // 2]
+        if event == "touch":
+            index.touch(parts)
+        elif event in ("insert", "cancel"):
+            entry = index.reserve(hashes)
             if entry is not None:
-                assert (entry.span.start, entry.span.stop) == (at, chain.ends[-1])
-                texts[entry.prefix_id] = chain.keys[-1]
+                assert (entry.span.start, entry.span.stop) == (at, hashes.ends[-1])
+                texts[entry.prefix_id] = hashes.digests[-1]
                 there.add(entry.prefix_id)
-                index.stored(entry) if event == "store" else index.discard(entry)
+                index.insert(entry) if event == "insert" else index.cancel_reservation(entry)
             else:
-                assert at == chain.ends[-1] or chain.ends[-1] - at > 0
-        elif event == "forget":
-            there -= set(index.to_forget)
-            index.forgotten(index.to_forget)
+                assert at == hashes.ends[-1] or hashes.ends[-1] - at > 0
+        elif event == "evict":
+            there -= set(index.pending_evictions)
+            index.confirm_evictions(index.pending_evictions)
         else:
             index.clear()
             there.clear()
-        assert index._used == sum(len(node.span) for node in index._ready.values()) <= positions
-        assert set(index._ready) == there - set(index.to_forget)
+        assert index._used_positions == sum(len(node.span) for node in index._ready.values()) <= positions
+        assert set(index._ready) == there - set(index.pending_evictions)
         for node in index._ready.values():
             assert node.children == sum(other.parent is node for other in index._ready.values())
 
@@ -308,15 +325,20 @@ def test_whatever_happens_the_index_is_whole(positions: int, events: list[tuple[
 def test_the_least_recently_used_makes_room() -> None:
     index = PrefixIndex(12)
 
-    def chain(text: bytes) -> Chain:
-        return Chain((4,), (text,))
+    def hashes(text: bytes) -> PrefixHashes:
+        return PrefixHashes((4,), (text,))
 
     for text in (b"a", b"b", b"c"):
-        entry = index.reserve(chain(text))
+        entry = index.reserve(hashes(text))
         assert entry is not None
-        index.stored(entry)
-    index.took(index.match(chain(b"a")))
-    assert index.reserve(chain(b"d")) is not None
-    assert [bool(index.match(chain(text))) for text in (b"a", b"b", b"c", b"d")] == [True, False, True, False]
-    assert index.reserve(chain(b"d")) is None  # it is on its way
-    assert index.reserve(Chain((13,), (b"e",))) is None  # it would never fit
+        index.insert(entry)
+    index.touch(index.match(hashes(b"a")))
+    assert index.reserve(hashes(b"d")) is not None
+    assert [bool(index.match(hashes(text))) for text in (b"a", b"b", b"c", b"d")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert index.reserve(hashes(b"d")) is None  # it is on its way
+    assert index.reserve(PrefixHashes((13,), (b"e",))) is None  # it would never fit

@@ -58,7 +58,7 @@ class Chaos(InProcessGroup):
     """Loses workers at random in the middle of steps, and takes new ones in at random."""
 
     def __init__(self, draw: random.Random, workers: int, stored: int) -> None:
-        super().__init__(MODEL, workers, max_num_seqs=3, max_model_len=48, prefixes=PrefixIndex(stored))
+        super().__init__(MODEL, workers, max_num_seqs=3, max_model_len=48, prefix_index=PrefixIndex(stored))
         self.stored = stored
         self.draw = draw
         self.counts: Counter[str] = Counter()
@@ -71,53 +71,53 @@ class Chaos(InProcessGroup):
         return request
 
     def note(self, event: RequestStep) -> None:
-        """What whoever listens does."""
+        """What the receiver of events does."""
         if event.outcome.finish_reason:
             del self.journals[event.request_id]
         else:
             state = self.scheduler.session_state(event.request_id)
-            self.journals[event.request_id].add(event.plan, event.outcome, state)
+            self.journals[event.request_id].record(event.plan, event.outcome, state)
 
     def begin_anew(self, workers: int) -> dict[int, int]:
         """Lose everything but the journals; returns the requests' numbers, before and after."""
         self.counts["groups lost"] += 1
         self.runners = [BranchRunner(MODEL, max_num_seqs=3, max_model_len=48) for _ in range(workers)]
-        self.counts["prefixes"] += self.scheduler.prefixes.hits
-        self.scheduler = Scheduler(3, prefixes=PrefixIndex(self.stored))
+        self.counts["prefixes"] += self.scheduler.prefix_index.hit_requests
+        self.scheduler = Scheduler(3, prefix_index=PrefixIndex(self.stored))
         numbers = {}
         for request, journal in sorted(self.journals.items()):
             # As over a process border.
-            session = pickle.loads(pickle.dumps(journal.resumed()))
+            session = pickle.loads(pickle.dumps(journal.restored_session()))
             self.counts["replayed"] += len(session.replay)
             numbers[request] = self.scheduler.submit(session)
         self.journals = {number: self.journals[request] for request, number in numbers.items()}
         return numbers
 
     def attempt(self, plans: list[StepPlan], dying: set[int]) -> list[StepReport] | None:
-        """The reports of a step; None if somebody died in it. Then some survivors have carried out all of
-        it, some only its first commits, and none is told which."""
+        """The reports of a step; None if a worker died in it. Then some survivors have carried out all of
+        it, some only its first commits, and none knows which."""
         payloads = {
-            work.request_id: self.runners[work.source].payload(work).clone()
-            for work in plans[0].requests
-            if work.source is not None
+            scheduled.request_id: self.runners[scheduled.source].payload_to_commit(scheduled).clone()
+            for scheduled in plans[0].requests
+            if scheduled.source is not None
         }
         reports = []
         for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True)):
             if rank not in dying:
                 try:
-                    reports.append(runner.step(plan, self._unreliable(rank, plan, payloads, dying)))
+                    reports.append(runner.execute(plan, self._unreliable(rank, plan, payloads, dying)))
                 except TransferError:
                     self.counts["broken off"] += 1
         return None if dying else reports
 
     def _unreliable(self, rank: int, plan: StepPlan, payloads: dict[int, Tensor], dying: set[int]):
-        exchange = self._exchange(rank, plan, payloads)
+        broadcast = self._broadcast(rank, plan, payloads)
 
         def fails_at_times(source: int, payload: Tensor) -> None:
             if dying and rank != source and self.draw.random() < 0.5:
                 payload[: len(payload) // 2] = 0
                 raise TransferError("a peer died")
-            exchange(source, payload)
+            broadcast(source, payload)
 
         return fails_at_times
 
@@ -125,21 +125,23 @@ class Chaos(InProcessGroup):
         """As `GroupMembership.regroup`."""
         survivors = [runner for rank, runner in enumerate(self.runners) if rank not in lost]
         self.draw.shuffle(survivors)
-        owners, pending = self.scheduler.owners, self.scheduler.pending()
+        request_by_slot, pending_commits = self.scheduler.request_by_slot, self.scheduler.pending_commits()
         for _ in range(joining):
             newcomer = BranchRunner(MODEL, max_num_seqs=3, max_model_len=48)
-            newcomer.adopt(survivors[0].export(owners))
+            newcomer.import_slots(survivors[0].export_slots(request_by_slot))
             survivors.append(newcomer)
         self.runners = survivors
-        recovery = recover(pending, [runner.settle(owners, pending) for runner in survivors])
+        recovery = recover(
+            pending_commits, [runner.reconcile(request_by_slot, pending_commits) for runner in survivors]
+        )
         epoch = self.scheduler.epoch + 1
-        for rank, work in recovery.again.items():
+        for rank, requests in recovery.restage.items():
             self.counts[
-                "staged again, two phases" if work[0].branch_indices else "staged again, one phase"
+                "staged again, two phases" if requests[0].branch_indices else "staged again, one phase"
             ] += 1
-            survivors[rank].step(StepPlan(epoch, 0, work))
-        self.scheduler.regroup(epoch, recovery.sources)
-        self.counts["moved"] += any(recovery.sources.values())
+            survivors[rank].execute(StepPlan(epoch, 0, requests))
+        self.scheduler.enter_epoch(epoch, recovery.source_ranks)
+        self.counts["moved"] += any(recovery.source_ranks.values())
 
 
 def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[str]:
@@ -167,7 +169,9 @@ def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[
         if draw.random() < 0.15:
             group.regroup(set(draw.sample(range(size), draw.randint(0, size - 1))), draw.randint(0, 2))
         only = (
-            draw.choice(group.scheduler.running) if group.scheduler.running and draw.random() < 0.1 else None
+            draw.choice(group.scheduler.running_ids)
+            if group.scheduler.running_ids and draw.random() < 0.1
+            else None
         )
         plans = group.scheduler.plan(len(group.runners), only)
         size = len(group.runners)
@@ -181,7 +185,11 @@ def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[
             group.counts["lost"] += len(dying)
             group.regroup(dying, draw.randint(0, 2) if size < 4 else 0)
             continue
-        replayed = {work.request_id for work in plans[0].requests if not work.plan.scored} if plans else {}
+        replayed = (
+            {scheduled.request_id for scheduled in plans[0].requests if not scheduled.plan.scored}
+            if plans
+            else {}
+        )
         for step_report in reports:
             for request, report in step_report.reports:
                 assert (
@@ -197,7 +205,7 @@ def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[
             first, *others = group.checksums()
             assert all(other == first for other in others)
     assert not canvases
-    group.counts["prefixes"] += group.scheduler.prefixes.hits
+    group.counts["prefixes"] += group.scheduler.prefix_index.hit_requests
     return group.counts
 
 
@@ -229,7 +237,7 @@ def test_lost_and_new_workers_change_no_bit_in_many_mixtures(seed: int) -> None:
     assert run(seed, [*KINDS], 30)["lost"] > 5
 
 
-def work(request: int, shared: bool) -> ScheduledRequest:
+def scheduled(request: int, shared: bool) -> ScheduledRequest:
     group = InProcessGroup(MODEL, 1)
     kind = "single_phase" if shared else "two_phase"
     plan = group.create_session([1, 2], KINDS[kind]).plan()
@@ -237,9 +245,13 @@ def work(request: int, shared: bool) -> ScheduledRequest:
 
 
 def test_a_holder_becomes_the_source_and_nobody_is_named_where_there_is_one_worker() -> None:
-    pending = [work(1, shared=False), work(2, shared=False), work(3, shared=True)]
-    recovery = recover(pending, [(False, False, True), (True, False, False)])
-    assert recovery.sources == {1: 1, 2: 1}
-    assert [(w.request_id, w.branch_indices) for w in recovery.again[1]] == [(2, (0,)), (3, ())]
-    assert list(recovery.again) == [1]
-    assert recover(pending, [(True, True, True)]).sources == {}
+    pending_commits = [
+        scheduled(1, shared=False),
+        scheduled(2, shared=False),
+        scheduled(3, shared=True),
+    ]
+    recovery = recover(pending_commits, [(False, False, True), (True, False, False)])
+    assert recovery.source_ranks == {1: 1, 2: 1}
+    assert [(w.request_id, w.branch_indices) for w in recovery.restage[1]] == [(2, (0,)), (3, ())]
+    assert list(recovery.restage) == [1]
+    assert recover(pending_commits, [(True, True, True)]).source_ranks == {}

@@ -30,7 +30,7 @@ def session(wanted: GenerationSettings = SMALL, prompt: tuple[int, ...] = (1, 2)
 
 def step(scheduler: Scheduler, workers: int = 1) -> list[RequestEvent]:
     plans = scheduler.plan(workers)
-    return scheduler.advance([MODEL.step(plan) for plan in plans]) if plans else scheduler.drain()
+    return scheduler.advance([MODEL.execute(plan) for plan in plans])
 
 
 def finish(scheduler: Scheduler, workers: int = 1) -> list[RequestEvent]:
@@ -52,6 +52,7 @@ def test_nothing_to_do():
     scheduler = Scheduler(2)
     assert not scheduler.busy
     assert scheduler.plan(2) == []
+    assert scheduler.advance([]) == []
     assert scheduler.drain() == []
 
 
@@ -65,12 +66,12 @@ def test_requests_wait_for_slots_and_join_in_order():
     while scheduler.busy:
         (plan,) = scheduler.plan(1)
         assert len(plan.requests) <= 2
-        assert len({work.slot for work in plan.requests}) == len(plan.requests)
-        for work in plan.requests:
-            assert slots.setdefault(work.request_id, work.slot) == work.slot
-            if work.request_id not in joined:
-                joined.append(work.request_id)
-        scheduler.advance([MODEL.step(plan)])
+        assert len({scheduled.slot for scheduled in plan.requests}) == len(plan.requests)
+        for scheduled in plan.requests:
+            assert slots.setdefault(scheduled.request_id, scheduled.slot) == scheduled.slot
+            if scheduled.request_id not in joined:
+                joined.append(scheduled.request_id)
+        scheduler.advance([MODEL.execute(plan)])
     assert joined == requests
 
 
@@ -93,12 +94,12 @@ def test_every_branch_is_evaluated_once_and_the_load_is_even(workers, slots, len
             loads.append(
                 sum(w.plan.branches[b].stop - w.plan.start for w in plan.requests for b in w.branch_indices)
             )
-        for index, work in enumerate(plans[0].requests):
+        for index, scheduled in enumerate(plans[0].requests):
             assigned = sorted(b for plan in plans for b in plan.requests[index].branch_indices)
-            assert assigned == list(range(len(work.plan.branches)))
+            assert assigned == list(range(len(scheduled.plan.branches)))
         longest = max(b.stop - w.plan.start for w in plans[0].requests for b in w.plan.branches)
         assert max(loads) - min(loads) <= longest
-        scheduler.advance([MODEL.step(plan) for plan in plans])
+        scheduler.advance([MODEL.execute(plan) for plan in plans])
 
 
 @settings(max_examples=20)
@@ -142,7 +143,7 @@ def test_cancelling_between_plan_and_reports():
     first, second = scheduler.submit(session()), scheduler.submit(session())
     (plan,) = scheduler.plan(1)
     scheduler.cancel(first)
-    events = scheduler.advance([MODEL.step(plan)])
+    events = scheduler.advance([MODEL.execute(plan)])
     assert [(type(event), event.request_id) for event in events] == [
         (RequestStep, second),
         (RequestFailure, first),
@@ -154,10 +155,10 @@ def test_cancelling_all_leaves_nothing():
     scheduler = Scheduler(1)
     requests = [scheduler.submit(session()) for _ in range(3)]
     step(scheduler)
-    scheduler.fail_all(RuntimeError("gone"))
+    scheduler.abort_all(RuntimeError("gone"))
     assert scheduler.busy
     assert scheduler.plan(1) == []
-    assert ended(scheduler.drain()) == requests
+    assert ended(scheduler.advance([])) == requests
     assert not scheduler.busy
     scheduler.submit(session())
     assert len(ended(finish(scheduler))) == 1
@@ -171,15 +172,15 @@ def test_a_finished_session_cannot_be_submitted():
 def poisoned(plan_report: StepReport, request: int, kind: str) -> StepReport:
     """Spoil the reports of one request."""
     spoiled = []
-    for owner, report in plan_report.reports:
-        if owner != request:
-            spoiled.append((owner, report))
+    for request_id, report in plan_report.reports:
+        if request_id != request:
+            spoiled.append((request_id, report))
         elif kind == "nan":
-            spoiled.append((owner, replace(report, scores=report.scores * float("nan"))))
+            spoiled.append((request_id, replace(report, scores=report.scores * float("nan"))))
         elif kind == "epoch":
-            spoiled.append((owner, replace(report, epoch=report.epoch - 1)))
+            spoiled.append((request_id, replace(report, epoch=report.epoch - 1)))
         elif kind == "positions":
-            spoiled.append((owner, replace(report, positions=report.positions + 1000)))
+            spoiled.append((request_id, replace(report, positions=report.positions + 1000)))
     return replace(plan_report, reports=tuple(spoiled))
 
 
@@ -192,7 +193,7 @@ def test_an_error_ends_its_own_request_only(kind, error):
     requests = [scheduler.submit(session()) for _ in range(3)]
     step(scheduler)
     (plan,) = scheduler.plan(1)
-    events = scheduler.advance([poisoned(MODEL.step(plan), requests[1], kind)])
+    events = scheduler.advance([poisoned(MODEL.execute(plan), requests[1], kind)])
     (failure,) = (event for event in events if isinstance(event, RequestFailure))
     assert failure.request_id == requests[1]
     assert isinstance(failure.error, error)
@@ -216,11 +217,11 @@ def test_a_session_that_cannot_plan_ends_alone():
 def test_stale_reports_are_rejected_and_change_nothing():
     scheduler = Scheduler(2)
     scheduler.submit(session())
-    old = [MODEL.step(plan) for plan in scheduler.plan(2)]
+    old = [MODEL.execute(plan) for plan in scheduler.plan(2)]
     scheduler.epoch += 1
     with pytest.raises(ProtocolError, match="epoch 0, step 1"):
         scheduler.advance(old)
-    good = [MODEL.step(plan) for plan in scheduler.plan(2)]
+    good = [MODEL.execute(plan) for plan in scheduler.plan(2)]
     with pytest.raises(ProtocolError):
         scheduler.advance([good[0], old[1]])
     first = scheduler.advance(good)
@@ -267,8 +268,8 @@ def decode(workers: int, *, repeat: bool = False) -> tuple[list[tuple[int, ...]]
     while scheduler.busy:
         if repeat:
             plans = scheduler.plan(workers)
-            source_ranks = {work.source for work in plans[0].requests}
-            lost = [rank for rank in range(workers) if rank not in source_ranks][:1] if workers > 1 else []
+            sources = {scheduled.source for scheduled in plans[0].requests}
+            lost = [rank for rank in range(workers) if rank not in sources][:1] if workers > 1 else []
             group.evaluate(plans, skip=lost)
             scheduler.epoch += 1
         for event in group.step():
