@@ -23,7 +23,7 @@ STEP_TIMEOUT_S = 3.0
 
 EVENTS = {
     **{f"killed: {point}": (point, 1, KILL) for point in ("step", "source", "receiver", "forward", "answer")},
-    **{f"killed: {point}": (point, 1, KILL) for point in ("load", "adopt", "export", "join")},
+    **{f"killed: {point}": (point, 1, KILL) for point in ("load", "import_slots", "export_slots", "join")},
     "killed: two at once": ("forward", 2, KILL),
     "killed: all but one, receivers": ("receiver", NUM_WORKERS - 1, KILL),
     "stopped: forward": ("forward", 1, STOP),
@@ -44,7 +44,7 @@ def test_at_random_steps(
 
         def inject() -> None:
             faults.inject(point, workers, sig)
-            if point in ("load", "adopt", "export", "join"):
+            if point in ("load", "import_slots", "export_slots", "join"):
                 faults.inject("forward")
 
         for _ in range(ROUNDS):

@@ -39,7 +39,7 @@ def test_all_but_one_are_killed(group_and_faults: tuple[GroupUnderTest, FaultInj
     group.run_until(lambda: not faults.pending)
 
 
-@pytest.mark.parametrize("point", ["join", *also_long("load", "adopt", "export")])
+@pytest.mark.parametrize("point", ["join", *also_long("load", "import_slots", "export_slots")])
 def test_killed_while_another_joins(
     group_and_faults: tuple[GroupUnderTest, FaultInjection], point: str
 ) -> None:

@@ -21,7 +21,7 @@ from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.protocol.report import StepReport
 
-POINTS = ("load", "adopt", "export", "join", "step", "source", "receiver", "forward", "answer")
+POINTS = ("load", "import_slots", "export_slots", "join", "step", "source", "receiver", "forward", "answer")
 """While it loads its model; takes over slots; hands them to another; enters an epoch; begins a step; sends
 K/V; waits for K/V; in the middle of the forward; when it has all reports of a step."""
 
@@ -77,10 +77,10 @@ class FaultInjectingRunner:
 
     def import_slots(self, *arguments: Any) -> None:
         self._runner.import_slots(*arguments)
-        self._faults.trigger("adopt")
+        self._faults.trigger("import_slots")
 
     def export_slots(self, *arguments: Any) -> Any:
-        self._faults.trigger("export")
+        self._faults.trigger("export_slots")
         return self._runner.export_slots(*arguments)
 
     def reconcile(self, *arguments: Any) -> Any:
