@@ -105,7 +105,7 @@ class BranchPool:
         return info
 
     async def add_workers(
-        self, newcomers: Sequence[WorkerHandle], owners: Mapping[int, int]
+        self, newcomers: Sequence[WorkerHandle], request_by_slot: Mapping[int, int]
     ) -> list[LopaError]:
         """Add workers that have loaded the model, as the highest ranks; `join_epoch` lets them take part.
 
@@ -115,7 +115,7 @@ class BranchPool:
         if not newcomers:
             return []
         self.intact = False
-        states = self.workers[0].call("export_slots", owners)
+        states = self.workers[0].call("export_slots", request_by_slot)
         pending = PendingRPCs(
             RPCBatch(
                 {
@@ -149,7 +149,7 @@ class BranchPool:
             self.kill_worker(worker)
 
     async def join_epoch(
-        self, owners: Mapping[int, int], pending: Sequence[ScheduledRequest]
+        self, request_by_slot: Mapping[int, int], pending: Sequence[ScheduledRequest]
     ) -> list[tuple[bool, ...]]:
         """Enter the next epoch: a new collective group, whatever became of the one before.
 
@@ -163,7 +163,7 @@ class BranchPool:
                 shard.join_epoch.remote(
                     self._rendezvous(f"kv{index}", rank, len(self.workers)),
                     self._rendezvous(f"shards{rank}", index, len(worker.shards)),
-                    owners,
+                    request_by_slot,
                     pending,
                 )
                 for index, shard in enumerate(worker.shards)
@@ -195,8 +195,8 @@ class BranchPool:
         if self._by_store:
             # Ray resolves these before a step runs; nobody waits for them here.
             for scheduled in plans[0].requests:
-                if scheduled.source is not None:
-                    source = self.workers[scheduled.source]
+                if scheduled.source_rank is not None:
+                    source = self.workers[scheduled.source_rank]
                     exports[source] = source.call("export_payload", scheduled)
                     payloads.append(exports[source])
         steps = {

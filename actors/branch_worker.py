@@ -93,7 +93,7 @@ class BranchWorker:
         self,
         workers: Rendezvous,
         shards: Rendezvous,
-        owners: Mapping[int, int],
+        request_by_slot: Mapping[int, int],
         pending: Sequence[ScheduledRequest],
     ) -> tuple[bool, ...]:
         """Enter an epoch among the workers and among the shards of this one; see `BranchRunner.reconcile`.
@@ -103,16 +103,16 @@ class BranchWorker:
         self._epoch = workers.epoch
         self._transfer.join(workers)
         self._tp_group.join(shards)
-        return self._runner.reconcile(owners, pending)
+        return self._runner.reconcile(request_by_slot, pending)
 
     def leave_groups(self) -> None:
         """Drop all connections: peers that wait for this one in a collective are released."""
         self._transfer.leave()
         self._tp_group.leave()
 
-    def export_slots(self, owners: Mapping[int, int]) -> list[SlotState]:
+    def export_slots(self, request_by_slot: Mapping[int, int]) -> list[SlotState]:
         """See `BranchRunner.export_slots`."""
-        return self._runner.export_slots(owners)
+        return self._runner.export_slots(request_by_slot)
 
     def import_slots(self, states: Sequence[SlotState]) -> None:
         """See `BranchRunner.import_slots`."""

@@ -71,11 +71,11 @@ class GroupMembership:
         pool, pending = self.pool, self._pending
         pool.remove_workers(pool.workers[self.target :])
         newcomers = pending.take_ready()
-        owners, uncommitted = scheduler.request_by_slot, scheduler.pending_commits()
+        request_by_slot, uncommitted = scheduler.request_by_slot, scheduler.pending_commits()
         try:
-            for failure in await pool.add_workers(newcomers, owners):
+            for failure in await pool.add_workers(newcomers, request_by_slot):
                 pending.record_failure(failure)
-            held = await pool.join_epoch(owners, uncommitted)
+            held = await pool.join_epoch(request_by_slot, uncommitted)
             recovery = recover(uncommitted, held)
             await pool.restage(recovery.restage)
         except (WorkerLostError, TransferError) as error:

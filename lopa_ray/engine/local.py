@@ -1,4 +1,4 @@
-"""LocalEngine: the whole decoder in one process. The oracle for everything above it."""
+"""LocalEngine: the whole decoder in one process. The reference for every other engine."""
 
 from __future__ import annotations
 

@@ -99,14 +99,14 @@ class BranchRunner:
             self._staging.clear(slot)
         if commit is not None:
             fresh = cache.last_commit[slot] != commit.step
-            if scheduled.source is not None or fresh:
+            if scheduled.source_rank is not None or fresh:
                 payload = self.payload_to_commit(scheduled)
-                if scheduled.source is not None:
+                if scheduled.source_rank is not None:
                     if broadcast is None:
                         raise ProtocolError(
                             "a commit names a source worker, but K/V cannot be broadcast here"
                         )
-                    broadcast(scheduled.source, payload)
+                    broadcast(scheduled.source_rank, payload)
                 if fresh:
                     cache.write_payload(slot, commit.spans, payload)
                     cache.last_commit[slot] = commit.step
@@ -130,7 +130,7 @@ class BranchRunner:
         staged = self._staging.get(scheduled.slot, commit.step, None if commit.shared else commit.branch)
         if staged is not None:
             return staged
-        if scheduled.source is None:
+        if scheduled.source_rank is None:
             raise ProtocolError(
                 f"request {scheduled.request_id}: nothing is staged for the commit of step {commit.step}"
             )

@@ -111,7 +111,7 @@ class ScheduledRequest:
     plan: Plan
     branch_indices: tuple[int, ...]
     """Indices of the plan's branches that this worker evaluates."""
-    source: int | None = None
+    source_rank: int | None = None
     """Rank of the worker that holds the winner's staged K/V; None: every worker its own."""
     stored_prefix: tuple[StoredPrefix, ...] = ()
     """Parts of a prompt whose K/V the worker has stored, from position 0 on; their rows are not computed."""

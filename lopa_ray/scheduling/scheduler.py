@@ -37,15 +37,15 @@ class _RunningRequest:
     plan: Plan | None = None
     rank_of_branch: dict[int, int] = field(default_factory=dict)
     """Branch of the current plan → rank of the worker that evaluates it."""
-    source: int | None = None
+    source_rank: int | None = None
     """Rank of the worker that has what the next plan commits."""
     pending_commit: ScheduledRequest | None = None
     """What staged that: the last plan and its winner, until a step that committed it has succeeded."""
     replay: list[ScheduledRequest] = field(default_factory=list)
     """What every worker must carry out before the session's next step, one after the other; see `Journal`."""
-    prefix: tuple[StoredPrefix, ...] = ()
+    stored_prefix: tuple[StoredPrefix, ...] = ()
     """What the current plan takes from earlier requests."""
-    store: StoredPrefix | None = None
+    save_prefix: StoredPrefix | None = None
     """What the next plan's commit saves for later ones."""
 
 
@@ -115,8 +115,8 @@ class Scheduler:
         """Free a request's slot."""
         del self._running[request_id]
         self._free_slots.append(entry.slot)
-        if entry.store is not None:
-            self.prefix_index.cancel_reservation(entry.store)
+        if entry.save_prefix is not None:
+            self.prefix_index.cancel_reservation(entry.save_prefix)
 
     def cancel(self, request_id: int) -> None:
         """Free the request's slot at the next step."""
@@ -151,7 +151,7 @@ class Scheduler:
         self.epoch = epoch
         self.prefix_index.clear()
         for request_id, entry in self._running.items():
-            entry.source, entry.store = source_ranks.get(request_id), None
+            entry.source_rank, entry.save_prefix = source_ranks.get(request_id), None
 
     def plan(self, num_workers: int, only: int | None = None) -> list[StepPlan]:
         """One plan per worker for the next step; empty when nothing is in flight.
@@ -165,7 +165,7 @@ class Scheduler:
             replay = [replace(scheduled, request_id=request_id, slot=slot) for scheduled in session.replay]
             self._running[request_id] = _RunningRequest(session, slot, replay=replay)
         for request_id, entry in list(self._running.items()):
-            entry.plan, entry.prefix = None, ()
+            entry.plan, entry.stored_prefix = None, ()
             if only not in (None, request_id):
                 continue
             if entry.replay:
@@ -174,7 +174,7 @@ class Scheduler:
             try:
                 branches = self._budget.num_branches(entry.session.settings, len(self._running))
                 entry.plan = entry.session.plan(self.epoch, branches)
-                entry.prefix = self.prefix_index.match(self.prefix_index.hash_prefixes(entry.plan))
+                entry.stored_prefix = self.prefix_index.match(self.prefix_index.hash_prefixes(entry.plan))
             except Exception as error:  # whatever is wrong with one request must not end the others
                 self.abort(request_id, error)
         self._assign_branches(num_workers)
@@ -202,22 +202,24 @@ class Scheduler:
             entry.rank_of_branch = {}
             for index, branch in enumerate(plan.branches):
                 rank = load.index(min(load))
-                load[rank] += branch.stop - plan.start - sum(len(stored.span) for stored in entry.prefix)
+                load[rank] += (
+                    branch.stop - plan.start - sum(len(stored.span) for stored in entry.stored_prefix)
+                )
                 entry.rank_of_branch[index] = rank
 
     def _scheduled_requests(self, rank: int) -> tuple[ScheduledRequest, ...]:
         """Every worker gets every plan: commits and cuts of the cache concern all of them."""
         return tuple(
-            replace(entry.replay[0], source=entry.source)
+            replace(entry.replay[0], source_rank=entry.source_rank)
             if entry.replay
             else ScheduledRequest(
                 request_id,
                 entry.slot,
                 entry.plan,
                 tuple(b for b, r in entry.rank_of_branch.items() if r == rank),
-                entry.source,
-                entry.prefix,
-                entry.store,
+                entry.source_rank,
+                entry.stored_prefix,
+                entry.save_prefix,
             )
             for request_id, entry in self._running.items()
             if entry.plan is not None
@@ -250,7 +252,7 @@ class Scheduler:
             plan, entry.plan = entry.plan, None
             if entry.replay:  # without an event: this was decided before
                 replayed = entry.replay.pop(0)
-                entry.pending_commit, entry.source = replayed if plan.to_stage else None, None
+                entry.pending_commit, entry.source_rank = replayed if plan.to_stage else None, None
                 continue
             try:
                 outcome = entry.session.advance(by_request.get(request_id, []))
@@ -262,7 +264,7 @@ class Scheduler:
             if outcome.finish_reason is not None:
                 self._release(request_id, entry)
             else:
-                entry.store = self.prefix_index.reserve(self.prefix_index.hash_prefixes(plan))
+                entry.save_prefix = self.prefix_index.reserve(self.prefix_index.hash_prefixes(plan))
         return events + self.drain()
 
     def _confirm_prefixes(self) -> None:
@@ -270,19 +272,21 @@ class Scheduler:
         self.prefix_index.confirm_evictions(self._evictions)
         for entry in self._running.values():
             if entry.plan is not None:
-                self.prefix_index.touch(entry.prefix)
-                if entry.store is not None:
-                    self.prefix_index.insert(entry.store)
-                    entry.store = None
+                self.prefix_index.touch(entry.stored_prefix)
+                if entry.save_prefix is not None:
+                    self.prefix_index.insert(entry.save_prefix)
+                    entry.save_prefix = None
 
     def _remember_source(
         self, request_id: int, entry: _RunningRequest, plan: Plan, outcome: StepOutcome
     ) -> None:
         """Which worker the others receive from; none, where all staged the same or there are no others."""
-        staged = ScheduledRequest(request_id, entry.slot, plan, (outcome.winner,), stored_prefix=entry.prefix)
+        staged = ScheduledRequest(
+            request_id, entry.slot, plan, (outcome.winner,), stored_prefix=entry.stored_prefix
+        )
         entry.pending_commit = staged if plan.to_stage else None
         sent = plan.to_stage and not plan.stage_shared and self._num_workers > 1
-        entry.source = entry.rank_of_branch[outcome.winner] if sent else None
+        entry.source_rank = entry.rank_of_branch[outcome.winner] if sent else None
 
     def drain(self) -> list[RequestEvent]:
         """Events that arose outside `advance`, each once."""

@@ -54,7 +54,10 @@ def test_same_tokens_as_in_one_process(
 
 @pytest.mark.parametrize(
     "point",
-    ["forward", *also_long("step", "source", "receiver", "answer", "join", "import_slots", "export_slots", "load")],
+    [
+        "forward",
+        *also_long("step", "source", "receiver", "answer", "join", "import_slots", "export_slots", "load"),
+    ],
 )
 def test_a_shard_is_killed(group_and_faults: tuple[GroupUnderTest, FaultInjection], point: str) -> None:
     """It takes its worker along; another worker comes, with all its shards."""
@@ -63,7 +66,10 @@ def test_a_shard_is_killed(group_and_faults: tuple[GroupUnderTest, FaultInjectio
     before = set(actor_pids("BranchWorker"))
     faults.inject(point)
     group.run_batch(
-        6, lambda: faults.inject("forward") if point in ("join", "import_slots", "export_slots", "load") else None
+        6,
+        lambda: (
+            faults.inject("forward") if point in ("join", "import_slots", "export_slots", "load") else None
+        ),
     )
     group.run_until(lambda: not faults.pending)
     group.wait_for_workers(2)

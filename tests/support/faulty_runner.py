@@ -45,7 +45,7 @@ class FaultyRunner:
         }
         poisoned = [scheduled for scheduled in plan.requests if scheduled.request_id in self._poisoned]
         if self._before_broadcast:
-            fails = any(scheduled.source == 0 and self._is_staged(scheduled) for scheduled in poisoned)
+            fails = any(scheduled.source_rank == 0 and self._is_staged(scheduled) for scheduled in poisoned)
         else:
             fails = any(scheduled.branch_indices for scheduled in poisoned)
         if fails:

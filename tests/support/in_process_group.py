@@ -70,7 +70,7 @@ class InProcessGroup:
         payloads: dict[int, Tensor] = {}
         for runner, plan in zip(self.runners, plans, strict=True):
             for scheduled in plan.requests:
-                if scheduled.source is not None and self.runners[scheduled.source] is runner:
+                if scheduled.source_rank is not None and self.runners[scheduled.source_rank] is runner:
                     payloads[scheduled.request_id] = runner.payload_to_commit(scheduled).clone()
         reports = []
         for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True)):
@@ -81,11 +81,11 @@ class InProcessGroup:
     def _broadcast(
         self, rank: int, plan: StepPlan, payloads: dict[int, Tensor]
     ) -> Callable[[int, Tensor], None]:
-        handed_over = iter([scheduled for scheduled in plan.requests if scheduled.source is not None])
+        handed_over = iter([scheduled for scheduled in plan.requests if scheduled.source_rank is not None])
 
         def broadcast(source: int, payload: Tensor) -> None:
             scheduled = next(handed_over)
-            assert scheduled.source == source
+            assert scheduled.source_rank == source
             if rank != source:
                 payload.copy_(payloads[scheduled.request_id])
                 self.sources.add(source)

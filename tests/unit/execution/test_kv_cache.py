@@ -126,8 +126,8 @@ def plan(**changes: object) -> Plan:
     return replace(made, **changes)
 
 
-def step(runner: BranchRunner, made: Plan, request: int = 1, source: int | None = None) -> None:
-    runner.execute(StepPlan(0, made.step, (ScheduledRequest(request, 0, made, (0,), source),)))
+def step(runner: BranchRunner, made: Plan, request: int = 1, source_rank: int | None = None) -> None:
+    runner.execute(StepPlan(0, made.step, (ScheduledRequest(request, 0, made, (0,), source_rank),)))
 
 
 SECOND = plan(
@@ -152,7 +152,7 @@ def test_a_commit_needs_something_staged(runner):
     with pytest.raises(ProtocolError, match="nothing is staged"):
         step(runner, replace(SECOND, commit=Commit(1, 1, (range(0, 2),), shared=False)))
     with pytest.raises(ProtocolError, match="cannot be broadcast here"):
-        step(runner, SECOND, source=0)
+        step(runner, SECOND, source_rank=0)
 
 
 def test_a_commit_is_carried_out_once(runner):
@@ -168,8 +168,8 @@ def test_a_commit_is_carried_out_once(runner):
 def test_a_worker_without_the_winner_hands_out_no_stray_memory(runner):
     step(runner, plan())
     lost = replace(SECOND, commit=Commit(1, 1, (range(0, 2),), shared=False))
-    assert runner.payload_to_commit(ScheduledRequest(1, 0, lost, (0,), source=0)).isnan().all()
-    staged = runner.payload_to_commit(ScheduledRequest(1, 0, SECOND, (0,), source=0))
+    assert runner.payload_to_commit(ScheduledRequest(1, 0, lost, (0,), source_rank=0)).isnan().all()
+    staged = runner.payload_to_commit(ScheduledRequest(1, 0, SECOND, (0,), source_rank=0))
     assert not staged.isnan().any()
 
 

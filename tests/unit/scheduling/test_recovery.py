@@ -97,9 +97,9 @@ class Chaos(InProcessGroup):
         """The reports of a step; None if a worker died in it. Then some survivors have carried out all of
         it, some only its first commits, and none knows which."""
         payloads = {
-            scheduled.request_id: self.runners[scheduled.source].payload_to_commit(scheduled).clone()
+            scheduled.request_id: self.runners[scheduled.source_rank].payload_to_commit(scheduled).clone()
             for scheduled in plans[0].requests
-            if scheduled.source is not None
+            if scheduled.source_rank is not None
         }
         reports = []
         for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True)):

@@ -88,8 +88,8 @@ def test_every_branch_is_evaluated_once_and_the_load_is_even(workers, slots, len
         for plan in plans:
             assert (plan.epoch, plan.step) == (plans[0].epoch, plans[0].step)
             # The same requests in the same order everywhere, whoever evaluates them.
-            assert [(w.request_id, w.slot, w.plan, w.source) for w in plan.requests] == [
-                (w.request_id, w.slot, w.plan, w.source) for w in plans[0].requests
+            assert [(w.request_id, w.slot, w.plan, w.source_rank) for w in plan.requests] == [
+                (w.request_id, w.slot, w.plan, w.source_rank) for w in plans[0].requests
             ]
             loads.append(
                 sum(w.plan.branches[b].stop - w.plan.start for w in plan.requests for b in w.branch_indices)
@@ -268,7 +268,7 @@ def decode(workers: int, *, repeat: bool = False) -> tuple[list[tuple[int, ...]]
     while scheduler.busy:
         if repeat:
             plans = scheduler.plan(workers)
-            sources = {scheduled.source for scheduled in plans[0].requests}
+            sources = {scheduled.source_rank for scheduled in plans[0].requests}
             lost = [rank for rank in range(workers) if rank not in sources][:1] if workers > 1 else []
             group.evaluate(plans, skip=lost)
             scheduler.epoch += 1

@@ -275,10 +275,10 @@ def test_the_id_is_free_once_the_client_hears_of_the_end(last: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("fate", ["cancelled", "gone while sending", "gone while waiting"])
-def test_whatever_ends_the_task_ends_the_job(stream: bool, fate: str) -> None:
+@pytest.mark.parametrize("ending", ["cancelled", "gone while sending", "gone while waiting"])
+def test_whatever_ends_the_task_ends_the_job(stream: bool, ending: str) -> None:
     """Straight over ASGI: Ray Serve cancels the task, and a client may stop reading and then vanish."""
-    backend = FakeBackend(hold=fate != "gone while sending")
+    backend = FakeBackend(hold=ending != "gone while sending")
     app = create_app(lambda: backend, HttpSettings())
     body = json.dumps({**ASK, "stream": stream}).encode()
 
@@ -295,7 +295,7 @@ def test_whatever_ends_the_task_ends_the_job(stream: bool, fate: str) -> None:
             return message
 
         async def send(_: Any) -> None:
-            if fate == "gone while sending":
+            if ending == "gone while sending":
                 await never.wait()
 
         scope = {"type": "http", "method": "POST", "path": CHAT, "raw_path": CHAT.encode(), "headers": []}
@@ -303,7 +303,7 @@ def test_whatever_ends_the_task_ends_the_job(stream: bool, fate: str) -> None:
         await began.wait()
         while not backend.running and not backend.closed:
             await asyncio.sleep(0)
-        if fate == "cancelled":
+        if ending == "cancelled":
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
