@@ -1,0 +1,1 @@
+"""The transformer, the published families that it covers, and their checkpoints."""
