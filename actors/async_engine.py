@@ -10,19 +10,18 @@ import asyncio
 import itertools
 import logging
 import time
-import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import ray
 
 from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
-from actors.client_journals import RETRY_PAUSE_S, ClientJournals, not_replaced
+from actors.client_journals import ClientJournals
 from actors.client_streams import StepEvents
-from actors.master import MasterStatus, start_master
-from actors.placement import Reservation
+from actors.group_failover import GroupFailover
+from actors.master import MasterStatus
 from actors.rpc import unwrapped_errors
 from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
@@ -47,7 +46,7 @@ class AsyncRayEngine(SessionFactory):
         config: Config,
         info: WorkerInfo,
         tokenizer: Tokenizer | None,
-        group: _Group,
+        group: GroupFailover,
         on_step: OnStep | None,
     ) -> None:
         """Over a group that is started already; see `start`. Needs a running event loop."""
@@ -63,8 +62,6 @@ class AsyncRayEngine(SessionFactory):
         self._numbers = itertools.count()
         self._queues: dict[int, asyncio.Queue[RequestEvent]] = {}
         self._journals = ClientJournals()
-        self._resized: int | None = None
-        """How many workers were asked for last, after the start."""
         self._abandoned: asyncio.Queue[list[int]] = asyncio.Queue()
         """Requests whose callers have stopped iterating."""
         self._canceller = asyncio.create_task(self._cancel_abandoned())
@@ -80,9 +77,9 @@ class AsyncRayEngine(SessionFactory):
     ) -> Self:
         """Start a group; `on_step` sees every step's events. Raises what `Master.start` raises."""
         tokenizer = Tokenizer.from_pretrained(config.model.folder)
-        group = _Group(config, runner_factory)
+        group = GroupFailover(config, runner_factory)
         try:
-            info = await group.open()
+            info = await group.start()
         except BaseException:
             group.close()
             raise
@@ -155,9 +152,7 @@ class AsyncRayEngine(SessionFactory):
 
     async def resize(self, num_workers: int) -> None:
         """Have that many workers, while requests decode; see `Master.resize`. Raises SettingsError."""
-        with unwrapped_errors():
-            await self._group.master.resize.remote(num_workers)
-        self._resized = num_workers
+        await self._group.resize(num_workers)
 
     async def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot; what must agree while the group is idle."""
@@ -192,7 +187,7 @@ class AsyncRayEngine(SessionFactory):
             if self._journals.no_progress:
                 self._fail_all(loss)
             try:
-                await self._replace(loss)
+                await self._group.replace(loss)
             except WorkerLostError as error:
                 self._lose(error)
                 return
@@ -221,26 +216,6 @@ class AsyncRayEngine(SessionFactory):
             return WorkerLostError(f"the group's events stopped: {type(error).__name__}: {error}")
         return WorkerLostError("the group's events ended")
 
-    async def _replace(self, loss: LopaError) -> None:
-        """Start another group, of the size that was asked for last. Raises WorkerLostError if that fails."""
-        timeout_s = self.config.group.resume_timeout_s
-        last: Exception | None = None
-        try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    try:
-                        await self._group.open()
-                        if self._resized is not None:
-                            await self.resize(self._resized)
-                        return
-                    except WorkerLostError as error:
-                        last = error
-                        await asyncio.sleep(RETRY_PAUSE_S)
-        except TimeoutError as error:
-            raise not_replaced(loss, last or error, timeout_s) from None
-        except Exception as error:
-            raise not_replaced(loss, error, timeout_s) from None
-
     async def _submit(self, sessions: dict[int, DecodeSession]) -> None:
         """If the group is lost meanwhile, `_run` notices, and goes on with all requests."""
         with suppress(WorkerLostError), unwrapped_errors():
@@ -260,37 +235,3 @@ class AsyncRayEngine(SessionFactory):
         for number in self._journals:
             self._journals.end(number)
             self._queues[number].put_nowait(RequestFailure(number, error))
-
-
-class _Group:
-    """The group that an engine has at the moment: its master actor, and the stream of the engine's events."""
-
-    def __init__(self, config: Config, runner_factory: RunnerFactory) -> None:
-        """Reserves the bundles of the workers; `open` starts a group in them."""
-        self.client = uuid.uuid4().hex
-        self.reservation = Reservation(config)
-        self.master: Any = None
-        self.stream: Any = None
-        self._config = config
-        self._runner_factory = runner_factory
-
-    async def open(self) -> WorkerInfo:
-        """Start a group in place of the one before, if there was one. Raises what `Master.start` raises."""
-        self._kill_master()
-        self.master = start_master(self._config, self._runner_factory, self.reservation.placement_group)
-        with unwrapped_errors():
-            info: WorkerInfo = await self.master.start.remote()
-            self.stream = self.master.stream.options(num_returns="streaming").remote(self.client)
-            await (await anext(self.stream))
-        return info
-
-    def close(self) -> None:
-        """End the group and give its bundles back. Killing the master takes its workers along: they are its
-        children."""
-        self._kill_master()
-        self.reservation.release()
-
-    def _kill_master(self) -> None:
-        if self.master is not None and ray.is_initialized():
-            ray.kill(self.master)
-        self.master = None

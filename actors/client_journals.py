@@ -6,22 +6,9 @@ from collections.abc import Iterator
 
 from actors.client_streams import StepEvents
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.errors import LopaError, WorkerLostError
+from lopa_ray.errors import WorkerLostError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.scheduling.journal import Journal
-
-RETRY_PAUSE_S = 1.0
-"""Between two attempts to replace a lost group. Ray goes on placing actors on a node that is gone until it has
-missed several health checks, 10 to 20 seconds by default; such an attempt fails, and the next may not."""
-
-
-def not_replaced(loss: LopaError, cause: Exception, timeout_s: float) -> WorkerLostError:
-    """What ends the requests of a lost group when no other could be started."""
-    if isinstance(cause, TimeoutError):
-        reason = f"it did not start within {timeout_s:g} s"
-    else:
-        reason = str(cause) if isinstance(cause, LopaError) else f"{type(cause).__name__}: {cause}"
-    return WorkerLostError(f"{loss}; no other group could take over: {reason} (see group.resume_timeout_s)")
 
 
 class ClientJournals:

@@ -20,9 +20,9 @@ from ray import serve
 from ray.serve import Application
 
 from actors.placement import worker_bundle
-from cluster.serving.http.app import create_app
+from cluster.serving.engine_messages import Backend, EngineOutput, EngineRequest, RequestRejected
+from cluster.serving.http.asgi_app import create_app
 from cluster.serving.http.auth import load_api_keys
-from cluster.serving.messages import Backend, EngineOutput, EngineRequest, RequestRejected
 from cluster.serving.replica.group_server import GroupServer
 from cluster.serving.replica.ingress import Ingress
 from cluster.serving.settings import ServeSettings

@@ -2,6 +2,6 @@
 
     ray job submit --working-dir . -- python -m cluster.jobs --input FILE --output FILE --groups 4
 
-`source` reads the prompts, `work_queue` sends them in chunks to the actors of `group`, which decode them, `output`
-writes the results, `progress` logs, `storage` reaches files at any URL.
+`source` reads the prompts, `work_queue` sends them in chunks to the actors of `group`, which decode them,
+`resumable_output` writes the results, `progress` logs, `storage` reaches files at any URL.
 """

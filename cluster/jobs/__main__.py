@@ -17,8 +17,8 @@ from lopa_ray.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cluster.jobs.output import JobOutput, JobResult, JobSpec
     from cluster.jobs.progress import JobProgress
+    from cluster.jobs.resumable_output import JobOutput, JobResult, JobSpec
     from cluster.jobs.source import Chunk, InputSummary
     from lopa_ray.config.config import Config
 
@@ -74,8 +74,8 @@ def decode(
 
 def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> JobResult | None:
     """Decode `source` into `output`; None if chunks had to be abandoned. Raises LopaError."""
-    from cluster.jobs.output import JobOutput
     from cluster.jobs.progress import JobProgress
+    from cluster.jobs.resumable_output import JobOutput
     from cluster.jobs.source import Source
 
     prompts = Source(source)
@@ -101,7 +101,7 @@ def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> 
 
 
 def _job_spec(config: Config, summary: InputSummary, *, raw: bool) -> JobSpec:
-    from cluster.jobs.output import JobSpec
+    from cluster.jobs.resumable_output import JobSpec
 
     values = config.as_dict()
     model = {name: value for name, value in values["model"].items() if name not in SPEED_SETTINGS}

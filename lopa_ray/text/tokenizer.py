@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Regex, Tokenizer as Backend, decoders, normal
 from tokenizers.models import BPE
 
 from lopa_ray.errors import CheckpointError, PromptError
-from lopa_ray.model.files import read_json
+from lopa_ray.model.checkpoint_files import read_json
 from lopa_ray.text.chat_template import ChatTemplate
 
 _TOKENIZER_CONFIG, _CHAT_TEMPLATE = "tokenizer_config.json", "chat_template.jinja"

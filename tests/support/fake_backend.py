@@ -14,8 +14,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from cluster.serving.http.app import create_app
-from cluster.serving.messages import (
+from cluster.serving.engine_messages import (
     Backend,
     BranchView,
     CanvasSnapshot,
@@ -30,6 +29,7 @@ from cluster.serving.messages import (
     TextDelta,
     TokenLogprob,
 )
+from cluster.serving.http.asgi_app import create_app
 from cluster.serving.openai.response_models import ErrorObject
 from cluster.serving.settings import HttpSettings
 from lopa_ray.errors import PromptTooLongError, RequestCancelledError, SettingsError

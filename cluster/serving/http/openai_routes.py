@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from fastapi import APIRouter, Request, Response, Security
 
+from cluster.serving.engine_messages import Backend
 from cluster.serving.http.access_log import log_record_of, logger
 from cluster.serving.http.body import read_json_object
 from cluster.serving.http.dependencies import check_model, require_api_key
 from cluster.serving.http.openapi import completion_response, error_responses, request_body
 from cluster.serving.http.responder import Responder
-from cluster.serving.messages import Backend
 from cluster.serving.openai.chat import ChatRequest, ChatResponseBuilder
 from cluster.serving.openai.completions import CompletionRequest, CompletionResponseBuilder
 from cluster.serving.openai.engine_request import make_engine_request

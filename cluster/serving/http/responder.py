@@ -10,9 +10,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from cluster.serving.engine_messages import Backend, EngineOutput, RequestAccepted
 from cluster.serving.http.access_log import RequestLogRecord, log_unexpected_error
 from cluster.serving.http.body import ClientDisconnectedError
-from cluster.serving.messages import Backend, EngineOutput, RequestAccepted
 from cluster.serving.openai.errors import ApiError, api_error
 from cluster.serving.openai.field_names import FieldNames
 from cluster.serving.openai.response_builder import ResponseBuilder

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from cluster.serving.messages import ChoiceFinished, Prompt, TextDelta, TokenLogprob
+from cluster.serving.engine_messages import ChoiceFinished, Prompt, TextDelta, TokenLogprob
 from cluster.serving.openai.errors import invalid_value, short_repr
 from cluster.serving.openai.generation_request import GenerationRequest
 from cluster.serving.openai.request_model import MAX_INT

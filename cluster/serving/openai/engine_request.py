@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.serving.messages import EngineRequest
+from cluster.serving.engine_messages import EngineRequest
 from cluster.serving.openai.errors import invalid_value
 from cluster.serving.openai.generation_request import GenerationRequest
 from cluster.serving.openai.lopa_options import LopaOptions

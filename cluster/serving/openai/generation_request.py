@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from cluster.serving.messages import Prompt
+from cluster.serving.engine_messages import Prompt
 from cluster.serving.openai.errors import short_repr
 from cluster.serving.openai.field_names import FieldNames
 from cluster.serving.openai.lopa_options import LOPA_DECODE_SETTINGS, OPENAI_FIELDS, LopaOptions

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from cluster.serving.messages import (
+from cluster.serving.engine_messages import (
     CanvasSnapshot,
     ChoiceFinished,
     ChoiceStats,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from cluster.serving.messages import (
+from cluster.serving.engine_messages import (
     BranchView,
     CanvasSnapshot,
     CellView,

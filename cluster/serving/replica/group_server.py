@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from actors.async_engine import AsyncRayEngine
-from cluster.serving.messages import (
+from cluster.serving.engine_messages import (
     ChoiceFinished,
     EngineOutput,
     EngineRequest,

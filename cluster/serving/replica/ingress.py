@@ -15,7 +15,13 @@ from ray import serve
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, RayServeException
 
-from cluster.serving.messages import EngineOutput, EngineRequest, GroupStatus, GroupWorkers, RequestRejected
+from cluster.serving.engine_messages import (
+    EngineOutput,
+    EngineRequest,
+    GroupStatus,
+    GroupWorkers,
+    RequestRejected,
+)
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
 
 DEADLINE_GRACE_S = 1.0

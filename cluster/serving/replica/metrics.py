@@ -9,7 +9,7 @@ from ray.util.metrics import Counter, Gauge, Histogram
 
 from actors.client_streams import StepEvents
 from actors.master import MasterStatus
-from cluster.serving.messages import ChoiceFinished
+from cluster.serving.engine_messages import ChoiceFinished
 from lopa_ray.protocol.events import RequestStep
 
 SECONDS = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]

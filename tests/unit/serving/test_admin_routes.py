@@ -14,7 +14,7 @@ import schemathesis
 from typer.testing import CliRunner, Result
 
 from cluster.cli import app
-from cluster.serving.http.app import create_app
+from cluster.serving.http.asgi_app import create_app
 from cluster.serving.openai.response_models import ModelWorkers
 from cluster.serving.settings import HttpSettings
 from lopa_ray.errors import WorkerLostError

@@ -10,7 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.serving.messages import EngineOutput, EngineRequest, RequestAccepted, TextDelta, TokenLogprob
+from cluster.serving.engine_messages import (
+    EngineOutput,
+    EngineRequest,
+    RequestAccepted,
+    TextDelta,
+    TokenLogprob,
+)
 from cluster.serving.openai.completions import CompletionResponseBuilder
 from cluster.serving.openai.response_models import (
     ChatChunk,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis
 import schemathesis
 
-from cluster.serving.http.app import create_app
+from cluster.serving.http.asgi_app import create_app
 from cluster.serving.settings import HttpSettings
 from support.fake_backend import MODEL, FakeBackend
 

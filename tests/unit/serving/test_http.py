@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.serving.http.app import create_app
+from cluster.serving.http.asgi_app import create_app
 from cluster.serving.http.auth import load_api_keys
 from cluster.serving.openai.errors import api_error
 from cluster.serving.openai.response_models import Health, ModelCard, ModelList

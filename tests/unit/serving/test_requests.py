@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.serving.messages import EngineRequest
+from cluster.serving.engine_messages import EngineRequest
 from cluster.serving.openai.chat import ChatRequest
 from cluster.serving.openai.errors import ApiError
 from support.fake_backend import CHAT, HI, MODEL, OTHER_MODEL, TEXT, Server, error_of, serving

@@ -11,12 +11,12 @@ from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 
+from cluster.serving.engine_messages import Backend
 from cluster.serving.http.access_log import log_record_of, log_unexpected_error
 from cluster.serving.http.admin_routes import admin_routes
 from cluster.serving.http.middleware import ErrorMiddleware, RequestLogMiddleware
 from cluster.serving.http.openai_routes import v1_routes
 from cluster.serving.http.openapi import add_schemas, error_responses
-from cluster.serving.messages import Backend
 from cluster.serving.openai.errors import ApiError
 from cluster.serving.openai.response_models import GroupHealth, Health, Version
 from cluster.serving.settings import HttpSettings

@@ -1,0 +1,94 @@
+"""GroupFailover: the group that an engine has at the moment, and another one in its place when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import ray
+
+from actors.branch_worker import RunnerFactory, WorkerInfo
+from actors.master import start_master
+from actors.placement import Reservation
+from actors.rpc import unwrapped_errors
+from lopa_ray.config.config import Config
+from lopa_ray.errors import LopaError, WorkerLostError
+
+RETRY_PAUSE_S = 1.0
+"""Between two attempts to replace a lost group. Ray goes on placing actors on a node that is gone until it has
+missed several health checks, 10 to 20 seconds by default; such an attempt fails, and the next may not."""
+
+
+class GroupFailover:
+    """A master actor with its workers, and the stream of one client's events; one group after the other."""
+
+    def __init__(self, config: Config, runner_factory: RunnerFactory) -> None:
+        """Reserves the bundles of the workers; `start` starts the first group in them."""
+        self.client = uuid.uuid4().hex
+        self.reservation = Reservation(config)
+        self.master: Any = None
+        self.stream: Any = None
+        """Of `StepEvents` (object references), until the group is lost."""
+        self._config = config
+        self._runner_factory = runner_factory
+        self._resized: int | None = None
+        """How many workers were asked for last, after the start."""
+
+    async def start(self) -> WorkerInfo:
+        """Start a group in place of the one before, if there was one. Raises what `Master.start` raises."""
+        self._kill_master()
+        self.master = start_master(self._config, self._runner_factory, self.reservation.placement_group)
+        with unwrapped_errors():
+            info: WorkerInfo = await self.master.start.remote()
+            self.stream = self.master.stream.options(num_returns="streaming").remote(self.client)
+            await (await anext(self.stream))
+        return info
+
+    async def resize(self, num_workers: int) -> None:
+        """See `Master.resize`. A group that takes the place of this one will have as many workers."""
+        with unwrapped_errors():
+            await self.master.resize.remote(num_workers)
+        self._resized = num_workers
+
+    async def replace(self, loss: LopaError) -> None:
+        """Start another group within `group.resume_timeout_s`, of the size that was asked for last.
+
+        Raises WorkerLostError, which names `loss` too, if that fails.
+        """
+        timeout_s = self._config.group.resume_timeout_s
+        last: Exception | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        await self.start()
+                        if self._resized is not None:
+                            await self.resize(self._resized)
+                        return
+                    except WorkerLostError as error:
+                        last = error
+                        await asyncio.sleep(RETRY_PAUSE_S)
+        except TimeoutError as error:
+            raise _not_replaced(loss, last or error, timeout_s) from None
+        except Exception as error:
+            raise _not_replaced(loss, error, timeout_s) from None
+
+    def close(self) -> None:
+        """End the group and give its bundles back. Killing the master takes its workers along: they are its
+        children."""
+        self._kill_master()
+        self.reservation.release()
+
+    def _kill_master(self) -> None:
+        if self.master is not None and ray.is_initialized():
+            ray.kill(self.master)
+        self.master = None
+
+
+def _not_replaced(loss: LopaError, cause: Exception, timeout_s: float) -> WorkerLostError:
+    if isinstance(cause, TimeoutError):
+        reason = f"it did not start within {timeout_s:g} s"
+    else:
+        reason = str(cause) if isinstance(cause, LopaError) else f"{type(cause).__name__}: {cause}"
+    return WorkerLostError(f"{loss}; no other group could take over: {reason} (see group.resume_timeout_s)")
