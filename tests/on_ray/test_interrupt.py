@@ -24,7 +24,7 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 def is_in_a_step(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
-        return process.cmdline()[:1] != [] and process.cmdline()[0].startswith("ray::BranchWorker.step")
+        return process.cmdline()[:1] != [] and process.cmdline()[0].startswith("ray::BranchWorker.execute")
     return False
 
 
