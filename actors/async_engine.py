@@ -28,7 +28,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.session_factory import Prompt, SessionFactory
-from lopa_ray.errors import LopaError, WorkerLostError
+from lopa_ray.errors import LopaError, ProtocolError, WorkerLostError
 from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.text.tokenizer import Tokenizer
@@ -75,7 +75,10 @@ class AsyncRayEngine(SessionFactory):
         runner_factory: RunnerFactory = default_runner,
         on_step: OnStep | None = None,
     ) -> Self:
-        """Start a group; `on_step` sees every step's events. Raises what `Master.start` raises."""
+        """Start a group; `on_step` sees every step's events. Raises what `Master.start` raises.
+
+        Use the engine as an asynchronous context manager, or call `close`.
+        """
         tokenizer = Tokenizer.from_pretrained(config.model.folder)
         group = GroupFailover(config, runner_factory)
         try:
@@ -119,6 +122,8 @@ class AsyncRayEngine(SessionFactory):
         one could take over. Closing the iterator frees the slots of what is unfinished at the next step. Raises
         ProtocolError for a session that is finished already.
         """
+        if any(session.finished for session in sessions):
+            raise ProtocolError("a session that is finished already has no steps; leave it out")
         queue: asyncio.Queue[RequestEvent] = asyncio.Queue()
         index_of = {next(self._numbers): index for index in range(len(sessions))}
         unfinished = set(index_of)
@@ -173,30 +178,43 @@ class AsyncRayEngine(SessionFactory):
         self._lose(WorkerLostError("the group was closed"))
         self._group.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
     # One group after the other
 
     async def _run(self, loss: LopaError | None = None) -> None:
-        """Hand out the events of one group after the other; `loss`: why there is none to begin with."""
-        while True:
-            loss = loss or await self._follow()
-            if not ray.is_initialized() or not self.config.group.resume_timeout_s:
-                self._lose(loss)
-                return
-            self.resuming, began = True, time.monotonic()
-            logger.warning(f"the group is lost: {str(loss).splitlines()[0]}")
-            if self._journals.no_progress:
-                self._fail_all(loss)
-            try:
-                await self._group.replace(loss)
-            except WorkerLostError as error:
-                self._lose(error)
-                return
-            finally:
-                self.resuming = False
-            loss = None
-            sessions = self._journals.resumed_sessions()
-            logger.warning(f"{len(sessions)} requests go on after {time.monotonic() - began:.1f} s")
-            await self._submit(sessions)
+        """Hand out the events of one group after the other, until none can take over; `loss`: why there is none to
+        begin with."""
+        try:
+            while True:
+                await self._replace_group(loss or await self._follow())
+                loss = None
+        except LopaError as error:
+            self._lose(error)
+        except Exception as error:
+            logger.exception("the requests of this engine cannot go on")
+            self._lose(WorkerLostError(f"the engine failed: {type(error).__name__}: {error}"))
+
+    async def _replace_group(self, loss: LopaError) -> None:
+        """Start another group, and go on with the unfinished requests on it. Raises WorkerLostError if none can
+        take over."""
+        if not ray.is_initialized() or not self.config.group.resume_timeout_s:
+            raise loss
+        self.resuming, began = True, time.monotonic()
+        logger.warning(f"the group is lost: {str(loss).splitlines()[0]}")
+        if self._journals.no_progress:
+            self._fail_all(loss)
+        try:
+            await self._group.replace(loss)
+        finally:
+            self.resuming = False
+        sessions = self._journals.resumed_sessions()
+        logger.warning(f"{len(sessions)} requests go on after {time.monotonic() - began:.1f} s")
+        await self._submit(sessions)
 
     async def _follow(self) -> WorkerLostError:
         """Hand out a group's events until it is lost; returns why."""

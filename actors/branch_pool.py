@@ -68,12 +68,16 @@ class BranchPool:
         """A new worker, not yet in the pool and without a model. Ray places it when there is room."""
         allocation = self._allocator.allocate()
         remote: Any = ray.remote(BranchWorker).options(**actor_options(self._config), **allocation.options)
-        worker = WorkerHandle(
-            tuple(
-                remote.remote(self._config, self._runner_factory, uses_store=self._by_store, shard=shard)
-                for shard in range(self._config.group.tensor_parallel_size)
+        try:
+            worker = WorkerHandle(
+                tuple(
+                    remote.remote(self._config, self._runner_factory, uses_store=self._by_store, shard=shard)
+                    for shard in range(self._config.group.tensor_parallel_size)
+                )
             )
-        )
+        except BaseException:
+            self._allocator.release(allocation)
+            raise
         self._allocations[worker] = allocation
         return worker
 

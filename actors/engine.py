@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import ExitStack, aclosing
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Self
 
 import ray
 
 from actors.async_engine import AsyncRayEngine
 from actors.branch_worker import RunnerFactory, default_runner
-from actors.event_loop_thread import EventLoopThread
+from actors.event_loop_thread import CLOSED, EventLoopThread
 from actors.master import MasterStatus
 from actors.ray_connection import RayConnection
 from lopa_ray.config.config import Config
@@ -22,6 +23,9 @@ from lopa_ray.errors import ClusterError
 from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.execution.model_loader import load_model_config
 from lopa_ray.protocol.events import RequestEvent
+
+RAY_CHECK_S = 1.0
+"""How often an engine that waits for the next event looks whether it is closed, or Ray was shut down."""
 
 
 class RayEngine(Engine):
@@ -54,16 +58,22 @@ class RayEngine(Engine):
             return cls(engine, loop, started.pop_all())
 
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
-        """See `Engine.events` and `AsyncRayEngine.events`. Raises ClusterError when closed."""
+        """See `Engine.events` and `AsyncRayEngine.events`.
+
+        Raises ClusterError if the engine is closed or Ray was shut down, also meanwhile.
+        """
         engine = self._running
         if engine.lost is not None:
             self._loop.call(engine.revive)
         received: SimpleQueue[RequestEvent | None] = SimpleQueue()
         decoding = self._loop.start(_receive(engine.events(sessions), received))
+        decoding.add_done_callback(lambda _: received.put(None))
         try:
-            while (event := received.get()) is not None:
+            while (event := self._next(received)) is not None:
                 yield event
             decoding.result()
+        except CancelledError:
+            raise ClusterError(CLOSED) from None
         finally:
             decoding.cancel()
 
@@ -80,25 +90,35 @@ class RayEngine(Engine):
         return self._loop.run(self._running.checksums())
 
     def close(self) -> None:
-        """End the group, and Ray if it was started for engines and this is the last. Further calls do nothing."""
+        """End the group, and Ray if it was started for engines and this is the last. Further calls do nothing.
+
+        Requests in flight end with WorkerLostError.
+        """
         self._finalizer()
+
+    def _next(self, received: SimpleQueue[RequestEvent | None]) -> RequestEvent | None:
+        """The next event, or None after the last. Raises ClusterError if there will be none."""
+        while True:
+            try:
+                return received.get(timeout=RAY_CHECK_S)
+            except Empty:
+                self._check_running()
 
     @property
     def _running(self) -> AsyncRayEngine:
+        self._check_running()
+        return self._engine
+
+    def _check_running(self) -> None:
         if not self._finalizer.alive:
-            raise ClusterError("this engine is closed; make a new one")
+            raise ClusterError(CLOSED)
         if not ray.is_initialized():
             raise ClusterError("Ray was shut down under this engine; make a new one")
-        return self._engine
 
 
 async def _receive(
     events: AsyncGenerator[RequestEvent, None], received: SimpleQueue[RequestEvent | None]
 ) -> None:
-    """Put all events into the queue, then None."""
-    try:
-        async with aclosing(events):
-            async for event in events:
-                received.put(event)
-    finally:
-        received.put(None)
+    async with aclosing(events):
+        async for event in events:
+            received.put(event)

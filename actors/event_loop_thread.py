@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
+from lopa_ray.errors import ClusterError
+
 T = TypeVar("T")
+
+CLOSED = "this engine is closed; make a new one"
 
 
 class EventLoopThread:
@@ -17,17 +21,29 @@ class EventLoopThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lopa-engine", daemon=True)
+        self._closed = False
+        self._lock = threading.Lock()
+        """Held while a coroutine is handed over, so that none arrives at a loop that has ended."""
         self._thread.start()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine. Cancelling the future cancels it."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        """Run a coroutine. Cancelling the future cancels it; `close` does, too. Raises ClusterError when closed."""
+        with self._lock:
+            if self._closed:
+                coroutine.close()
+                raise ClusterError(CLOSED)
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine, or what it raises. An interrupt of the caller, as by Ctrl-C, cancels it."""
+        """The result of a coroutine, or what it raises; ClusterError if the thread is closed meanwhile or was before.
+
+        An interrupt of the caller, as by Ctrl-C, cancels it.
+        """
         future = self.start(coroutine)
         try:
             return future.result()
+        except CancelledError:
+            raise ClusterError(CLOSED) from None
         except BaseException:
             future.cancel()
             raise
@@ -40,11 +56,15 @@ class EventLoopThread:
             self.run(_called(function))
 
     def close(self) -> None:
-        """Cancel what still runs, and end the thread."""
+        """Cancel what still runs, and end the thread. Further calls do nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         if threading.current_thread() is self._thread:  # the garbage collector may run anywhere
             self._loop.stop()
             return
-        self.run(_cancel_others())
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -28,6 +28,7 @@ class GroupFailover:
         self.client = uuid.uuid4().hex
         self.reservation = Reservation(config)
         self.master: Any = None
+        """Of the group started last; calls raise WorkerLostError when it is killed."""
         self.stream: Any = None
         """Of `StepEvents` (object references), until the group is lost."""
         self._config = config
@@ -36,13 +37,18 @@ class GroupFailover:
         """How many workers were asked for last, after the start."""
 
     async def start(self) -> WorkerInfo:
-        """Start a group in place of the one before, if there was one. Raises what `Master.start` raises."""
+        """Start a group in place of the one before, if there was one. Raises what `Master.start` raises; no actors
+        are left then."""
         self._kill_master()
         self.master = start_master(self._config, self._runner_factory, self.reservation.placement_group)
-        with unwrapped_errors():
-            info: WorkerInfo = await self.master.start.remote()
-            self.stream = self.master.stream.options(num_returns="streaming").remote(self.client)
-            await (await anext(self.stream))
+        try:
+            with unwrapped_errors():
+                info: WorkerInfo = await self.master.start.remote()
+                self.stream = self.master.stream.options(num_returns="streaming").remote(self.client)
+                await (await anext(self.stream))
+        except BaseException:
+            self._kill_master()
+            raise
         return info
 
     async def resize(self, num_workers: int) -> None:
@@ -83,7 +89,6 @@ class GroupFailover:
     def _kill_master(self) -> None:
         if self.master is not None and ray.is_initialized():
             ray.kill(self.master)
-        self.master = None
 
 
 def _not_replaced(loss: LopaError, cause: Exception, timeout_s: float) -> WorkerLostError:

@@ -173,15 +173,12 @@ def _phase_medians(workers: int, settings: Any) -> dict[str, float]:
     steps: list[dict[str, float]] = []
 
     async def decode() -> None:
-        engine = await AsyncRayEngine.start(config)
-        try:
+        async with await AsyncRayEngine.start(config) as engine:
             for first in range(20, 30):
                 session = engine.create_session([first, 30, 31, 32], settings)
                 async for event in engine.events([session]):
                     assert isinstance(event, RequestStep) and event.timing is not None, event
                     steps.append(asdict(event.timing))
-        finally:
-            engine.close()
 
     ray.init(
         address="local", num_cpus=2, object_store_memory=10**8, include_dashboard=False, log_to_driver=False

@@ -32,15 +32,12 @@ PROMPT = list(range(10, 70))
 async def measure_steps(config: Config) -> tuple[list[float], list[float], tuple[int, ...]]:
     """Milliseconds of each forward and of each step, without the first ones, and the canvas."""
     forward_ms, step_ms, canvas = [], [], ()
-    engine = await AsyncRayEngine.start(config)
-    try:
+    async with await AsyncRayEngine.start(config) as engine:
         async for event in engine.events([engine.create_session(PROMPT, config.decode)]):
             assert isinstance(event, RequestStep) and event.timing is not None, event
             forward_ms.append(1000 * event.timing.forward)
             step_ms.append(1000 * sum(astuple(event.timing)))
             canvas = event.outcome.canvas
-    finally:
-        engine.close()
     return forward_ms[3:], step_ms[3:], canvas
 
 

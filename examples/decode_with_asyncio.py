@@ -23,13 +23,10 @@ PROBLEMS = [
 
 async def decode(config: Config) -> None:
     """Decode some problems, each in a task of its own, and print each answer as soon as it is there."""
-    engine = await AsyncRayEngine.start(config)
-    try:
+    async with await AsyncRayEngine.start(config) as engine:
         for finished in asyncio.as_completed([engine.generate(problem) for problem in PROBLEMS]):
             result = await finished
             print(f"{result.text}\n{result.tokens} tokens, TPF {result.tpf:.2f}\n")
-    finally:
-        engine.close()
 
 
 def main() -> None:

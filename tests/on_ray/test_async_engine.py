@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 
 import pytest
 import ray
 
 from actors.async_engine import AsyncRayEngine
-from actors.branch_worker import RunnerFactory, default_runner
-from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
@@ -24,17 +21,6 @@ from support.faulty_runner import POISON_TOKEN, FaultyRunnerFactory
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 LONG_SETTINGS = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
-
-
-@asynccontextmanager
-async def running_engine(
-    config: Config, runner_factory: RunnerFactory = default_runner
-) -> AsyncIterator[AsyncRayEngine]:
-    engine = await AsyncRayEngine.start(config, runner_factory=runner_factory)
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 async def tokens(engine: AsyncRayEngine, prompt: list[int], settings: GenerationSettings) -> tuple[int, ...]:
@@ -62,7 +48,7 @@ def test_requests_come_and_go_at_random_and_keep_their_tokens() -> None:
     requests = [(rng.choice(PROMPTS), rng.choice(list(SETTINGS.values()))) for _ in range(24)]
 
     async def main() -> None:
-        async with running_engine(tiny_config()) as engine:
+        async with await AsyncRayEngine.start(tiny_config()) as engine:
 
             async def decode_later(prompt: list[int], settings: GenerationSettings) -> tuple[int, ...]:
                 await asyncio.sleep(rng.random())
@@ -87,7 +73,7 @@ def test_requests_come_and_go_at_random_and_keep_their_tokens() -> None:
 
 def test_a_cancelled_task_frees_its_slot() -> None:
     async def main() -> None:
-        async with running_engine(tiny_config(model={"max_num_seqs": 1})) as engine:
+        async with await AsyncRayEngine.start(tiny_config(model={"max_num_seqs": 1})) as engine:
             task = asyncio.create_task(tokens(engine, [1, 2], LONG_SETTINGS))
             while not (await engine.status()).in_flight:
                 await asyncio.sleep(0.01)
@@ -102,7 +88,7 @@ def test_a_cancelled_task_frees_its_slot() -> None:
 
 def test_an_error_reaches_the_request_that_caused_it() -> None:
     async def main() -> None:
-        async with running_engine(tiny_config(), FaultyRunnerFactory()) as engine:
+        async with await AsyncRayEngine.start(tiny_config(), runner_factory=FaultyRunnerFactory()) as engine:
             with pytest.raises(WorkerError, match="injected fault"):
                 await tokens(engine, [5, POISON_TOKEN], SETTINGS["two_phase"])
             assert await tokens(engine, [5], SETTINGS["two_phase"])
@@ -112,7 +98,9 @@ def test_an_error_reaches_the_request_that_caused_it() -> None:
 
 def test_a_lost_master_ends_every_request_without_another_group() -> None:
     async def main() -> None:
-        async with running_engine(tiny_config(group={"num_workers": 1, "resume_timeout_s": 0})) as engine:
+        async with await AsyncRayEngine.start(
+            tiny_config(group={"num_workers": 1, "resume_timeout_s": 0})
+        ) as engine:
             tasks = [asyncio.create_task(tokens(engine, [n + 1], LONG_SETTINGS)) for n in range(3)]
             while not (await engine.status()).in_flight:
                 await asyncio.sleep(0.01)

@@ -28,8 +28,7 @@ async def decode(config: Config) -> dict[str, Any]:
     """Decode some prompts one after the other, on a group of its own."""
     timings: dict[str, list[dict[str, float]]] = {name: [] for name in SETTINGS_NAMES}
     tokens: dict[str, list[tuple[int, ...]]] = {name: [] for name in SETTINGS_NAMES}
-    engine = await AsyncRayEngine.start(config)
-    try:
+    async with await AsyncRayEngine.start(config) as engine:
         places = placement_group_table(engine._group.reservation.placement_group)["bundles_to_node_id"]
         for name in SETTINGS_NAMES:
             for prompt in PROMPTS:
@@ -39,8 +38,6 @@ async def decode(config: Config) -> dict[str, Any]:
                     timings[name].append(asdict(event.timing))
                     canvas = event.outcome.canvas
                 tokens[name].append(canvas)
-    finally:
-        engine.close()
     return {
         "nodes": len(set(places.values())),
         "tokens": tokens,

@@ -214,9 +214,12 @@ class GroupServer:
 
         While another group is started in place of a lost one the replica is fine: it has a deadline.
         """
-        if self._started_engine.resuming:
+        engine = self._started_engine
+        if engine.resuming:
             return
-        status = await asyncio.wait_for(self._started_engine.status(), self._config.group.step_timeout_s)
+        if engine.lost is not None:
+            raise engine.lost
+        status = await asyncio.wait_for(engine.status(), self._config.group.step_timeout_s)
         self._metrics.on_status(status)
         if status.broken is not None:
             raise WorkerLostError(f"the group of model {self._model!r} is broken: {status.broken}")

@@ -1,0 +1,151 @@
+"""From an engine's start to its end: what fails, what is closed early or never, and what is left then."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from actors.async_engine import AsyncRayEngine
+from actors.engine import RayEngine
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.errors import ClusterError, LopaError, ProtocolError, WorkerLostError
+from lopa_ray.protocol.events import RequestFailure
+from support.fault_injection import FaultInjection
+from support.group_under_test import TIMEOUT_S, ReferenceResults, comparable
+from support.processes import actor_pids, command_line, send_signal, subprocess_environment
+from support.tiny_model import PROMPTS, SETTINGS, TINY_MODEL, tiny_config
+from support.waiting import wait_until
+
+LONG = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
+
+ONE_WORKER = {"num_workers": 1}
+
+
+def actors_now() -> list[int]:
+    return actor_pids("BranchWorker") + actor_pids("Master")
+
+
+def wait_until_no_actors() -> None:
+    wait_until(lambda: not actors_now(), TIMEOUT_S, "the actors to end")
+
+
+@pytest.fixture(autouse=True)
+def no_actors_before_and_after() -> object:
+    wait_until_no_actors()
+    yield
+    wait_until_no_actors()
+
+
+def test_closing_while_another_thread_iterates_ends_its_requests() -> None:
+    engine = RayEngine.from_config(tiny_config(group=ONE_WORKER))
+    sessions = [engine.create_session(prompt, LONG) for prompt in PROMPTS]
+    begun = threading.Event()
+    errors: list[LopaError] = []
+
+    def iterate() -> None:
+        try:
+            for event in engine.events(sessions):
+                begun.set()
+                if isinstance(event, RequestFailure):
+                    assert isinstance(event.error, LopaError)
+                    errors.append(event.error)
+        except ClusterError as error:
+            errors.append(error)
+
+    iterating = threading.Thread(target=iterate)
+    iterating.start()
+    assert begun.wait(TIMEOUT_S)
+    engine.close()
+    iterating.join(10)
+    assert not iterating.is_alive()
+    assert errors and all("closed" in str(error) for error in errors)
+    with pytest.raises(ClusterError, match="closed"):
+        engine.generate(PROMPTS[0], LONG)
+    with pytest.raises(ClusterError, match="closed"):
+        engine.status()
+
+
+def test_a_session_that_is_finished_already_is_refused_and_the_engine_goes_on(
+    reference: ReferenceResults,
+) -> None:
+    prompt, settings = PROMPTS[0], SETTINGS["two_phase"]
+    with RayEngine.from_config(tiny_config(group=ONE_WORKER)) as engine:
+        empty = engine.create_session(prompt, LopaSettings(max_new_tokens=0))
+        assert empty.finished
+        with pytest.raises(ProtocolError, match="finished already"):
+            list(engine.events([engine.create_session(prompt, settings), empty]))
+        assert comparable(engine.generate(prompt, settings)) == reference[0, "two_phase"]
+
+
+def test_a_group_that_cannot_be_replaced_leaves_no_actors_and_a_later_request_starts_another(
+    tmp_path: Path, reference: ReferenceResults
+) -> None:
+    faults = FaultInjection(tmp_path)
+    config = tiny_config(group={**ONE_WORKER, "resume_timeout_s": 15})
+    with RayEngine.from_config(config, runner_factory=faults) as engine:
+        with closing(engine.events([engine.create_session(PROMPTS[0], LONG)])) as events:
+            next(events)
+            faults.inject("load", workers=100)
+            for pid in actor_pids("Master"):
+                send_signal(pid, signal.SIGKILL)
+            *_, last = events
+        assert isinstance(last, RequestFailure) and isinstance(last.error, WorkerLostError)
+        assert "no other group could take over" in str(last.error)
+        wait_until_no_actors()
+        with pytest.raises(WorkerLostError):
+            engine.status()
+        with pytest.raises(WorkerLostError):
+            engine.resize(2)
+        for fault in tmp_path.glob("load.*"):
+            fault.unlink()
+        assert comparable(engine.generate(PROMPTS[0], SETTINGS["two_phase"])) == reference[0, "two_phase"]
+        assert engine.status().workers == 1
+
+
+def test_an_engine_that_was_closed_says_so_to_later_tasks() -> None:
+    async def main() -> None:
+        async with await AsyncRayEngine.start(tiny_config(group=ONE_WORKER)) as engine:
+            decoding = asyncio.create_task(engine.generate(PROMPTS[0], LONG))
+            await asyncio.sleep(0.5)
+        for task in (decoding, engine.generate(PROMPTS[0], LONG)):
+            with pytest.raises(WorkerLostError, match="closed"):
+                await task
+        with pytest.raises(WorkerLostError):
+            await engine.status()
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_is_never_closed_ends_with_its_program() -> None:
+    program = (
+        "from actors import RayEngine; from lopa_ray import Config; "
+        f"engine = RayEngine.from_config(Config.parse({{'model': {{'path': {str(TINY_MODEL)!r}, "
+        "'max_model_len': 128}, 'decode': {'max_new_tokens': 32}})); "
+        "print(len(engine.generate([1, 2, 3]).token_ids)); import os, psutil; "
+        "print(*(each.pid for each in psutil.Process().children(recursive=True)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=subprocess_environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    pids = [int(pid) for pid in done.stdout.splitlines()[-1].split()]
+    assert pids
+    wait_until(lambda: not [pid for pid in pids if _is_ray(pid)], 20, "Ray's processes to end")
+
+
+def _is_ray(pid: int) -> bool:
+    return psutil.pid_exists(pid) and "ray" in command_line(psutil.Process(pid))
