@@ -91,6 +91,7 @@ class Master:
         )
         self._autoscaling: AutoscalingLoop | None = None
         self._loop: asyncio.Task[None] | None = None
+        self._timer = StepTimer()
         self._steps = 0
         self._step_began: float | None = None
         self._repeats = 0
@@ -106,6 +107,10 @@ class Master:
             self._config, self._runner_factory, self._reserved, self._work_arrived.set
         )
         info = await self._membership.start()
+        self._plan = self._timer.around("plan", self._scheduler.plan)
+        self._scatter = self._timer.around("scatter", self._membership.pool.scatter)
+        self._gather = self._timer.around_async("gather", self._membership.pool.gather)
+        self._advance = self._timer.around("select", self._scheduler.advance)
         self._loop = asyncio.create_task(self._step_loop())
         if self._config.group.scaling is not None:
             self._autoscaling = AutoscalingLoop(self._config.group.scaling, self._membership, self._scheduler)
@@ -212,24 +217,20 @@ class Master:
         """One step of all requests in flight. If it fails, the next call runs the same step again."""
         if self._membership.change_due:
             await self._membership.change(self._scheduler)
-        pool, timer = self._membership.pool, StepTimer()
-        with timer.phase("plan"):
-            plans = self._scheduler.plan(len(pool), only=next(iter(self._to_isolate), None))
-        with timer.phase("scatter"):
-            batch = pool.scatter(plans)
-        with timer.phase("gather"):
-            reports = await pool.gather(batch)
-        with timer.phase("select"):
-            events = self._scheduler.advance(reports)
-        self._streams.publish(events, timer.timing(reports))
-        self._count(reports, timer.seconds)
+        plans = self._plan(len(self._membership.pool), only=next(iter(self._to_isolate), None))
+        batch = self._scatter(plans)
+        reports = await self._gather(batch)
+        events = self._advance(reports)
+        self._streams.publish(events, self._timer.timing(reports))
+        self._count(reports)
 
-    def _count(self, reports: Sequence[StepReport], seconds: float) -> None:
+    def _count(self, reports: Sequence[StepReport]) -> None:
         """Take note of a step that has succeeded."""
         if reports:
             self._steps += 1
             if self._autoscaling is not None:
-                self._autoscaling.meter.record_step(sum(len(report.reports) for report in reports), seconds)
+                forwards = sum(len(report.reports) for report in reports)
+                self._autoscaling.meter.record_step(forwards, self._timer.seconds)
         if self._to_isolate:
             self._to_isolate.popleft()
 
