@@ -19,6 +19,7 @@ from .decoding.result import (
 from .decoding.session import DecodeSession as DecodeSession
 from .engine.base import Engine as Engine
 from .engine.local import LocalEngine as LocalEngine
+from .engine.session_factory import Prompt as Prompt
 from .errors import (
     CapacityError as CapacityError,
     CheckpointError as CheckpointError,
@@ -42,6 +43,8 @@ from .protocol.events import (
     RequestFailure as RequestFailure,
     RequestStep as RequestStep,
 )
+from .protocol.outcome import BlockView as BlockView, Decision as Decision, StepOutcome as StepOutcome
+from .protocol.plan import Plan as Plan
 from .text.tokenizer import Tokenizer as Tokenizer
 
 __version__: str
