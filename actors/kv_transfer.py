@@ -54,7 +54,7 @@ class CollectiveTransfer(KVTransfer):
 
 
 class ObjectStoreTransfer(KVTransfer):
-    """Payloads come with the step call: Ray fetched them from the source's `export` beforehand."""
+    """Payloads come with the step call: Ray fetched what the source's `export_payload` returned."""
 
     def __init__(self) -> None:
         self._rank = 0

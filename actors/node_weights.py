@@ -3,7 +3,7 @@
 The first worker on a node reads, fuses, merges and quantises the parameters and puts them into Ray's object
 store; every worker there builds its model from that copy. Workers on CPU map it, so it is their
 model's memory; others upload from it. The master owns the copies, so they outlive the worker that made
-them, and those who replace lost workers start from them.
+them, and a worker that replaces a lost one starts from them.
 """
 
 from __future__ import annotations

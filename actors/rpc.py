@@ -48,9 +48,9 @@ class PendingRPCs:
         on_error: Callable[[], None] = lambda: None,
         without: Collection[WorkerHandle] = (),
     ) -> None:
-        """Wait until all are done, but for some workers, or the time is over.
+        """Wait until the calls of all workers but those of `without` are done, or `timeout` seconds have passed.
 
-        `on_error` is called after errors, to release those who wait for the ones that failed.
+        `on_error` is called after errors; it has to release the workers that wait for a failed one.
         """
         deadline = time.monotonic() + timeout
         pending = {task for worker, each in self._tasks.items() if worker not in without for task in each}

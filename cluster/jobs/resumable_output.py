@@ -58,7 +58,7 @@ class JobOutput:
         """Find what a job with this spec has written here; its result, if it has finished.
 
         `chunk_size` counts for a job that starts anew. Raises SettingsError if another job's files lie
-        here.
+        here, or if OUTPUT.job.json cannot be read.
         """
         with storage_errors("--output", self._url):
             self._file_system.invalidate_cache()
@@ -91,8 +91,17 @@ class JobOutput:
     def _read_state(self) -> dict[str, Any] | None:
         if not self._file_system.exists(self._state_path):
             return None
-        state: dict[str, Any] = json.loads(self._file_system.cat_file(self._state_path))
-        return state
+        try:
+            state = json.loads(self._file_system.cat_file(self._state_path))
+        except ValueError:
+            state = None
+        if not _is_state(state):
+            raise SettingsError(
+                f"--output: {self._url}.job.json is damaged, or another version of lopa-ray wrote it; choose another "
+                f"--output, or remove {self._url}.job.json, .parts and the file itself to begin anew"
+            )
+        valid: dict[str, Any] = state
+        return valid
 
     def _write_state(self, state: dict[str, Any]) -> None:
         write_atomically(self._file_system, self._state_path, iter([json.dumps(state, indent=1).encode()]))
@@ -151,6 +160,15 @@ class JobOutput:
             # A list is fetched concurrently where the file system can; keys come back in its own spelling.
             contents = self._file_system.cat([self.chunk_files[index] for index in indices])
             yield from zip(indices, (contents[self.chunk_files[index]] for index in indices), strict=True)
+
+
+def _is_state(value: Any) -> bool:
+    """Whether a value has the keys that `JobOutput` writes to OUTPUT.job.json."""
+    if not isinstance(value, dict) or not {"spec", "chunk_size", "result"} <= value.keys():
+        return False
+    result = value["result"]
+    is_result = result is None or (isinstance(result, dict) and result.keys() == {"lines", "failed"})
+    return isinstance(value["spec"], dict) and isinstance(value["chunk_size"], int) and is_result
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any], name: str) -> str:

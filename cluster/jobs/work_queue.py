@@ -62,8 +62,8 @@ class WorkQueue:
         on_group_lost: Callable[[str], None],
         on_poll: Callable[[int], None],
     ) -> None:
-        """Starts the groups. `on_group_lost` is told what was lost; `on_poll`, now and then, how many groups
-        are at work: others wait for a place or load the model."""
+        """Starts the groups. `on_group_lost` is called with a message that names what was lost; `on_poll` is called
+        regularly with the number of groups at work: the others wait for a place or load the model."""
         self._config = config
         self._raw = raw
         self._on_group_lost = on_group_lost

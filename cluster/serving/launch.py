@@ -20,7 +20,7 @@ from actors.placement import check_nodes
 from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from cluster.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application
 from cluster.serving.http.auth import API_KEYS_VARIABLE, load_api_keys
-from cluster.serving.serve_config_file import read_serve_file
+from cluster.serving.serve_config_file import read_serve_config
 from cluster.serving.settings import ServeSettings
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
@@ -36,7 +36,7 @@ class ServeLauncher:
 
     def __init__(self, source: str | Path | None) -> None:
         """Read a Serve config; None: the one that ships. Raises SettingsError."""
-        values = read_serve_file(source)
+        values = read_serve_config(source)
         application = values["applications"][0]
         self.name: str = application.get("name", "lopa")
         self.route_prefix: str = application.get("route_prefix", "/")

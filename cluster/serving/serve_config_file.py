@@ -21,8 +21,8 @@ _TOP_KEYS = ("proxy_location", "http_options", "logging_config", "applications")
 _APPLICATION_KEYS = ("name", "route_prefix", "import_path", "runtime_env", "args", "deployments")
 
 
-def read_serve_file(source: str | Path | None) -> dict[str, Any]:
-    """The file's values; None: the one that ships. Raises SettingsError."""
+def read_serve_config(source: str | Path | None) -> dict[str, Any]:
+    """The values of a Serve config file; None: of the file that ships with this project. Raises SettingsError."""
     path = serve_config() if source is None or str(source) == SERVE else Path(source)
     try:
         values = parse_yaml(path.read_text(encoding="utf-8"))

@@ -68,27 +68,27 @@ class SlotState:
 
 
 class KVCache:
-    """K and V of all layers for `slots` sequences of up to `capacity` positions."""
+    """K and V of all layers for `num_slots` sequences of up to `capacity` positions."""
 
     def __init__(
-        self, config: ModelConfig, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
+        self, config: ModelConfig, num_slots: int, capacity: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         layers, two, heads, dim = config.kv_shape
         self.capacity = capacity
         rows = -(-capacity // ALIGN_ROWS) * ALIGN_ROWS
-        shape = (slots, layers, two, heads, rows, dim)
+        shape = (num_slots, layers, two, heads, rows, dim)
         try:
             self.data = torch.zeros(shape, dtype=dtype, device=device)
         except (RuntimeError, TypeError) as error:  # out of memory, or sizes beyond any
             gib = math.prod(shape) * dtype.itemsize / 2**30
             raise CapacityError(
-                f"a KV cache of {slots} slots with {capacity} positions ({gib:.1f} GiB) does not fit; "
+                f"a KV cache of {num_slots} slots with {capacity} positions ({gib:.1f} GiB) does not fit; "
                 f"lower max_num_seqs or max_model_len ({str(error).splitlines()[0]})"
             ) from None
-        self.boundary = torch.zeros(slots, config.hidden_size, dtype=dtype, device=device)
-        self.request_ids: list[int | None] = [None] * slots
-        self.committed: list[Spans] = [()] * slots
-        self.last_commit = [0] * slots
+        self.boundary = torch.zeros(num_slots, config.hidden_size, dtype=dtype, device=device)
+        self.request_ids: list[int | None] = [None] * num_slots
+        self.committed: list[Spans] = [()] * num_slots
+        self.last_commit = [0] * num_slots
         """Step of the last commit carried out in each slot."""
 
     def reset(self, slot: int, request_id: int | None) -> None:

@@ -33,7 +33,7 @@ class RowToScore:
     """One position to score, and the hidden row that decides it."""
 
     hidden_index: int
-    """RowToScore of the forward, or -1 - slot for a slot's boundary row."""
+    """Row of the forward, or -1 - slot for a slot's boundary row."""
     position: int
     step: int
     sampling_params: SamplingParams

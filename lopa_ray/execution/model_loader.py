@@ -37,7 +37,7 @@ def load_model_config(config: Config) -> ModelConfig:
 
 
 def model_weight_bytes(config: Config) -> int:
-    """Bytes that they take up. Raises CheckpointError."""
+    """Bytes that the weights of the configured model take up, over all shards. Raises CheckpointError."""
     return weight_bytes(load_model_config(config), DTYPES[config.model.dtype])
 
 

@@ -2,7 +2,7 @@
 
 Shape suffixes: R rows (positions of all sequences in the batch, one after the other),
 D hidden size, H query heads, K key/value heads, E head dim, F MLP width, V vocabulary.
-With tensor parallelism H, K, F and V are what this shard has of them (see `tp_group.py`).
+With tensor parallelism H, K, F and V are what this shard has of them (see `tensor_parallel.py`).
 
 The module knows neither batches nor caches: it is handed rows, their absolute positions
 and an `AttentionFn` callable that owns both. Decoding and training differ in that callable alone.

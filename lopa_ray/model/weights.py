@@ -110,7 +110,12 @@ def storage_dtype(model: Transformer, name: str, value: Tensor, dtype: torch.dty
 
 
 def quantize_parameter(model: Transformer, name: str, value: Tensor) -> Weights:
-    """A parameter as `model` stores it: floating weights of int8 layers are quantised, after their scales."""
+    """Yield one parameter of `model` as the model stores it.
+
+    `name` is the parameter's own name in `model`, `value` the whole parameter. A floating weight [O, I] of an int8
+    layer becomes two parameters: the scales, fp32 [O], as `weight_scale`, and then the weight, int8 [O, I]. All else
+    stays as it is. Raises AttributeError if `model` has no module of that name.
+    """
     owner, _, attribute = name.rpartition(".")
     is_int8_weight = isinstance(model.get_submodule(owner), Int8Linear) and attribute == "weight"
     if is_int8_weight and value.dtype != torch.int8:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from actors.engine import RayEngine
 from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from support.tiny_model import tiny_config
-
-pytest.importorskip("outlines_core")
 
 PROMPTS = ["Tom has 3 boxes with 4 pens each. How many pens does he have?", "Mia has 7 books."]
 REGEX = r"[A-Z][a-z]+ has \d\*\d=\d\d (pens|books)\.\n#### \d\d?"

@@ -82,7 +82,7 @@ def test_policy_allows_just_this_script_and_style() -> None:
 
 
 @browser_test
-def test_run_fills_canvas_and_shows_race_stats_and_row(page: Page, server: FakeServer) -> None:
+def test_run_fills_canvas_and_shows_branches_stats_and_row(page: Page, server: FakeServer) -> None:
     server.pause_after_step = 3
     page.get_by_role("button", name="Run").click()
     expect(page.locator("#steps")).to_have_text("3")
@@ -91,12 +91,12 @@ def test_run_fills_canvas_and_shows_race_stats_and_row(page: Page, server: FakeS
     expect(masks).to_have_count(sum(step > 3 for _, step in server.decode))
     newest = page.locator("#canvas .new")
     assert newest.all_inner_texts() == [text for text, step in server.decode if step == 3]
-    race = page.get_by_role("row", name=re.compile("anchor|[+]"))
-    names = [row.get_by_role("rowheader").text_content() for row in race.all()]
+    branches = page.get_by_role("row", name=re.compile("anchor|[+]"))
+    names = [row.get_by_role("rowheader").text_content() for row in branches.all()]
     assert names == ["anchor", "+1", "+2", "+3, won"]
-    assert race.nth(1).get_by_role("cell").first.inner_text() == "3@7"
-    winner = page.locator("#race .won")
-    confidences = [float(row.get_by_role("cell").last.inner_text()) for row in race.all()]
+    assert branches.nth(1).get_by_role("cell").first.inner_text() == "3@7"
+    winner = page.locator("#branch-table .won")
+    confidences = [float(row.get_by_role("cell").last.inner_text()) for row in branches.all()]
     assert float(winner.get_by_role("cell").last.inner_text()) == max(confidences)
     server.pause_after_step = None
 
@@ -169,7 +169,7 @@ def test_stop_hangs_up_and_says_so(page: Page, server: FakeServer) -> None:
 
 
 @browser_test
-def test_refusals_show_the_servers_words(page: Page, server: FakeServer) -> None:
+def test_refusals_show_the_servers_message(page: Page, server: FakeServer) -> None:
     alert, invalid = page.get_by_role("alert"), page.locator("[aria-invalid=true]")
     for status, headers, title, end in [
         (400, {}, "The server refused the request.", ""),
@@ -207,7 +207,9 @@ def test_key_is_asked_for_and_sent(page: Page, server: FakeServer) -> None:
 def test_what_breaks_in_the_middle_is_shown(page: Page, server: FakeServer) -> None:
     server.error_step = 4
     page.get_by_role("button", name="Run").click()
-    expect(page.get_by_role("alert")).to_have_text("The server gave up. a worker was lost")
+    expect(page.get_by_role("alert")).to_have_text(
+        "The server ended the request with an error. a worker was lost"
+    )
     expect(page.locator("#steps")).to_have_text("3")
     expect(page.locator("#runs tbody tr")).to_contain_text("failed")
     page.context.set_offline(True)
@@ -248,7 +250,7 @@ def test_keyboard_alone_is_enough(page: Page, server: FakeServer) -> None:
     page.keyboard.press("Home")
     expect(slider).to_have_attribute("aria-valuetext", f"step 1 of {STEPS}")
     expect(page.locator("#canvas .mask")).to_have_count(sum(step > 1 for _, step in server.decode))
-    expect(page.locator("#race tbody tr")).to_have_count(1)
+    expect(page.locator("#branch-table tbody tr")).to_have_count(1)
     page.keyboard.press("ArrowRight")
     assert page.locator("#steps").inner_text() == "2"
     page.keyboard.press("Shift+Tab")
@@ -275,8 +277,10 @@ def test_markup_in_tokens_stays_text_and_newlines_break(page: Page, server: Fake
         "cells => cells.map(c => c.getBoundingClientRect().top)"
     )
     assert lines[2] > lines[0], "the newlines broke the line"
-    confidence = float(page.locator("#race td").last.inner_text())
-    share = page.locator("#race .bar i").evaluate("bar => bar.clientWidth / bar.parentNode.clientWidth")
+    confidence = float(page.locator("#branch-table td").last.inner_text())
+    share = page.locator("#branch-table .bar i").evaluate(
+        "bar => bar.clientWidth / bar.parentNode.clientWidth"
+    )
     assert confidence < 0 < share < 1
 
 
@@ -294,7 +298,7 @@ def test_colours_can_be_read(page: Page, server: FakeServer) -> None:
             "label",
             "dt",
             "#runs thead th",
-            "#race td:last-child",
+            "#branch-table td:last-child",
             "#status",
         ):
             contrast = min(page.locator(what).evaluate_all(CONTRAST))

@@ -17,8 +17,8 @@ from cluster.serving.http.admin_routes import admin_routes
 from cluster.serving.http.middleware import ErrorMiddleware, RequestLogMiddleware
 from cluster.serving.http.openai_routes import v1_routes
 from cluster.serving.http.openapi import add_schemas, error_responses
+from cluster.serving.http.status_models import GroupHealth, Health, Version
 from cluster.serving.openai.errors import ApiError
-from cluster.serving.openai.response_models import GroupHealth, Health, Version
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
 from lopa_ray.errors import LopaError

@@ -13,6 +13,7 @@ from cluster.serving.http.body import read_json_object
 from cluster.serving.http.dependencies import check_model, require_api_key
 from cluster.serving.http.openapi import completion_response, error_responses, request_body
 from cluster.serving.http.responder import Responder
+from cluster.serving.http.status_models import CancelledRequest
 from cluster.serving.openai.chat import ChatRequest, ChatResponseBuilder
 from cluster.serving.openai.completions import CompletionRequest, CompletionResponseBuilder
 from cluster.serving.openai.engine_request import make_engine_request
@@ -20,7 +21,6 @@ from cluster.serving.openai.errors import ApiError, short_repr
 from cluster.serving.openai.generation_request import GenerationRequest
 from cluster.serving.openai.response_builder import ResponseBuilder
 from cluster.serving.openai.response_models import (
-    CancelledRequest,
     ChatChunk,
     ChatCompletion,
     Completion,

@@ -113,12 +113,12 @@ class Responder(Response):
             yield chunk
 
 
-async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work. If the client disconnects first, cancel it and raise ClientDisconnectedError.
+async def run_until_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine. If the client disconnects first, cancel it and raise ClientDisconnectedError.
 
-    When this returns or raises, the work has ended, and with it all that it had open.
+    When this returns or raises, the coroutine has ended, and with it all that it had open.
     """
-    task = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(coroutine)
     disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
         await asyncio.wait((task, disconnect), return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The request's `lopa` object: decode settings, and what OpenAI's API has no word for."""
+"""The request's `lopa` object: decode settings, and options that OpenAI's API does not have."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_SETTING_CHARS = 100
 
 
 class LopaOptions(RequestModel):
-    """Settings of diffusion decoding, and of how its result is told. The group checks decode settings,
+    """Settings of diffusion decoding, and of what the response contains. The group checks decode settings,
     since they have to fit the decoder and its defaults."""
 
     model_config = ConfigDict(extra="allow")
@@ -49,7 +49,7 @@ class LopaOptions(RequestModel):
     """At the deadline, the error carries what was decided so far. Only with `deadline`."""
 
     stream_canvas: bool | None = None
-    """In a stream, send the whole canvas and the race of branches after every step."""
+    """In a stream, send the whole canvas and the confidences of all branches after every step."""
 
     trace: bool | None = None
     """Add the request's steps in Chrome's trace format."""

@@ -219,7 +219,7 @@ def test_override_keeps_drops_and_replaces():
     assert merge_decoder_settings(lopa, {"decoder": "lopa"}) == {**lopa, "decoder": "lopa"}
     assert merge_decoder_settings(lopa, {"decoder": "d2f"}) == {"block_size": 8, "decoder": "d2f"}
     assert lopa == {"num_branches": 4, "block_size": 8}
-    # What the caller asks for is never dropped, and a value nobody knows stays an error.
+    # Overrides of the caller are never dropped, and unknown names and values stay errors.
     for values, overrides in (
         (lopa, {"decoder": "d2f", "num_branches": 2}),
         ({"nonsense": 1}, {}),

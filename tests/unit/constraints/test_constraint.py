@@ -31,7 +31,6 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError
 from support.fake_model import VOCABULARY, FakeModel
 
-pytest.importorskip("outlines_core")
 jsonschema = pytest.importorskip("jsonschema")
 
 MASK, EOS = VOCABULARY.mask_token_id, VOCABULARY.eos_token_id

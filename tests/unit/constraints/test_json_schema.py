@@ -139,7 +139,6 @@ def test_refusals(schema: Any, match: str) -> None:
 
 
 def test_a_pattern_that_could_break_out_of_its_string_is_refused() -> None:
-    pytest.importorskip("outlines_core")
     for pattern in (".*", '"', "[^a]", r"\s\S"):
         with pytest.raises(SettingsError, match="quotes, backslashes or control"):
             schema_regex(json.dumps({"type": "string", "pattern": pattern}))

@@ -72,7 +72,7 @@ def test_block_diffusion_caches_decided_blocks_alone(prompt, wanted, model):
 
 @settings(max_examples=60)
 @given(PROMPTS, BLOCKWISE_SETTINGS, FAKE_MODELS)
-def test_a_blocks_last_mask_is_not_raced_for(prompt, wanted, model):
+def test_a_blocks_last_mask_needs_no_comparison(prompt, wanted, model):
     """The branch that fills it has none left and would win, so with lookahead no anchor is left with one."""
     _, steps = decode(prompt, wanted, model)
     if wanted.num_branches == 1 or wanted.anchor == "win":

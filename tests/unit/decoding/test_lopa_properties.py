@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from lopa_ray.config.decoder_settings import D2FSettings, LopaSettings
 from lopa_ray.config.lookahead_settings import LookaheadSettings
 from lopa_ray.execution.kv_cache import merge_spans
+from lopa_ray.protocol.plan import Plan
 from support.fake_model import FakeModel
 from support.fake_session import decode
 from support.settings_strategies import ANY_SETTINGS, FAKE_MODELS, MASK, PROMPTS, any_lopa_or_d2f
@@ -52,9 +53,14 @@ def test_blocks_are_cached_in_order_and_only_when_decided(prompt, wanted, model)
         previous = step
 
 
+def _stages_masks(plan: Plan) -> bool:
+    """Whether a call leaves K/V of masked positions for later calls; such a call has the anchor alone."""
+    return any(plan.canvas[position - plan.start] == MASK for span in plan.to_stage for position in span)
+
+
 @settings(max_examples=150)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
-def test_the_anchor_and_the_best_ranked_forks_race(prompt, wanted, model):
+def test_branches_are_the_best_ranked_forks_and_the_anchor(prompt, wanted, model):
     _, steps = decode(prompt, wanted, model)
     lopa = wanted if isinstance(wanted, LookaheadSettings) else LopaSettings(num_branches=1)
     previous = None
@@ -66,9 +72,7 @@ def test_the_anchor_and_the_best_ranked_forks_race(prompt, wanted, model):
         # Forks: the best-ranked masked positions of the last winner, ties by position; then the anchor.
         expected: list[tuple[tuple[int, int], ...]] = []
         creations = []
-        # A call that stages K/V of a block with masks has the anchor alone.
-        stages_masked_block = getattr(wanted, "sub_block_cache", False) and plan.to_stage
-        if previous is not None and lopa.num_branches > 1 and not stages_masked_block:
+        if previous is not None and lopa.num_branches > 1 and not _stages_masks(plan):
             seen = previous.reports[previous.outcome.winner]
             canvas = prompt + list(previous.outcome.canvas)
             ranked = sorted(

@@ -167,7 +167,7 @@ def test_sub_blocks_decode_as_published(model: str, threshold: float, stored: bo
 
 
 @pytest.mark.parametrize("model", ["dream-tiny-4l", "sdar-tiny-3l"])
-def test_the_cache_saves_rows_and_costs_no_fork_its_race(model: str) -> None:
+def test_the_cache_saves_rows_and_drops_no_fork(model: str) -> None:
     def rows(result: GenerationResult) -> int:
         return sum(step.branches[0].stop - step.input_start for step in result.trace)
 

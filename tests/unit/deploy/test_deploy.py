@@ -1,4 +1,4 @@
-"""The files in cluster/deploy: valid for whoever reads them, and in agreement with each other and the project."""
+"""The files in cluster/deploy: Ray and Kubernetes accept them, and they agree with each other and with the project."""
 
 from __future__ import annotations
 

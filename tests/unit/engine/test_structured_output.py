@@ -21,8 +21,6 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from support.tiny_model import TINY_MODEL
 
-pytest.importorskip("outlines_core")
-
 PROMPT = "Tom has 3 boxes with 4 pens each. How many pens does he have?"
 PENS = r"[A-Z][a-z]+ has \d\*\d=\d\d pens\.\n#### \d\d?"
 PERSON = {

@@ -17,8 +17,8 @@ MODEL = load_tiny_model()
 CONFIG = MODEL.config
 
 
-def cache(slots: int = 3, capacity: int = 20) -> KVCache:
-    made = KVCache(CONFIG, slots, capacity, torch.float32, torch.device("cpu"))
+def cache(num_slots: int = 3, capacity: int = 20) -> KVCache:
+    made = KVCache(CONFIG, num_slots, capacity, torch.float32, torch.device("cpu"))
     made.data.normal_(generator=torch.Generator().manual_seed(1))
     return made
 

@@ -215,6 +215,29 @@ def test_another_job_does_not_mix_its_results_in(folder: str, changes: dict[str,
         JobOutput(f"{folder}/results.jsonl").start_or_resume(spec(**changes), 2)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"fingerprint": "abc", "chunk_size": 2, "result": null}',
+        '{"spec": {}, "chunk_size": 2}',
+        '{"spec": {}, "chunk_size": 2, "result": {"rows": 5}}',
+        '{"spec": ',
+        "[]",
+        "\xff",
+    ],
+)
+def test_a_state_file_that_is_old_or_damaged_is_named(folder: str, content: str) -> None:
+    path = f"{folder}/results.jsonl"
+    with fsspec.open(f"{path}.job.json", "wb") as file:
+        file.write(content.encode("latin-1"))
+    with pytest.raises(
+        SettingsError, match=r"results\.jsonl\.job\.json is damaged.*choose another --output, or remove"
+    ):
+        JobOutput(path).start_or_resume(spec(), 2)
+    with fsspec.open(f"{path}.job.json", "rb") as file:
+        assert file.read() == content.encode("latin-1"), "the file was changed"
+
+
 def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text("mine")
     with pytest.raises(SettingsError, match="exists, and no job"):

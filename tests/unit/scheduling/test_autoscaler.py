@@ -279,11 +279,13 @@ def test_a_steady_load_settles() -> None:
     check_steadiness(run, scaling)
     late = [number for at, number in run.wanted if at > 120]
     assert max(late) - min(late) <= 4
-    assert len(run.changes) < 600 / 30, "a load that only rustles is no reason to come and go"
+    assert len(run.changes) < 600 / 30, (
+        "the number of workers rarely changes under a load that only fluctuates"
+    )
 
 
-def test_short_bursts_are_sat_out() -> None:
-    """A burst every ten seconds: whoever came for the first stays for the others."""
+def test_short_bursts_do_not_shrink_the_group() -> None:
+    """A burst every ten seconds: workers that were added for the first burst stay for the others."""
     scaling = settings(policy="requests", target=1.0)
     arrivals = sorted(10.0 * burst + 0.01 * each for burst in range(30) for each in range(6))
     run = simulate(scaling, arrivals, 300.0)
@@ -296,7 +298,7 @@ def test_short_bursts_are_sat_out() -> None:
 
 @pytest.fixture(scope="module")
 def recorded() -> list[Load]:
-    """See `record_loads.py`: quiet for 10 seconds, more than it can do for 12, and nothing new from then on."""
+    """Made by `tests/record/loads.py`: hardly any requests for 10 seconds, too many for 12, and none after that."""
     return [Load(**json.loads(line)) for line in RECORDED.read_text().splitlines()]
 
 
