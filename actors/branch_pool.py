@@ -197,7 +197,7 @@ class BranchPool:
         exports: dict[WorkerHandle, tuple[Any, ...]] = {}
         payloads = []
         if self._by_store:
-            # Ray resolves these before a step runs; nobody waits for them here.
+            # Ray resolves these before a step runs; no call waits for them here.
             for scheduled in plans[0].requests:
                 if scheduled.source_rank is not None:
                     source = self.workers[scheduled.source_rank]

@@ -1,7 +1,7 @@
 """PrefixIndex: which prompts' K/V the workers still have, and what of them a new request may take. No I/O.
 
 The scheduler owns it, and the steps' plans tell all workers alike what to save, to load and to evict, so that
-every worker has the same (`PrefixStore`). Sessions know nothing of it: a request whose prompt begins like an
+every worker has the same (`PrefixStore`). Sessions do not depend on it: a request whose prompt begins like an
 earlier one makes the same steps, with fewer rows in the first.
 
 K/V depend on all that a row sees. Under block-causal attention that ends with the row's own block, so they are

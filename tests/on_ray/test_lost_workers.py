@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.fault_injection import FaultInjection
-from support.group_under_test import NUM_WORKERS, GroupUnderTest, ReferenceResults, group_with_faults
+from support.group_under_test import (
+    NUM_WORKERS,
+    TIMEOUT_S,
+    GroupUnderTest,
+    ReferenceResults,
+    group_with_faults,
+)
 from support.marks import also_long
 from support.processes import actor_pids, send_signal
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +59,13 @@ def test_killed_while_another_joins(
 def test_killed_while_idle(group_and_faults: tuple[GroupUnderTest, FaultInjection]) -> None:
     group, _ = group_and_faults
     group.wait_for_workers(NUM_WORKERS)
-    while len(workers := actor_pids("BranchWorker")) > NUM_WORKERS:  # one that an earlier test withdrew
-        time.sleep(0.1)
-    send_signal(workers[0], signal.SIGKILL)
-    while group.engine.status().workers == NUM_WORKERS:
-        time.sleep(0.1)
+    wait_until(
+        lambda: len(actor_pids("BranchWorker")) == NUM_WORKERS,
+        TIMEOUT_S,
+        "a worker that was withdrawn to end",
+    )
+    send_signal(actor_pids("BranchWorker")[0], signal.SIGKILL)
+    wait_until(lambda: group.engine.status().workers < NUM_WORKERS, TIMEOUT_S, "the loss to be noticed")
     group.wait_for_workers(NUM_WORKERS)
     assert group.engine.status().last_error is None
 

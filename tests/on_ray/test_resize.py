@@ -47,6 +47,8 @@ def test_more_than_there_is_room_for_wait_for_it_and_can_be_withdrawn(reference:
 
 
 def test_a_replacement_takes_the_place_of_the_killed_in_a_full_cluster(reference: ReferenceResults) -> None:
+    # The CPUs of an earlier test's workers are free before their processes have ended.
+    wait_until(lambda: not actor_pids("BranchWorker"), TIMEOUT_S, "the workers of earlier tests to end")
     everything = ray.cluster_resources()["CPU"]
     wait_until(lambda: ray.available_resources().get("CPU") == everything, TIMEOUT_S, "the CPUs to be free")
     half = tiny_config(group={"num_workers": 2, "num_cpus": everything / 2})
@@ -56,9 +58,17 @@ def test_a_replacement_takes_the_place_of_the_killed_in_a_full_cluster(reference
         # have a place.
         engine.resize(3)
         group.run_until(lambda: engine.status().pending_workers == 1)
-        send_signal(actor_pids("BranchWorker")[0], signal.SIGKILL)
-        group.run_until(lambda: engine.status().pending_workers == 2)
-        group.run_until(lambda: engine.status().workers == 2)
+        first, second = actor_pids("BranchWorker")
+
+        def is_replaced() -> bool:
+            """Stays true, unlike the two pending workers on the way there, which a batch may outlast."""
+            status = engine.status()
+            newcomers = set(actor_pids("BranchWorker")) - {first, second}
+            return (status.workers, status.pending_workers, len(newcomers)) == (2, 1, 1)
+
+        assert not is_replaced()
+        send_signal(first, signal.SIGKILL)
+        group.run_until(is_replaced)
 
 
 @pytest.mark.long

@@ -56,7 +56,7 @@ def check_api_key(header: str | None, keys: Sequence[SecretStr]) -> None:
     # A list, not a generator: every key is compared, whichever matches.
     matches = [hmac.compare_digest(digest, sha256(key.get_secret_value().encode()).digest()) for key in keys]
     if not any(matches):
-        raise _unauthorized("got an API key that is not valid here; ask whoever runs this server for one")
+        raise _unauthorized("got an API key that is not valid here; ask the operator of this server for one")
 
 
 def _unauthorized(message: str) -> ApiError:

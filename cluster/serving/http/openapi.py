@@ -25,7 +25,7 @@ _JSON_TEXT = {"type": "string", "contentMediaType": "application/json"}
 _ERROR_DESCRIPTIONS = {
     400: "The request is wrong: `param` names the field, `message` says what is allowed.",
     401: "No API key, or one that is not valid here.",
-    403: "This server has no API keys, so that nobody may change it.",
+    403: "This server has no API keys, so it refuses every change.",
     404: "There is no such model or request.",
     409: "A request with this X-Request-ID is running.",
     413: "The body is too long.",
