@@ -166,7 +166,10 @@ class AsyncRayEngine(SessionFactory):
         return checksums
 
     def revive(self) -> None:
-        """After a group was lost and none could take its place: try again to start one, in the background."""
+        """After a group was lost and none could take its place: try again to start one, in the background.
+
+        Where `group.resume_timeout_s` is 0 the engine stays lost.
+        """
         loss, self.lost = self.lost, None
         if loss is not None:
             self._reader = asyncio.create_task(self._run(loss))
@@ -175,7 +178,7 @@ class AsyncRayEngine(SessionFactory):
         """End the group; requests in flight end with WorkerLostError."""
         self._canceller.cancel()
         self._reader.cancel()
-        self._lose(WorkerLostError("the group was closed"))
+        self._give_up(WorkerLostError("the group was closed"))
         self._group.close()
 
     async def __aenter__(self) -> Self:
@@ -194,10 +197,10 @@ class AsyncRayEngine(SessionFactory):
                 await self._replace_group(loss or await self._follow())
                 loss = None
         except LopaError as error:
-            self._lose(error)
+            self._give_up(error)
         except Exception as error:
             logger.exception("the requests of this engine cannot go on")
-            self._lose(WorkerLostError(f"the engine failed: {type(error).__name__}: {error}"))
+            self._give_up(WorkerLostError(f"the engine failed: {type(error).__name__}: {error}"))
 
     async def _replace_group(self, loss: LopaError) -> None:
         """Start another group, and go on with the unfinished requests on it. Raises WorkerLostError if none can
@@ -245,8 +248,10 @@ class AsyncRayEngine(SessionFactory):
             numbers = await self._abandoned.get()
             self._group.master.cancel.remote(self._group.client, numbers)
 
-    def _lose(self, error: LopaError) -> None:
+    def _give_up(self, error: LopaError) -> None:
+        """End every request; what is left of the group ends, too."""
         self.lost = self.lost or error
+        self._group.kill()
         self._fail_all(self.lost)
 
     def _fail_all(self, error: LopaError) -> None:

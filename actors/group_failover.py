@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from contextlib import suppress
 from typing import Any
 
 import ray
+from ray.exceptions import ActorHandleNotFoundError
 
 from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.master import start_master
@@ -39,7 +41,7 @@ class GroupFailover:
     async def start(self) -> WorkerInfo:
         """Start a group in place of the one before, if there was one. Raises what `Master.start` raises; no actors
         are left then."""
-        self._kill_master()
+        self.kill()
         self.master = start_master(self._config, self._runner_factory, self.reservation.placement_group)
         try:
             with unwrapped_errors():
@@ -47,7 +49,7 @@ class GroupFailover:
                 self.stream = self.master.stream.options(num_returns="streaming").remote(self.client)
                 await (await anext(self.stream))
         except BaseException:
-            self._kill_master()
+            self.kill()
             raise
         return info
 
@@ -81,14 +83,15 @@ class GroupFailover:
             raise _not_replaced(loss, error, timeout_s) from None
 
     def close(self) -> None:
-        """End the group and give its bundles back. Killing the master takes its workers along: they are its
-        children."""
-        self._kill_master()
+        """End the group and give its bundles back."""
+        self.kill()
         self.reservation.release()
 
-    def _kill_master(self) -> None:
+    def kill(self) -> None:
+        """End the group. Killing the master takes its workers along: they are its children."""
         if self.master is not None and ray.is_initialized():
-            ray.kill(self.master)
+            with suppress(ActorHandleNotFoundError):  # it ended with a Ray that was shut down
+                ray.kill(self.master)
 
 
 def _not_replaced(loss: LopaError, cause: Exception, timeout_s: float) -> WorkerLostError:

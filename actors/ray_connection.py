@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import ray
 
@@ -29,8 +29,8 @@ LOCAL_RAY = "local"
 class RayConnection:
     """One engine's use of Ray. A Ray that was started for engines ends with the last of them."""
 
-    _users = 0
-    """Engines on the local Ray that this process started."""
+    _owners: ClassVar[set[RayConnection]] = set()
+    """Those on the local Ray that this process started, if it was not shut down since."""
 
     def __init__(self, config: Config, address: str | None = None) -> None:
         """Connect unless that is done already.
@@ -40,20 +40,21 @@ class RayConnection:
         cluster, and CapacityError if it cannot hold the group.
         """
         if not ray.is_initialized():
-            RayConnection._users = 0
+            RayConnection._owners.clear()
             address = address or ray_address()
             connect_to_ray(
                 address,
                 num_cpus=math.ceil(config.group.max_actors * config.group.num_cpus),
                 object_store_memory=LOCAL_STORE_BYTES + _bytes_for_weights(config),
             )
-            self._owned = address == LOCAL_RAY
+            owned = address == LOCAL_RAY
         else:
-            self._owned = RayConnection._users > 0
-        RayConnection._users += self._owned
+            owned = bool(RayConnection._owners)
+        if owned:
+            RayConnection._owners.add(self)
         try:
             # Nothing will make room on a Ray of our own; a cluster may free what it has.
-            if self._owned:
+            if owned:
                 check_resources(config, ray.available_resources())
             else:
                 check_nodes(config, ray.nodes())
@@ -63,9 +64,10 @@ class RayConnection:
 
     def close(self) -> None:
         """Give the connection up. Further calls do nothing."""
-        owned, self._owned = self._owned, False
-        RayConnection._users -= owned
-        if owned and not RayConnection._users and ray.is_initialized():
+        if self not in RayConnection._owners:
+            return
+        RayConnection._owners.remove(self)
+        if not RayConnection._owners and ray.is_initialized():
             ray.shutdown()
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -18,10 +16,10 @@ from actors.engine import RayEngine
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.errors import ClusterError, LopaError, ProtocolError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure
-from support.fault_injection import FaultInjection
+from support.faulty_runner import LoadFaultFactory
 from support.group_under_test import TIMEOUT_S, ReferenceResults, comparable
-from support.processes import actor_pids, command_line, send_signal, subprocess_environment
-from support.tiny_model import PROMPTS, SETTINGS, TINY_MODEL, tiny_config
+from support.processes import actor_pids, command_line, run_program, send_signal
+from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 from support.waiting import wait_until
 
 LONG = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
@@ -88,24 +86,24 @@ def test_a_session_that_is_finished_already_is_refused_and_the_engine_goes_on(
 def test_a_group_that_cannot_be_replaced_leaves_no_actors_and_a_later_request_starts_another(
     tmp_path: Path, reference: ReferenceResults
 ) -> None:
-    faults = FaultInjection(tmp_path)
-    config = tiny_config(group={**ONE_WORKER, "resume_timeout_s": 15})
-    with RayEngine.from_config(config, runner_factory=faults) as engine:
+    fault = tmp_path / "fault"
+    config = tiny_config(group=ONE_WORKER)
+    with RayEngine.from_config(config, runner_factory=LoadFaultFactory(fault)) as engine:
         with closing(engine.events([engine.create_session(PROMPTS[0], LONG)])) as events:
             next(events)
-            faults.inject("load", workers=100)
+            fault.touch()
             for pid in actor_pids("Master"):
                 send_signal(pid, signal.SIGKILL)
             *_, last = events
         assert isinstance(last, RequestFailure) and isinstance(last.error, WorkerLostError)
         assert "no other group could take over" in str(last.error)
+        assert "injected fault while loading" in str(last.error)
         wait_until_no_actors()
         with pytest.raises(WorkerLostError):
             engine.status()
         with pytest.raises(WorkerLostError):
             engine.resize(2)
-        for fault in tmp_path.glob("load.*"):
-            fault.unlink()
+        fault.unlink()
         assert comparable(engine.generate(PROMPTS[0], SETTINGS["two_phase"])) == reference[0, "two_phase"]
         assert engine.status().workers == 1
 
@@ -124,25 +122,8 @@ def test_an_engine_that_was_closed_says_so_to_later_tasks() -> None:
     asyncio.run(main())
 
 
-def test_an_engine_that_is_never_closed_ends_with_its_program() -> None:
-    program = (
-        "from actors import RayEngine; from lopa_ray import Config; "
-        f"engine = RayEngine.from_config(Config.parse({{'model': {{'path': {str(TINY_MODEL)!r}, "
-        "'max_model_len': 128}, 'decode': {'max_new_tokens': 32}})); "
-        "print(len(engine.generate([1, 2, 3]).token_ids)); import os, psutil; "
-        "print(*(each.pid for each in psutil.Process().children(recursive=True)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=subprocess_environment(),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    pids = [int(pid) for pid in done.stdout.splitlines()[-1].split()]
+def test_engines_that_are_never_closed_end_with_their_ray_and_with_their_program() -> None:
+    pids = run_program("unclosed_engines.py")
     assert pids
     wait_until(lambda: not [pid for pid in pids if _is_ray(pid)], 20, "Ray's processes to end")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,6 +74,20 @@ class FaultyRunnerFactory:
     def __call__(self, config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
         runner = default_runner(config, weights, tp_group)
         return FaultyRunner(runner, self._error, self._hang_s, self._before_broadcast)
+
+
+class LoadFaultFactory:
+    """Makes runners as they are, and fails to while a file exists; picklable."""
+
+    def __init__(self, switch: Path) -> None:
+        self._switch = switch
+
+    def __call__(
+        self, config: Config, weights: Weights | None, tp_group: TensorParallelGroup
+    ) -> BranchRunner:
+        if self._switch.exists():
+            raise RuntimeError("injected fault while loading")
+        return default_runner(config, weights, tp_group)
 
 
 def nan_runner(config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> BranchRunner:

@@ -210,7 +210,8 @@ class GroupServer:
     # Lifecycle, as Serve controls it
 
     async def check_health(self) -> None:
-        """Raises WorkerLostError if the group is dead or stuck; Serve then replaces the replica.
+        """Raises WorkerLostError if the group is dead or stuck, TimeoutError if its master does not answer; Serve
+        then replaces the replica.
 
         While another group is started in place of a lost one the replica is fine: it has a deadline.
         """
