@@ -71,6 +71,7 @@ def test_closing_while_another_thread_iterates_ends_its_requests() -> None:
         engine.status()
 
 
+@pytest.mark.long
 def test_a_session_that_is_finished_already_is_refused_and_the_engine_goes_on(
     reference: ReferenceResults,
 ) -> None:
@@ -122,6 +123,7 @@ def test_an_engine_that_was_closed_says_so_to_later_tasks() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_engines_that_are_never_closed_end_with_their_ray_and_with_their_program() -> None:
     pids = run_program("unclosed_engines.py")
     assert pids
