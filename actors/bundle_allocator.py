@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import ray
 import ray.util
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -50,7 +52,8 @@ class BundleAllocator:
             self._free.remove(bundle)
             return Allocation(options, bundle)
         if sharded:
-            own_group = placement_group([self._worker])
+            owner = ray.get_runtime_context().get_actor_id()
+            own_group = placement_group([self._worker], name=f"{owner}-{uuid.uuid4().hex}")
             return Allocation(scheduled_into(own_group, 0), own_group=own_group)
         if self._group.placement == "SPREAD":
             return Allocation({"scheduling_strategy": "SPREAD"})
@@ -84,3 +87,11 @@ class BundleAllocator:
 
     def _holds_worker(self, held: Mapping[str, float]) -> bool:
         return all(held.get(name, 0.0) >= amount for name, amount in self._worker.items())
+
+
+def remove_own_groups(master: str) -> None:
+    """Remove the placement groups that workers of a master (its actor id) have for themselves. A master that is killed
+    leaves them behind: Ray would keep them until the driver ends."""
+    for held in ray.util.placement_group_table().values():
+        if held["name"].startswith(f"{master}-") and held["state"] != "REMOVED":
+            remove_placement_group(ray.util.get_placement_group(held["name"]))

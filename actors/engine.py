@@ -9,8 +9,6 @@ from contextlib import ExitStack, aclosing
 from queue import Empty, SimpleQueue
 from typing import Self
 
-import ray
-
 from actors.async_engine import AsyncRayEngine
 from actors.branch_worker import RunnerFactory, default_runner
 from actors.event_loop_thread import CLOSED, EventLoopThread
@@ -31,11 +29,14 @@ RAY_CHECK_S = 1.0
 class RayEngine(Engine):
     """Master and branch workers of one group, as `Engine`: an `AsyncRayEngine` in a thread of its own."""
 
-    def __init__(self, engine: AsyncRayEngine, loop: EventLoopThread, resources: ExitStack) -> None:
+    def __init__(
+        self, engine: AsyncRayEngine, loop: EventLoopThread, connection: RayConnection, resources: ExitStack
+    ) -> None:
         """Over an engine that was started on that loop; see `from_config`. `close` closes `resources`."""
         super().__init__(engine.config, engine.vocabulary, engine.tokenizer)
         self._engine = engine
         self._loop = loop
+        self._connection = connection
         # An engine that is never closed ends with the program all the same.
         self._finalizer = weakref.finalize(self, resources.close)
 
@@ -50,12 +51,13 @@ class RayEngine(Engine):
         """
         load_model_config(config).shard(config.group.tensor_parallel_size)
         with ExitStack() as started:
-            started.callback(RayConnection(config, address).close)
+            connection = RayConnection(config, address)
+            started.callback(connection.close)
             loop = EventLoopThread()
             started.callback(loop.close)
             engine = loop.run(AsyncRayEngine.start(config, runner_factory=runner_factory))
             started.callback(loop.call, engine.close)
-            return cls(engine, loop, started.pop_all())
+            return cls(engine, loop, connection, started.pop_all())
 
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
         """See `Engine.events` and `AsyncRayEngine.events`.
@@ -112,7 +114,7 @@ class RayEngine(Engine):
     def _check_running(self) -> None:
         if not self._finalizer.alive:
             raise ClusterError(CLOSED)
-        if not ray.is_initialized():
+        if not self._connection.alive:
             raise ClusterError("Ray was shut down under this engine; make a new one")
 
 

@@ -11,6 +11,7 @@ import ray
 from ray.exceptions import ActorHandleNotFoundError
 
 from actors.branch_worker import RunnerFactory, WorkerInfo
+from actors.bundle_allocator import remove_own_groups
 from actors.master import start_master
 from actors.placement import Reservation
 from actors.rpc import unwrapped_errors
@@ -92,6 +93,8 @@ class GroupFailover:
         if self.master is not None and ray.is_initialized():
             with suppress(ActorHandleNotFoundError):  # it ended with a Ray that was shut down
                 ray.kill(self.master)
+            if self._config.group.tensor_parallel_size > 1:
+                remove_own_groups(self.master._actor_id.hex())
 
 
 def _not_replaced(loss: LopaError, cause: Exception, timeout_s: float) -> WorkerLostError:

@@ -52,6 +52,7 @@ class RayConnection:
             owned = bool(RayConnection._owners)
         if owned:
             RayConnection._owners.add(self)
+        self._session = _ray_session()
         try:
             # Nothing will make room on a Ray of our own; a cluster may free what it has.
             if owned:
@@ -62,6 +63,11 @@ class RayConnection:
             self.close()
             raise
 
+    @property
+    def alive(self) -> bool:
+        """Ray was not shut down since, though it may run anew."""
+        return ray.is_initialized() and _ray_session() == self._session
+
     def close(self) -> None:
         """Give the connection up. Further calls do nothing."""
         if self not in RayConnection._owners:
@@ -69,6 +75,12 @@ class RayConnection:
         RayConnection._owners.remove(self)
         if not RayConnection._owners and ray.is_initialized():
             ray.shutdown()
+
+
+def _ray_session() -> tuple[str, str]:
+    """Node and job of this driver: at least one of them is another one after `ray.shutdown` and `ray.init`."""
+    context = ray.get_runtime_context()
+    return context.get_node_id(), context.get_job_id()
 
 
 def _bytes_for_weights(config: Config) -> int:

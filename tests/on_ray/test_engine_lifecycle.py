@@ -107,6 +107,10 @@ def test_a_group_that_cannot_be_replaced_leaves_no_actors_and_a_later_request_st
         fault.unlink()
         assert comparable(engine.generate(PROMPTS[0], SETTINGS["two_phase"])) == reference[0, "two_phase"]
         assert engine.status().workers == 1
+        for pid in actor_pids("Master"):
+            send_signal(pid, signal.SIGKILL)
+        wait_until(lambda: engine._engine.resuming, TIMEOUT_S, "another group to be started")
+    # Closed while it starts, which leaves no actors either.
 
 
 def test_an_engine_that_was_closed_says_so_to_later_tasks() -> None:

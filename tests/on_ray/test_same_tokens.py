@@ -22,9 +22,23 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+class LocalResults:
+    """The result of each prompt with each settings in one process, decoded once."""
+
+    def __init__(self) -> None:
+        self._engine = LocalEngine.from_config(tiny_config())
+        self._results: dict[tuple[tuple[int, ...], str], GenerationResult] = {}
+
+    def __call__(self, prompt: list[int], name: str) -> GenerationResult:
+        key = tuple(prompt), name
+        if key not in self._results:
+            self._results[key] = self._engine.generate(prompt, SETTINGS[name], trace=True)
+        return self._results[key]
+
+
 @pytest.fixture(scope="module")
-def local() -> LocalEngine:
-    return LocalEngine.from_config(tiny_config())
+def local() -> LocalResults:
+    return LocalResults()
 
 
 @pytest.fixture(scope="module", params=GROUPS)
@@ -39,47 +53,44 @@ def with_trace(result: GenerationResult) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_same_tokens_as_local_alone_and_batched(engine: RayEngine, local: LocalEngine, name: str) -> None:
+def test_same_tokens_as_local_alone_and_batched(engine: RayEngine, local: LocalResults, name: str) -> None:
     settings = SETTINGS[name]
-    expected = [with_trace(local.generate(prompt, settings, trace=True)) for prompt in PROMPTS]
+    expected = [with_trace(local(prompt, name)) for prompt in PROMPTS]
     batched = [with_trace(result) for result in engine.generate(PROMPTS, settings, trace=True)]
     assert batched == expected
     assert with_trace(engine.generate(PROMPTS[2], settings, trace=True)) == expected[2]
     assert_caches_agree(engine)
 
 
-def test_prefixes_are_stored_as_the_configuration_says(engine: RayEngine, local: LocalEngine) -> None:
+def test_prefixes_are_stored_as_the_configuration_says(engine: RayEngine, local: LocalResults) -> None:
     settings, before = SETTINGS["block_diffusion"], engine.status()
     for prompt in (PROMPTS[2], [*PROMPTS[2][:30], 3]):
-        assert engine.generate(prompt, settings).token_ids == local.generate(prompt, settings).token_ids
+        assert engine.generate(prompt, settings).token_ids == local(prompt, "block_diffusion").token_ids
     stored, now = engine.config.model.prefix_cache_positions > 0, engine.status()
     assert now.prefix_hits - before.prefix_hits >= stored
     assert now.prefix_positions - before.prefix_positions >= 24 * stored
     assert stored or now.prefix_hits == 0
 
 
-def test_mixed_settings_in_flight_together(engine: RayEngine, local: LocalEngine) -> None:
-    pairs = [(prompt, settings) for prompt in PROMPTS for settings in SETTINGS.values()]
-    sessions = [engine.create_session(prompt, settings) for prompt, settings in pairs]
+def test_mixed_settings_in_flight_together(engine: RayEngine, local: LocalResults) -> None:
+    pairs = [(prompt, name) for prompt in PROMPTS for name in SETTINGS]
+    sessions = [engine.create_session(prompt, SETTINGS[name]) for prompt, name in pairs]
     results = dict(engine.run(sessions))
-    for index, (prompt, settings) in enumerate(pairs):
+    for index, (prompt, name) in enumerate(pairs):
         result = results[index]
         assert isinstance(result, GenerationResult)
-        assert result.token_ids == local.generate(prompt, settings).token_ids
+        assert result.token_ids == local(prompt, name).token_ids
     assert_caches_agree(engine)
 
 
-def test_abandoned_request_frees_its_slot(engine: RayEngine, local: LocalEngine) -> None:
+def test_abandoned_request_frees_its_slot(engine: RayEngine, local: LocalResults) -> None:
     slots = engine.config.model.max_num_seqs
     sessions = [engine.create_session(PROMPTS[0], LopaSettings(max_new_tokens=200)) for _ in range(2 * slots)]
     events = engine.events(sessions)
     next(events)
     events.close()
     for prompt in PROMPTS:
-        assert (
-            engine.generate(prompt, SETTINGS["d2f"]).token_ids
-            == local.generate(prompt, SETTINGS["d2f"]).token_ids
-        )
+        assert engine.generate(prompt, SETTINGS["d2f"]).token_ids == local(prompt, "d2f").token_ids
     assert_caches_agree(engine)
 
 

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
+from ray.util import placement_group_table
 
+from actors.bundle_allocator import BundleAllocator, remove_own_groups
 from actors.engine import RayEngine
 from lopa_ray.errors import SettingsError
 from support.fault_injection import FaultInjection
@@ -25,6 +28,7 @@ from support.marks import also_long
 from support.paths import GOLDEN
 from support.processes import actor_pids
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
+from support.waiting import wait_until
 
 TWO_SHARDS = {"num_workers": 2, "tensor_parallel_size": 2}
 
@@ -74,6 +78,31 @@ def test_a_shard_is_killed(group_and_faults: tuple[GroupUnderTest, FaultInjectio
     group.run_until(lambda: not faults.pending)
     group.wait_for_workers(2)
     assert len(before - set(actor_pids("BranchWorker"))) >= 2
+
+
+class Owner:
+    """An actor that has two places for workers as a master does: one reserved, one of its own."""
+
+    def allocate(self) -> None:
+        allocator = BundleAllocator(None, tiny_config(group={**TWO_SHARDS, "num_workers": 1}))
+        assert [allocator.allocate().own_group is None for _ in range(2)] == [True, False]
+
+
+def live_placement_groups() -> list[str]:
+    return [held["name"] for held in placement_group_table().values() if held["state"] != "REMOVED"]
+
+
+def test_places_of_a_killed_master_are_given_back() -> None:
+    owners = [ray.remote(Owner).options(num_cpus=0).remote() for _ in range(2)]
+    before = live_placement_groups()
+    ray.get([owner.allocate.remote() for owner in owners])
+    assert len(live_placement_groups()) == len(before) + 2
+    for number, owner in enumerate(owners):
+        ray.kill(owner)
+        remove_own_groups(owner._actor_id.hex())
+        wait_until(
+            lambda left=1 - number: len(live_placement_groups()) == len(before) + left, TIMEOUT_S, "a place"
+        )
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""A program that closes no engine: it shuts Ray down under the first, and ends with the second.
+"""A program that closes no engine: it shuts Ray down under the first, and ends with the second on a Ray of its own.
 
 Prints the processes below it as JSON.
 """
@@ -17,11 +17,14 @@ from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 if __name__ == "__main__":
     config = tiny_config(group={"num_workers": 1})
-    engine = RayEngine.from_config(config)
-    first = engine.generate(PROMPTS[0], SETTINGS["two_phase"])
+    first = RayEngine.from_config(config)
+    expected = first.generate(PROMPTS[0], SETTINGS["two_phase"]).token_ids
     ray.shutdown()
     with pytest.raises(ClusterError, match="Ray was shut down"):
-        engine.generate(PROMPTS[0], SETTINGS["two_phase"])
-    engine = RayEngine.from_config(config)  # the first one ends here, and leaves this one its Ray
-    assert engine.generate(PROMPTS[0], SETTINGS["two_phase"]).token_ids == first.token_ids
+        first.generate(PROMPTS[0], SETTINGS["two_phase"])
+    second = RayEngine.from_config(config)
+    with pytest.raises(ClusterError, match="Ray was shut down"):
+        first.generate(PROMPTS[0], SETTINGS["two_phase"])
+    del first  # which leaves the second its Ray
+    assert second.generate(PROMPTS[0], SETTINGS["two_phase"]).token_ids == expected
     print(json.dumps([process.pid for process in psutil.Process().children(recursive=True)]))

@@ -61,7 +61,7 @@ class InProcessGroup:
 
     def create_session(self, prompt: Sequence[int], settings: object) -> DecodeSession:
         """A session for the group's model."""
-        return new_session(prompt, settings, self.runners[0].vocabulary)  # type: ignore[arg-type]
+        return new_session(prompt, settings, self.runners[0].vocabulary)
 
     def evaluate(self, plans: list[StepPlan], skip: Sequence[int] = ()) -> list[StepReport]:
         """All workers' reports, but for those of the ranks in `skip`: they were lost before the step."""

@@ -67,7 +67,7 @@ def odd_model(**changes: object) -> Transformer:
         eos_token_id=998,
         pad_token_id=None,
         bos_token_id=None,
-        **changes,  # type: ignore[arg-type]
+        **changes,
     )
     model = random_model(config, 0, torch.float32, "cpu")
     for name, parameter in model.named_parameters():
@@ -120,7 +120,7 @@ def test_graphs_end_where_shards_talk_to_each_other() -> None:
 def test_bits_do_not_depend_on_the_batch() -> None:
     config = Config.parse({"model": {"max_model_len": 96, "max_num_seqs": 4}})
     runner = ShardedRunner(odd_model(), 3, max_num_seqs=4, max_model_len=96)
-    engine = LocalEngine(config, runner, None)  # type: ignore[arg-type]
+    engine = LocalEngine(config, runner, None)
     prompts = [[5, 6, 7], list(range(40)), [8] * 17, [1]]
     settings = LopaSettings(max_new_tokens=30, block_size=8, num_branches=3, confidence_threshold=0.2)
     together = engine.generate(prompts, settings, trace=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from actors.branch_pool import BranchPool
 from actors.bundle_allocator import Allocation, BundleAllocator
 from actors.placement import actor_options, check_nodes, worker_bundle
 from lopa_ray.config.config import Config
@@ -100,6 +101,31 @@ def test_a_worker_takes_the_place_of_one_that_left_and_others_go_anywhere(strate
     assert allocator.allocate().bundle is None
 
 
+class FullCluster:
+    """Stands in for an actor class, and can create no actor."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    def options(self, **options: Any) -> FullCluster:
+        self.asked.append(options)
+        return self
+
+    def remote(self, *_: Any, **__: Any) -> None:
+        raise RuntimeError("no actor")
+
+
+def test_a_worker_that_cannot_be_created_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FullCluster()
+    monkeypatch.setattr("actors.branch_pool.ray.remote", lambda _: cluster)
+    pool = BranchPool(config(num_workers=1))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no actor"):
+            pool.create_worker()
+    first, second = cluster.asked
+    assert first == second  # a worker without a bundle would go anywhere in the cluster
+
+
 def index_of(allocation: Allocation) -> int:
     """The bundle that Ray is told."""
     index: int = allocation.options["scheduling_strategy"].placement_group_bundle_index
@@ -115,12 +141,12 @@ def test_shards_of_a_worker_share_its_place_on_one_node() -> None:
         check_nodes(config("cuda", num_workers=2, tensor_parallel_size=16, num_cpus=1 / 16), GPUS)
     front, place = {"CPU": 0.1}, {"CPU": 2.0, "GPU": 4.0, "fast": 4.0}
     for specs, expected in (([place, place], [0, 1]), ([front, place, place], [1, 2])):
-        allocator = BundleAllocator(SimpleNamespace(bundle_specs=specs), wanted)  # type: ignore[arg-type]
+        allocator = BundleAllocator(SimpleNamespace(bundle_specs=specs), wanted)
         allocations = [allocator.allocate() for _ in expected]
         assert [index_of(allocation) for allocation in allocations] == expected
         allocator.release(allocations[0])
         assert index_of(allocator.allocate()) == expected[0]
-    allocator = BundleAllocator(SimpleNamespace(bundle_specs=[front, place]), wanted)  # type: ignore[arg-type]
+    allocator = BundleAllocator(SimpleNamespace(bundle_specs=[front, place]), wanted)
     with pytest.raises(CapacityError, match="has 1 such bundles"):
         allocator.allocate()
 

@@ -21,20 +21,9 @@ from lopa_ray.errors import WorkerLostError
 from support.fake_backend import MAX_WORKERS, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving
 
 KEY = "an-admin-key"
+API_KEYS = [KEY]
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
 PATH = f"/admin/models/{MODEL}/workers"
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Server]:
-    with serving(api_keys=[KEY]) as running:
-        yield running
-
-
-@pytest.fixture
-def server(shared: Server) -> Server:
-    shared.backend.reset()
-    return shared
 
 
 @pytest.fixture
@@ -113,7 +102,7 @@ def test_the_document_says_who_may(client: httpx.Client) -> None:
 BACKEND = FakeBackend()
 document = schemathesis.openapi.from_asgi(
     "/openapi.json",
-    create_app(lambda: BACKEND, HttpSettings(api_keys=[KEY])),  # type: ignore[list-item]
+    create_app(lambda: BACKEND, HttpSettings(api_keys=API_KEYS)),
 ).include(path_regex="^/admin")
 
 

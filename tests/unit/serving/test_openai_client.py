@@ -10,26 +10,15 @@ import openai
 import pytest
 
 from lopa_ray.errors import OverloadedError, PromptTooLongError, RequestCancelledError
-from support.fake_backend import HI, MODEL, OTHER_MODEL, WORDS, Server, serving, wait_until
+from support.fake_backend import HI, MODEL, OTHER_MODEL, WORDS, Server, wait_until
 
 WHOLE = "".join(WORDS)
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Server]:
-    with serving(api_keys=["right"]) as running:
-        yield running
-
-
-@pytest.fixture
-def server(shared: Server) -> Server:
-    shared.backend.reset()
-    return shared
+API_KEYS = ["right"]
 
 
 @pytest.fixture
 def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="right", max_retries=0) as opened:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=API_KEYS[0], max_retries=0) as opened:
         yield opened
 
 
