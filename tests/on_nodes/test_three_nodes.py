@@ -4,6 +4,7 @@ of its own."""
 from __future__ import annotations
 
 import statistics
+from unittest.mock import ANY
 
 import pytest
 
@@ -15,11 +16,10 @@ ROUNDS = {"workers": 6, "master": 6}
 
 def test_a_group_over_three_nodes() -> None:
     found = run_program("three_nodes.py")
-    assert (found["SPREAD"]["nodes"], found["SPREAD"]["tokens"]) == (3, "equal")
     assert (found["PACK"]["nodes"], found["PACK"]["tokens"]) == (1, "equal")
     assert found["refusal"]["error"].count("with 2 CPU has place for 0") == 3
     assert found["refusal"]["seconds"] < 5
-    assert (found["lost"]["requests"], found["lost"]["workers_left"]) == (6, 2)
+    assert found["lost"] == {"nodes": 3, "requests": 6, "workers_left": 2, "pause_s": ANY}
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Iterator
 from contextlib import aclosing
 
 import pytest
@@ -17,7 +18,7 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure, RequestStep
-from support.faulty_runner import POISON_TOKEN, FaultyRunnerFactory
+from support.faulty_runner import Poison, faulty_runner
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 LONG_SETTINGS = LopaSettings(max_new_tokens=200, stop_at_eos=False, confidence_threshold=1.0)
@@ -42,65 +43,79 @@ async def wait_until_idle(engine: AsyncRayEngine) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_requests_come_and_go_at_random_and_keep_their_tokens() -> None:
+@pytest.fixture(scope="module")
+def program() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def engine(program: asyncio.Runner) -> Iterator[AsyncRayEngine]:
+    """No other group takes the place of its first one."""
+    config = tiny_config(group={"resume_timeout_s": 0})
+    started = program.run(AsyncRayEngine.start(config, runner_factory=faulty_runner))
+    yield started
+    started.close()
+
+
+def test_requests_come_and_go_at_random_and_keep_their_tokens(
+    program: asyncio.Runner, engine: AsyncRayEngine
+) -> None:
     local = LocalEngine.from_config(tiny_config())
     rng = random.Random(5)
     requests = [(rng.choice(PROMPTS), rng.choice(list(SETTINGS.values()))) for _ in range(24)]
 
+    async def decode_later(prompt: list[int], settings: GenerationSettings) -> tuple[int, ...]:
+        await asyncio.sleep(rng.random())
+        return await tokens(engine, prompt, settings)
+
+    async def leave_early() -> None:
+        session = new_session([1, 2], LONG_SETTINGS, engine.vocabulary)
+        async with aclosing(engine.events([session])) as events:
+            await anext(events)
+
+    async def main() -> list[tuple[int, ...] | None]:
+        decoding = (decode_later(*pair) for pair in requests)
+        canvases = await asyncio.gather(*decoding, *(leave_early() for _ in range(4)))
+        await wait_until_idle(engine)
+        return canvases
+
+    for (prompt, settings), canvas in zip(requests, program.run(main()), strict=False):
+        *_, last = local.events([local.create_session(prompt, settings)])
+        assert isinstance(last, RequestStep) and canvas == last.outcome.canvas
+
+
+def test_a_cancelled_task_frees_its_slot(program: asyncio.Runner, engine: AsyncRayEngine) -> None:
     async def main() -> None:
-        async with await AsyncRayEngine.start(tiny_config()) as engine:
-
-            async def decode_later(prompt: list[int], settings: GenerationSettings) -> tuple[int, ...]:
-                await asyncio.sleep(rng.random())
-                return await tokens(engine, prompt, settings)
-
-            async def leave_early() -> None:
-                session = new_session([1, 2], LONG_SETTINGS, engine.vocabulary)
-                async with aclosing(engine.events([session])) as events:
-                    await anext(events)
-
-            canvases = await asyncio.gather(
-                *(decode_later(*pair) for pair in requests), *(leave_early() for _ in range(4))
-            )
-            for (prompt, settings), canvas in zip(requests, canvases[: len(requests)], strict=True):
-                session = local.create_session(prompt, settings)
-                *_, last = local.events([session])
-                assert isinstance(last, RequestStep) and canvas == last.outcome.canvas
-            await wait_until_idle(engine)
-
-    asyncio.run(main())
-
-
-def test_a_cancelled_task_frees_its_slot() -> None:
-    async def main() -> None:
-        async with await AsyncRayEngine.start(tiny_config(model={"max_num_seqs": 1})) as engine:
-            task = asyncio.create_task(tokens(engine, [1, 2], LONG_SETTINGS))
-            while not (await engine.status()).in_flight:
-                await asyncio.sleep(0.01)
+        slots = engine.config.model.max_num_seqs
+        tasks = [asyncio.create_task(tokens(engine, [1, 2], LONG_SETTINGS)) for _ in range(slots)]
+        while (await engine.status()).in_flight < slots:
+            await asyncio.sleep(0.01)
+        for task in tasks:
             task.cancel()
+        for task in tasks:
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await wait_until_idle(engine)
-            assert await tokens(engine, [3], SETTINGS["d2f"])
+        await wait_until_idle(engine)
+        assert await tokens(engine, [3], SETTINGS["d2f"])
 
-    asyncio.run(main())
+    program.run(main())
 
 
-def test_an_error_reaches_the_request_that_caused_it() -> None:
+def test_an_error_reaches_the_request_that_caused_it(program: asyncio.Runner, engine: AsyncRayEngine) -> None:
     async def main() -> None:
-        async with await AsyncRayEngine.start(tiny_config(), runner_factory=FaultyRunnerFactory()) as engine:
-            with pytest.raises(WorkerError, match="injected fault"):
-                await tokens(engine, [5, POISON_TOKEN], SETTINGS["two_phase"])
-            assert await tokens(engine, [5], SETTINGS["two_phase"])
+        with pytest.raises(WorkerError, match="injected fault"):
+            await tokens(engine, [Poison.ERROR, 5], SETTINGS["two_phase"])
+        assert await tokens(engine, [5], SETTINGS["two_phase"])
 
-    asyncio.run(main())
+    program.run(main())
 
 
-def test_a_lost_master_ends_every_request_without_another_group() -> None:
+def test_a_lost_master_ends_every_request_without_another_group(
+    program: asyncio.Runner, engine: AsyncRayEngine
+) -> None:
     async def main() -> None:
-        async with await AsyncRayEngine.start(
-            tiny_config(group={"num_workers": 1, "resume_timeout_s": 0})
-        ) as engine:
+        async with engine:
             tasks = [asyncio.create_task(tokens(engine, [n + 1], LONG_SETTINGS)) for n in range(3)]
             while not (await engine.status()).in_flight:
                 await asyncio.sleep(0.01)
@@ -110,4 +125,4 @@ def test_a_lost_master_ends_every_request_without_another_group() -> None:
             with pytest.raises(WorkerLostError):
                 await tokens(engine, [1], SETTINGS["d2f"])
 
-    asyncio.run(main())
+    program.run(main())

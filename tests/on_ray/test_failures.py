@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from pathlib import Path
 
 import pytest
 import ray
-import torch
 
 from actors.engine import RayEngine
 from lopa_ray.config.config import Config
-from lopa_ray.decoding.result import GenerationResult, TraceStep
+from lopa_ray.decoding.result import TraceStep
 from lopa_ray.engine.base import OnStep
-from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import (
     CapacityError,
     CheckpointError,
     ClusterError,
-    ScoreError,
-    WorkerError,
     WorkerLostError,
 )
 from lopa_ray.protocol.events import RequestFailure
-from support.faulty_runner import POISON_TOKEN, FaultyRunnerFactory, nan_runner
-from support.group_under_test import TIMEOUT_S
-from support.marks import also_long
 from support.processes import actor_pids, send_signal
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 from support.waiting import wait_until
@@ -36,42 +28,6 @@ from support.waiting import wait_until
 
 def wait_until_no_actors() -> None:
     wait_until(lambda: not actor_pids("BranchWorker") + actor_pids("Master"), 20, "the actors to end")
-
-
-NO_MEMORY = r"CUDA out of memory\. Tried.* needs more memory than there is: lower num_branches"
-
-FAULTS = {
-    "in a forward": (FaultyRunnerFactory(), WorkerError, "RuntimeError: injected fault"),
-    "while others wait for its K/V": (
-        FaultyRunnerFactory(before_broadcast=True),
-        WorkerError,
-        "injected fault",
-    ),
-    "out of memory": (
-        FaultyRunnerFactory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")),
-        WorkerError,
-        NO_MEMORY,
-    ),
-    "NaN in logits": (nan_runner, ScoreError, r"scores in step 1 are no numbers \(NaN\)"),
-}
-
-
-@pytest.mark.parametrize("fault", [*list(FAULTS)[1:], *also_long("in a forward")])
-def test_a_fault_ends_the_request_that_caused_it_and_no_other(fault: str) -> None:
-    settings, local = SETTINGS["two_phase"], LocalEngine.from_config(tiny_config())
-    factory, error_type, message = FAULTS[fault]
-    with RayEngine.from_config(tiny_config(), runner_factory=factory) as engine:
-        prompts = [*PROMPTS[:2], [5, POISON_TOKEN], *PROMPTS[2:]]
-        results = dict(engine.run([engine.create_session(prompt, settings) for prompt in prompts]))
-        error = results.pop(2)
-        assert isinstance(error, error_type) and re.search(message, str(error))
-        for index, result in results.items():
-            assert isinstance(result, GenerationResult)
-            assert result.token_ids == local.generate(prompts[index], settings).token_ids
-        assert len(results) == len(PROMPTS)
-        first, second = engine.checksums()
-        assert first == second
-    wait_until_no_actors()
 
 
 def test_engines_share_ray_and_a_closed_one_says_so() -> None:
@@ -108,17 +64,6 @@ def kill_all_workers_once() -> OnStep:
                 send_signal(pid, signal.SIGKILL)
 
     return on_step
-
-
-@pytest.mark.long
-def test_a_request_that_hangs_every_worker_ends_when_it_has_done_so_to_two_groups() -> None:
-    slow = tiny_config(group={"step_timeout_s": 1.0})
-    with RayEngine.from_config(slow, runner_factory=FaultyRunnerFactory(hang_s=60)) as engine:
-        began = time.monotonic()
-        with pytest.raises(WorkerLostError, match=r"did not answer a step within 1 s"):
-            engine.generate([5, POISON_TOKEN], SETTINGS["two_phase"])
-        assert time.monotonic() - began < TIMEOUT_S
-    wait_until_no_actors()
 
 
 def test_killed_master_takes_its_workers_along_and_is_an_error_without_another_group() -> None:

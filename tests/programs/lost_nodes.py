@@ -35,9 +35,9 @@ def decode_and_lose_node(
     while True:
         with RayEngine.from_config(SPREAD_CONFIG) as engine:
             (master,) = actor_pids("Master")
-            nodes = {
-                raylet_pid(node): node for node in cluster.worker_nodes
-            }  # not the head: this process is there
+            nodes_before = len({psutil.Process(pid).ppid() for pid in actor_pids("BranchWorker")})
+            # Not the head: this process is there.
+            nodes = {raylet_pid(node): node for node in cluster.worker_nodes}
             master_node = nodes.pop(psutil.Process(master).ppid(), None)
             if actor == "master" and master_node is None:
                 continue  # Ray put it on the head
@@ -60,7 +60,12 @@ def decode_and_lose_node(
                 group.wait_for_workers(3)
             # Steps that were on their way still arrive: the pause comes after them.
             pause_s = max((end - start for start, end in group.step_gaps if end > moment), default=0.0)
-            return {"requests": group.requests, "workers_left": workers_left, "pause_s": pause_s}
+            return {
+                "nodes": nodes_before,
+                "requests": group.requests,
+                "workers_left": workers_left,
+                "pause_s": pause_s,
+            }
 
 
 def raylet_pid(node: Any) -> int:

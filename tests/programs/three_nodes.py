@@ -27,7 +27,6 @@ def refusal() -> dict[str, object]:
 def main() -> None:
     with three_node_cluster() as cluster:
         found = {
-            "SPREAD": decode_and_compare({"num_workers": 3, "placement": "SPREAD"}),
             "PACK": decode_and_compare({"num_workers": 2, "num_cpus": 1.0}),
             "refusal": refusal(),
             # The last one, since a node is gone then.

@@ -1,8 +1,10 @@
-"""Runners that raise, hang or compute NaN when a request has a poisoned prompt."""
+"""Runners that fail when a request has a poisoned prompt, or while they load."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -17,63 +19,68 @@ from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.report import StepReport
 
-POISON_TOKEN = 99
-"""A prompt that ends in this token makes the runners of this module fail."""
+HANG_S = 60.0
+
+
+class Poison(IntEnum):
+    """A prompt that begins with one of these tokens makes a `FaultyRunner` fail."""
+
+    ERROR = 96
+    """In a forward."""
+    OUT_OF_MEMORY = 97
+    ERROR_BEFORE_BROADCAST = 98
+    """On the worker that staged the winner's K/V, while its peers wait for them."""
+    NAN = 99
+    """All positions that attend to the token become NaN."""
+    HANG = 100
 
 
 class FaultyRunner:
-    """Works as a `BranchRunner` until a step has a poisoned request; then it raises, or hangs.
+    """Works as a `BranchRunner` until a step has a poisoned request."""
 
-    With `before_broadcast` it is the worker that staged the winner's K/V which raises, while its
-    peers already wait for them.
-    """
-
-    def __init__(self, runner: BranchRunner, error: Exception, hang_s: float, before_broadcast: bool) -> None:
+    def __init__(self, runner: BranchRunner) -> None:
         self._runner = runner
-        self._error = error
-        self._hang_s = hang_s
-        self._before_broadcast = before_broadcast
-        self._poisoned: set[int] = set()
+        self._poison: dict[int, Poison] = {}
+        """Request → what its prompt begins with."""
+        self._embeds_nan = False
+        runner.model.embed.register_forward_hook(self._embed)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
     def execute(self, plan: StepPlan, broadcast: BroadcastPayload | None = None) -> StepReport:
-        self._poisoned |= {
-            scheduled.request_id
-            for scheduled in plan.requests
-            if scheduled.plan.start == 0 and POISON_TOKEN in scheduled.plan.canvas
-        }
-        poisoned = [scheduled for scheduled in plan.requests if scheduled.request_id in self._poisoned]
-        if self._before_broadcast:
-            fails = any(scheduled.source_rank == 0 and self._is_staged(scheduled) for scheduled in poisoned)
-        else:
-            fails = any(scheduled.branch_indices for scheduled in poisoned)
-        if fails:
-            time.sleep(self._hang_s)
-            raise self._error
+        for scheduled in plan.requests:
+            if scheduled.plan.start == 0 and scheduled.plan.canvas[0] in list(Poison):
+                self._poison[scheduled.request_id] = Poison(scheduled.plan.canvas[0])
+        self._fail([scheduled for scheduled in plan.requests if scheduled.request_id in self._poison])
         return self._runner.execute(plan, broadcast)
+
+    def _fail(self, poisoned: Iterable[ScheduledRequest]) -> None:
+        self._embeds_nan = False
+        for scheduled in poisoned:
+            poison = self._poison[scheduled.request_id]
+            if poison is Poison.NAN:
+                self._embeds_nan = True
+            elif poison is Poison.ERROR_BEFORE_BROADCAST:
+                if scheduled.source_rank == 0 and self._is_staged(scheduled):
+                    raise RuntimeError("injected fault")
+            elif scheduled.branch_indices:
+                if poison is Poison.HANG:
+                    time.sleep(HANG_S)
+                elif poison is Poison.OUT_OF_MEMORY:
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+                raise RuntimeError("injected fault")
+
+    def _embed(self, module: torch.nn.Module, inputs: tuple[Tensor], rows: Tensor) -> Tensor:
+        return rows.masked_fill((inputs[0] == Poison.NAN)[:, None], torch.nan) if self._embeds_nan else rows
 
     def _is_staged(self, scheduled: ScheduledRequest) -> bool:
         return not bool(self._runner.payload_to_commit(scheduled).isnan().any())
 
 
-class FaultyRunnerFactory:
-    """Makes faulty runners; picklable."""
-
-    def __init__(
-        self,
-        error: Exception = RuntimeError("injected fault"),  # noqa: B008 - never changed
-        hang_s: float = 0.0,
-        before_broadcast: bool = False,
-    ) -> None:
-        self._error = error
-        self._hang_s = hang_s
-        self._before_broadcast = before_broadcast
-
-    def __call__(self, config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
-        runner = default_runner(config, weights, tp_group)
-        return FaultyRunner(runner, self._error, self._hang_s, self._before_broadcast)
+def faulty_runner(config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
+    """A runner factory."""
+    return FaultyRunner(default_runner(config, weights, tp_group))
 
 
 class LoadFaultFactory:
@@ -88,14 +95,3 @@ class LoadFaultFactory:
         if self._switch.exists():
             raise RuntimeError("injected fault while loading")
         return default_runner(config, weights, tp_group)
-
-
-def nan_runner(config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> BranchRunner:
-    """A runner factory: the model embeds the poison as NaN, so all positions that attend to it become NaN."""
-    runner = default_runner(config, weights, tp_group)
-
-    def embed_nan(module: torch.nn.Module, inputs: tuple[Tensor], rows: Tensor) -> Tensor:
-        return rows.masked_fill((inputs[0] == POISON_TOKEN)[:, None], torch.nan)
-
-    runner.model.embed.register_forward_hook(embed_nan)
-    return runner

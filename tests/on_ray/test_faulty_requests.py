@@ -1,0 +1,58 @@
+"""Requests that make workers fail: each ends with its own error, and no other request notices."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from actors.engine import RayEngine
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.errors import ScoreError, WorkerError, WorkerLostError
+from support.faulty_runner import HANG_S, Poison, faulty_runner
+from support.group_under_test import ReferenceResults, comparable
+from support.tiny_model import PROMPTS, SETTINGS, tiny_config
+
+NO_MEMORY = r"CUDA out of memory\. Tried.* needs more memory than there is: lower num_branches"
+
+ERRORS = {
+    Poison.ERROR: (WorkerError, "RuntimeError: injected fault"),
+    Poison.OUT_OF_MEMORY: (WorkerError, NO_MEMORY),
+    Poison.ERROR_BEFORE_BROADCAST: (WorkerError, "injected fault"),
+    Poison.NAN: (ScoreError, r"scores in step 1 are no numbers \(NaN\)"),
+}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[RayEngine]:
+    with RayEngine.from_config(tiny_config(), runner_factory=faulty_runner) as running:
+        yield running
+
+
+@pytest.mark.parametrize("poison", ERRORS)
+def test_a_fault_ends_the_request_that_caused_it_and_no_other(
+    engine: RayEngine, reference: ReferenceResults, poison: Poison
+) -> None:
+    prompts = [*PROMPTS[:2], [int(poison), 5], *PROMPTS[2:]]
+    results = dict(engine.run([engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in prompts]))
+    error_type, message = ERRORS[poison]
+    error = results.pop(2)
+    assert isinstance(error, error_type) and re.search(message, str(error))
+    for index, (_, result) in enumerate(sorted(results.items())):
+        assert isinstance(result, GenerationResult)
+        assert comparable(result)[0] == reference[index, "two_phase"][0]
+    assert len(results) == len(PROMPTS)
+    first, second = engine.checksums()
+    assert first == second
+
+
+@pytest.mark.long
+def test_a_request_that_hangs_every_worker_ends_when_it_has_done_so_to_two_groups() -> None:
+    slow = tiny_config(group={"step_timeout_s": 1.0})
+    with RayEngine.from_config(slow, runner_factory=faulty_runner) as engine:
+        began = time.monotonic()
+        with pytest.raises(WorkerLostError, match=r"did not answer a step within 1 s"):
+            engine.generate([int(Poison.HANG), 5], SETTINGS["two_phase"])
+        assert time.monotonic() - began < 2 * HANG_S
