@@ -14,7 +14,7 @@ import pytest
 from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
 from lopa_ray.config.decoder_settings import LopaSettings
-from lopa_ray.errors import ClusterError, LopaError, ProtocolError, WorkerLostError
+from lopa_ray.errors import ClusterError, LopaError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure
 from support.faulty_runner import LoadFaultFactory
 from support.group_under_test import TIMEOUT_S, ReferenceResults, comparable
@@ -71,19 +71,6 @@ def test_closing_while_another_thread_iterates_ends_its_requests() -> None:
         engine.status()
 
 
-@pytest.mark.long
-def test_a_session_that_is_finished_already_is_refused_and_the_engine_goes_on(
-    reference: ReferenceResults,
-) -> None:
-    prompt, settings = PROMPTS[0], SETTINGS["two_phase"]
-    with RayEngine.from_config(tiny_config(group=ONE_WORKER)) as engine:
-        empty = engine.create_session(prompt, LopaSettings(max_new_tokens=0))
-        assert empty.finished
-        with pytest.raises(ProtocolError, match="finished already"):
-            list(engine.events([engine.create_session(prompt, settings), empty]))
-        assert comparable(engine.generate(prompt, settings)) == reference[0, "two_phase"]
-
-
 def test_a_group_that_cannot_be_replaced_leaves_no_actors_and_a_later_request_starts_another(
     tmp_path: Path, reference: ReferenceResults
 ) -> None:
@@ -127,7 +114,6 @@ def test_an_engine_that_was_closed_says_so_to_later_tasks() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.long
 def test_engines_that_are_never_closed_end_with_their_ray_and_with_their_program() -> None:
     pids = run_program("unclosed_engines.py")
     assert pids

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from actors.engine import RayEngine
+from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.decoding.result import GenerationResult
-from lopa_ray.errors import ScoreError, WorkerError, WorkerLostError
+from lopa_ray.errors import ProtocolError, ScoreError, WorkerError, WorkerLostError
 from support.faulty_runner import HANG_S, Poison, faulty_runner
 from support.group_under_test import ReferenceResults, comparable
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
@@ -46,6 +47,17 @@ def test_a_fault_ends_the_request_that_caused_it_and_no_other(
     assert len(results) == len(PROMPTS)
     first, second = engine.checksums()
     assert first == second
+
+
+def test_a_session_that_is_finished_already_is_refused_and_the_engine_goes_on(
+    engine: RayEngine, reference: ReferenceResults
+) -> None:
+    prompt, settings = PROMPTS[0], SETTINGS["two_phase"]
+    empty = engine.create_session(prompt, LopaSettings(max_new_tokens=0))
+    assert empty.finished
+    with pytest.raises(ProtocolError, match="finished already"):
+        list(engine.events([engine.create_session(prompt, settings), empty]))
+    assert comparable(engine.generate(prompt, settings)) == reference[0, "two_phase"]
 
 
 @pytest.mark.long

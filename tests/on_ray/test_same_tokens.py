@@ -12,6 +12,7 @@ from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError
+from support.marks import also_long
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
@@ -41,7 +42,15 @@ def local() -> LocalResults:
     return LocalResults()
 
 
-@pytest.fixture(scope="module", params=GROUPS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        "1 worker",
+        "4 workers, stored prefixes",
+        "2 workers, object store",
+        *also_long("2 workers"),
+    ],
+)
 def engine(request: pytest.FixtureRequest) -> Iterator[RayEngine]:
     with RayEngine.from_config(tiny_config(**GROUPS[request.param])) as engine:
         yield engine

@@ -61,3 +61,12 @@ def test_what_decides_imports_without_torch() -> None:
         f"lopa_ray.{name}" for name in ("config", "constraints", "decoding", "protocol", "scheduling")
     ]
     run(BLOCK.format(names={"torch"}) + IMPORT_ALL.format(packages=packages))
+
+
+def test_decoding_imports_no_compiler() -> None:
+    """torch's takes two seconds to import, in every process of a group."""
+    run(
+        "import sys; from lopa_ray import LocalEngine\n"
+        "LocalEngine.from_pretrained('demo').generate('A test')\n"
+        "assert not {'torch._dynamo', 'torch._inductor'} & set(sys.modules)"
+    )
