@@ -105,9 +105,8 @@ class Transformer(nn.Module):
         self.shard_config = config.shard(tp_group.size)
         """The shape of what this shard has; its own but for the vocabulary, which `config` and `tp_group` give."""
         # Without its usual random weights: on the meta device they have torch import its compiler, for two seconds.
-        self.embed = nn.Embedding.from_pretrained(
-            torch.empty(config.vocab_size, config.hidden_size), freeze=False
-        )
+        embedding = torch.empty(config.vocab_size, config.hidden_size)
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size, _weight=embedding)
         self.layers = nn.ModuleList(Layer(self.shard_config, tp_group) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self._vocabulary = shard_range(config.vocab_size, tp_group.rank, tp_group.size)
