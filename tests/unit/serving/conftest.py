@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from support.fake_backend import Server, serving
@@ -11,8 +12,8 @@ from support.fake_backend import Server, serving
 
 @pytest.fixture(scope="module")
 def module_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Asks for the API keys in the file's API_KEYS, if it has them."""
-    with serving(api_keys=getattr(request.module, "API_KEYS", [])) as running:
+    """With the HTTP settings in the file's HTTP_SETTINGS, if it has them."""
+    with serving(**getattr(request.module, "HTTP_SETTINGS", {})) as running:
         yield running
 
 
@@ -21,3 +22,10 @@ def server(module_server: Server) -> Server:
     """As it was at the start."""
     module_server.backend.reset()
     return module_server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[httpx.Client]:
+    """Without an API key."""
+    with httpx.Client(base_url=server.url, timeout=30) as opened:
+        yield opened

@@ -21,7 +21,7 @@ from lopa_ray.errors import WorkerLostError
 from support.fake_backend import MAX_WORKERS, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving
 
 KEY = "an-admin-key"
-API_KEYS = [KEY]
+HTTP_SETTINGS = {"api_keys": [KEY]}
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
 PATH = f"/admin/models/{MODEL}/workers"
 
@@ -102,7 +102,7 @@ def test_the_document_says_who_may(client: httpx.Client) -> None:
 BACKEND = FakeBackend()
 document = schemathesis.openapi.from_asgi(
     "/openapi.json",
-    create_app(lambda: BACKEND, HttpSettings(api_keys=API_KEYS)),
+    create_app(lambda: BACKEND, HttpSettings(**HTTP_SETTINGS)),
 ).include(path_regex="^/admin")
 
 

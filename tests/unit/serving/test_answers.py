@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -37,27 +37,14 @@ from lopa_ray.errors import (
     WorkerError,
     WorkerLostError,
 )
-from support.fake_backend import CHAT, MODEL, TEXT, WORDS, FakeBackend, Server, serving, wait_until
+from support.fake_backend import CHAT, MODEL, TEXT, WORDS, FakeBackend, Server, wait_until
 
 WHOLE = "".join(WORDS)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving() as running:
-        yield running
-
-
 @pytest.fixture
 def backend(server: Server) -> FakeBackend:
-    server.backend.reset()
     return server.backend
-
-
-@pytest.fixture
-def client(server: Server, backend: FakeBackend) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=30) as opened:
-        yield opened
 
 
 def body(path: str, **fields: Any) -> dict[str, Any]:

@@ -10,18 +10,14 @@ import httpx
 import pytest
 from hypothesis import given, strategies as st
 
-from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of, serving
+from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of
+
+HTTP_SETTINGS = {"max_body_bytes": 20_000, "max_choices": 4}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving(max_body_bytes=20_000, max_choices=4) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=30) as opened:
+def client(module_server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=module_server.url, timeout=30) as opened:
         yield opened
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -11,13 +11,7 @@ import pytest
 from lopa_ray.config.decoder_settings import parse_decoder_settings
 from lopa_ray.constraints.json_schema import schema_regex
 from lopa_ray.errors import LopaError, PromptError, PromptTooLongError, SettingsError
-from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of, serving
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving() as running:
-        yield running
+from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of
 
 
 def caught(call: Callable[[], object]) -> LopaError:

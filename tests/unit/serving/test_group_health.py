@@ -63,7 +63,7 @@ def test_a_group_that_decodes_or_goes_on_elsewhere_is_healthy(engine: FakeEngine
     [
         (None, ClusterError, "not started"),
         (FakeEngine(lost=WorkerLostError("no other group")), WorkerLostError, "no other group"),
-        (FakeEngine(None), TimeoutError, ""),
+        (FakeEngine(None), TimeoutError, None),
         (
             FakeEngine(dataclasses.replace(HEALTHY, broken=WorkerLostError("no worker is left"))),
             WorkerLostError,
@@ -77,7 +77,7 @@ def test_a_group_that_decodes_or_goes_on_elsewhere_is_healthy(engine: FakeEngine
     ],
 )
 def test_a_group_that_is_lost_or_stuck_is_not(
-    engine: FakeEngine | None, error_type: type[Exception], message: str
+    engine: FakeEngine | None, error_type: type[Exception], message: str | None | None
 ) -> None:
     with pytest.raises(error_type, match=message):
         check(engine)

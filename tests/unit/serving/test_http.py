@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ from lopa_ray.errors import LopaError, SettingsError, WorkerLostError
 from support.fake_backend import CHAT, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving, wait_until
 
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=30) as opened:
-        yield opened
 
 
 def test_models(client: httpx.Client) -> None:

@@ -13,12 +13,13 @@ from lopa_ray.errors import OverloadedError, PromptTooLongError, RequestCancelle
 from support.fake_backend import HI, MODEL, OTHER_MODEL, WORDS, Server, wait_until
 
 WHOLE = "".join(WORDS)
-API_KEYS = ["right"]
+KEY = "right"
+HTTP_SETTINGS = {"api_keys": [KEY]}
 
 
 @pytest.fixture
 def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=API_KEYS[0], max_retries=0) as opened:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as opened:
         yield opened
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -12,19 +11,9 @@ import pytest
 from cluster.serving.engine_messages import EngineRequest
 from cluster.serving.openai.chat import ChatRequest
 from cluster.serving.openai.errors import ApiError
-from support.fake_backend import CHAT, HI, MODEL, OTHER_MODEL, TEXT, Server, error_of, serving
+from support.fake_backend import CHAT, HI, MODEL, OTHER_MODEL, TEXT, Server, error_of
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving(max_body_bytes=20_000, max_choices=4) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=30) as opened:
-        yield opened
+HTTP_SETTINGS = {"max_body_bytes": 20_000, "max_choices": 4}
 
 
 def engine_request_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -11,23 +10,11 @@ import pytest
 
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.errors import SettingsError
-from support.fake_backend import CHAT, MODEL, TEXT, Server, serving
+from support.fake_backend import CHAT, MODEL, TEXT, Server
 
 SCHEMA = {"type": "object", "properties": {"é": {"type": "integer"}}, "required": ["é"]}
 SCHEMA_TEXT = json.dumps(SCHEMA, ensure_ascii=False)
 ANY_OBJECT = '{"type": "object"}'
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=30) as opened:
-        yield opened
 
 
 def ask(client: httpx.Client, path: str, fields: dict[str, Any]) -> httpx.Response:
