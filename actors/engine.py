@@ -27,7 +27,10 @@ RAY_CHECK_S = 1.0
 
 
 class RayEngine(Engine):
-    """Master and branch workers of one group, as `Engine`: an `AsyncRayEngine` in a thread of its own."""
+    """Master and branch workers of one group, as `Engine`: an `AsyncRayEngine` in a thread of its own.
+
+    Close it before you call `ray.shutdown`: Ray ends a process whose other threads still ask it for something then.
+    """
 
     def __init__(
         self, engine: AsyncRayEngine, loop: EventLoopThread, connection: RayConnection, resources: ExitStack

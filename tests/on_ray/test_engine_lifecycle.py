@@ -114,8 +114,8 @@ def test_an_engine_that_was_closed_says_so_to_later_tasks() -> None:
     asyncio.run(main())
 
 
-def test_engines_that_are_never_closed_end_with_their_ray_and_with_their_program() -> None:
-    pids = run_program("unclosed_engines.py")
+def test_an_engine_that_is_never_closed_ends_with_its_program() -> None:
+    pids = run_program("unclosed_engine.py")
     assert pids
     wait_until(lambda: not [pid for pid in pids if _is_ray(pid)], 20, "Ray's processes to end")
 

@@ -1,0 +1,97 @@
+"""The connection to Ray that engines share: which of them end it, and what one has when Ray was shut down."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import actors.ray_connection
+from actors.engine import RayEngine
+from actors.event_loop_thread import EventLoopThread
+from actors.ray_connection import LOCAL_RAY, RayConnection
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import ClusterError
+from support.tiny_model import PROMPTS, SETTINGS, tiny_config
+
+
+class FakeRay:
+    """Stands in for the module: a node and a job for each `init`."""
+
+    def __init__(self) -> None:
+        self.starts = 0
+        self.address: str | None = None
+
+    def init(self, address: str, **_: Any) -> None:
+        self.starts += 1
+        self.address = address
+
+    def shutdown(self) -> None:
+        self.address = None
+
+    def is_initialized(self) -> bool:
+        return self.address is not None
+
+    def get_runtime_context(self) -> Any:
+        return SimpleNamespace(get_node_id=lambda: f"node {self.starts}", get_job_id=lambda: "01000000")
+
+    def available_resources(self) -> dict[str, float]:
+        return {"CPU": 8.0}
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "NodeManagerAddress": "here", "Resources": {"CPU": 8.0}}]
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    fake = FakeRay()
+    monkeypatch.setattr(actors.ray_connection, "ray", fake)
+    monkeypatch.setattr(RayConnection, "_owners", set())
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    return fake
+
+
+def test_the_last_of_several_ends_a_ray_of_their_own(ray: FakeRay) -> None:
+    first, second = RayConnection(tiny_config()), RayConnection(tiny_config())
+    assert (ray.starts, ray.address) == (1, LOCAL_RAY)
+    first.close()
+    first.close()
+    assert second.alive
+    second.close()
+    assert not ray.is_initialized() and not second.alive
+
+
+@pytest.mark.parametrize("connected_before", [False, True])
+def test_a_cluster_outlives_them(ray: FakeRay, connected_before: bool) -> None:
+    if connected_before:
+        ray.init("10.0.0.1:6379")
+    RayConnection(tiny_config(), "10.0.0.1:6379").close()
+    assert ray.address == "10.0.0.1:6379"
+
+
+def test_a_ray_that_came_after_a_shutdown_is_another_one(ray: FakeRay) -> None:
+    before = RayConnection(tiny_config())
+    ray.shutdown()
+    assert not before.alive
+    after = RayConnection(tiny_config())
+    assert after.alive and not before.alive
+    before.close()
+    assert ray.is_initialized()
+    after.close()
+    assert not ray.is_initialized()
+
+
+def test_an_engine_says_that_ray_was_shut_down_under_it(ray: FakeRay) -> None:
+    local, loop = LocalEngine.from_config(tiny_config()), EventLoopThread()
+    ended = ExitStack()
+    ended.callback(loop.close)
+    with RayEngine(local, loop, RayConnection(tiny_config()), ended) as engine:  # calls nothing of a group
+        assert engine.vocabulary == local.vocabulary
+        ray.shutdown()
+        ray.init(LOCAL_RAY)
+        with pytest.raises(ClusterError, match="Ray was shut down"):
+            engine.generate(PROMPTS[0], SETTINGS["two_phase"])
+        with pytest.raises(ClusterError, match="Ray was shut down"):
+            engine.status()
