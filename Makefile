@@ -17,7 +17,7 @@ help:
 	@echo "make demo       decode a word problem with LoPA on a local Ray with 2 branch actors"
 	@echo "make test       format, lint, types, import contracts, tests"
 	@echo "make test-long  soaks and sweeps"
-	@echo "make test-gpu   what needs an NVIDIA GPU, recorded in tests/gpu/LAST_RUN.md"
+	@echo "make test-gpu   what needs an NVIDIA GPU, with the Python at hand; recorded in tests/gpu/LAST_RUN.md"
 	@echo "make format     format and fix what can be fixed"
 	@echo "make clean      remove caches and build output; distclean: .venv too"
 
@@ -55,8 +55,9 @@ test: dev
 test-long: dev
 	@$(BIN)/python -m pytest -m long --timeout 7200 -v $(PYTEST_ARGS)
 
-test-gpu: dev
-	@PYTHONPATH=.:tests $(BIN)/python tests/record/gpu_run.py $(PYTEST_ARGS)
+# Installs nothing: a machine with a GPU has a torch that fits it, and may have no internet.
+test-gpu:
+	@PYTHONPATH=.:tests $(PYTHON) tests/record/gpu_run.py $(PYTEST_ARGS)
 
 format: dev
 	@$(BIN)/ruff check --fix --quiet .

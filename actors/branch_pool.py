@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -56,6 +56,7 @@ class BranchPool:
         """By rank."""
         self._allocator = BundleAllocator(reserved, config)
         self._allocations: dict[WorkerHandle, Allocation] = {}
+        self._warm_ups = 0
         self.weights = NodeWeights(config)
         """Of all nodes with workers."""
 
@@ -91,7 +92,20 @@ class BranchPool:
     async def load_model(self, worker: WorkerHandle) -> WorkerInfo:
         """Have a worker load its model, every shard its part. Raises what `NodeWeights.load` raises."""
         info, *_ = await asyncio.gather(*map(self.weights.load, worker.shards))
+        if self._config.model.compile and len(worker.shards) > 1:
+            await self._warm_up(worker)
         return info
+
+    async def _warm_up(self, worker: WorkerHandle) -> None:
+        """Have shards compile their layers. They do so together, and within a step they would pass for hung."""
+        self._warm_ups += 1
+        size, epoch, timeout_s = len(worker.shards), -1 - self._warm_ups, self._config.group.start_timeout_s
+        await asyncio.gather(
+            *(
+                shard.warm_up.remote(self._rendezvous("warm-up", rank, size, epoch, timeout_s))
+                for rank, shard in enumerate(worker.shards)
+            )
+        )
 
     async def start(self) -> WorkerInfo:
         """Create as many workers as the configuration says, wait until they have loaded the model, join them.
@@ -161,20 +175,18 @@ class BranchPool:
         WorkerLostError if a worker is lost, TransferError if they cannot reach each other.
         """
         self.epoch += 1
-        joins = {}
+        joins, timeout_s = {}, self._config.group.step_timeout_s / 2
         for rank, worker in enumerate(self.workers):
             joins[worker] = tuple(
                 shard.join_epoch.remote(
-                    self._rendezvous(f"kv{index}", rank, len(self.workers)),
-                    self._rendezvous(f"shards{rank}", index, len(worker.shards)),
+                    self._rendezvous(f"kv{index}", rank, len(self.workers), self.epoch, timeout_s),
+                    self._rendezvous(f"shards{rank}", index, len(worker.shards), self.epoch, timeout_s),
                     request_by_slot,
                     pending,
                 )
                 for index, shard in enumerate(worker.shards)
             )
-        held: list[tuple[tuple[bool, ...], ...]] = await self._gather(
-            RPCBatch(joins), "join its group", on_error=lambda: abandon_epoch(self._store, self.epoch)
-        )
+        held: list[tuple[tuple[bool, ...], ...]] = await self._gather(RPCBatch(joins), "join its group")
         torn = [worker for worker, each in zip(self.workers, held, strict=True) if len(set(each)) > 1]
         if torn:
             # Its shards lost touch right when they committed: the others have the K/V whole, or stage it again.
@@ -183,10 +195,9 @@ class BranchPool:
         self.intact = True
         return [each[0] for each in held]
 
-    def _rendezvous(self, purpose: str, rank: int, size: int) -> Rendezvous:
+    def _rendezvous(self, purpose: str, rank: int, size: int, epoch: int, timeout_s: float) -> Rendezvous:
         collective = DEVICES[self._config.model.device].collective_backend
-        timeout = self._config.group.step_timeout_s / 2
-        return Rendezvous(self.epoch, rank, size, self._store_address, collective, timeout, purpose)
+        return Rendezvous(epoch, rank, size, self._store_address, collective, timeout_s, purpose)
 
     # Calls
 
@@ -238,14 +249,13 @@ class BranchPool:
         batch: RPCBatch,
         what: str,
         timeout: float | None = None,
-        on_error: Callable[[], None] = lambda: None,
     ) -> list[tuple[Any, ...]]:
         """All results, in order of rank, each by shard. Waits for every call to settle before an error is raised,
         so that no worker is still busy with the step when the caller goes on; workers that do not reply are killed.
-        `on_error` is called after errors, to release the workers that wait for the one that failed."""
+        After an error the epoch is given up, which releases the workers that wait for the one that failed."""
         timeout = timeout or self._config.group.step_timeout_s
         pending = PendingRPCs(batch)
-        await pending.wait(timeout, on_error)
+        await pending.wait(timeout, on_error=lambda: abandon_epoch(self._store, self.epoch))
         hung: Collection[WorkerHandle] = pending.unanswered()
         if hung:
             # A worker that only waits for another's K/V is not to blame.

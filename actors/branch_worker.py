@@ -89,6 +89,12 @@ class BranchWorker:
         self._runner = self._runner_factory(self._config, weights, self._tp_group)
         return WorkerInfo(self._runner.vocabulary, self._runner.position_bytes * self._tp_group.size)
 
+    def warm_up(self, shards: Rendezvous) -> None:
+        """Compile the layers together with the other shards, in an epoch of its own. Raises TransferError."""
+        self._tp_group.join(shards)
+        self._runner.warm_up()
+        self._tp_group.leave()
+
     def join_epoch(
         self,
         workers: Rendezvous,

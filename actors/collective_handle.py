@@ -40,6 +40,14 @@ class CollectiveHandle:
             collective.destroy_collective_group(self._rendezvous.group_name)
             self._rendezvous = None
 
+    def wait(self, failed: str) -> None:
+        """Return when all collectives so far are computed, so that the host can read what depends on them.
+
+        Raises TransferError that begins with `failed`.
+        """
+        with self.group(failed) as group:
+            collective.get_group_handle(group).wait()
+
     @contextmanager
     def group(self, failed: str) -> Iterator[str]:
         """The name under which Ray's collective interface knows the group.

@@ -7,7 +7,6 @@ never on the process's default group. It broadcasts K/V, and sums and gathers wh
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 from concurrent.futures import Future
@@ -22,16 +21,9 @@ from ray.util.collective.collective_group.base_collective_group import BaseGroup
 from ray.util.collective.types import ReduceOp
 from torch import Tensor
 
-from lopa_ray.execution import npu
-
-c10d: Any = importlib.import_module("torch.distributed")  # its type stubs lag behind its bindings
+from actors.process_group import JOIN_TIMEOUT, POLL_S, ProcessGroup, c10d, make_process_group
 
 BACKEND = "LOPA_ELASTIC"
-
-JOIN_TIMEOUT = timedelta(seconds=30)
-
-POLL_S = 0.05
-"""How often a worker that waits for its peers looks whether its master has given the epoch up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +38,8 @@ class Rendezvous:
     collective: str
     """torch.distributed backend: gloo, nccl or hccl."""
     timeout_s: float
-    """A peer that hangs shows after this long; a dead one at once. Well below the master's deadline, so
-    that workers which only wait for one that hangs are not taken for lost as well."""
+    """A peer that hangs shows after this long. Well below the master's deadline, so that workers which only wait for
+    one that hangs are not taken for lost as well."""
     purpose: str = "kv"
     """Which of the groups of that epoch: kv, or that of the shards of one worker."""
 
@@ -76,19 +68,20 @@ def _abandoned_key(epoch: int | str) -> str:
     return f"abandoned{epoch}"
 
 
-def _process_group(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """A process group that is not registered anywhere; dropping the object closes its connections."""
-    if name == "gloo":
-        gloo = c10d.ProcessGroupGloo._Options()
-        # Without a host name Gloo binds to loopback and fails across nodes.
-        gloo._devices = [c10d.ProcessGroupGloo.create_device(hostname=ray.util.get_node_ip_address())]
-        gloo._timeout = timeout
-        return c10d.ProcessGroupGloo(store, rank, size, gloo)
-    if name == "nccl":
-        nccl = c10d.ProcessGroupNCCL.Options()
-        nccl._timeout = timeout
-        return c10d.ProcessGroupNCCL(store, rank, size, nccl)
-    return npu.process_group(store, rank, size, timeout)
+class EpochWatch:
+    """Whether the master has given an epoch up, over a connection of its own: other ones block while they wait."""
+
+    def __init__(self, store: tuple[str, int], epoch: str) -> None:
+        self._address = store
+        self._key = _abandoned_key(epoch)
+        self._store: Any = None
+
+    def abandoned(self) -> bool:
+        """Ask the master's store. Raises RuntimeError if that is gone."""
+        if self._store is None:
+            host, port = self._address
+            self._store = c10d.TCPStore(host, port, is_master=False, timeout=JOIN_TIMEOUT)
+        return bool(self._store.check([self._key]))
 
 
 class ElasticGroup(BaseGroup):
@@ -98,14 +91,17 @@ class ElasticGroup(BaseGroup):
         super().__init__(world_size, rank, group_name)
         _, backend, host, port, epoch, timeout, purpose = group_name.split("/")
         self._sums_in_rank_order = backend == "gloo" and world_size > 2
-        self._timeout = timedelta(seconds=float(timeout))
-        connected: Future[Any] = Future()
+        self._watch = EpochWatch((host, int(port)), epoch)
+        connected: Future[ProcessGroup] = Future()
 
         def connect() -> None:
             try:
                 store = c10d.TCPStore(host, int(port), is_master=False, timeout=JOIN_TIMEOUT)
                 prefixed = c10d.PrefixStore(f"epoch{epoch}/{purpose}", store)
-                connected.set_result(_process_group(backend, prefixed, rank, world_size, self._timeout))
+                limit = timedelta(seconds=float(timeout))
+                group = make_process_group(backend, prefixed, rank, world_size, limit)
+                group.connect(self._watch.abandoned)
+                connected.set_result(group)
             except Exception as error:
                 connected.set_exception(error)
 
@@ -113,14 +109,12 @@ class ElasticGroup(BaseGroup):
         thread = threading.Thread(target=connect, daemon=True)
         thread.start()
         thread.join(POLL_S)
-        if thread.is_alive():
-            # A connection of its own: the other one's is taken while it waits.
-            watched = c10d.TCPStore(host, int(port), is_master=False, timeout=JOIN_TIMEOUT)
-            while thread.is_alive():
-                if watched.check([_abandoned_key(epoch)]):
-                    raise RuntimeError(f"epoch {epoch} was given up: a peer was lost while it was formed")
-                thread.join(POLL_S)
-        self._group: Any = connected.result()
+        watch = EpochWatch((host, int(port)), epoch)  # the other one is the thread's for now
+        while thread.is_alive():
+            if watch.abandoned():
+                raise RuntimeError(f"epoch {epoch} was given up: a peer was lost while it was formed")
+            thread.join(POLL_S)
+        self._group: ProcessGroup | None = connected.result()
 
     @classmethod
     def backend(cls) -> str:
@@ -133,29 +127,28 @@ class ElasticGroup(BaseGroup):
         return True
 
     def destroy_group(self) -> None:
-        """Drop the connections. Closed sockets release peers that wait for this worker."""
-        self._group = None
+        """End the connections, which releases peers that wait for this worker on sockets; on NCCL they poll."""
+        group, self._group = self._group, None
+        if group is not None:
+            group.abort()
 
     def broadcast(self, tensors: list[Tensor], broadcast_options: Any = None) -> None:
         """Fill the tensor in place with the root's. Raises RuntimeError if a peer is lost."""
-        options = c10d.BroadcastOptions()
-        options.rootRank = broadcast_options.root_rank
-        options.rootTensor = 0
-        self._group.broadcast(tensors, options).wait(self._timeout)
+        (tensor,) = tensors
+        self._joined.broadcast(tensor, broadcast_options.root_rank)
 
     def allreduce(self, tensors: list[Tensor], allreduce_options: Any = None) -> None:
         """Sum the tensor over all ranks, in place. Raises RuntimeError if a peer is lost, or for other reductions."""
         if allreduce_options is not None and allreduce_options.reduceOp != ReduceOp.SUM:
             raise RuntimeError(f"got {allreduce_options.reduceOp}; the {BACKEND} backend only sums")
+        (tensor,) = tensors
         if not self._sums_in_rank_order:
-            options = c10d.AllreduceOptions()
-            self._group.allreduce(tensors, options).wait(self._timeout)
+            self._joined.all_reduce(tensor)
             return
         # Gloo adds three or more in an order that depends on the place in the tensor: the bits of a row would
         # depend on the rows before it.
-        (tensor,) = tensors
         gathered = tensor.new_empty(self.world_size, *tensor.shape)
-        self.allgather([list(gathered.unbind())], tensors)
+        self._joined.all_gather(list(gathered.unbind()), tensor)
         torch.add(gathered[0], gathered[1], out=tensor)
         for other in gathered[2:]:
             tensor += other
@@ -164,7 +157,18 @@ class ElasticGroup(BaseGroup):
         self, tensor_lists: list[list[Tensor]], tensors: list[Tensor], allgather_options: Any = None
     ) -> None:
         """Fill the list with all ranks' tensors. Raises RuntimeError if a peer is lost."""
-        self._group.allgather(tensor_lists, tensors).wait(self._timeout)
+        (gathered,), (tensor,) = tensor_lists, tensors
+        self._joined.all_gather(gathered, tensor)
+
+    def wait(self) -> None:
+        """Return when all collectives so far are computed; see `ProcessGroup.wait`. Raises RuntimeError."""
+        self._joined.wait(self._watch.abandoned)
+
+    @property
+    def _joined(self) -> ProcessGroup:
+        if self._group is None:
+            raise RuntimeError("this worker has left the group")
+        return self._group
 
     def _unused(self, *_: Any, **__: Any) -> None:
         raise RuntimeError(f"the {BACKEND} backend broadcasts, sums and gathers; nothing else")

@@ -30,7 +30,7 @@ class KVTransfer(ABC):
 
     @abstractmethod
     def broadcast(self, source: int, payload: Tensor) -> None:
-        """Fill `payload` in place with that of rank `source`."""
+        """Fill `payload` in place with that of rank `source`; on return it is filled."""
 
 
 class CollectiveTransfer(KVTransfer):
@@ -49,8 +49,10 @@ class CollectiveTransfer(KVTransfer):
 
     def broadcast(self, source: int, payload: Tensor) -> None:
         """See `KVTransfer.broadcast`. Raises TransferError."""
-        with self._collective.group(f"K/V of worker {source} did not arrive") as group:
+        failed = f"K/V of worker {source} did not arrive"
+        with self._collective.group(failed) as group:
             collective.broadcast(payload, source, group)
+        self._collective.wait(failed)
 
 
 class ObjectStoreTransfer(KVTransfer):

@@ -9,6 +9,8 @@ from torch import Tensor
 from actors.collective_handle import CollectiveHandle
 from actors.elastic_group import Rendezvous
 
+LOST_TOUCH = "the shards of a worker lost touch"
+
 
 class RayTensorParallelGroup:
     """A `TensorParallelGroup` over Ray collectives, made anew for each epoch.
@@ -33,7 +35,7 @@ class RayTensorParallelGroup:
         """See `TensorParallelGroup`."""
         if self.size > 1:
             x = x.contiguous()
-            with self._collective.group("the shards of a worker lost touch") as group:
+            with self._collective.group(LOST_TOUCH) as group:
                 collective.allreduce(x, group)
         return x
 
@@ -42,10 +44,16 @@ class RayTensorParallelGroup:
         if self.size == 1:
             return x[None]
         gathered = x.new_empty(self.size, *x.shape)
-        with self._collective.group("the shards of a worker lost touch") as group:
+        with self._collective.group(LOST_TOUCH) as group:
             collective.allgather(list(gathered.unbind()), x.contiguous(), group)
         return gathered
+
+    def wait(self) -> None:
+        """See `TensorParallelGroup`."""
+        if self.size > 1:
+            self._collective.wait(LOST_TOUCH)
 
     def barrier(self, device: torch.device) -> None:
         """Wait until all shards have called this."""
         self.all_gather(torch.zeros(1, device=device))
+        self.wait()

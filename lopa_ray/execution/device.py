@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import torch
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import npu
 
+_DRIVER_VERSION = Path("/proc/driver/nvidia/version")
+
 _log = logging.getLogger("lopa.device")
 
 
 def _cuda_unavailable_reason() -> str | None:
+    if torch.cuda.is_available():
+        return None
+    built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a build without CUDA"
     return (
-        None if torch.cuda.is_available() else "torch sees no GPU; install a CUDA build of torch and a driver"
+        f"torch {torch.__version__} ({built}) sees no GPU, and the driver is {_nvidia_driver()}; install a CUDA build "
+        "of torch that fits the driver, and look at CUDA_VISIBLE_DEVICES"
     )
+
+
+def _nvidia_driver() -> str:
+    """The version of the loaded NVIDIA driver."""
+    if not _DRIVER_VERSION.exists():
+        return "not loaded"
+    found = re.search(r"Module\D*([0-9.]+)", _DRIVER_VERSION.read_text())
+    return found[1] if found else "of an unknown version"
+
+
+def _prepare_cuda() -> None:
+    # It builds a plan for every shape, and the shapes of a step are hardly ever those of the step before.
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 @cache
@@ -42,6 +63,8 @@ class Device:
     """torch.compile's backend for it."""
     unavailable_reason: Callable[[], str | None]
     """Why it cannot be used in this process, or None."""
+    prepare: Callable[[], None]
+    """Settings of torch for it, in this process."""
     tested: bool
     """Whether this project has run on one, with a record of it in the repository."""
 
@@ -55,16 +78,35 @@ class Device:
             raise SettingsError(f"device: got {self.name!r}, but {reason}, or set model.device: cpu")
         if not self.tested:
             _warn_untested(self.name)
+        self.prepare()
         return torch.device(self.torch_name)
 
 
 _CUDA_KERNELS = ("flash_attn", "sdpa", "flex")
 
 DEVICES = {
-    "cpu": Device("cpu", "cpu", "gloo", "CPU", ("sdpa", "flex"), "inductor", lambda: None, tested=True),
+    "cpu": Device(
+        "cpu",
+        "cpu",
+        "gloo",
+        "CPU",
+        ("sdpa", "flex"),
+        "inductor",
+        lambda: None,
+        prepare=lambda: None,
+        tested=True,
+    ),
     # tests/gpu/LAST_RUN.md says whether, and a test holds this to it.
     "cuda": Device(
-        "cuda", "cuda:0", "nccl", "GPU", _CUDA_KERNELS, "inductor", _cuda_unavailable_reason, tested=False
+        "cuda",
+        "cuda:0",
+        "nccl",
+        "GPU",
+        _CUDA_KERNELS,
+        "inductor",
+        _cuda_unavailable_reason,
+        prepare=_prepare_cuda,
+        tested=False,
     ),
     "npu": Device(
         "npu",
@@ -74,6 +116,7 @@ DEVICES = {
         ("npu", "sdpa"),
         npu.COMPILE_BACKEND,
         npu.unavailable_reason,
+        prepare=lambda: None,
         tested=False,
     ),
 }

@@ -83,6 +83,7 @@ class LMHead:
         config = model.config
         self._lm_head = model.lm_head
         self._eos_token_id = config.eos_token_id
+        self._tp_group = model.tp_group
         self._vocab_ops = vocab_ops(config.vocab_size, model.tp_group)
         banned_tokens = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
         banned_tokens[config.mask_token_id] = True
@@ -111,6 +112,7 @@ class LMHead:
         top_of_row: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]] = [
             (np.zeros(0, np.int32), np.zeros(0, np.float32))
         ] * count
+        self._tp_group.wait()
         for members in _group_by_sampling(rows):
             for first in range(0, len(members), MAX_HEAD_ROWS):
                 chunk = members[first : first + MAX_HEAD_ROWS]
@@ -128,6 +130,7 @@ class LMHead:
                     self._allowed_tokens([rows[i].bitmask for i in chunk], len(positions)),
                     self._vocab_ops,
                 )
+                self._tp_group.wait()
                 n = len(chunk)
                 tokens[chunk] = output.tokens[:n].cpu().numpy()
                 probabilities[chunk] = output.probabilities[:n].cpu().numpy()

@@ -16,9 +16,6 @@ from lopa_ray.text.tokenizer import Tokenizer
 
 DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
-WARM_UP_ROWS = (48, 16)
-"""Of the forwards that compile layers: int8 products of few rows have graphs of their own."""
-
 
 def load_weights(config: Config, device: torch.device | str) -> Weights:
     """The parameters that a configuration asks for, one by one on `device`. Raises CheckpointError."""
@@ -70,13 +67,6 @@ def build_runner(
         unpadded_vocab_size=unpadded_vocab_size,
         kernel=select_kernel(model.attention, device, loaded.shard_config, dtype),
     )
-    if model.compile and tp_group.size == 1:  # shards compute together, which is in steps only
-        _warm_up(runner)
+    if model.compile and tp_group.size == 1:  # shards have to be connected first
+        runner.warm_up()
     return runner
-
-
-def _warm_up(runner: BranchRunner) -> None:
-    """Compile now, before any request waits: a first step that takes minutes would pass for a hung worker."""
-    for rows in WARM_UP_ROWS:
-        runner.logits([0] * min(rows, runner.cache.capacity))
-    runner.cache.reset(0, None)

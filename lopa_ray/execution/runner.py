@@ -28,6 +28,9 @@ from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
 from lopa_ray.protocol.report import BranchReport, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
+WARM_UP_ROWS = (48, 16)
+"""Of the forwards that compile layers: int8 products of few rows have graphs of their own."""
+
 BroadcastPayload: TypeAlias = Callable[[int, Tensor], None]
 """(rank of the source, payload): fills the payload in place, on every worker, with that of the source."""
 
@@ -242,6 +245,13 @@ class BranchRunner:
 
     # Research and state
 
+    def warm_up(self) -> None:
+        """Compile layers now, before any request waits: a first step that takes minutes would pass for a hung worker.
+        All shards of a model have to call this together."""
+        for rows in WARM_UP_ROWS:
+            self.logits([0] * min(rows, self.cache.capacity))
+        self.cache.reset(0, None)
+
     @torch.inference_mode()
     def logits(
         self,
@@ -267,7 +277,9 @@ class BranchRunner:
         if payload is not None:
             self.cache.write_payload(slot, to_stage, payload)
         parts = [hidden[at : min(at + MAX_HEAD_ROWS, len(ids))] for at in range(0, len(ids), MAX_HEAD_ROWS)]
-        return torch.cat([self._lm_head.full_logits(part)[: len(part)] for part in parts])
+        logits = torch.cat([self._lm_head.full_logits(part)[: len(part)] for part in parts])
+        self.model.tp_group.wait()
+        return logits
 
     @property
     def position_bytes(self) -> int:

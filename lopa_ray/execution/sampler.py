@@ -101,7 +101,7 @@ def score_rows(
     # ones, with the probability 0 that the nucleus gives them. Softmax without the forbidden
     # logits, since theirs can be so high that every other probability vanishes.
     empty = ops.amax(weights) <= 0.0
-    if bool(empty.any()):
+    if ops.any_row(empty):
         weights = torch.where(empty, ops.softmax(scaled.masked_fill(forbidden, -torch.inf)), weights)
 
     if do_sample:

@@ -50,6 +50,10 @@ class VocabOps:
         """Of bool x: bool [N]."""
         return x.all(-1)
 
+    def any_row(self, x: Tensor) -> bool:
+        """Whether any of bool x [N] is true, on the host."""
+        return bool(x.any())
+
     def argmax(self, x: Tensor) -> Tensor:
         """The id of the largest, int64 [N]."""
         return x.argmax(-1)
@@ -130,6 +134,11 @@ class VocabParallelOps(VocabOps):
         """See `VocabOps`."""
         return self._tp_group.all_reduce((~x).sum(-1)) == 0
 
+    def any_row(self, x: Tensor) -> bool:
+        """See `VocabOps`."""
+        self._tp_group.wait()
+        return bool(x.any())
+
     def argmax(self, x: Tensor) -> Tensor:
         """See `VocabOps`."""
         best = x.argmax(-1, keepdim=True)
@@ -174,8 +183,8 @@ class VocabParallelOps(VocabOps):
         """See `VocabOps`."""
         largest, sum_exp = self._max_and_sum_exp(logits)
         value, last, certain = self._nucleus_end(logits, largest, sum_exp, top_p, NUCLEUS_CANDIDATES)
-        if not bool(certain.all()):
-            rest = ~certain
+        if self.any_row(~certain):
+            rest = (~certain).nonzero()[:, 0]
             value[rest], last[rest], _ = self._nucleus_end(
                 logits[rest], largest[rest], sum_exp[rest], top_p, self._max_shard_size
             )

@@ -42,6 +42,11 @@ class TensorParallelGroup(Protocol):
         """All shards' x, in order of rank: [size, *x.shape]. Raises TransferError."""
         ...
 
+    def wait(self) -> None:
+        """Return when the sums and gathers so far are computed. To be called before the host reads what depends on
+        them: it would wait for ever for a shard that is lost. Raises TransferError."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SingleShard:
@@ -57,6 +62,9 @@ class SingleShard:
     def all_gather(self, x: Tensor) -> Tensor:
         """x as the only one."""
         return x[None]
+
+    def wait(self) -> None:
+        """There is nothing to wait for."""
 
 
 SINGLE_SHARD = SingleShard()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+pytest.importorskip("pydantic")
+
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_model
@@ -12,8 +14,6 @@ from lopa_ray.model.config import Quantization
 from lopa_ray.model.quantized import int8_matmul
 from support.paths import MODELS
 from support.tiny_model import PROMPTS, SETTINGS, TINY_MODEL
-
-pytestmark = pytest.mark.gpu
 
 IDS = [5, 9, 127, 127, 3, 127, 60, 127] * 5
 

@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
+pytest.importorskip("pydantic")
+
 from lopa_ray.conformance import read_cases, replay
 from lopa_ray.conformance.replay import EngineFactory
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
 from support.thread_tensor_parallel import engine_in_two_shards
-
-pytestmark = pytest.mark.gpu
 
 FILES = {
     "lopa_cases": 85,

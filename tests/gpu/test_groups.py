@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import ray
 import torch
+
+pytest.importorskip("pydantic")
+ray = pytest.importorskip("ray")
 
 from actors.engine import RayEngine
 from lopa_ray.engine.local import LocalEngine
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
-
-pytestmark = pytest.mark.gpu
 
 ON_GPU = {"device": "cuda"}
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

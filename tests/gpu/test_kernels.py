@@ -10,8 +10,6 @@ import torch
 from lopa_ray.execution.attention_kernels import TOLERANCE
 from support.kernel_contract import check_kernel
 
-pytestmark = pytest.mark.gpu
-
 NO_FLASH = pytest.mark.skipif(
     importlib.util.find_spec("flash_attn") is None, reason="no package flash-attn here"
 )

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+pytest.importorskip("pydantic")
+
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.device import DEVICES
 from support.paths import GOLDEN
-
-pytestmark = pytest.mark.gpu
 
 SDAR_4B = GOLDEN / "published" / "sdar-4b-chat"
 

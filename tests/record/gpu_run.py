@@ -1,4 +1,8 @@
-"""Run everything that needs a CUDA device, and record the outcome in `tests/gpu/LAST_RUN.md`: `make test-gpu`."""
+"""Run everything that needs a CUDA device, and record the outcome in `tests/gpu/LAST_RUN.md`: `make test-gpu`.
+
+It takes the Python that runs it: pytest, numpy, safetensors and torch are enough for the kernels. What needs pydantic
+or Ray is skipped where they are missing, and the record says so.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +29,25 @@ class OutcomeRecorder:
         self.step_times: dict[str, float] = {}
         """What was timed → milliseconds per step."""
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that is skipped as a whole, or cannot be read."""
+        if not report.passed:
+            self._record(report)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """The call of a test counts, or the first phase that did not pass."""
-        name = report.nodeid.removeprefix("tests/")
         if report.when == "call" and report.passed:
-            self.outcomes[name] = "passed"
+            self.outcomes[report.nodeid] = "passed"
             self.step_times |= {str(what): float(str(value)) for what, value in report.user_properties}
-        elif report.skipped:
+        elif not report.passed:
+            self._record(report)
+
+    def _record(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        name = report.nodeid
+        if report.skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
             self.outcomes[name] = f"skipped: {reason.removeprefix('Skipped: ')}"
-        elif report.failed:
+        else:
             crash = getattr(report.longrepr, "reprcrash", None)
             self.outcomes[name] = (
                 f"**failed**: {str(crash.message if crash else report.longreprtext).splitlines()[0]}"
@@ -62,16 +75,23 @@ def as_markdown(recorder: OutcomeRecorder, machine: str, seconds: float) -> str:
 def describe_machine() -> str:
     """Date, GPUs, versions and commit."""
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    git = ["git", "-C", str(ROOT)]
-    commit = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True).strip()
-    # The record itself is about to change.
-    changed = subprocess.check_output(
-        [*git, "status", "--porcelain", "--", ".", f":!{RECORD.relative_to(ROOT)}"], text=True
-    )
     return (
         f"{datetime.now(UTC):%Y-%m-%d}, {', '.join(gpus)}, torch {torch.__version__} with CUDA {torch.version.cuda}, "
-        f"Python {platform.python_version()}, commit {commit}{' with changes' if changed else ''}."
+        f"Python {platform.python_version()}, {_describe_commit()}."
     )
+
+
+def _describe_commit() -> str:
+    git = ["git", "-C", str(ROOT)]
+    try:
+        commit = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True).strip()
+        # The record itself is about to change.
+        changed = subprocess.check_output(
+            [*git, "status", "--porcelain", "--", ".", f":!{RECORD.relative_to(ROOT)}"], text=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        return f"commit unknown ({type(error).__name__}: the tree is no git checkout, or git is missing)"
+    return f"commit {commit}{' with changes' if changed else ''}"
 
 
 def main() -> int:
@@ -79,9 +99,11 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("torch sees no GPU here: nothing was run, and nothing is recorded", file=sys.stderr)
         return 1
-    recorder, began = OutcomeRecorder(), time.monotonic()
-    status = pytest.main([str(ROOT / "tests" / "gpu"), "-m", "gpu", "-v", *sys.argv[1:]], plugins=[recorder])
-    RECORD.write_text(as_markdown(recorder, describe_machine(), time.monotonic() - began), encoding="utf-8")
+    machine, recorder, began = describe_machine(), OutcomeRecorder(), time.monotonic()
+    folder = RECORD.parent
+    options = ["-c", str(folder / "pytest.ini"), "--continue-on-collection-errors", "-v"]
+    status = pytest.main([str(folder), *options, *sys.argv[1:]], plugins=[recorder])
+    RECORD.write_text(as_markdown(recorder, machine, time.monotonic() - began), encoding="utf-8")
     print(f"recorded in {RECORD}; `tested` of the device in lopa_ray/execution/device.py follows from it")
     return int(status)
 

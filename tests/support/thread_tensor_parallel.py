@@ -56,6 +56,9 @@ class ThreadTensorParallelGroup:
             first = first + other
         return first
 
+    def wait(self) -> None:
+        """Every call has waited."""
+
 
 class ShardThreads:
     """As many threads, each with its `TensorParallelGroup`."""

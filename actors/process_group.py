@@ -1,0 +1,157 @@
+"""ProcessGroup: what an elastic group needs of torch.distributed, for backends that compute on the host or on a device.
+
+Gloo fills tensors while the host waits. NCCL enqueues on the device's stream and lets the host go on; a peer that is
+lost then shows only where the host waits for the device, and torch's own answer to that is to end the process. So none
+of torch's threads watches here: `wait` polls, and gives up at a deadline or when the master says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import ray.util
+import torch
+from torch import Tensor
+
+from lopa_ray.execution import npu
+
+c10d: Any = importlib.import_module("torch.distributed")  # its type stubs lag behind its bindings
+
+JOIN_TIMEOUT = timedelta(seconds=30)
+
+POLL_S = 0.05
+"""How often a worker that waits for its peers looks whether its master has given the epoch up."""
+
+DEVICE_POLL_S = 0.00005
+"""How often the host looks whether the device has got as far as a collective."""
+
+NCCL_ENVIRONMENT = {
+    # With it, torch starts neither the thread that ends the process when a peer dies nor the one that watches that one.
+    "TORCH_NCCL_BLOCKING_WAIT": "1",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    # A dump is asked for through the store, where it would outlive its epoch.
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    # So that connecting to a peer that is gone ends.
+    "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",
+    "TORCH_NCCL_NONBLOCKING_TIMEOUT": f"{JOIN_TIMEOUT.total_seconds():.0f}",
+}
+"""Environment variables that ProcessGroupNCCL reads when it is made."""
+
+
+class ProcessGroup(ABC):
+    """The collectives of one epoch, in place on tensors of the backend's device."""
+
+    def __init__(self, group: Any, timeout: timedelta) -> None:
+        """`group`: a `torch.distributed` backend that is registered nowhere. `timeout`: of each collective."""
+        self._group = group
+        self._timeout = timeout
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """Fill the tensor with the root's. Raises RuntimeError if a peer is lost."""
+        options = c10d.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 0
+        self._finish(self._group.broadcast([tensor], options))
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Sum the tensor over all ranks. Raises RuntimeError if a peer is lost."""
+        self._finish(self._group.allreduce([tensor], c10d.AllreduceOptions()))
+
+    def all_gather(self, gathered: list[Tensor], tensor: Tensor) -> None:
+        """Fill the list with all ranks' tensors. Raises RuntimeError if a peer is lost."""
+        self._finish(self._group.allgather([gathered], [tensor]))
+
+    @abstractmethod
+    def _finish(self, work: Any) -> None:
+        """Have what the caller enqueues next, or does next on the host, come after the collective."""
+
+    def connect(self, abandoned: Callable[[], bool]) -> None:  # noqa: B027 - most connect when they are made
+        """Reach every peer. Raises RuntimeError if one is not there, or if `abandoned` becomes true meanwhile."""
+
+    def wait(self, abandoned: Callable[[], bool]) -> None:  # noqa: B027 - the host has waited already
+        """Return when all collectives so far are computed, so that the host can read what depends on them.
+
+        Raises RuntimeError at the timeout, when a peer is lost, and when `abandoned` becomes true.
+        """
+
+    def abort(self) -> None:
+        """End the connections, and with them whatever waits for them here. The group is of no use afterwards."""
+        self._group = None
+
+
+class HostGroup(ProcessGroup):
+    """Gloo, and HCCL: the host waits for each collective."""
+
+    def _finish(self, work: Any) -> None:
+        work.wait(self._timeout)
+
+
+class NCCLGroup(ProcessGroup):
+    """NCCL: collectives are enqueued, and the host waits only in `wait`."""
+
+    def __init__(self, group: Any, timeout: timedelta, device: torch.device) -> None:
+        super().__init__(group, timeout)
+        self._device = device
+        self._last: Any = None
+        """The collective that was enqueued last; those before it are computed before it."""
+
+    def _finish(self, work: Any) -> None:
+        work.synchronize()  # the stream waits, not the host
+        self._last = work
+
+    def connect(self, abandoned: Callable[[], bool]) -> None:
+        """See `ProcessGroup`. Without this the first collective would connect, within a step."""
+        self._group.eager_connect_single_device(self._device)
+        self.all_reduce(torch.zeros(1, device=self._device))
+        self.wait(abandoned)
+
+    def wait(self, abandoned: Callable[[], bool]) -> None:
+        """See `ProcessGroup`. The group is aborted before it raises."""
+        work, self._last = self._last, None
+        if work is None:
+            return
+        now = time.monotonic()
+        deadline, next_look = now + self._timeout.total_seconds(), now + POLL_S
+        reason = None
+        while not work.is_completed():  # computed, or failed
+            time.sleep(DEVICE_POLL_S)
+            now = time.monotonic()
+            if now > deadline:
+                reason = f"a collective took longer than {self._timeout.total_seconds():g} s"
+            elif now > next_look:
+                next_look = now + POLL_S
+                if abandoned():
+                    reason = "the epoch was given up: a peer was lost"
+            if reason is not None:
+                self.abort()
+                raise RuntimeError(reason)
+        work.wait()  # raises what has failed
+
+    def abort(self) -> None:
+        """See `ProcessGroup`."""
+        if self._group is not None:
+            self._group.abort()
+        super().abort()
+
+
+def make_process_group(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
+    """A process group of the torch.distributed backend gloo, nccl or hccl. Blocks until all peers are there."""
+    if name == "gloo":
+        gloo = c10d.ProcessGroupGloo._Options()
+        # Without a host name Gloo binds to loopback and fails across nodes.
+        gloo._devices = [c10d.ProcessGroupGloo.create_device(hostname=ray.util.get_node_ip_address())]
+        gloo._timeout = timeout
+        return HostGroup(c10d.ProcessGroupGloo(store, rank, size, gloo), timeout)
+    if name == "nccl":
+        os.environ.update(NCCL_ENVIRONMENT)
+        nccl = c10d.ProcessGroupNCCL.Options()
+        nccl._timeout = timeout
+        device = torch.device("cuda", torch.cuda.current_device())
+        return NCCLGroup(c10d.ProcessGroupNCCL(store, rank, size, nccl), timeout, device)
+    return HostGroup(npu.process_group(store, rank, size, timeout), timeout)

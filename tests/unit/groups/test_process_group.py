@@ -1,0 +1,178 @@
+"""Collectives that run on a device: the host polls for them, and gives up when a peer is lost or hangs.
+
+NCCL's own process group needs GPUs; a fake one stands in for it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+
+import actors.elastic_group
+import actors.process_group
+from actors.elastic_group import ElasticGroup, Rendezvous, abandon_epoch, open_store
+from actors.process_group import NCCL_ENVIRONMENT, NCCLGroup, make_process_group
+
+CPU = torch.device("cpu")
+
+
+class FakeWork:
+    """A collective on a device: computed, failed, or neither until a peer does its part."""
+
+    def __init__(self, group: FakeNCCL) -> None:
+        self._group = group
+
+    def synchronize(self) -> None:
+        self._group.calls.append("synchronize")
+
+    def is_completed(self) -> bool:
+        return self._group.peers_are_there or self._group.error is not None
+
+    def wait(self, *_: Any) -> None:
+        assert self.is_completed(), "the host would sleep in torch"
+        if self._group.error is not None:
+            raise self._group.error
+
+
+class FakeNCCL:
+    """Stands in for ProcessGroupNCCL."""
+
+    def __init__(self, peers_are_there: bool = True, error: Exception | None = None) -> None:
+        self.peers_are_there = peers_are_there
+        self.error = error
+        self.calls: list[str] = []
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        self.calls.append(f"connect {device}")
+
+    def broadcast(self, *_: Any) -> FakeWork:
+        self.calls.append("broadcast")
+        return FakeWork(self)
+
+    def allreduce(self, *_: Any) -> FakeWork:
+        self.calls.append("allreduce")
+        return FakeWork(self)
+
+    def allgather(self, *_: Any) -> FakeWork:
+        self.calls.append("allgather")
+        return FakeWork(self)
+
+    def abort(self) -> None:
+        self.calls.append("abort")
+
+
+def group_over(nccl: FakeNCCL, timeout_s: float = 60.0) -> NCCLGroup:
+    return NCCLGroup(nccl, timedelta(seconds=timeout_s), CPU)
+
+
+def never() -> bool:
+    return False
+
+
+def test_the_host_goes_on_until_it_has_to_read() -> None:
+    nccl = FakeNCCL(peers_are_there=False)
+    group, x = group_over(nccl), torch.zeros(2)
+    group.broadcast(x, root=1)
+    group.all_reduce(x)
+    group.all_gather([x, x], x)
+    assert nccl.calls == ["broadcast", "synchronize", "allreduce", "synchronize", "allgather", "synchronize"]
+    threading.Timer(0.1, lambda: setattr(nccl, "peers_are_there", True)).start()
+    group.wait(never)
+    group.wait(lambda: pytest.fail("nothing is left to wait for"))
+    assert "abort" not in nccl.calls
+
+
+@pytest.mark.parametrize(
+    ("nccl", "timeout_s", "abandoned", "message"),
+    [
+        (FakeNCCL(peers_are_there=False), 0.2, never, "took longer than 0.2 s"),
+        (FakeNCCL(peers_are_there=False), 60.0, lambda: True, "a peer was lost"),
+        (FakeNCCL(error=RuntimeError("remote process exited")), 60.0, never, "remote process exited"),
+    ],
+)
+def test_waiting_ends_when_a_peer_hangs_is_lost_or_fails(
+    nccl: FakeNCCL, timeout_s: float, abandoned: Callable[[], bool], message: str
+) -> None:
+    group = group_over(nccl, timeout_s)
+    group.all_reduce(torch.zeros(1))
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match=message):
+        group.wait(abandoned)
+    assert time.monotonic() - began < 5
+    group.abort()
+    assert nccl.calls.count("abort") == 1
+
+
+def test_torch_watches_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, str] = {}
+
+    class Recorder(FakeNCCL):
+        class Options:
+            """As of ProcessGroupNCCL."""
+
+        def __init__(self, *_: Any) -> None:
+            super().__init__()
+            seen.update({name: os.environ[name] for name in NCCL_ENVIRONMENT})
+
+    for name in NCCL_ENVIRONMENT:
+        monkeypatch.setenv(name, "as a user has it")
+    monkeypatch.setattr(actors.process_group.c10d, "ProcessGroupNCCL", Recorder, raising=False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert isinstance(make_process_group("nccl", None, 0, 1, timedelta(seconds=1)), NCCLGroup)
+    assert seen == NCCL_ENVIRONMENT
+
+
+# Through the master's store
+
+
+@pytest.fixture
+def nccl(monkeypatch: pytest.MonkeyPatch) -> FakeNCCL:
+    fake = FakeNCCL()
+    monkeypatch.setattr(
+        actors.elastic_group, "make_process_group", lambda *given: NCCLGroup(fake, given[-1], CPU)
+    )
+    return fake
+
+
+def join(epoch: int, address: tuple[str, int]) -> ElasticGroup:
+    return ElasticGroup(2, 0, Rendezvous(epoch, 0, 2, address, "nccl", 60.0).group_name)
+
+
+def test_joining_reaches_every_peer(nccl: FakeNCCL) -> None:
+    _store, address = open_store()
+    joined = join(3, address)
+    assert nccl.calls == ["connect cpu", "allreduce", "synchronize"]
+    joined.destroy_group()
+    assert nccl.calls[-1] == "abort"
+    with pytest.raises(RuntimeError, match="left the group"):
+        joined.allreduce([torch.zeros(1)])
+
+
+@pytest.mark.parametrize("while_joining", [True, False])
+def test_a_master_that_gives_an_epoch_up_releases_who_waits_in_it(
+    nccl: FakeNCCL, while_joining: bool
+) -> None:
+    store, address = open_store()
+    abandon_epoch(store, 4)
+    if while_joining:
+        nccl.peers_are_there = False
+    else:
+        joined = join(5, address)
+        nccl.peers_are_there = False
+        joined.allreduce([torch.zeros(1)])
+    threading.Timer(0.3, abandon_epoch, (store, 5)).start()
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="given up"):
+        join(5, address) if while_joining else joined.wait()
+    assert 0.2 < time.monotonic() - began < 5
+    deadline = time.monotonic() + 5
+    while "abort" not in nccl.calls:  # by the thread that still connected
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
