@@ -14,7 +14,7 @@ from actors.bundle_allocator import Allocation, BundleAllocator
 from actors.elastic_group import Rendezvous, abandon_epoch, open_store
 from actors.node_weights import NodeWeights
 from actors.placement import actor_options
-from actors.rpc import PendingRPCs, RPCBatch, cause_of, is_death
+from actors.rpc import IN_A_STEP, PendingRPCs, RPCBatch, cause_of, is_death
 from actors.worker_handle import WorkerHandle
 from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
@@ -153,7 +153,7 @@ class BranchPool:
                 errors.append(late)
             if errors:
                 self.kill_worker(worker)
-                failures.append(cause_of("a new worker", errors[0]))
+                failures.append(cause_of("a new worker", "take over slots", errors[0]))
             else:
                 self.workers.append(worker)
         return failures
@@ -225,7 +225,7 @@ class BranchPool:
 
     async def gather(self, batch: RPCBatch) -> list[StepReport]:
         """All workers' reports. Raises WorkerLostError, or what a worker raised."""
-        return [report for report, *_ in await self._gather(batch, "answer a step")]
+        return [report for report, *_ in await self._gather(batch, IN_A_STEP)]
 
     async def restage(self, lost: Mapping[int, tuple[ScheduledRequest, ...]]) -> None:
         """Have ranks stage again what was lost (rank → requests). Raises as `gather`."""
@@ -233,7 +233,7 @@ class BranchPool:
             self.workers[rank]: self.workers[rank].call("restage", StepPlan(self.epoch, 0, requests))
             for rank, requests in lost.items()
         }
-        await self._gather(RPCBatch(calls), "answer a step")
+        await self._gather(RPCBatch(calls), IN_A_STEP)
 
     async def check_alive(self) -> None:
         """Raises WorkerLostError if a worker is lost. For times when there is no other call."""
@@ -275,7 +275,7 @@ class BranchPool:
             elif death is not None:
                 lost[worker] = f"{name} died: {death}"
             else:
-                errors += [cause_of(name, error) for error in raised]
+                errors += [cause_of(name, what, error) for error in raised]
                 replies.append(reply)
         self.intact = self.intact and not errors
         if lost:

@@ -19,7 +19,7 @@ from ray.exceptions import ObjectLostError
 from actors.branch_worker import WorkerInfo
 from lopa_ray.config.config import Config
 
-STORE_SHARE = 0.5
+STORE_SHARE = 0.75
 """A copy may take up so much of a node's object store; the rest is for all else that travels through it."""
 
 logger = logging.getLogger("lopa.weights")

@@ -16,7 +16,7 @@ from actors.node_weights import STORE_SHARE
 from actors.placement import check_nodes, check_resources
 from lopa_ray.config.config import Config
 from lopa_ray.errors import ClusterError
-from lopa_ray.execution.model_loader import model_weight_bytes
+from lopa_ray.execution.model_loader import model_weight_bytes, slots_bytes
 
 LOCAL_STORE_BYTES = 200 * 2**20
 """Object store of a Ray that is started just for engines: steps are small, and a collective goes past it."""
@@ -45,7 +45,7 @@ class RayConnection:
             connect_to_ray(
                 address,
                 num_cpus=math.ceil(config.group.max_actors * config.group.num_cpus),
-                object_store_memory=LOCAL_STORE_BYTES + _bytes_for_weights(config),
+                object_store_memory=LOCAL_STORE_BYTES + _bytes_to_share(config),
             )
             owned = address == LOCAL_RAY
         else:
@@ -83,12 +83,18 @@ def _ray_session() -> tuple[str, str]:
     return context.get_node_id(), context.get_job_id()
 
 
-def _bytes_for_weights(config: Config) -> int:
-    """Bytes for a copy that the workers share; the system hands them out as they are used. 0 where they do not fit."""
-    wanted = int(model_weight_bytes(config) / STORE_SHARE)
+def _bytes_to_share(config: Config) -> int:
+    """Bytes for the weights that the workers share, and for the slots that a new worker takes over. The system hands
+    them out as they are used. Where both do not fit: for the slots; where these do not, 0."""
     shared_memory = Path("/dev/shm")
-    fits = shared_memory.is_dir() and wanted + LOCAL_STORE_BYTES < shutil.disk_usage(shared_memory).free
-    return wanted if fits and config.group.max_actors > 1 else 0
+    if config.group.max_actors == 1 or not shared_memory.is_dir():
+        return 0
+    free = shutil.disk_usage(shared_memory).free - LOCAL_STORE_BYTES
+    slots = slots_bytes(config)
+    for wanted in (int((model_weight_bytes(config) + slots) / STORE_SHARE), slots):
+        if wanted < free:
+            return wanted
+    return 0
 
 
 def ray_address() -> str:

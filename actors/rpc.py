@@ -86,18 +86,28 @@ def is_death(error: BaseException) -> bool:
     return isinstance(error, ACTOR_DEATHS) and not isinstance(error, RayTaskError)
 
 
-def cause_of(worker: str, error: BaseException) -> LopaError:
-    """What a worker raised, without Ray's wrapping; whatever is not one of our errors becomes one."""
+IN_A_STEP = "answer a step"
+
+_STEP_TOO_LARGE = (
+    "a step of this request needs more memory than there is: lower num_branches or block_size, or, for all requests, "
+    "model.max_num_seqs or model.max_model_len"
+)
+_MODEL_TOO_LARGE = (
+    "model and cache need more memory than there is: lower model.max_num_seqs or model.max_model_len, quantize the "
+    "model (model.quantization), or spread it over more devices (group.tensor_parallel_size)"
+)
+
+
+def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
+    """What a worker raised while it was to do `what`, without Ray's wrapping; whatever is not one of our errors becomes
+    one."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, LopaError):
         return cause
     kind = TransferError if isinstance(cause, (*ACTOR_DEATHS, ObjectLostError)) else WorkerError
     message = f"{worker} failed: {type(cause).__name__}: {cause}"
     if isinstance(cause, MemoryError) or _OUT_OF_MEMORY.search(message):
-        message += (
-            "; a step of this request needs more memory than there is: lower num_branches or block_size, or, for all "
-            "requests, model.max_num_seqs or model.max_model_len"
-        )
+        message += f"; {_STEP_TOO_LARGE if what == IN_A_STEP else _MODEL_TOO_LARGE}"
     wrapped = kind(message)
     wrapped.__cause__ = error
     return wrapped

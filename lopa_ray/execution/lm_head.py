@@ -25,7 +25,10 @@ ROW_MULTIPLE = 16
 rows or more; with this multiple that was seen with 1 and 2 threads."""
 
 MAX_HEAD_ROWS = 512
-"""Rows per LM head call, which bounds the memory of logits over a large vocabulary."""
+"""Rows per LM head call, at most."""
+
+MAX_LOGITS_BYTES = 2**27
+"""Of the fp32 logits of an LM head call, at most. A nucleus or a constraint takes several times as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,12 @@ def padded_rows(rows: int) -> int:
     return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
+def head_rows(vocab_size: int) -> int:
+    """Rows per LM head call over so many tokens: a multiple of `ROW_MULTIPLE` that both limits leave."""
+    rows = min(MAX_HEAD_ROWS, MAX_LOGITS_BYTES // (4 * vocab_size))
+    return max(rows // ROW_MULTIPLE, 1) * ROW_MULTIPLE
+
+
 class LMHead:
     """LM head and scoring of one model."""
 
@@ -83,6 +92,8 @@ class LMHead:
         config = model.config
         self._lm_head = model.lm_head
         self._eos_token_id = config.eos_token_id
+        self.max_rows = head_rows(model.lm_head.weight.shape[0])
+        """Rows per call."""
         self._tp_group = model.tp_group
         self._vocab_ops = vocab_ops(config.vocab_size, model.tp_group)
         banned_tokens = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
@@ -114,8 +125,8 @@ class LMHead:
         ] * count
         self._tp_group.wait()
         for members in _group_by_sampling(rows):
-            for first in range(0, len(members), MAX_HEAD_ROWS):
-                chunk = members[first : first + MAX_HEAD_ROWS]
+            for first in range(0, len(members), self.max_rows):
+                chunk = members[first : first + self.max_rows]
                 gathered = self._gather_rows([rows[i].hidden_index for i in chunk], hidden, boundary)
                 positions = [rows[i].position for i in chunk]
                 positions += [0] * (padded_rows(len(chunk)) - len(chunk))

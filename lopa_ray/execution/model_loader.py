@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from lopa_ray.config.config import Config
@@ -36,6 +38,13 @@ def load_model_config(config: Config) -> ModelConfig:
 def model_weight_bytes(config: Config) -> int:
     """Bytes that the weights of the configured model take up, over all shards. Raises CheckpointError."""
     return weight_bytes(load_model_config(config), DTYPES[config.model.dtype])
+
+
+def slots_bytes(config: Config) -> int:
+    """Bytes of the K/V of all slots when they are full, over all shards. Raises CheckpointError."""
+    model = config.model
+    per_position = math.prod(load_model_config(config).kv_shape) * DTYPES[model.dtype].itemsize
+    return model.max_num_seqs * model.max_model_len * per_position
 
 
 def build_runner(

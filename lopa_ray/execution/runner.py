@@ -19,7 +19,7 @@ from lopa_ray.errors import CapacityError, ProtocolError
 from lopa_ray.execution.attention import PackedSequence, SlotAttention
 from lopa_ray.execution.attention_kernels import AttentionKernel, sdpa
 from lopa_ray.execution.kv_cache import KVCache, SlotChecksum, SlotState
-from lopa_ray.execution.lm_head import MAX_HEAD_ROWS, LMHead, RowToScore, padded_rows
+from lopa_ray.execution.lm_head import LMHead, RowToScore, padded_rows
 from lopa_ray.execution.prefix_store import PrefixStore
 from lopa_ray.execution.scheduled_branch import ScheduledBranch, scheduled_branches
 from lopa_ray.execution.staging import StagingBuffer
@@ -276,7 +276,8 @@ class BranchRunner:
         )
         if payload is not None:
             self.cache.write_payload(slot, to_stage, payload)
-        parts = [hidden[at : min(at + MAX_HEAD_ROWS, len(ids))] for at in range(0, len(ids), MAX_HEAD_ROWS)]
+        most = self._lm_head.max_rows
+        parts = [hidden[at : min(at + most, len(ids))] for at in range(0, len(ids), most)]
         logits = torch.cat([self._lm_head.full_logits(part)[: len(part)] for part in parts])
         self.model.tp_group.wait()
         return logits

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
@@ -40,10 +41,13 @@ class ThreadTensorParallelGroup:
         self.rank = rank
         self.size = len(buffer.tensors)
         self.calls = 0
+        self.unwaited = 0
+        """Calls since the last `wait`: until then the host must not read what depends on them."""
         self._buffer = buffer
 
     def all_gather(self, x: Tensor) -> Tensor:
         self.calls += 1
+        self.unwaited += 1
         self._buffer.tensors[self.rank] = x
         self._buffer.barrier.wait()
         gathered = torch.stack(self._buffer.tensors)
@@ -57,7 +61,20 @@ class ThreadTensorParallelGroup:
         return first
 
     def wait(self) -> None:
-        """Every call has waited."""
+        self.unwaited = 0
+
+
+class HostReads(TorchDispatchMode):
+    """Fails where the host reads a tensor before it has waited for the calls of a shard."""
+
+    def __init__(self, tp_group: ThreadTensorParallelGroup) -> None:
+        super().__init__()
+        self._tp_group = tp_group
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+            assert self._tp_group.unwaited == 0, f"{func} would block the host while a peer is lost"
+        return func(*args, **(kwargs or {}))
 
 
 class ShardThreads:
@@ -104,7 +121,13 @@ class ShardedRunner:
         self.vocabulary = self.runners[0].vocabulary
 
     def execute(self, plan: StepPlan) -> StepReport:
-        first, *others = self.shards.run(lambda tp_group: self.runners[tp_group.rank].execute(plan))
+        def execute(tp_group: ThreadTensorParallelGroup) -> StepReport:
+            with HostReads(tp_group):
+                report = self.runners[tp_group.rank].execute(plan)
+            assert tp_group.unwaited == 0
+            return report
+
+        first, *others = self.shards.run(execute)
         for other in others:
             assert [(r, report_bytes(b)) for r, b in other.reports] == [
                 (r, report_bytes(b)) for r, b in first.reports

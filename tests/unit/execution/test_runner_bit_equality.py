@@ -15,7 +15,7 @@ from lopa_ray.config.decoder_settings import FastDllmSettings, LopaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.execution.attention_kernels import sdpa
-from lopa_ray.execution.lm_head import padded_rows
+from lopa_ray.execution.lm_head import MAX_LOGITS_BYTES, ROW_MULTIPLE, head_rows, padded_rows
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
@@ -175,6 +175,29 @@ def test_rows_of_the_head_do_not_depend_on_their_number():
         whole = runner._lm_head.logits(hidden)
         for start, stop in ((0, 1), (3, 5), (20, 29), (1, 70)):
             assert torch.equal(runner._lm_head.logits(hidden[start:stop])[: stop - start], whole[start:stop])
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "rows"), [(100, 512), (126_464, 256), (152_064, 208), (2**26, ROW_MULTIPLE)]
+)
+def test_the_logits_of_a_call_are_bounded(vocab_size, rows):
+    assert head_rows(vocab_size) == rows
+    assert rows == ROW_MULTIPLE or rows * vocab_size * 4 <= MAX_LOGITS_BYTES
+
+
+def test_scores_do_not_depend_on_how_many_rows_a_call_has(monkeypatch):
+    model = model_of("dream-tiny-2l")
+    settings = LopaSettings(
+        max_new_tokens=40, num_branches=4, confidence_threshold=0.4, temperature=0.5, seed=1
+    )
+
+    def reports() -> list[list[ReportBytes]]:
+        runner = BranchRunner(model, max_num_seqs=1, max_model_len=64)
+        return reference_reports(model, new_session([5, 6, 7], settings, runner.vocabulary))
+
+    expected = reports()
+    monkeypatch.setattr("lopa_ray.execution.lm_head.MAX_HEAD_ROWS", ROW_MULTIPLE)
+    assert reports() == expected
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 16), (3, 3, 14), (3, 1, 14), (4, 4, 10)])

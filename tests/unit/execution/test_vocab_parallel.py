@@ -12,7 +12,7 @@ from torch import Tensor
 from lopa_ray.execution.sampler import SamplerOutput, score_rows
 from lopa_ray.execution.vocab_parallel import NUCLEUS_CANDIDATES, VocabOps, VocabParallelOps
 from lopa_ray.protocol.sampling_params import SamplingParams
-from support.thread_tensor_parallel import ShardThreads, ThreadTensorParallelGroup
+from support.thread_tensor_parallel import HostReads, ShardThreads, ThreadTensorParallelGroup
 
 ROWS = 16
 
@@ -122,7 +122,8 @@ def test_only_a_wide_nucleus_takes_whole_rows(wide):
             return gather(x)
 
         shard.all_gather = noted
-        return ops.outside_nucleus(logits[:, ops.local_ids.start : ops.local_ids.stop], 0.9)
+        with HostReads(shard):
+            return ops.outside_nucleus(logits[:, ops.local_ids.start : ops.local_ids.stop], 0.9)
 
     found = ShardThreads(size).run(outside)
     assert torch.equal(torch.cat(found, dim=1), expected)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from actors.branch_pool import BranchPool
 from actors.bundle_allocator import Allocation, BundleAllocator
 from actors.placement import actor_options, check_nodes, worker_bundle
 from lopa_ray.config.config import Config
@@ -99,31 +98,6 @@ def test_a_worker_takes_the_place_of_one_that_left_and_others_go_anywhere(strate
     allocator.release(first)
     assert allocator.allocate().bundle == 0
     assert allocator.allocate().bundle is None
-
-
-class FullCluster:
-    """Stands in for an actor class, and can create no actor."""
-
-    def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
-
-    def options(self, **options: Any) -> FullCluster:
-        self.asked.append(options)
-        return self
-
-    def remote(self, *_: Any, **__: Any) -> None:
-        raise RuntimeError("no actor")
-
-
-def test_a_worker_that_cannot_be_created_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = FullCluster()
-    monkeypatch.setattr("actors.branch_pool.ray.remote", lambda _: cluster)
-    pool = BranchPool(config(num_workers=1))
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="no actor"):
-            pool.create_worker()
-    first, second = cluster.asked
-    assert first == second  # a worker without a bundle would go anywhere in the cluster
 
 
 def index_of(allocation: Allocation) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 import actors.ray_connection
 from actors.engine import RayEngine
 from actors.event_loop_thread import EventLoopThread
-from actors.ray_connection import LOCAL_RAY, RayConnection
+from actors.node_weights import STORE_SHARE
+from actors.ray_connection import LOCAL_RAY, LOCAL_STORE_BYTES, RayConnection
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ClusterError
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
@@ -24,9 +26,10 @@ class FakeRay:
         self.starts = 0
         self.address: str | None = None
 
-    def init(self, address: str, **_: Any) -> None:
+    def init(self, address: str, **options: Any) -> None:
         self.starts += 1
         self.address = address
+        self.options = options
 
     def shutdown(self) -> None:
         self.address = None
@@ -61,6 +64,33 @@ def test_the_last_of_several_ends_a_ray_of_their_own(ray: FakeRay) -> None:
     assert second.alive
     second.close()
     assert not ray.is_initialized() and not second.alive
+
+
+@pytest.mark.parametrize(
+    ("workers", "free", "expected"),
+    [
+        (2, 2**40, lambda weights, slots: int((weights + slots) / STORE_SHARE)),
+        (2, LOCAL_STORE_BYTES + 2**27, lambda weights, slots: slots),
+        (2, 0, lambda weights, slots: 0),
+        (1, 2**40, lambda weights, slots: 0),
+    ],
+)
+def test_a_local_object_store_has_room_for_weights_and_for_the_slots_of_a_new_worker(
+    ray: FakeRay,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    free: int,
+    expected: Callable[[int, int], int],
+) -> None:
+    monkeypatch.setattr(actors.ray_connection.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    weights, positions = 2**33, 4 * 256
+    monkeypatch.setattr(actors.ray_connection, "model_weight_bytes", lambda _: weights)
+    config = tiny_config(group={"num_workers": workers}, model={"max_num_seqs": 4})
+    cache = LocalEngine.from_config(config).runner.cache
+    slots = cache.data[:, :, :, :, :256].numel() * cache.data.element_size()
+    assert slots == positions * cache.data[0, :, :, :, 0].numel() * 4
+    RayConnection(config)
+    assert ray.options["object_store_memory"] == LOCAL_STORE_BYTES + expected(weights, slots)
 
 
 @pytest.mark.parametrize("connected_before", [False, True])
