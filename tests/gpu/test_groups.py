@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("pydantic")
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 
+from actors.branch_worker import default_runner
 from actors.engine import RayEngine
+from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.model.tensor_parallel import TensorParallelGroup
+from lopa_ray.model.weights import Weights
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 ON_GPU = {"device": "cuda"}
@@ -29,16 +30,8 @@ GROUPS: list[Any] = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def local_ray() -> Iterator[None]:
-    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-    ray.init(address="local", num_cpus=8, include_dashboard=False, logging_level=logging.ERROR)
-    yield
-    ray.shutdown()
-
-
 @pytest.mark.parametrize("group", GROUPS)
-def test_same_tokens_as_in_one_process(group: dict[str, Any]) -> None:
+def test_same_tokens_as_in_one_process(local_ray: None, group: dict[str, Any]) -> None:
     local = LocalEngine.from_config(tiny_config(model=ON_GPU))
     with RayEngine.from_config(tiny_config(model=ON_GPU, group=group)) as engine:
         for name, settings in SETTINGS.items():
@@ -48,3 +41,42 @@ def test_same_tokens_as_in_one_process(group: dict[str, Any]) -> None:
             # What was sent is equal bit for bit; what each worker computed itself may be rounded by shape.
             for other in others:
                 assert all(one.agrees(two, 1e-4) for one, two in zip(first, other, strict=True)), name
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_half_precision_fills_every_position(local_ray: None, group: dict[str, Any]) -> None:
+    config = tiny_config(model={**ON_GPU, "dtype": "bfloat16"}, group=group)
+    with RayEngine.from_config(config) as engine:
+        mask = engine.vocabulary.mask_token_id
+        for settings in SETTINGS.values():
+            assert all(mask not in result.token_ids for result in engine.generate(PROMPTS, settings))
+            first, *others = engine.checksums()
+            assert all(
+                one.agrees(two, 0.1) for other in others for one, two in zip(first, other, strict=True)
+            )
+
+
+@TWO_GPUS
+def test_shards_that_are_compiled_are_ready_for_a_step(local_ray: None) -> None:
+    group = {"num_workers": 1, "tensor_parallel_size": 2, "step_timeout_s": 5.0}
+    with RayEngine.from_config(tiny_config(model={**ON_GPU, "compile": True}, group=group)) as engine:
+        assert engine.generate(PROMPTS[0], SETTINGS["two_phase"]).tokens == 90
+        assert engine.status().last_error is None
+
+
+def test_weights_are_published_once_and_unpacked_onto_the_device(local_ray: None) -> None:
+    group = {"num_workers": 2, "num_accelerators": 0.5}
+    local = LocalEngine.from_config(tiny_config(model=ON_GPU))
+    with RayEngine.from_config(
+        tiny_config(model=ON_GPU, group=group), runner_factory=on_the_device
+    ) as engine:
+        expected, found = (each.generate(PROMPTS[0], SETTINGS["d2f"]) for each in (local, engine))
+        assert found.token_ids == expected.token_ids
+
+
+def on_the_device(config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> BranchRunner:
+    """A runner factory that fails unless the weights were published, and end on the GPU."""
+    assert weights is not None, "this worker read the weights for itself"
+    runner = default_runner(config, weights, tp_group)
+    assert all(parameter.device.type == config.model.device for parameter in runner.model.parameters())
+    return runner

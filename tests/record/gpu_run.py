@@ -21,13 +21,13 @@ RECORD = ROOT / "tests" / "gpu" / "LAST_RUN.md"
 
 
 class OutcomeRecorder:
-    """A pytest plugin that records the outcome of each test, and the times that tests report."""
+    """A pytest plugin that records the outcome of each test, and the figures that tests report."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, str] = {}
         """Test → passed, or failed or skipped with the reason."""
-        self.step_times: dict[str, float] = {}
-        """What was timed → milliseconds per step."""
+        self.figures: dict[str, float] = {}
+        """What was measured, with its unit → figure."""
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file that is skipped as a whole, or cannot be read."""
@@ -38,7 +38,7 @@ class OutcomeRecorder:
         """The call of a test counts, or the first phase that did not pass."""
         if report.when == "call" and report.passed:
             self.outcomes[report.nodeid] = "passed"
-            self.step_times |= {str(what): float(str(value)) for what, value in report.user_properties}
+            self.figures |= {str(what): float(str(value)) for what, value in report.user_properties}
         elif not report.passed:
             self._record(report)
 
@@ -61,9 +61,9 @@ def as_markdown(recorder: OutcomeRecorder, machine: str, seconds: float) -> str:
         for word in ("passed", "failed", "skipped")
     ]
     lines = ["# Last run of `make test-gpu`", "", machine, "", f"{', '.join(counts)} in {seconds:.0f} s.", ""]
-    if recorder.step_times:
-        lines += ["| step | ms |", "|---|---|"]
-        lines += [f"| {what} | {milliseconds:.1f} |" for what, milliseconds in recorder.step_times.items()]
+    if recorder.figures:
+        lines += ["| measured | |", "|---|---|"]
+        lines += [f"| {what} | {figure:.3g} |" for what, figure in recorder.figures.items()]
         lines.append("")
     lines += ["| test | outcome |", "|---|---|"]
     lines += [

@@ -6,7 +6,7 @@ import contextlib
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -112,11 +112,12 @@ class GroupUnderTest:
 
 @contextlib.contextmanager
 def group_with_faults(
-    folder: Path, reference: ReferenceResults, **settings: object
+    folder: Path, reference: ReferenceResults, model: Mapping[str, object] | None = None, **settings: object
 ) -> Iterator[tuple[GroupUnderTest, FaultInjection]]:
-    """A group whose workers trigger the faults in that folder; `settings` are those of `config.group`."""
+    """A group whose workers trigger the faults in that folder; `settings` are those of `config.group`, and `model`
+    those of `config.model`."""
     faults = FaultInjection(folder)
-    config = tiny_config(group={"num_workers": NUM_WORKERS, **settings})
+    config = tiny_config(model=dict(model or {}), group={"num_workers": NUM_WORKERS, **settings})
     try:
         with RayEngine.from_config(config, runner_factory=faults) as engine:
             yield GroupUnderTest(engine, reference), faults

@@ -1,0 +1,86 @@
+"""NCCL process groups as an elastic group makes them: built, used, aborted and built again in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("ray")
+
+from actors.elastic_group import open_store
+from actors.process_group import NCCLGroup, c10d, make_process_group
+
+DEVICE = torch.device("cuda", 0)
+
+ROUNDS = 200
+
+
+@pytest.fixture(scope="module")
+def store() -> Any:
+    return open_store()[0]
+
+
+def never() -> bool:
+    return False
+
+
+def joined(store: Any, epoch: int) -> NCCLGroup:
+    """A group of one."""
+    group = make_process_group("nccl", c10d.PrefixStore(f"epoch{epoch}", store), 0, 1, timedelta(seconds=30))
+    assert isinstance(group, NCCLGroup)
+    group.connect(never)
+    return group
+
+
+def test_one_group_after_the_other_in_one_process(store: Any) -> None:
+    for epoch in range(3):
+        group = joined(store, epoch)
+        x = torch.arange(1000.0, device=DEVICE)
+        gathered = torch.zeros(1, 1000, device=DEVICE)
+        group.broadcast(x, 0)
+        group.all_reduce(x)
+        group.all_gather(list(gathered.unbind()), x)
+        group.wait(never)
+        assert torch.equal(gathered[0].cpu(), torch.arange(1000.0))
+        group.abort()
+
+
+def test_a_group_that_is_aborted_while_it_computes_ends_at_once(store: Any) -> None:
+    group = joined(store, 10)
+    x = torch.ones(64 * 2**20, device=DEVICE)
+    for _ in range(100):
+        group.all_reduce(x)
+    began = time.monotonic()
+    torch.cuda._sleep(int(1e9))  # the master is asked only where waiting takes a while
+    group.all_reduce(x)
+    with pytest.raises(RuntimeError, match="given up"):
+        group.wait(lambda: True)
+    assert time.monotonic() - began < 5
+    group = joined(store, 11)
+    group.all_reduce(torch.ones(1, device=DEVICE))
+    group.wait(never)
+    group.abort()
+
+
+@pytest.mark.parametrize("kilobytes", [1, 64, 4096])
+def test_what_a_collective_costs(
+    store: Any, kilobytes: int, record_property: Callable[[str, object], None]
+) -> None:
+    """Enqueued one behind the other as in a forward, and waited for each time as at a commit."""
+    group = joined(store, 100 + kilobytes)
+    x = torch.zeros(kilobytes * 256, device=DEVICE)
+    for name, every in (("enqueued", ROUNDS), ("waited for", 1)):
+        began = time.perf_counter()
+        for at in range(ROUNDS):
+            group.all_reduce(x)
+            if (at + 1) % every == 0:
+                group.wait(never)
+        milliseconds = 1000 * (time.perf_counter() - began) / ROUNDS
+        record_property(f"all-reduce of {kilobytes} KiB among 1 GPU, {name}, ms", milliseconds)
+        assert milliseconds < 5  # not a sleep of torch's
+    group.abort()
