@@ -41,7 +41,7 @@ def group_and_faults(
         yield made
 
 
-@pytest.mark.parametrize("point", ["source", "receiver", "join", "forward"])
+@pytest.mark.parametrize("point", ["source", "receiver", "forward", "import_slots"])
 @pytest.mark.parametrize("time", [1, 2])
 def test_the_other_worker_survives_a_killed_one(
     group_and_faults: tuple[GroupUnderTest, FaultInjection],
@@ -49,12 +49,12 @@ def test_the_other_worker_survives_a_killed_one(
     time: int,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """In a broadcast, between joining and the first commit, and in a forward; twice in a row."""
+    """In a broadcast and in a forward, and again before the new worker has committed anything; twice in a row."""
     group, faults = group_and_faults
     group.wait_for_workers(2)
     before, earlier = set(actor_pids("BranchWorker")), set(faults.triggered())
     faults.inject(point)
-    group.run_batch(6, lambda: faults.inject("forward") if point == "join" else None)
+    group.run_batch(6, lambda: faults.inject("forward") if point == "import_slots" else None)
     group.run_until(lambda: not faults.pending)
     group.wait_for_workers(2)
     lost = {pid: moment for pid, moment in faults.triggered().items() if pid not in earlier}
