@@ -99,7 +99,8 @@ class ElasticGroup(BaseGroup):
                 store = c10d.TCPStore(host, int(port), is_master=False, timeout=JOIN_TIMEOUT)
                 prefixed = c10d.PrefixStore(f"epoch{epoch}/{purpose}", store)
                 limit = timedelta(seconds=float(timeout))
-                group = make_process_group(backend, prefixed, rank, world_size, limit)
+                here = ray.util.get_node_ip_address()
+                group = make_process_group(backend, prefixed, rank, world_size, limit, here)
                 group.connect(self._watch.abandoned)
                 connected.set_result(group)
             except Exception as error:

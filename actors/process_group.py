@@ -15,7 +15,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import ray.util
 import torch
 from torch import Tensor
 
@@ -140,12 +139,17 @@ class NCCLGroup(ProcessGroup):
         super().abort()
 
 
-def make_process_group(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
-    """A process group of the torch.distributed backend gloo, nccl or hccl. Blocks until all peers are there."""
+def make_process_group(
+    name: str, store: Any, rank: int, size: int, timeout: timedelta, host: str
+) -> ProcessGroup:
+    """A process group of the torch.distributed backend gloo, nccl or hccl. Blocks until all peers are there.
+
+    `host`: this node's name or address, for Gloo.
+    """
     if name == "gloo":
         gloo = c10d.ProcessGroupGloo._Options()
         # Without a host name Gloo binds to loopback and fails across nodes.
-        gloo._devices = [c10d.ProcessGroupGloo.create_device(hostname=ray.util.get_node_ip_address())]
+        gloo._devices = [c10d.ProcessGroupGloo.create_device(hostname=host)]
         gloo._timeout = timeout
         return HostGroup(c10d.ProcessGroupGloo(store, rank, size, gloo), timeout)
     if name == "nccl":

@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("ray")
-
-from actors.elastic_group import open_store
 from actors.process_group import NCCLGroup, c10d, make_process_group
 
 DEVICE = torch.device("cuda", 0)
@@ -22,7 +19,7 @@ ROUNDS = 200
 
 @pytest.fixture(scope="module")
 def store() -> Any:
-    return open_store()[0]
+    return c10d.HashStore()
 
 
 def never() -> bool:
@@ -31,7 +28,9 @@ def never() -> bool:
 
 def joined(store: Any, epoch: int) -> NCCLGroup:
     """A group of one."""
-    group = make_process_group("nccl", c10d.PrefixStore(f"epoch{epoch}", store), 0, 1, timedelta(seconds=30))
+    group = make_process_group(
+        "nccl", c10d.PrefixStore(f"epoch{epoch}", store), 0, 1, timedelta(seconds=30), "localhost"
+    )
     assert isinstance(group, NCCLGroup)
     group.connect(never)
     return group

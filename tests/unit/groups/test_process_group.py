@@ -125,7 +125,7 @@ def test_torch_watches_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setenv(name, "as a user has it")
     monkeypatch.setattr(actors.process_group.c10d, "ProcessGroupNCCL", Recorder, raising=False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    assert isinstance(make_process_group("nccl", None, 0, 1, timedelta(seconds=1)), NCCLGroup)
+    assert isinstance(make_process_group("nccl", None, 0, 1, timedelta(seconds=1), "here"), NCCLGroup)
     assert seen == NCCL_ENVIRONMENT
 
 
@@ -136,7 +136,7 @@ def test_torch_watches_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
 def nccl(monkeypatch: pytest.MonkeyPatch) -> FakeNCCL:
     fake = FakeNCCL()
     monkeypatch.setattr(
-        actors.elastic_group, "make_process_group", lambda *given: NCCLGroup(fake, given[-1], CPU)
+        actors.elastic_group, "make_process_group", lambda *given: NCCLGroup(fake, given[4], CPU)
     )
     return fake
 
