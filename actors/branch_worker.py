@@ -6,7 +6,7 @@ A plain class; `BranchPool` wraps it in an actor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -144,7 +144,9 @@ class BranchWorker:
             # Peers may be waiting for this one: dropped connections release them.
             self.leave_groups()
             raise
-        return report if self._tp_group.rank == 0 else replace(report, reports=())
+        if self._tp_group.rank == 0:
+            return report
+        return StepReport.without_branches(report.epoch, report.step, report.commit_s, report.forward_s)
 
     def _fill_from(self, source: int, payload: Tensor) -> None:
         """K/V of the winner; on return all shards of this worker have theirs, so that all commit them or none does."""

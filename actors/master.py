@@ -229,7 +229,7 @@ class Master:
         if reports:
             self._steps += 1
             if self._autoscaling is not None:
-                forwards = sum(len(report.reports) for report in reports)
+                forwards = sum(len(report.branches) for report in reports)
                 self._autoscaling.meter.record_step(forwards, self._timer.seconds)
         if self._to_isolate:
             self._to_isolate.popleft()

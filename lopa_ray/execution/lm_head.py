@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from lopa_ray.constraints.constraint import unpack_bitmask
 from lopa_ray.execution.sampler import score_rows
 from lopa_ray.execution.vocab_parallel import vocab_ops
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.report import ScoredRows
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 ROW_MULTIPLE = 16
@@ -42,35 +41,6 @@ class RowToScore:
     sampling_params: SamplingParams
     bitmask: bytes | None = None
     """Tokens that it may get, packed; None: any."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostSamplerOutput:
-    """Scores of many rows, on the host; see `BranchReport` for shapes and types."""
-
-    positions: npt.NDArray[np.int32]
-    tokens: npt.NDArray[np.int32]
-    probabilities: npt.NDArray[np.float64]
-    logprobs: npt.NDArray[np.float32]
-    scores: npt.NDArray[np.float64]
-    top_of_row: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]]
-    """Per row its top tokens and their log-probabilities: requests may ask for different numbers."""
-
-    def report(self, epoch: int, step: int, branch: int, rows: slice) -> BranchReport:
-        """The rows of one branch as its report."""
-        top_of_row = self.top_of_row[rows]
-        return BranchReport(
-            epoch=epoch,
-            step=step,
-            branch=branch,
-            positions=self.positions[rows],
-            tokens=self.tokens[rows],
-            probabilities=self.probabilities[rows],
-            logprobs=self.logprobs[rows],
-            scores=self.scores[rows],
-            top_tokens=np.stack([t for t, _ in top_of_row]) if top_of_row else np.zeros((0, 0), np.int32),
-            top_logprobs=np.stack([p for _, p in top_of_row]) if top_of_row else np.zeros((0, 0), np.float32),
-        )
 
 
 def padded_rows(rows: int) -> int:
@@ -113,16 +83,16 @@ class LMHead:
         """The same over the whole vocabulary, wherever its parts are."""
         return self._vocab_ops.gather_vocab(self.logits(hidden))
 
-    def score(self, rows: list[RowToScore], hidden: Tensor, boundary: Tensor) -> HostSamplerOutput:
+    def score(self, rows: list[RowToScore], hidden: Tensor, boundary: Tensor) -> ScoredRows:
         """Score rows from hidden [R, D] and boundary [S, D]; rows of equal sampling parameters go together."""
         count = len(rows)
         tokens = np.zeros(count, np.int32)
         probabilities = np.zeros(count, np.float64)
         logprobs = np.zeros(count, np.float32)
         scores = np.zeros(count, np.float64)
-        top_of_row: list[tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]] = [
-            (np.zeros(0, np.int32), np.zeros(0, np.float32))
-        ] * count
+        # Requests may ask for different numbers of top tokens.
+        top_tokens = [np.zeros(0, np.int32)] * count
+        top_logprobs = [np.zeros(0, np.float32)] * count
         self._tp_group.wait()
         for members in _group_by_sampling(rows):
             for first in range(0, len(members), self.max_rows):
@@ -148,17 +118,18 @@ class LMHead:
                 logprobs[chunk] = output.logprobs[:n].cpu().numpy()
                 scores[chunk] = output.scores[:n].cpu().numpy()
                 if row.sampling_params.top_logprobs:
-                    top_tokens = output.top_tokens[:n].to(torch.int32).cpu().numpy()
-                    top_logprobs = output.top_logprobs[:n].float().cpu().numpy()
+                    of_chunk = output.top_tokens[:n].to(torch.int32).cpu().numpy()
+                    logprobs_of_chunk = output.top_logprobs[:n].float().cpu().numpy()
                     for at, i in enumerate(chunk):
-                        top_of_row[i] = (top_tokens[at], top_logprobs[at])
-        return HostSamplerOutput(
+                        top_tokens[i], top_logprobs[i] = of_chunk[at], logprobs_of_chunk[at]
+        return ScoredRows(
             np.array([row.position for row in rows], np.int32),
             tokens,
             probabilities,
             logprobs,
             scores,
-            top_of_row,
+            np.concatenate([np.zeros(0, np.int32), *top_tokens]),
+            np.concatenate([np.zeros(0, np.float32), *top_logprobs]),
         )
 
     def _allowed_tokens(self, packed: list[bytes | None], count: int) -> Tensor | None:

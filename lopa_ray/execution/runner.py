@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -25,7 +26,7 @@ from lopa_ray.execution.scheduled_branch import ScheduledBranch, scheduled_branc
 from lopa_ray.execution.staging import StagingBuffer
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
-from lopa_ray.protocol.report import BranchReport, StepReport
+from lopa_ray.protocol.report import BRANCH_COLUMNS, ScoredRows, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 WARM_UP_ROWS = (48, 16)
@@ -84,13 +85,14 @@ class BranchRunner:
         committed = time.perf_counter()
         branches = [branch for scheduled in plan.requests for branch in scheduled_branches(scheduled)]
         if not branches:
-            return StepReport(plan.epoch, plan.step, (), committed - began)
+            return StepReport.without_branches(plan.epoch, plan.step, committed - began)
         hidden, starts, payloads = self._forward([branch.sequence for branch in branches])
         for branch, payload in zip(branches, payloads, strict=True):
             if payload is not None:
                 self._staging.add(branch.request.slot, branch.request.plan.step, branch.index, payload)
-        reports = tuple(self._score(branches, hidden, starts))
-        return StepReport(plan.epoch, plan.step, reports, committed - began, time.perf_counter() - committed)
+        table, rows = self._score(branches, hidden, starts)
+        forward_s = time.perf_counter() - committed
+        return StepReport(plan.epoch, plan.step, table, rows, committed - began, forward_s)
 
     # Commits
 
@@ -216,21 +218,20 @@ class BranchRunner:
 
     def _score(
         self, branches: list[ScheduledBranch], hidden: Tensor, starts: list[int]
-    ) -> list[tuple[int, BranchReport]]:
-        rows = [
-            [self._row_to_score(p, branch, start) for p in branch.scored(self.vocabulary.mask_token_id)]
-            for branch, start in zip(branches, starts, strict=True)
-        ]
-        output = self._lm_head.score(list(chain.from_iterable(rows)), hidden, self.cache.boundary)
-        reports = []
-        at = 0
-        for branch, branch_rows in zip(branches, rows, strict=True):
+    ) -> tuple[npt.NDArray[np.int64], ScoredRows]:
+        """The branches and rows of a `StepReport`."""
+        table, rows = [], []
+        for branch, start in zip(branches, starts, strict=True):
+            scored = [
+                self._row_to_score(p, branch, start) for p in branch.scored(self.vocabulary.mask_token_id)
+            ]
             if branch.index >= 0:
                 plan = branch.request.plan
-                report = output.report(plan.epoch, plan.step, branch.index, slice(at, at + len(branch_rows)))
-                reports.append((branch.request.request_id, report))
-            at += len(branch_rows)
-        return reports
+                width = plan.sampling_params.top_logprobs
+                table.append((branch.request.request_id, plan.step, branch.index, len(scored), width))
+            rows += scored
+        scores = self._lm_head.score(rows, hidden, self.cache.boundary)
+        return np.array(table, np.int64).reshape(-1, BRANCH_COLUMNS), scores
 
     def _row_to_score(self, position: int, branch: ScheduledBranch, start: int) -> RowToScore:
         """With shifted logits row p - 1 decides position p; left of the input that is the slot's boundary row.

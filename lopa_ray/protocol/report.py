@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,17 +33,114 @@ class BranchReport:
     top_logprobs: npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredRows:
+    """Scores of the rows of many branches, as columns; types as in `BranchReport`.
+
+    `top_tokens` and `top_logprobs` are [t]: those of all rows, row by row, of which each may have a number of its own.
+    """
+
+    positions: npt.NDArray[np.int32]
+    tokens: npt.NDArray[np.int32]
+    probabilities: npt.NDArray[np.float64]
+    logprobs: npt.NDArray[np.float32]
+    scores: npt.NDArray[np.float64]
+    top_tokens: npt.NDArray[np.int32]
+    top_logprobs: npt.NDArray[np.float32]
+
+    @classmethod
+    def empty(cls) -> Self:
+        """No row."""
+        return cls(*(np.zeros(0, dtype) for dtype in _COLUMNS.values()))
+
+
+_COLUMNS: dict[str, type[np.generic]] = {
+    "positions": np.int32,
+    "tokens": np.int32,
+    "probabilities": np.float64,
+    "logprobs": np.float32,
+    "scores": np.float64,
+    "top_tokens": np.int32,
+    "top_logprobs": np.float32,
+}
+
+BRANCH_COLUMNS = 5
+
+_HEADER = struct.Struct("=5q2d")
+"""Epoch, step, branches, rows, top tokens of all rows; seconds of commits and of the forward."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class StepReport:
-    """A worker's answer: the reports of its branches, keyed by request id."""
+    """A worker's answer: the scores of its branches. Pickled it is one buffer."""
 
     epoch: int
     step: int
-    reports: tuple[tuple[int, BranchReport], ...]
+    branches: npt.NDArray[np.int64]
+    """[B, 5]: request id, step of its plan, branch, rows, and top tokens of each row."""
+    rows: ScoredRows
+    """Of all branches, in order."""
     commit_s: float = 0.0
     """Seconds that the worker spent on commits, waiting for K/V included."""
     forward_s: float = 0.0
     """Seconds that it spent on the forward, staging and scores."""
+
+    @classmethod
+    def without_branches(cls, epoch: int, step: int, commit_s: float = 0.0, forward_s: float = 0.0) -> Self:
+        """Of a worker that had none to score."""
+        return cls(
+            epoch, step, np.zeros((0, BRANCH_COLUMNS), np.int64), ScoredRows.empty(), commit_s, forward_s
+        )
+
+    @property
+    def reports(self) -> list[tuple[int, BranchReport]]:
+        """Request id and report of each branch; the arrays are views."""
+        found = []
+        row = top = 0
+        rows = self.rows
+        for request_id, step, branch, count, width in self.branches.tolist():
+            of_rows, of_tops = slice(row, row + count), slice(top, top + count * width)
+            report = BranchReport(
+                epoch=self.epoch,
+                step=step,
+                branch=branch,
+                positions=rows.positions[of_rows],
+                tokens=rows.tokens[of_rows],
+                probabilities=rows.probabilities[of_rows],
+                logprobs=rows.logprobs[of_rows],
+                scores=rows.scores[of_rows],
+                top_tokens=rows.top_tokens[of_tops].reshape(count, width),
+                top_logprobs=rows.top_logprobs[of_tops].reshape(count, width),
+            )
+            found.append((request_id, report))
+            row, top = of_rows.stop, of_tops.stop
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rows = self.rows
+        sizes = len(self.branches), len(rows.positions), len(rows.top_tokens)
+        header = _HEADER.pack(self.epoch, self.step, *sizes, self.commit_s, self.forward_s)
+        arrays = self.branches, *(getattr(rows, name) for name in _BY_SIZE)
+        parts = np.frombuffer(header, np.uint8), *(array.reshape(-1).view(np.uint8) for array in arrays)
+        return _unpack, (np.concatenate(parts),)
+
+
+_BY_SIZE = sorted(_COLUMNS, key=lambda name: -np.dtype(_COLUMNS[name]).itemsize)
+"""Columns in the order in which a buffer has them, so that each is aligned."""
+
+
+def _unpack(buffer: npt.NDArray[np.uint8]) -> StepReport:
+    epoch, step, count, rows, tops, commit_s, forward_s = _HEADER.unpack_from(buffer.data)
+    branches = np.frombuffer(buffer, np.int64, BRANCH_COLUMNS * count, _HEADER.size).reshape(
+        count, BRANCH_COLUMNS
+    )
+    at = _HEADER.size + branches.nbytes
+    columns = {}
+    for name in _BY_SIZE:
+        dtype = np.dtype(_COLUMNS[name])
+        columns[name] = np.frombuffer(buffer, dtype, tops if name.startswith("top_") else rows, at)
+        at += columns[name].nbytes
+    return StepReport(epoch, step, branches, ScoredRows(**columns), commit_s, forward_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from lopa_ray.constraints.constraint import unpack_bitmask
 from lopa_ray.protocol.plan import Plan, StepPlan
 from lopa_ray.protocol.report import BranchReport, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
+from support.step_reports import pack_reports
 
 VOCABULARY = Vocabulary(size=50, mask_token_id=49, eos_token_id=48)
 
@@ -72,12 +73,12 @@ class FakeModel:
 
     def execute(self, plan: StepPlan) -> StepReport:
         """A worker's part of a step, as `BranchRunner.execute` answers it."""
-        reports = tuple(
+        reports = [
             (scheduled.request_id, self.report(scheduled.plan, branch))
             for scheduled in plan.requests
             for branch in scheduled.branch_indices
-        )
-        return StepReport(plan.epoch, plan.step, reports)
+        ]
+        return pack_reports(plan.epoch, plan.step, reports)
 
 
 def _rounded(values: npt.NDArray[np.float64], levels: int) -> npt.NDArray[np.float64]:

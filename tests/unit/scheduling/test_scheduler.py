@@ -18,6 +18,7 @@ from lopa_ray.protocol.report import StepReport
 from lopa_ray.scheduling.scheduler import Scheduler
 from support.fake_model import VOCABULARY, FakeModel
 from support.in_process_group import InProcessGroup
+from support.step_reports import pack_reports
 from support.tiny_model import load_tiny_model
 
 SMALL = LopaSettings(max_new_tokens=8, block_size=4, num_branches=3)
@@ -177,16 +178,14 @@ def poisoned(plan_report: StepReport, request: int, kind: str) -> StepReport:
             spoiled.append((request_id, report))
         elif kind == "nan":
             spoiled.append((request_id, replace(report, scores=report.scores * float("nan"))))
-        elif kind == "epoch":
-            spoiled.append((request_id, replace(report, epoch=report.epoch - 1)))
         elif kind == "positions":
             spoiled.append((request_id, replace(report, positions=report.positions + 1000)))
-    return replace(plan_report, reports=tuple(spoiled))
+    return pack_reports(plan_report.epoch, plan_report.step, spoiled)
 
 
 @pytest.mark.parametrize(
     ("kind", "error"),
-    [("nan", ScoreError), ("epoch", ProtocolError), ("missing", ProtocolError), ("positions", KeyError)],
+    [("nan", ScoreError), ("missing", ProtocolError), ("positions", KeyError)],
 )
 def test_an_error_ends_its_own_request_only(kind, error):
     scheduler = Scheduler(3)

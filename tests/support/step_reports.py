@@ -1,0 +1,24 @@
+"""StepReports made of the reports of single branches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lopa_ray.protocol.report import BRANCH_COLUMNS, BranchReport, ScoredRows, StepReport
+
+
+def pack_reports(epoch: int, step: int, reports: Sequence[tuple[int, BranchReport]]) -> StepReport:
+    """As a runner would answer it: request id and report of each branch."""
+    table = [
+        (request_id, report.step, report.branch, *report.top_tokens.shape) for request_id, report in reports
+    ]
+    empty = ScoredRows.empty()
+
+    def column(name: str) -> np.ndarray:
+        return np.concatenate([getattr(empty, name), *(getattr(each, name).ravel() for _, each in reports)])
+
+    names = ("positions", "tokens", "probabilities", "logprobs", "scores", "top_tokens", "top_logprobs")
+    rows = ScoredRows(*map(column, names))
+    return StepReport(epoch, step, np.array(table, np.int64).reshape(-1, BRANCH_COLUMNS), rows)
