@@ -37,9 +37,9 @@ class CollectiveHandle:
 
     def leave(self) -> None:
         """Drop the group, if there is one."""
-        if self._rendezvous is not None:
-            collective.destroy_collective_group(self._rendezvous.group_name)
-            self._rendezvous = None
+        rendezvous, self._rendezvous = self._rendezvous, None
+        if rendezvous is not None:
+            collective.destroy_collective_group(rendezvous.group_name)
 
     def wait(self, failed: str) -> None:
         """Return when all collectives so far are computed, so that the host can read what depends on them.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
@@ -111,7 +112,12 @@ class ElasticGroup(BaseGroup):
         thread.start()
         thread.join(POLL_S)
         watch = EpochWatch((host, int(port)), epoch)  # the other one is the thread's for now
+        deadline = time.monotonic() + float(timeout)
         while thread.is_alive():
+            if time.monotonic() > deadline:
+                raise RuntimeError(
+                    f"epoch {epoch} was not formed within {float(timeout):g} s: a peer does not answer"
+                )
             if watch.abandoned():
                 raise RuntimeError(f"epoch {epoch} was given up: a peer was lost while it was formed")
             thread.join(POLL_S)

@@ -8,6 +8,7 @@ of torch's threads watches here: `wait` polls, and gives up at a deadline or whe
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import time
 from abc import ABC, abstractmethod
@@ -27,6 +28,8 @@ JOIN_TIMEOUT = timedelta(seconds=30)
 POLL_S = 0.05
 """How often a worker that waits for its peers looks whether its master has given the epoch up."""
 
+logger = logging.getLogger("lopa.group")
+
 DEVICE_POLL_S = 0.00005
 """How often the host looks whether the device has got as far as a collective."""
 
@@ -40,8 +43,10 @@ NCCL_ENVIRONMENT = {
     # So that connecting to a peer that is gone ends.
     "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",
     "TORCH_NCCL_NONBLOCKING_TIMEOUT": f"{JOIN_TIMEOUT.total_seconds():.0f}",
+    # All of NCCL's algorithms connect while joining, none when a collective first takes it.
+    "NCCL_RUNTIME_CONNECT": "0",
 }
-"""Environment variables that ProcessGroupNCCL reads when it is made."""
+"""Environment variables that ProcessGroupNCCL and NCCL read when a group is made."""
 
 
 class ProcessGroup(ABC):
@@ -106,9 +111,13 @@ class NCCLGroup(ProcessGroup):
 
     def connect(self, abandoned: Callable[[], bool]) -> None:
         """See `ProcessGroup`. Without this the first collective would connect, within a step."""
-        self._group.eager_connect_single_device(self._device)
-        self.all_reduce(torch.zeros(1, device=self._device))
-        self.wait(abandoned)
+        try:
+            self._group.eager_connect_single_device(self._device)
+            self.all_reduce(torch.zeros(1, device=self._device))
+            self.wait(abandoned)
+        except BaseException:
+            self.abort()
+            raise
 
     def wait(self, abandoned: Callable[[], bool]) -> None:
         """See `ProcessGroup`. The group is aborted before it raises."""
@@ -125,7 +134,11 @@ class NCCLGroup(ProcessGroup):
                 reason = f"a collective took longer than {self._timeout.total_seconds():g} s"
             elif now > next_look:
                 next_look = now + POLL_S
-                if abandoned():
+                try:
+                    given_up = abandoned()
+                except RuntimeError as error:
+                    given_up, reason = False, f"the master's store is gone: {error}"
+                if given_up:
                     reason = "the epoch was given up: a peer was lost"
             if reason is not None:
                 self.abort()
@@ -133,10 +146,13 @@ class NCCLGroup(ProcessGroup):
         work.wait()  # raises what has failed
 
     def abort(self) -> None:
-        """See `ProcessGroup`."""
-        if self._group is not None:
-            self._group.abort()
-        super().abort()
+        """See `ProcessGroup`. What fails while it ends is logged: the group is of no use either way."""
+        group, self._group = self._group, None
+        if group is not None:
+            try:
+                group.abort()
+            except RuntimeError:
+                logger.exception("an NCCL group was not aborted cleanly")
 
 
 def make_process_group(

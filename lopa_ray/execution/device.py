@@ -33,7 +33,7 @@ def _nvidia_driver() -> str:
     """The version of the loaded NVIDIA driver."""
     if not _DRIVER_VERSION.exists():
         return "not loaded"
-    found = re.search(r"Module\D*([0-9.]+)", _DRIVER_VERSION.read_text())
+    found = re.search(r"Module.*?\s(\d+\.[\d.]+)", _DRIVER_VERSION.read_text())
     return found[1] if found else "of an unknown version"
 
 

@@ -62,9 +62,9 @@ class LMHead:
         config = model.config
         self._lm_head = model.lm_head
         self._eos_token_id = config.eos_token_id
-        self.max_rows = head_rows(model.lm_head.weight.shape[0])
-        """Rows per call."""
         self._tp_group = model.tp_group
+        self.max_rows = head_rows(-(-config.vocab_size // self._tp_group.size))
+        """Rows per call, the same on all shards."""
         self._vocab_ops = vocab_ops(config.vocab_size, model.tp_group)
         banned_tokens = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
         banned_tokens[config.mask_token_id] = True

@@ -90,11 +90,14 @@ def score_rows(
     shaped = scaled if temperature is None else logits / max(temperature, MIN_TEMPERATURE)
     if not do_sample:
         scaled = shaped
-    probabilities = ops.softmax(_filtered(shaped, sampling_params, ops))
-
+    # Before anything that shards do together: a copy from the host would wait for it, whatever became of a peer.
     forbidden = _forbidden_tokens(
         positions, sampling_params, banned_tokens, eos_token_id, allowed_tokens, ops
     )
+    draws = [keyed_uniform(sampling_params.seed, step, p) for p in positions] if do_sample else []
+    uniform = torch.tensor(draws, dtype=logits.dtype, device=logits.device)
+
+    probabilities = ops.softmax(_filtered(shaped, sampling_params, ops))
     weights = probabilities if scaled is shaped else ops.softmax(_filtered(scaled, sampling_params, ops))
     weights = weights.masked_fill(forbidden, 0.0)
     # A nucleus may hold nothing but forbidden tokens: then the choice is among all allowed
@@ -104,11 +107,7 @@ def score_rows(
     if ops.any_row(empty):
         weights = torch.where(empty, ops.softmax(scaled.masked_fill(forbidden, -torch.inf)), weights)
 
-    if do_sample:
-        uniform = [keyed_uniform(sampling_params.seed, step, p) for p in positions]
-        tokens = ops.sample(weights, torch.tensor(uniform, dtype=logits.dtype, device=logits.device))
-    else:
-        tokens = ops.argmax(weights)
+    tokens = ops.sample(weights, uniform) if do_sample else ops.argmax(weights)
     chosen = ops.gather(probabilities, tokens)[:, 0]
     scores = _ranking_scores(sampling_params, probabilities, chosen, forbidden, allowed_tokens, ops)
     normalizer = ops.logsumexp(plain)

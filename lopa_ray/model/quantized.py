@@ -69,6 +69,13 @@ class Int8Linear(nn.Module):
         return (out if self.bias is None else out.add_(self.bias)).to(x.dtype)
 
 
+def probe_int8_kernels(model: nn.Module) -> None:
+    """Find out now which products its layers use: the host waits for that, and in a forward a shard may be lost."""
+    for layer in model.modules():
+        if isinstance(layer, Int8Linear) and layer.int8_activations:
+            has_int8_kernel(layer.weight.device.type, *layer.weight.shape)
+
+
 def column_parallel_linear(
     config: ModelConfig, in_features: int, out_features: int, *, bias: bool = False
 ) -> nn.Module:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.quantized import Int8Linear, quantize_rows
+from lopa_ray.model.quantized import Int8Linear, probe_int8_kernels, quantize_rows
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, shard_parameter
 from lopa_ray.model.transformer import Transformer
 
@@ -47,6 +47,7 @@ def build_model(
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing:
         raise CheckpointError(f"got no {missing[0]} for the model; {len(missing)} parameters are missing")
+    probe_int8_kernels(model)
     return model.eval()
 
 

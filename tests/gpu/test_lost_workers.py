@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,6 @@ pytest.importorskip("ray")
 
 from actors.engine import RayEngine
 from lopa_ray.errors import WorkerError
-from support.fault_injection import FaultInjection
 from support.faulty_runner import Poison, faulty_runner
 from support.group_under_test import GroupUnderTest, ReferenceResults, comparable, group_with_faults
 from support.processes import actor_pids
@@ -23,6 +22,8 @@ from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
 ON_GPU = {"device": "cuda"}
+
+TOLERANCE = 1e-4
 
 RECOVERY_S = 5.0
 """Without a step, at most."""
@@ -33,36 +34,29 @@ def reference() -> ReferenceResults:
     return ReferenceResults(tiny_config(model=ON_GPU))
 
 
-@pytest.fixture(scope="module")
-def group_and_faults(
-    local_ray: None, reference: ReferenceResults, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[GroupUnderTest, FaultInjection]]:
-    with group_with_faults(tmp_path_factory.mktemp("faults"), reference, ON_GPU, num_workers=2) as made:
-        yield made
-
-
 @pytest.mark.parametrize("point", ["source", "receiver", "forward", "import_slots"])
-@pytest.mark.parametrize("time", [1, 2])
 def test_the_other_worker_survives_a_killed_one(
-    group_and_faults: tuple[GroupUnderTest, FaultInjection],
+    local_ray: None,
+    reference: ReferenceResults,
+    tmp_path: Path,
     point: str,
-    time: int,
     record_property: Callable[[str, object], None],
 ) -> None:
     """In a broadcast and in a forward, and again before the new worker has committed anything; twice in a row."""
-    group, faults = group_and_faults
-    group.wait_for_workers(2)
-    before, earlier = set(actor_pids("BranchWorker")), set(faults.triggered())
-    faults.inject(point)
-    group.run_batch(6, lambda: faults.inject("forward") if point == "import_slots" else None)
-    group.run_until(lambda: not faults.pending)
-    group.wait_for_workers(2)
-    lost = {pid: moment for pid, moment in faults.triggered().items() if pid not in earlier}
-    survivors = before - set(lost)
-    assert survivors and survivors <= set(actor_pids("BranchWorker"))
-    pause_s = max(group.pause_s(moment) for moment in lost.values())
-    record_property(f"pause after a worker was killed ({point}, time {time}), ms", 1000 * pause_s)
-    assert pause_s < RECOVERY_S
+    with group_with_faults(tmp_path, reference, ON_GPU, TOLERANCE, num_workers=2) as (group, faults):
+        for round_number in (1, 2):
+            group.wait_for_workers(2)
+            before, earlier = set(actor_pids("BranchWorker")), set(faults.triggered())
+            faults.inject(point)
+            group.run_batch(6, lambda: faults.inject("forward") if point == "import_slots" else None)
+            group.run_until(lambda: not faults.pending)
+            group.wait_for_workers(2)
+            lost = {pid: moment for pid, moment in faults.triggered().items() if pid not in earlier}
+            survivors = before - set(lost)
+            assert survivors and survivors <= set(actor_pids("BranchWorker"))
+            pause_s = max(group.pause_s(moment) for moment in lost.values())
+            record_property(f"pause after a worker was killed ({point}, {round_number}), ms", 1000 * pause_s)
+            assert pause_s < RECOVERY_S
 
 
 def test_a_worker_that_raises_in_a_step_ends_its_request_alone(
@@ -84,14 +78,15 @@ def test_a_worker_that_raises_in_a_step_ends_its_request_alone(
 
 def test_resize_while_decoding(local_ray: None, reference: ReferenceResults) -> None:
     with RayEngine.from_config(tiny_config(model=ON_GPU, group={"num_workers": 1})) as engine:
-        group = GroupUnderTest(engine, reference)
+        group = GroupUnderTest(engine, reference, tolerance=TOLERANCE)
         for workers in (2, 1, 2):
             group.run_batch(6, lambda workers=workers: engine.resize(workers))
             group.wait_for_workers(workers)
 
 
 def test_a_hung_worker_is_replaced(local_ray: None, reference: ReferenceResults, tmp_path: Path) -> None:
-    with group_with_faults(tmp_path, reference, ON_GPU, num_workers=2, step_timeout_s=4.0) as (group, faults):
+    short = {"num_workers": 2, "step_timeout_s": 4.0}
+    with group_with_faults(tmp_path, reference, ON_GPU, TOLERANCE, **short) as (group, faults):
         for point in ("forward", "source"):
             group.run_batch(6, lambda point=point: faults.inject(point, sig=signal.SIGSTOP))
             group.run_until(lambda: not faults.pending)

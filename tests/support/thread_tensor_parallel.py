@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
@@ -64,17 +64,30 @@ class ThreadTensorParallelGroup:
         self.unwaited = 0
 
 
-class HostReads(TorchDispatchMode):
-    """Fails where the host reads a tensor before it has waited for the calls of a shard."""
+class HostReads(TorchFunctionMode):
+    """Fails where the host reads a tensor, or copies one to the device, before it has waited for the calls of a shard:
+    on an accelerator either would wait for them, whatever became of a peer."""
+
+    READS = (
+        torch.Tensor.__bool__,
+        torch.Tensor.cpu,
+        torch.Tensor.item,
+        torch.Tensor.nonzero,
+        torch.Tensor.numpy,
+        torch.Tensor.tolist,
+    )
 
     def __init__(self, tp_group: ThreadTensorParallelGroup) -> None:
         super().__init__()
         self._tp_group = tp_group
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = (*args[1:], *kwargs.values())
+        copies = func in (torch.tensor, torch.Tensor.to) and any(isinstance(x, torch.device) for x in given)
+        if func in self.READS or copies:
             assert self._tp_group.unwaited == 0, f"{func} would block the host while a peer is lost"
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 class ShardThreads:

@@ -98,6 +98,11 @@ def test_a_run_is_recorded_where_there_is_no_git(monkeypatch: pytest.MonkeyPatch
             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May",
             "the driver is 535.183.01;",
         ),
+        (
+            "13.0",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build",
+            "the driver is 570.86.15;",
+        ),
         ("13.0", "something else", "the driver is of an unknown version"),
     ],
 )

@@ -155,6 +155,48 @@ def test_joining_reaches_every_peer(nccl: FakeNCCL) -> None:
         joined.allreduce([torch.zeros(1)])
 
 
+def test_a_peer_that_does_not_answer_ends_joining_in_time(nccl: FakeNCCL) -> None:
+    """Connecting blocks within NCCL, where nothing can interrupt it."""
+    _store, address = open_store()
+    released = threading.Event()
+    nccl.eager_connect_single_device = lambda device: released.wait(30)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"not formed within 0\.5 s"):
+        ElasticGroup(2, 0, Rendezvous(7, 0, 2, address, "nccl", 0.5).group_name)
+    assert time.monotonic() - began < 5
+    released.set()
+
+
+def test_a_group_that_cannot_connect_is_aborted(nccl: FakeNCCL) -> None:
+    _store, address = open_store()
+    nccl.error = RuntimeError("no route to host")
+    with pytest.raises(RuntimeError, match="no route"):
+        join(8, address)
+    assert nccl.calls[-1] == "abort"
+
+
+def test_an_abort_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(FakeNCCL):
+        def abort(self) -> None:
+            raise RuntimeError("CUDA error")
+
+    group = group_over(Broken())
+    group.abort()
+    assert "not aborted cleanly" in caplog.text and "CUDA error" in caplog.text
+
+
+def test_a_store_that_is_gone_ends_waiting() -> None:
+    def gone() -> bool:
+        raise RuntimeError("connection reset")
+
+    nccl = FakeNCCL(peers_are_there=False)
+    group = group_over(nccl)
+    group.all_reduce(torch.zeros(1))
+    with pytest.raises(RuntimeError, match="the master's store is gone"):
+        group.wait(gone)
+    assert nccl.calls[-1] == "abort"
+
+
 @pytest.mark.parametrize("while_joining", [True, False])
 def test_a_master_that_gives_an_epoch_up_releases_who_waits_in_it(
     nccl: FakeNCCL, while_joining: bool
