@@ -124,26 +124,26 @@ class NCCLGroup(ProcessGroup):
         work, self._last = self._last, None
         if work is None:
             return
-        now = time.monotonic()
-        deadline, next_look = now + self._timeout.total_seconds(), now + POLL_S
-        reason = None
-        while not work.is_completed():  # computed, or failed
+        try:
+            self._poll(work, abandoned)
+            work.wait()  # raises what has failed
+        except RuntimeError:
+            self.abort()
+            raise
+
+    def _poll(self, work: Any, abandoned: Callable[[], bool]) -> None:
+        """Return when the collective is computed or has failed. Raises RuntimeError where it may never be."""
+        timeout_s = self._timeout.total_seconds()
+        began = looked = time.monotonic()
+        while not work.is_completed():
             time.sleep(DEVICE_POLL_S)
             now = time.monotonic()
-            if now > deadline:
-                reason = f"a collective took longer than {self._timeout.total_seconds():g} s"
-            elif now > next_look:
-                next_look = now + POLL_S
-                try:
-                    given_up = abandoned()
-                except RuntimeError as error:
-                    given_up, reason = False, f"the master's store is gone: {error}"
-                if given_up:
-                    reason = "the epoch was given up: a peer was lost"
-            if reason is not None:
-                self.abort()
-                raise RuntimeError(reason)
-        work.wait()  # raises what has failed
+            if now > began + timeout_s:
+                raise RuntimeError(f"a collective took longer than {timeout_s:g} s")
+            if now > looked + POLL_S:
+                looked = now
+                if abandoned():
+                    raise RuntimeError("the epoch was given up: a peer was lost")
 
     def abort(self) -> None:
         """See `ProcessGroup`. What fails while it ends is logged: the group is of no use either way."""
