@@ -99,8 +99,8 @@ _MODEL_TOO_LARGE = (
 
 
 def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
-    """What a worker raised while it was to do `what`, without Ray's wrapping; whatever is not one of our errors becomes
-    one."""
+    """What a worker raised while it was to do `what`, without Ray's wrapping. Any other error than a LopaError is wrapped
+    in a WorkerError, or in a TransferError where a peer or an object was lost."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, LopaError):
         return cause
