@@ -99,7 +99,7 @@ _MODEL_TOO_LARGE = (
 
 
 def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
-    """What a worker raised while it was to do `what`, without Ray's wrapping. Any other error than a LopaError is wrapped
+    """What a worker raised while it was to do `what`, without Ray's wrapping. Another error than a LopaError is wrapped
     in a WorkerError, or in a TransferError where a peer or an object was lost."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, LopaError):
