@@ -12,10 +12,16 @@ import sys
 import time
 from datetime import UTC, datetime
 
-import pytest
-import torch
-
 from support.paths import ROOT
+
+try:
+    import pytest
+    import torch
+except ModuleNotFoundError as error:
+    sys.exit(
+        f"{sys.executable} has no {error.name}; install it, or name another Python: after `make dev`, "
+        "`make test-gpu PYTHON=.venv/bin/python`"
+    )
 
 RECORD = ROOT / "tests" / "gpu" / "LAST_RUN.md"
 
