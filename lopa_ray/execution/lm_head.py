@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -90,9 +91,8 @@ class LMHead:
         probabilities = np.zeros(count, np.float64)
         logprobs = np.zeros(count, np.float32)
         scores = np.zeros(count, np.float64)
-        # Requests may ask for different numbers of top tokens.
-        top_tokens = [np.zeros(0, np.int32)] * count
-        top_logprobs = [np.zeros(0, np.float32)] * count
+        top_tokens: dict[int, npt.NDArray[np.int32]] = {}
+        top_logprobs: dict[int, npt.NDArray[np.float32]] = {}
         self._tp_group.wait()
         for members in _group_by_sampling(rows):
             for first in range(0, len(members), self.max_rows):
@@ -128,8 +128,8 @@ class LMHead:
             probabilities,
             logprobs,
             scores,
-            np.concatenate([np.zeros(0, np.int32), *top_tokens]),
-            np.concatenate([np.zeros(0, np.float32), *top_logprobs]),
+            np.concatenate([np.zeros(0, np.int32), *(top_tokens[i] for i in sorted(top_tokens))]),
+            np.concatenate([np.zeros(0, np.float32), *(top_logprobs[i] for i in sorted(top_logprobs))]),
         )
 
     def _allowed_tokens(self, packed: list[bytes | None], count: int) -> Tensor | None:
