@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.attention_kernels import sdpa
+from lopa_ray.kernels.sdpa import sdpa
 from tables import markdown_table
 
 HEADS, KV_HEADS, HEAD_DIM, LAYERS = 28, 4, 128, 28  # Dream-7B's

@@ -34,7 +34,7 @@ class ModelSettings(StrictModel):
     device: Literal["cpu", "cuda", "npu"] = "cpu"
     """Where each worker holds its replica."""
 
-    attention: Literal["auto", "sdpa", "flash_attn", "flex", "npu"] = "auto"
+    attention: Literal["auto", "sdpa", "triton", "flash_attn", "flex", "npu", "reference"] = "auto"
     """Attention kernel: torch's own, of the package flash-attn, torch's flex attention, or torch-npu's; auto tries
     and picks."""
 

@@ -147,10 +147,15 @@ def _unpickle(
     return Constraint(classes, table.reshape(-1, len(accepting)), accepting, eos_token_id)
 
 
-@lru_cache(256)
+@lru_cache(BITMASK_CACHE_SIZE)
+def decompress_bitmask(bitmask: bytes) -> npt.NDArray[np.uint8]:
+    """Allowed tokens, as they travel in a plan → uint8 [vocabulary ÷ 8, rounded up]: a bit each, the lowest first."""
+    return np.frombuffer(zlib.decompress(bitmask), np.uint8)
+
+
 def unpack_bitmask(bitmask: bytes, vocabulary_size: int) -> npt.NDArray[np.bool_]:
-    """Allowed tokens, as they travel in a plan → bool [vocabulary]."""
-    bits = np.frombuffer(zlib.decompress(bitmask), np.uint8)
+    """The same → bool [vocabulary]."""
+    bits = decompress_bitmask(bitmask)
     return np.unpackbits(bits, count=vocabulary_size, bitorder="little").astype(np.bool_)
 
 

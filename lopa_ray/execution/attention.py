@@ -1,81 +1,84 @@
-"""Attention of packed branches over the slots of a `KVCache`.
+"""Attention of packed lanes over the slots of a `KVCache`: made anew for every step, called once per layer.
 
-Each sequence (a branch of a request) writes its window's keys and values behind its prefix in the slot and
-attends to that view: no prefix is copied and no mask is built. Block-causal attention is
-one call of a kernel per segment, each over exactly the positions that it sees. A row's result
-depends on its own segment alone, so with torch's kernel it is, in fp32 on CPU, bitwise the same whatever
-else is in the batch; a finished block gets the same K/V on every branch of a block-causal window.
-
-Shape suffixes: R packed rows, H query heads, K KV heads, E head dim, P staged positions.
+Shape suffixes: R packed rows, H query heads, K KV heads, E head dim.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.attention_kernels import AttentionKernel
 from lopa_ray.execution.kv_cache import KVCache
-from lopa_ray.protocol.plan import Segment, Spans
+from lopa_ray.execution.packing import Packing, bucket_rows, padded_rows
+from lopa_ray.execution.step_columns import StepColumns
+from lopa_ray.kernels.slot_attention import slot_attention
+from lopa_ray.model.transformer import AttentionFn
+
+LaneKernel = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Unmasked softmax attention, scaled by E ** -0.5, of q [T, H, E] over keys and values [K, L, E], which may be views of a
+cache; returns [T, H, E]. Query head h reads KV head h * K // H."""
+
+
+class AttentionBackend(Protocol):
+    """How a step's attention is computed."""
+
+    @property
+    def bucket(self) -> Callable[[int], int]:
+        """How many rows a forward of so many rows has."""
+        ...
+
+    def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
+        """The attention of one step."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class PackedSequence:
-    """One of the sequences packed into a forward: rows for positions [start, start + len(ids)) of a slot."""
+class LaneAttention:
+    """A call of a kernel per lane and segment.
 
-    slot: int
-    start: int
-    ids: list[int]
-    segments: tuple[Segment, ...]
-    to_stage: Spans = ()
+    A lane writes its keys and values behind its prefix in the slot and attends to that view: no prefix is copied and no
+    mask is built. Block-causal attention is one call per segment, each over exactly the positions that it sees. A row's
+    result depends on its own segment alone, so with torch's kernel it is, in fp32 on CPU, bitwise the same whatever
+    else is in the batch; a finished block gets the same K/V on every branch of a block-causal window.
+    """
 
-    @property
-    def stop(self) -> int:
-        """End (exclusive) of the sequence's positions."""
-        return self.start + len(self.ids)
+    kernel: LaneKernel
+    bucket: Callable[[int], int] = padded_rows
+
+    def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
+        """See `AttentionBackend`."""
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            out = torch.zeros_like(q)
+            for lane, row in zip(packing.lanes, packing.first_rows.tolist(), strict=True):
+                keys, values = cache.layer_views(lane.slot, layer)
+                rows = slice(row, row + len(lane.canvas))
+                keys[:, lane.start : lane.stop] = k[rows].transpose(0, 1)
+                values[:, lane.start : lane.stop] = v[rows].transpose(0, 1)
+                begin = row
+                for count, seen in lane.runs():
+                    end = begin + count
+                    out[begin:end] = self.kernel(q[begin:end], keys[:, :seen], values[:, :seen])
+                    begin = end
+            return out
+
+        return attend
 
 
-class SlotAttention:
-    """The `AttentionFn` of a packed forward; also collects the K/V that sequences stage."""
+@dataclass(frozen=True, slots=True)
+class PackedAttention:
+    """One call for all lanes, by `slot_attention`. Fresh keys and values stay out of the slots."""
 
-    def __init__(self, cache: KVCache, sequences: list[PackedSequence], kernel: AttentionKernel) -> None:
-        self._kernel = kernel
-        self._cache = cache
-        self._sequences = sequences
-        self.staged: list[Tensor | None] = [
-            cache.empty_payload(sum(map(len, sequence.to_stage))) if sequence.to_stage else None
-            for sequence in sequences
-        ]
-        """Per sequence a payload; its boundary row is left to the caller."""
-        self._staged_kv = [
-            None if payload is None else cache.split_payload(payload)[0] for payload in self.staged
-        ]
+    bucket: Callable[[int], int] = bucket_rows
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q [R, H, E] over each sequence's slot, after writing k, v [R, K, E] there; rows beyond them get 0."""
-        out = torch.zeros_like(q)
-        row = 0
-        for sequence, staged_kv in zip(self._sequences, self._staged_kv, strict=True):
-            keys, values = self._cache.layer_views(sequence.slot, layer)
-            rows = slice(row, row + len(sequence.ids))
-            keys[:, sequence.start : sequence.stop] = k[rows].transpose(0, 1)
-            values[:, sequence.start : sequence.stop] = v[rows].transpose(0, 1)
-            if staged_kv is not None:
-                self._stage(staged_kv[layer], keys, values, sequence.to_stage)
-            begin = row
-            for stop, kv_stop in sequence.segments:
-                end = row + stop - sequence.start
-                out[begin:end] = self._kernel(q[begin:end], keys[:, :kv_stop], values[:, :kv_stop])
-                begin = end
-            row = rows.stop
-        return out
+    def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
+        """See `AttentionBackend`."""
 
-    @staticmethod
-    def _stage(staged_kv: Tensor, keys: Tensor, values: Tensor, spans: Spans) -> None:
-        at = 0
-        for span in spans:
-            staged_kv[0, :, at : at + len(span)] = keys[:, span.start : span.stop]
-            staged_kv[1, :, at : at + len(span)] = values[:, span.start : span.stop]
-            at += len(span)
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return slot_attention(q, k, v, cache.data, layer, columns.tiles, columns.stops)
+
+        return attend

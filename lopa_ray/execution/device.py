@@ -57,8 +57,8 @@ class Device:
     collective_backend: str
     """torch.distributed backend that moves tensors between such devices."""
     ray_resource: str
-    attention_kernels: tuple[str, ...]
-    """Attention kernels that are for it, in the order in which `auto` tries them."""
+    attention_backends: tuple[str, ...]
+    """Attention backends that are for it, in the order in which `auto` tries them."""
     compile_backend: str
     """torch.compile's backend for it."""
     unavailable_reason: Callable[[], str | None]
@@ -82,7 +82,15 @@ class Device:
         return torch.device(self.torch_name)
 
 
-_CUDA_KERNELS = ("flash_attn", "sdpa", "flex")
+def host_buffer(words: int, device: torch.device) -> torch.Tensor:
+    """Uninitialised int64 [words] on the host, from which a copy to the device need not be waited for.
+
+    Memory of it that is given back is not handed out again before such a copy is done.
+    """
+    return torch.empty(words, dtype=torch.int64, pin_memory=device.type != "cpu")
+
+
+_CUDA_BACKENDS = ("triton", "flash_attn", "sdpa", "flex")
 
 DEVICES = {
     "cpu": Device(
@@ -90,7 +98,7 @@ DEVICES = {
         "cpu",
         "gloo",
         "CPU",
-        ("sdpa", "flex"),
+        ("sdpa", "flex", "reference"),
         "inductor",
         lambda: None,
         prepare=lambda: None,
@@ -102,7 +110,7 @@ DEVICES = {
         "cuda:0",
         "nccl",
         "GPU",
-        _CUDA_KERNELS,
+        _CUDA_BACKENDS,
         "inductor",
         _cuda_unavailable_reason,
         prepare=_prepare_cuda,
@@ -113,7 +121,7 @@ DEVICES = {
         "npu:0",
         "hccl",
         "NPU",
-        ("npu", "sdpa"),
+        ("npu", "sdpa", "reference"),
         npu.COMPILE_BACKEND,
         npu.unavailable_reason,
         prepare=lambda: None,

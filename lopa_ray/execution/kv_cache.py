@@ -1,11 +1,10 @@
 """KVCache: preallocated slots, one per request in flight.
 
 Contract:
-- `committed[slot]` lists the spans whose K/V all later forwards may read. Only `write_payload`
-  adds to it, only `retain` and `reset` take away.
-- A forward writes its window's K/V into the slot too (`layer_views`), so that attention reads
-  prefix and window as one view without copying either; those rows are scratch and belong
-  to the branch that is being evaluated right then.
+- `committed[slot]` lists the spans whose K/V all later forwards may read. Only commits
+  (`write_payload`, `write_staged`) add to it, only `retain` and `reset` take away.
+- Rows that are not committed are scratch: attention that takes lanes one by one writes a lane's
+  K/V there (`layer_views`), so that it reads prefix and window as one view without copying either.
 - `boundary[slot]` is the last hidden row [D] of the first committed span. With shifted
   logits it decides the position right after that span. Keeping the hidden row instead of
   its scores lets every later step draw, filter and rank anew from it.
@@ -26,6 +25,8 @@ import torch
 from torch import Tensor
 
 from lopa_ray.errors import CapacityError, ProtocolError
+from lopa_ray.execution.staging import StagedLane, StagedStep
+from lopa_ray.kernels.commit_rows import commit_rows
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.protocol.plan import Spans
 
@@ -132,6 +133,17 @@ class KVCache:
             self.data[slot, :, :, :, span.start : span.stop] = kv[:, :, :, at : at + len(span)]
             at += len(span)
         self.boundary[slot] = boundary
+        self.mark_committed(slot, spans)
+
+    def write_staged(self, staged: StagedStep, rows: Tensor, boundaries: Tensor) -> None:
+        """Commit rows of what a step staged, to any number of slots: `rows` int64 [N, 3] as in `commit_rows`, and
+        `boundaries` int64 [Q, 2], staged row and slot. `mark_committed` has to say which spans these are."""
+        commit_rows(self.data, staged.kv, rows)
+        row, slot = boundaries.unbind(1)
+        self.boundary.index_copy_(0, slot, staged.boundaries.index_select(0, row))
+
+    def mark_committed(self, slot: int, spans: Spans) -> None:
+        """Positions of the slot that are readable from now on."""
         self.committed[slot] = merge_spans(self.committed[slot] + spans)
 
     def read_payload(self, slot: int, spans: Spans) -> Tensor:
@@ -143,6 +155,21 @@ class KVCache:
             kv[:, :, :, at : at + len(span)] = self.data[slot, :, :, :, span.start : span.stop]
             at += len(span)
         boundary.copy_(self.boundary[slot])
+        return payload
+
+    def staged_payload(self, slot: int, spans: Spans, lane: StagedLane) -> Tensor:
+        """What a lane has staged for the slot at `spans`, as one contiguous payload."""
+        payload = self.empty_payload(sum(map(len, spans)))
+        kv, boundary = self.split_payload(payload)
+        at, row = 0, lane.rows.start
+        for span in spans:
+            cached = range(span.start, min(max(lane.start, span.start), span.stop))
+            computed = len(span) - len(cached)
+            kv[:, :, :, at : at + len(cached)] = self.data[slot, :, :, :, cached.start : cached.stop]
+            at += len(cached)
+            kv[:, :, :, at : at + computed] = lane.step.kv[:, :, row : row + computed].transpose(2, 3)
+            at, row = at + computed, row + computed
+        boundary.copy_(lane.step.boundaries[lane.boundary_row])
         return payload
 
     def export_slot(self, slot: int) -> SlotState:

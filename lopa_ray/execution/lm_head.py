@@ -6,47 +6,23 @@ part of it), S slots, M top tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lopa_ray.constraints.constraint import unpack_bitmask
+from lopa_ray.execution.packing import ROW_MULTIPLE, padded_rows
+from lopa_ray.execution.rows_to_score import ScoringGroup
 from lopa_ray.execution.sampler import score_rows
+from lopa_ray.execution.scoring_kind import BITMASK, GREEDY
+from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.vocab_parallel import vocab_ops
+from lopa_ray.kernels.row_scores import row_scores
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.protocol.report import ScoredRows
-from lopa_ray.protocol.sampling_params import SamplingParams
-
-ROW_MULTIPLE = 16
-"""On CPU a row of a matmul has the same bits whatever the other rows are, as long as every thread gets 4
-rows or more; with this multiple that was seen with 1 and 2 threads."""
 
 MAX_HEAD_ROWS = 512
 """Rows per LM head call, at most."""
 
 MAX_LOGITS_BYTES = 2**27
 """Of the fp32 logits of an LM head call, at most. A nucleus or a constraint takes several times as much."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowToScore:
-    """One position to score, and the hidden row that decides it."""
-
-    hidden_index: int
-    """Row of the forward, or -1 - slot for a slot's boundary row."""
-    position: int
-    step: int
-    sampling_params: SamplingParams
-    bitmask: bytes | None = None
-    """Tokens that it may get, packed; None: any."""
-
-
-def padded_rows(rows: int) -> int:
-    """How many rows a matmul should have so that its bits do not depend on their number."""
-    return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
 def head_rows(vocab_size: int) -> int:
@@ -62,9 +38,7 @@ class LMHead:
         """Ids from `unpadded_vocab_size` on (vocabulary padding) and the mask token are never chosen."""
         config = model.config
         self._lm_head = model.lm_head
-        self._eos_token_id = config.eos_token_id
-        self._tp_group = model.tp_group
-        self.max_rows = head_rows(-(-config.vocab_size // self._tp_group.size))
+        self.max_rows = head_rows(-(-config.vocab_size // model.tp_group.size))
         """Rows per call, the same on all shards."""
         self._vocab_ops = vocab_ops(config.vocab_size, model.tp_group)
         banned_tokens = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
@@ -73,92 +47,52 @@ class LMHead:
         self._banned_tokens = banned_tokens[self._vocab_ops.local_ids.start : self._vocab_ops.local_ids.stop]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden rows [N, D] → logits fp32 [N padded, V]; rows beyond N are padding."""
-        missing = padded_rows(hidden.shape[0]) - hidden.shape[0]
-        if missing > 0:
-            hidden = torch.cat((hidden, hidden.new_zeros(missing, hidden.shape[1])))
+        """Hidden rows [N, D], padded (see `padded_rows`) → logits [N, V]."""
         logits: Tensor = self._lm_head(hidden)
-        return logits.float()
+        return logits
 
     def full_logits(self, hidden: Tensor) -> Tensor:
-        """The same over the whole vocabulary, wherever its parts are."""
-        return self._vocab_ops.gather_vocab(self.logits(hidden))
+        """Any number of hidden rows [N, D] → fp32 logits over the whole vocabulary, wherever its parts are."""
+        padding = hidden.new_zeros(padded_rows(len(hidden)) - len(hidden), hidden.shape[1])
+        logits = self.logits(torch.cat((hidden, padding)))[: len(hidden)]
+        return self._vocab_ops.gather_vocab(logits.float())
 
-    def score(self, rows: list[RowToScore], hidden: Tensor, boundary: Tensor) -> ScoredRows:
-        """Score rows from hidden [R, D] and boundary [S, D]; rows of equal sampling parameters go together."""
-        count = len(rows)
-        tokens = np.zeros(count, np.int32)
-        probabilities = np.zeros(count, np.float64)
-        logprobs = np.zeros(count, np.float32)
-        scores = np.zeros(count, np.float64)
-        top_tokens: dict[int, npt.NDArray[np.int32]] = {}
-        top_logprobs: dict[int, npt.NDArray[np.float32]] = {}
-        self._tp_group.wait()
-        for members in _group_by_sampling(rows):
-            for first in range(0, len(members), self.max_rows):
-                chunk = members[first : first + self.max_rows]
-                gathered = self._gather_rows([rows[i].hidden_index for i in chunk], hidden, boundary)
-                positions = [rows[i].position for i in chunk]
-                positions += [0] * (padded_rows(len(chunk)) - len(chunk))
-                row = rows[chunk[0]]
-                output = score_rows(
-                    self.logits(gathered),
-                    positions,
-                    row.step,
-                    row.sampling_params,
-                    self._banned_tokens,
-                    self._eos_token_id,
-                    self._allowed_tokens([rows[i].bitmask for i in chunk], len(positions)),
-                    self._vocab_ops,
+    def score(self, groups: list[ScoringGroup], columns: StepColumns[Tensor], rows: Tensor) -> Tensor:
+        """Score rows [R + S, D], those of the forward and the boundary rows of slots.
+
+        Returns one fp64 tensor: [N, 4] as `row_scores` gives them, then of each group its top tokens and their
+        log-probabilities, [2, rows, M].
+        """
+        scores, tops = [], []
+        allowed_tokens = self._unpack(columns.bitmasks)
+        for group in groups:
+            ids, logprobs = [], []
+            for first in range(group.rows.start, group.rows.stop, self.max_rows):
+                chunk = slice(first, min(first + self.max_rows, group.rows.stop))
+                logits = self.logits(rows.index_select(0, columns.score_rows[chunk]))
+                numbers, ending_ids = columns.score_numbers[chunk], columns.ending_ids[chunk]
+                if group.kind == GREEDY:
+                    scores.append(row_scores(logits, numbers, ending_ids, self._banned_tokens))
+                    continue
+                allowed = None
+                if group.kind.is_constrained:
+                    allowed = allowed_tokens.index_select(0, numbers[:, BITMASK].to(torch.int64))
+                found = score_rows(
+                    logits, numbers, ending_ids, group, self._banned_tokens, allowed, self._vocab_ops
                 )
-                self._tp_group.wait()
-                n = len(chunk)
-                tokens[chunk] = output.tokens[:n].cpu().numpy()
-                probabilities[chunk] = output.probabilities[:n].cpu().numpy()
-                logprobs[chunk] = output.logprobs[:n].cpu().numpy()
-                scores[chunk] = output.scores[:n].cpu().numpy()
-                if row.sampling_params.top_logprobs:
-                    of_chunk = output.top_tokens[:n].to(torch.int32).cpu().numpy()
-                    logprobs_of_chunk = output.top_logprobs[:n].float().cpu().numpy()
-                    for at, i in enumerate(chunk):
-                        top_tokens[i], top_logprobs[i] = of_chunk[at], logprobs_of_chunk[at]
-        return ScoredRows(
-            np.array([row.position for row in rows], np.int32),
-            tokens,
-            probabilities,
-            logprobs,
-            scores,
-            np.concatenate([np.zeros(0, np.int32), *(top_tokens[i] for i in sorted(top_tokens))]),
-            np.concatenate([np.zeros(0, np.float32), *(top_logprobs[i] for i in sorted(top_logprobs))]),
-        )
+                per_row = (found.tokens, found.probabilities, found.logprobs, found.scores)
+                scores.append(torch.stack([column.double() for column in per_row], dim=1))
+                ids.append(found.top_tokens.double())
+                logprobs.append(found.top_logprobs.double())
+            tops += [part.flatten() for part in (*ids, *logprobs) if group.kind.top_logprobs]
+        parts = [*(part.flatten() for part in scores), *tops]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
-    def _allowed_tokens(self, packed: list[bytes | None], count: int) -> Tensor | None:
-        """What each row may choose, bool [count, V]; rows beyond `packed` may choose anything."""
-        index_of = {bitmask: at for at, bitmask in enumerate(dict.fromkeys((None, *packed)))}
-        if len(index_of) == 1:
-            return None
-        vocab_size, local_ids = self._vocab_ops.vocab_size, self._vocab_ops.local_ids
-        unpacked = [unpack_bitmask(bitmask, vocab_size) for bitmask in index_of if bitmask is not None]
-        table = torch.from_numpy(
-            np.stack([np.ones(vocab_size, np.bool_), *unpacked])[:, local_ids.start : local_ids.stop]
-        )
-        index = [index_of[bitmask] for bitmask in packed] + [0] * (count - len(packed))
-        return table.to(self._banned_tokens.device)[index]
-
-    @staticmethod
-    def _gather_rows(hidden_indices: list[int], hidden: Tensor, boundary: Tensor) -> Tensor:
-        select = torch.tensor([max(index, 0) for index in hidden_indices], device=hidden.device)
-        gathered = hidden.index_select(0, select)
-        for at, index in enumerate(hidden_indices):
-            if index < 0:
-                gathered[at] = boundary[-1 - index]
-        return gathered
-
-
-def _group_by_sampling(rows: list[RowToScore]) -> list[list[int]]:
-    """Indices of rows that may be scored in one call: of equal sampling parameters, and of one step if random."""
-    groups: dict[tuple[SamplingParams, int], list[int]] = {}
-    for index, row in enumerate(rows):
-        key = (row.sampling_params, row.step if row.sampling_params.temperature > 0 else 0)
-        groups.setdefault(key, []).append(index)
-    return list(groups.values())
+    def _unpack(self, bitmasks: Tensor) -> Tensor:
+        """Sets of tokens, uint8 [sets, bytes] → bool [sets, V]."""
+        if not len(bitmasks):
+            return bitmasks
+        bits = torch.arange(8, dtype=torch.uint8, device=bitmasks.device)
+        unpacked = (bitmasks[:, :, None] >> bits) & 1
+        local_ids = self._vocab_ops.local_ids
+        return unpacked.flatten(1)[:, local_ids.start : local_ids.stop].bool()

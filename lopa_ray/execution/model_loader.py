@@ -7,7 +7,7 @@ import math
 import torch
 
 from lopa_ray.config.config import Config
-from lopa_ray.execution.attention_kernels import select_kernel
+from lopa_ray.execution.attention_backends import select_backend
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_config, read_weights
@@ -74,7 +74,7 @@ def build_runner(
         max_num_seqs=model.max_num_seqs,
         max_model_len=model.max_model_len,
         unpadded_vocab_size=unpadded_vocab_size,
-        kernel=select_kernel(model.attention, device, loaded.shard_config, dtype),
+        attention=select_backend(model.attention, device, loaded.shard_config, dtype),
     )
     if model.compile and tp_group.size == 1:  # shards have to be connected first
         runner.warm_up()

@@ -1,6 +1,7 @@
 """BranchRunner: one model replica and its KV cache; carries out one worker's part of a step.
 
-    commit what the plans order  →  one packed forward of all branches  →  stage  →  score
+    pack (numpy)  →  one copy in  →  commit what the plans order  →  one packed forward of all branches
+    →  stage  →  score  →  one copy out
 
 It knows no decoder: everything comes from the plans.
 """
@@ -9,24 +10,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lopa_ray.errors import CapacityError, ProtocolError
-from lopa_ray.execution.attention import PackedSequence, SlotAttention
-from lopa_ray.execution.attention_kernels import AttentionKernel, sdpa
+from lopa_ray.errors import ProtocolError
+from lopa_ray.execution.attention import AttentionBackend, LaneAttention
 from lopa_ray.execution.kv_cache import KVCache, SlotChecksum, SlotState
-from lopa_ray.execution.lm_head import LMHead, RowToScore, padded_rows
+from lopa_ray.execution.lane import Lane, lanes_of
+from lopa_ray.execution.lm_head import LMHead
+from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.execution.prefix_store import PrefixStore
-from lopa_ray.execution.scheduled_branch import ScheduledBranch, scheduled_branches
-from lopa_ray.execution.staging import StagingBuffer
+from lopa_ray.execution.staging import PendingCommit, StagedLane, StagedStep, StagingBuffer
+from lopa_ray.execution.step_columns import StepColumns
+from lopa_ray.kernels.row_scores import SCORE_COLUMNS
+from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
-from lopa_ray.protocol.report import BRANCH_COLUMNS, ScoredRows, StepReport
+from lopa_ray.protocol.report import StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 WARM_UP_ROWS = (48, 16)
@@ -46,11 +50,12 @@ class BranchRunner:
         max_num_seqs: int,
         max_model_len: int,
         unpadded_vocab_size: int | None = None,
-        kernel: AttentionKernel = sdpa,
+        attention: AttentionBackend | None = None,
     ) -> None:
-        """A slot has `max_model_len` positions. Ids from `unpadded_vocab_size` on (padding) are never chosen."""
+        """A slot has `max_model_len` positions. Ids from `unpadded_vocab_size` on (padding) are never chosen. Without an
+        attention backend it is torch's own kernel, lane by lane."""
         config = model.config
-        self.kernel = kernel
+        self.attention = LaneAttention(sdpa) if attention is None else attention
         self.model = model
         self.device = model.embed.weight.device
         self.cache = KVCache(
@@ -64,7 +69,16 @@ class BranchRunner:
             config.shifted,
         )
         self._lm_head = LMHead(model, unpadded_vocab_size)
-        self._shift = int(config.shifted)
+        self._packing_options = PackingOptions(
+            capacity=max_model_len,
+            heads_per_kv_head=model.shard_config.num_heads // model.shard_config.num_kv_heads,
+            vocab_size=config.vocab_size,
+            mask_token_id=config.mask_token_id,
+            eos_token_id=config.eos_token_id,
+            shift=int(config.shifted),
+            fuse_greedy=model.tp_group.size == 1,
+            bucket=self.attention.bucket,
+        )
         self._staging = StagingBuffer()
         self.prefix_store = PrefixStore(self.cache)
 
@@ -78,69 +92,97 @@ class BranchRunner:
         """
         began = time.perf_counter()
         self.prefix_store.evict(plan.evict)
+        commits = [commit for each in plan.requests if (commit := self._begin(each, broadcast)) is not None]
+        lanes = [lane for scheduled in plan.requests for lane in lanes_of(scheduled)]
+        packing = Packing(lanes, commits, self._packing_options)
+        columns = packing.to_device(self.device)
+        self._commit(commits, columns)
         for scheduled in plan.requests:
-            self._commit(scheduled, broadcast)
-        for scheduled in plan.requests:
-            self.prefix_store.load(scheduled.stored_prefix, scheduled.slot)
+            self._ready(scheduled)
         committed = time.perf_counter()
-        branches = [branch for scheduled in plan.requests for branch in scheduled_branches(scheduled)]
-        if not branches:
+        if not lanes:
             return StepReport.without_branches(plan.epoch, plan.step, committed - began)
-        hidden, starts, payloads = self._forward([branch.sequence for branch in branches])
-        for branch, payload in zip(branches, payloads, strict=True):
-            if payload is not None:
-                self._staging.add(branch.request.slot, branch.request.plan.step, branch.index, payload)
-        table, rows = self._score(branches, hidden, starts)
+        rows, kv = self.forward(packing, columns)
+        self._stage(packing, columns, rows, kv)
+        scores = self._score(packing, columns, rows)
+        self.model.tp_group.wait()
+        branches, scored = packing.rows_to_score.report(scores.cpu().numpy(), SCORE_COLUMNS)
         forward_s = time.perf_counter() - committed
-        return StepReport(plan.epoch, plan.step, table, rows, committed - began, forward_s)
+        return StepReport(plan.epoch, plan.step, branches, scored, committed - began, forward_s)
 
     # Commits
 
-    def _commit(self, scheduled: ScheduledRequest, broadcast: BroadcastPayload | None) -> None:
-        """Bring the slot to the state that the plan presupposes."""
+    def _begin(self, scheduled: ScheduledRequest, broadcast: BroadcastPayload | None) -> PendingCommit | None:
+        """Take the slot over; what is broadcast is committed at once, and what is staged here is returned."""
         cache, slot, commit = self.cache, scheduled.slot, scheduled.plan.commit
         if cache.request_ids[slot] != scheduled.request_id:
             cache.reset(slot, scheduled.request_id)
             self._staging.clear(slot)
+        if commit is None:
+            return None
+        fresh = cache.last_commit[slot] != commit.step
+        if scheduled.source_rank is None:
+            return PendingCommit(self._staged(scheduled), slot, commit.spans) if fresh else None
+        payload = self.payload_to_commit(scheduled)
+        if broadcast is None:
+            raise ProtocolError("a commit names a source worker, but K/V cannot be broadcast here")
+        broadcast(scheduled.source_rank, payload)
+        if fresh:
+            cache.write_payload(slot, commit.spans, payload)
+            cache.last_commit[slot] = commit.step
+        return None
+
+    def _commit(self, commits: Sequence[PendingCommit], columns: StepColumns[Tensor]) -> None:
+        """Commit what is staged here: one copy for all that one step has staged."""
+        rows, boundaries = 0, 0
+        for step, of_step in groupby(commits, lambda commit: commit.staged.step):
+            together = list(of_step)
+            next_row = rows + sum(len(commit.staged.rows) for commit in together)
+            next_boundary = boundaries + len(together)
+            self.cache.write_staged(
+                step, columns.commit_rows[rows:next_row], columns.commit_boundaries[boundaries:next_boundary]
+            )
+            rows, boundaries = next_row, next_boundary
+        for commit in commits:
+            self.cache.mark_committed(commit.slot, commit.spans)
+
+    def _ready(self, scheduled: ScheduledRequest) -> None:
+        """Bring the slot to the state that the plan presupposes, its commit being carried out."""
+        slot, commit = scheduled.slot, scheduled.plan.commit
         if commit is not None:
-            fresh = cache.last_commit[slot] != commit.step
-            if scheduled.source_rank is not None or fresh:
-                payload = self.payload_to_commit(scheduled)
-                if scheduled.source_rank is not None:
-                    if broadcast is None:
-                        raise ProtocolError(
-                            "a commit names a source worker, but K/V cannot be broadcast here"
-                        )
-                    broadcast(scheduled.source_rank, payload)
-                if fresh:
-                    cache.write_payload(slot, commit.spans, payload)
-                    cache.last_commit[slot] = commit.step
+            self.cache.last_commit[slot] = commit.step
             if scheduled.save_prefix is not None:
                 self.prefix_store.save(scheduled.save_prefix, slot)
-        cache.retain(slot, scheduled.plan.cached)
+        self.cache.retain(slot, scheduled.plan.cached)
+        self.prefix_store.load(scheduled.stored_prefix, slot)
+
+    def _staged(self, scheduled: ScheduledRequest) -> StagedLane:
+        """What is staged here for the request's commit. Raises ProtocolError if nothing is."""
+        commit = scheduled.plan.commit
+        assert commit is not None
+        staged = self._staging.get(scheduled.slot, commit.step, None if commit.shared else commit.branch)
+        if staged is None:
+            raise ProtocolError(
+                f"request {scheduled.request_id}: nothing is staged for the commit of step {commit.step}"
+            )
+        return staged
 
     def payload_to_commit(self, scheduled: ScheduledRequest) -> Tensor:
         """What this worker has for the request's commit: staged, committed already, or an empty payload to fill.
 
         Raises ProtocolError if no source is named and nothing is there.
         """
-        commit = scheduled.plan.commit
+        cache, slot, commit = self.cache, scheduled.slot, scheduled.plan.commit
         if commit is None:
             raise ProtocolError(f"request {scheduled.request_id} has no commit in step {scheduled.plan.step}")
-        if (
-            self.cache.request_ids[scheduled.slot] == scheduled.request_id
-            and self.cache.last_commit[scheduled.slot] == commit.step
-        ):
-            return self.cache.read_payload(scheduled.slot, commit.spans)
-        staged = self._staging.get(scheduled.slot, commit.step, None if commit.shared else commit.branch)
-        if staged is not None:
-            return staged
-        if scheduled.source_rank is None:
-            raise ProtocolError(
-                f"request {scheduled.request_id}: nothing is staged for the commit of step {commit.step}"
-            )
+        is_here = cache.request_ids[slot] == scheduled.request_id
+        if is_here and cache.last_commit[slot] == commit.step:
+            return cache.read_payload(slot, commit.spans)
+        branch = None if commit.shared else commit.branch
+        if scheduled.source_rank is None or self._staging.get(slot, commit.step, branch) is not None:
+            return cache.staged_payload(slot, commit.spans, self._staged(scheduled))
         # NaN, so that a source with nothing to send cannot pass off stray memory as K/V.
-        return self.cache.empty_payload(sum(map(len, commit.spans))).fill_(torch.nan)
+        return cache.empty_payload(sum(map(len, commit.spans))).fill_(torch.nan)
 
     # Changes of membership
 
@@ -185,64 +227,38 @@ class BranchRunner:
 
     # The packed forward
 
-    def _forward(self, sequences: list[PackedSequence]) -> tuple[Tensor, list[int], list[Tensor | None]]:
-        """Hidden rows [R, D] of all sequences, the first row of each, and what each one staged."""
-        ids: list[int] = []
-        positions: list[int] = []
-        starts: list[int] = []
-        for sequence in sequences:
-            reach = max([sequence.stop, *(kv_stop for _, kv_stop in sequence.segments)])
-            if reach > self.cache.capacity:
-                raise CapacityError(
-                    f"{reach} positions do not fit a slot of {self.cache.capacity}; raise max_model_len "
-                    "or shorten the request"
-                )
-            starts.append(len(ids))
-            ids += sequence.ids
-            positions += range(sequence.start, sequence.stop)
-        padding = [0] * (padded_rows(max(1, len(ids))) - len(ids))
-        attention = SlotAttention(self.cache, sequences, self.kernel)
-        hidden: Tensor = self.model(
-            torch.tensor(ids + padding, device=self.device),
-            torch.tensor(positions + padding, device=self.device),
-            attention,
-        )
-        for sequence, start, payload in zip(sequences, starts, attention.staged, strict=True):
-            if payload is not None:
-                boundary = self.cache.split_payload(payload)[1]
-                at = sequence.to_stage[0].stop - 1 - sequence.start
-                boundary.copy_(hidden[start + at] if at >= 0 else self.cache.boundary[sequence.slot])
-        return hidden, starts, attention.staged
+    def forward(
+        self, packing: Packing, columns: StepColumns[Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Hidden rows of all lanes, then the boundary rows of slots, [R + S, D]; and, where lanes stage any, the keys and
+        values of all rows, [L, 2, R, K, E]."""
+        kv = None
+        if packing.has_staged_rows:
+            _, layers, two, heads, _, dim = self.cache.data.shape
+            kv = self.cache.data.new_empty(layers, two, packing.rows_bucket, heads, dim)
+        attention = self.attention.bind(self.cache, packing, columns)
+        hidden = self.model(columns.ids, columns.positions, attention, kv)
+        return torch.cat((hidden, self.cache.boundary)), kv
 
-    # Scores
+    def _stage(
+        self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor | None
+    ) -> None:
+        """Set aside what lanes stage: one gather of all layers."""
+        if kv is None:
+            return
+        step = _gather_staged(columns, rows, kv)
+        staging = (lane for lane in packing.lanes if lane.to_stage)
+        for at, (lane, rows_of_lane) in enumerate(zip(staging, packing.stage_ranges, strict=True)):
+            staged = StagedLane(step, rows_of_lane, at, lane.start)
+            if lane.request is not None:
+                self._staging.add(lane.slot, lane.request.plan.step, lane.index, staged)
 
-    def _score(
-        self, branches: list[ScheduledBranch], hidden: Tensor, starts: list[int]
-    ) -> tuple[npt.NDArray[np.int64], ScoredRows]:
-        """The branches and rows of a `StepReport`."""
-        table, rows = [], []
-        for branch, start in zip(branches, starts, strict=True):
-            scored = [
-                self._row_to_score(p, branch, start) for p in branch.scored(self.vocabulary.mask_token_id)
-            ]
-            if branch.index >= 0:
-                plan = branch.request.plan
-                width = plan.sampling_params.top_logprobs
-                table.append((branch.request.request_id, plan.step, branch.index, len(scored), width))
-            rows += scored
-        scores = self._lm_head.score(rows, hidden, self.cache.boundary)
-        return np.array(table, np.int64).reshape(-1, BRANCH_COLUMNS), scores
-
-    def _row_to_score(self, position: int, branch: ScheduledBranch, start: int) -> RowToScore:
-        """With shifted logits row p - 1 decides position p; left of the input that is the slot's boundary row.
-
-        `start`: the sequence's first row.
-        """
-        plan, sequence = branch.request.plan, branch.sequence
-        at = position - self._shift
-        hidden_index = start + at - sequence.start if at >= sequence.start else -1 - sequence.slot
-        bitmask = plan.token_bitmask(plan.branches[branch.index], position)
-        return RowToScore(hidden_index, position, plan.step, plan.sampling_params, bitmask)
+    def _score(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor) -> Tensor:
+        """See `LMHead.score`."""
+        groups = packing.rows_to_score.groups
+        if not groups:
+            return torch.empty(0, dtype=torch.float64, device=self.device)
+        return self._lm_head.score(groups, columns, rows)
 
     # Research and state
 
@@ -272,14 +288,19 @@ class BranchRunner:
         if start == 0:
             self.cache.reset(slot, -1)
         stop = start + len(ids)
-        hidden, _, (payload,) = self._forward(
-            [PackedSequence(slot, start, list(ids), segments or ((stop, stop),), to_stage)]
-        )
-        if payload is not None:
-            self.cache.write_payload(slot, to_stage, payload)
+        canvas = np.array(ids, np.int64)
+        lane = Lane(slot, start, canvas, segments or ((stop, stop),), to_stage=to_stage)
+        packing = Packing([lane], [], self._packing_options)
+        columns = packing.to_device(self.device)
+        rows, kv = self.forward(packing, columns)
+        hidden = rows[: len(ids)]
+        if kv is not None:
+            step = _gather_staged(columns, rows, kv)
+            staged = StagedLane(step, packing.stage_ranges[0], 0, start)
+            self.cache.write_payload(slot, to_stage, self.cache.staged_payload(slot, to_stage, staged))
         most = self._lm_head.max_rows
         parts = [hidden[at : min(at + most, len(ids))] for at in range(0, len(ids), most)]
-        logits = torch.cat([self._lm_head.full_logits(part)[: len(part)] for part in parts])
+        logits = torch.cat([self._lm_head.full_logits(part) for part in parts])
         self.model.tp_group.wait()
         return logits
 
@@ -291,3 +312,8 @@ class BranchRunner:
     def checksums(self) -> list[SlotChecksum]:
         """Per slot: request, committed spans, and a hash of their K/V and boundary row."""
         return [self.cache.checksum(slot) for slot in range(len(self.cache.request_ids))]
+
+
+def _gather_staged(columns: StepColumns[Tensor], rows: Tensor, kv: Tensor) -> StagedStep:
+    """What all lanes stage, of the rows [R + S, D] and keys and values [L, 2, R, K, E] of a forward."""
+    return StagedStep(kv.index_select(2, columns.stage_rows), rows.index_select(0, columns.stage_boundaries))

@@ -2,30 +2,73 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
+
+from lopa_ray.protocol.plan import Spans
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedStep:
+    """What all branches of a step have staged, gathered at once."""
+
+    kv: Tensor
+    """[L, 2, P, K, E]."""
+    boundaries: Tensor
+    """Last hidden rows of first spans, [Q, D]; see `KVCache.boundary`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagedLane:
+    """The part of one branch."""
+
+    step: StagedStep
+    rows: range
+    """Among the P."""
+    boundary_row: int
+    """Among the Q."""
+    start: int
+    """The first position whose row was computed: staged K/V of positions before it are in the slot."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingCommit:
+    """Staged K/V that a step commits to a slot."""
+
+    staged: StagedLane
+    slot: int
+    spans: Spans
+
+    def positions(self) -> npt.NDArray[np.int64]:
+        """Of the staged rows."""
+        start = self.staged.start
+        return np.concatenate([np.arange(max(span.start, start), span.stop) for span in self.spans])
 
 
 class StagingBuffer:
-    """Payloads of a `KVCache` by slot and branch; of each slot, those of one step."""
+    """What is staged, by slot and branch; of each slot, what one step has staged."""
 
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
         """Slot → the step that staged what is there."""
-        self._payloads: dict[int, dict[int, Tensor]] = {}
-        """Slot → branch → payload."""
+        self._lanes: dict[int, dict[int, StagedLane]] = {}
+        """Slot → branch → its part."""
 
-    def add(self, slot: int, step: int, branch: int, payload: Tensor) -> None:
+    def add(self, slot: int, step: int, branch: int, staged: StagedLane) -> None:
         """Set aside what a branch has computed; what an earlier step staged in that slot goes."""
         self.retain_step(slot, step)
         self._steps[slot] = step
-        self._payloads.setdefault(slot, {})[branch] = payload
+        self._lanes.setdefault(slot, {})[branch] = staged
 
-    def get(self, slot: int, step: int, branch: int | None) -> Tensor | None:
+    def get(self, slot: int, step: int, branch: int | None) -> StagedLane | None:
         """What a branch staged in that step, or with None any branch, where all have the same."""
         if self._steps.get(slot) != step:
             return None
-        payloads = self._payloads[slot]
-        return next(iter(payloads.values())) if branch is None else payloads.get(branch)
+        lanes = self._lanes[slot]
+        return next(iter(lanes.values())) if branch is None else lanes.get(branch)
 
     def retain_step(self, slot: int, step: int | None) -> None:
         """Drop what was staged in the slot by any other step."""
@@ -35,4 +78,4 @@ class StagingBuffer:
     def clear(self, slot: int) -> None:
         """Drop what was staged in the slot."""
         self._steps.pop(slot, None)
-        self._payloads.pop(slot, None)
+        self._lanes.pop(slot, None)

@@ -50,10 +50,6 @@ class VocabOps:
         """Of bool x: bool [N]."""
         return x.all(-1)
 
-    def any_row(self, x: Tensor) -> bool:
-        """Whether any of bool x [N] is true, on the host."""
-        return bool(x.any())
-
     def argmax(self, x: Tensor) -> Tensor:
         """The id of the largest, int64 [N]."""
         return x.argmax(-1)
@@ -82,8 +78,8 @@ class VocabOps:
         heaviest = weights.argmax(-1, keepdim=True)
         return torch.where(weights.gather(1, drawn) > 0, drawn, heaviest)[:, 0]
 
-    def outside_nucleus(self, logits: Tensor, top_p: float) -> Tensor:
-        """Bool [N, V]: not among the most likely tokens up to the one that brings their mass above `top_p`."""
+    def outside_nucleus(self, logits: Tensor, top_p: Tensor) -> Tensor:
+        """Bool [N, V]: not among the most likely tokens up to the one that brings their mass above `top_p` [N, 1]."""
         ordered, index = logits.sort(dim=-1, descending=True, stable=True)
         before = ordered.softmax(-1).cumsum(-1)
         outside = torch.zeros_like(before, dtype=torch.bool)
@@ -134,11 +130,6 @@ class VocabParallelOps(VocabOps):
         """See `VocabOps`."""
         return self._tp_group.all_reduce((~x).sum(-1)) == 0
 
-    def any_row(self, x: Tensor) -> bool:
-        """See `VocabOps`."""
-        self._tp_group.wait()
-        return bool(x.any())
-
     def argmax(self, x: Tensor) -> Tensor:
         """See `VocabOps`."""
         best = x.argmax(-1, keepdim=True)
@@ -179,14 +170,15 @@ class VocabParallelOps(VocabOps):
         found = proposed.gather(0, (proposed >= 0).to(torch.uint8).argmax(0)[None])[0]
         return torch.where(found >= 0, found, heaviest)
 
-    def outside_nucleus(self, logits: Tensor, top_p: float) -> Tensor:
-        """See `VocabOps`."""
+    def outside_nucleus(self, logits: Tensor, top_p: Tensor) -> Tensor:
+        """See `VocabOps`. The host waits for the device, to know whether whole rows have to be gathered."""
         largest, sum_exp = self._max_and_sum_exp(logits)
         value, last, certain = self._nucleus_end(logits, largest, sum_exp, top_p, NUCLEUS_CANDIDATES)
-        if self.any_row(~certain):
+        self._tp_group.wait()
+        if not bool(certain.all()):
             rest = (~certain).nonzero()[:, 0]
             value[rest], last[rest], _ = self._nucleus_end(
-                logits[rest], largest[rest], sum_exp[rest], top_p, self._max_shard_size
+                logits[rest], largest[rest], sum_exp[rest], top_p[rest], self._max_shard_size
             )
         ids = torch.arange(self.local_ids.start, self.local_ids.stop, device=logits.device)
         return (logits < value) | ((logits == value) & (ids > last))
@@ -237,7 +229,7 @@ class VocabParallelOps(VocabOps):
         return gathered[:, 0], gathered[:, 1].to(torch.int64)
 
     def _nucleus_end(
-        self, logits: Tensor, largest: Tensor, sum_exp: Tensor, top_p: float, candidates: int
+        self, logits: Tensor, largest: Tensor, sum_exp: Tensor, top_p: Tensor, candidates: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Value and id of the last token of each nucleus, [N, 1] each, and whether they are certain, bool [N]."""
         values, ids, bound = self._candidates(logits, candidates)

@@ -13,9 +13,11 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lopa_ray.kernels.rms_norm import add_rms_norm, rms_norm
+from lopa_ray.kernels.rotary import rotate_qkv
+from lopa_ray.kernels.silu_mul import silu_mul
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.quantized import column_parallel_linear, has_int8_kernel, row_parallel_linear
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, shard_range
@@ -38,9 +40,11 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(x.dtype)
+        return rms_norm(x, self.weight, self.eps)
+
+    def add(self, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of rows x and delta [R, D], and its norm."""
+        return add_rms_norm(x, delta, self.weight, self.eps)
 
 
 def rope_table(head_dim: int, theta: float, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,23 +55,18 @@ def rope_table(head_dim: int, theta: float, positions: Tensor) -> tuple[Tensor, 
     return angles.cos(), angles.sin()
 
 
-def apply_rotary_emb(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of x [R, heads, E] in the half-split layout of Llama and Qwen2."""
-    low, high = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-high, low), dim=-1) * sin
-
-
 class Layer(nn.Module):
     """Attention and MLP with fused QKV and gate/up projections."""
 
     def __init__(self, config: ModelConfig, tp_group: TensorParallelGroup) -> None:
         """`config` is the shard's."""
         super().__init__()
-        self.heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
-        self.head_dim = config.head_dim
+        self.num_heads, self.head_dim = config.num_heads, config.head_dim
+        self.rms_norm_eps = config.rms_norm_eps
         d, e = config.hidden_size, config.head_dim
+        num_projected = config.num_heads + 2 * config.num_kv_heads
         self.attn_norm = RMSNorm(d, config.rms_norm_eps)
-        self.qkv = column_parallel_linear(config, d, sum(self.heads) * e, bias=config.qkv_bias)
+        self.qkv = column_parallel_linear(config, d, num_projected * e, bias=config.qkv_bias)
         self.q_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.o = row_parallel_linear(config, config.num_heads * e, d, tp_group)
@@ -75,23 +74,24 @@ class Layer(nn.Module):
         self.gate_up = column_parallel_linear(config, d, 2 * config.intermediate_size)
         self.down = row_parallel_linear(config, config.intermediate_size, d, tp_group)
 
-    def forward(self, index: int, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionFn) -> Tensor:
-        return self.output_and_mlp(x, attention(index, *self.project_qkv(x, cos, sin)))
+    def project_qkv(
+        self, x: Tensor, delta: Tensor, cos: Tensor, sin: Tensor, kv: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """x + delta [R, D], and what attention takes of it: q [R, H, E] and k [R, K, E], rotated, and v [R, K, E].
 
-    def project_qkv(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What attention takes of rows x [R, D]: q [R, H, E] and k [R, K, E], rotated, and v [R, K, E]."""
-        qkv = self.qkv(self.attn_norm(x)).unflatten(-1, (-1, self.head_dim))
-        q, k, v = qkv.split(self.heads, dim=1)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return apply_rotary_emb(q, cos, sin), apply_rotary_emb(k, cos, sin), v
+        Residual sums are left to the norm that follows them, which is one kernel with it: a layer takes rows and what is
+        to be added to them. `kv` [2, R, K, E], if given, receives k and v.
+        """
+        x, normed = self.attn_norm.add(x, delta)
+        qkv = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
+        q_weight = None if self.q_norm is None else self.q_norm.weight
+        k_weight = None if self.k_norm is None else self.k_norm.weight
+        return x, *rotate_qkv(qkv, self.num_heads, cos, sin, q_weight, k_weight, self.rms_norm_eps, kv)
 
-    def output_and_mlp(self, x: Tensor, attn_output: Tensor) -> Tensor:
-        """Rows x [R, D] plus the projection of attn_output [R, H, E], then plus the MLP."""
-        x = x + self.o(attn_output.flatten(1))
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
-        mlp: Tensor = self.down(F.silu(gate) * up)
-        return x + mlp
+    def output_and_mlp(self, x: Tensor, attn_output: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows x [R, D] plus the projection of attn_output [R, H, E], and the MLP of it, to be added."""
+        x, normed = self.mlp_norm.add(x, self.o(attn_output.flatten(1)))
+        return x, self.down(silu_mul(self.gate_up(normed)))
 
 
 class Transformer(nn.Module):
@@ -139,12 +139,19 @@ class Transformer(nn.Module):
             for half in ("project_qkv", "output_and_mlp"):
                 setattr(layer, half, torch.compile(getattr(layer, half), backend=backend, dynamic=True))
 
-    def forward(self, ids: Tensor, positions: Tensor, attention: AttentionFn) -> Tensor:
-        """Run int ids [R] at absolute int positions [R]; returns hidden rows [R, D] after the last norm."""
+    def forward(
+        self, ids: Tensor, positions: Tensor, attention: AttentionFn, kv: Tensor | None = None
+    ) -> Tensor:
+        """Run int ids [R] at absolute int positions [R]; returns hidden rows [R, D] after the last norm.
+
+        `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers.
+        """
         x = self.embed(ids)
+        delta = torch.zeros_like(x)
         cos, sin = rope_table(self.config.head_dim, self.config.rope_theta, positions)
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         for index, layer in enumerate(self.layers):
-            x = layer(index, x, cos, sin, attention)
-        hidden: Tensor = self.norm(x)
+            x, q, k, v = layer.project_qkv(x, delta, cos, sin, None if kv is None else kv[index])
+            x, delta = layer.output_and_mlp(x, attention(index, q, k, v))
+        _, hidden = self.norm.add(x, delta)
         return hidden

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 
 def keyed_uniform(seed: int, step: int, position: int) -> float:
     """A number in [0, 1) that depends on (seed, step, position) alone, by the finaliser of splitmix64."""
@@ -13,3 +16,16 @@ def keyed_uniform(seed: int, step: int, position: int) -> float:
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & mask
         state ^= state >> 31
     return (state >> 11) * 2.0**-53
+
+
+def keyed_uniforms(
+    seeds: npt.NDArray[np.uint64], steps: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """`keyed_uniform` of each (seed, step, position), [N] each → float64 [N]."""
+    state = seeds.copy()
+    for counters in (steps, positions):
+        state += np.uint64(0x9E3779B97F4A7C15) * (counters.astype(np.uint64) + np.uint64(1))
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53

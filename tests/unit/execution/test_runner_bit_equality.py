@@ -14,9 +14,10 @@ import torch
 from lopa_ray.config.decoder_settings import FastDllmSettings, LopaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
-from lopa_ray.execution.attention_kernels import sdpa
-from lopa_ray.execution.lm_head import MAX_LOGITS_BYTES, ROW_MULTIPLE, head_rows, padded_rows
+from lopa_ray.execution.lm_head import MAX_LOGITS_BYTES, head_rows
+from lopa_ray.execution.packing import ROW_MULTIPLE, padded_rows
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
 from lopa_ray.protocol.events import RequestFailure
@@ -172,9 +173,9 @@ def test_rows_of_the_head_do_not_depend_on_their_number():
         model = model_of(name)
         runner = BranchRunner(model, max_num_seqs=1, max_model_len=8)
         hidden = torch.randn(70, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
-        whole = runner._lm_head.logits(hidden)
+        whole = runner._lm_head.full_logits(hidden)
         for start, stop in ((0, 1), (3, 5), (20, 29), (1, 70)):
-            assert torch.equal(runner._lm_head.logits(hidden[start:stop])[: stop - start], whole[start:stop])
+            assert torch.equal(runner._lm_head.full_logits(hidden[start:stop]), whole[start:stop])
 
 
 @pytest.mark.parametrize(

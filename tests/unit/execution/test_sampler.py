@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lopa_ray.execution import sampler
 from lopa_ray.execution.sampler import SamplerOutput
-from lopa_ray.execution.vocab_parallel import VocabOps
 from lopa_ray.protocol.keyed_random import keyed_uniform
 from lopa_ray.protocol.sampling_params import SamplingParams
+from support.scoring import score_rows
 
 VOCAB, MASK, EOS = 40, 39, 38
 BANNED = torch.zeros(VOCAB, dtype=torch.bool)
@@ -23,20 +22,6 @@ BANNED[33:36] = True  # padding of the vocabulary
 
 def rows(n: int, seed: int = 0, scale: float = 3.0) -> Tensor:
     return torch.randn(n, VOCAB, generator=torch.Generator().manual_seed(seed)) * scale
-
-
-def score_rows(
-    logits: Tensor,
-    positions: list[int],
-    step: int,
-    sampling: SamplingParams,
-    banned: Tensor,
-    eos: int,
-    allowed_tokens: Tensor | None = None,
-) -> SamplerOutput:
-    """Of whole rows."""
-    ops = VocabOps(logits.shape[-1])
-    return sampler.score_rows(logits, positions, step, sampling, banned, eos, allowed_tokens, ops)
 
 
 def score(logits: Tensor, sampling: SamplingParams, step: int = 1, first: int = 0) -> SamplerOutput:

@@ -9,12 +9,14 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from lopa_ray.execution.sampler import SamplerOutput, score_rows
+from lopa_ray.execution.sampler import SamplerOutput
 from lopa_ray.execution.vocab_parallel import NUCLEUS_CANDIDATES, VocabOps, VocabParallelOps
 from lopa_ray.protocol.sampling_params import SamplingParams
+from support.scoring import score_rows
 from support.thread_tensor_parallel import HostReads, ShardThreads, ThreadTensorParallelGroup
 
 ROWS = 16
+NUCLEUS = torch.full((ROWS, 1), 0.9)
 
 shards = cache(ShardThreads)
 
@@ -109,7 +111,7 @@ def test_only_a_wide_nucleus_takes_whole_rows(wide):
     vocab, size = 20 * NUCLEUS_CANDIDATES, 2
     logits = torch.randn(ROWS, vocab, generator=torch.Generator().manual_seed(0)) * 8
     logits[wide] *= 0.01
-    expected = VocabOps(vocab).outside_nucleus(logits, 0.9)
+    expected = VocabOps(vocab).outside_nucleus(logits, NUCLEUS)
     assert [row for row in range(ROWS) if (~expected[row]).sum() > NUCLEUS_CANDIDATES] == wide
     gathered: list[int] = []
 
@@ -123,7 +125,7 @@ def test_only_a_wide_nucleus_takes_whole_rows(wide):
 
         shard.all_gather = noted
         with HostReads(shard):
-            return ops.outside_nucleus(logits[:, ops.local_ids.start : ops.local_ids.stop], 0.9)
+            return ops.outside_nucleus(logits[:, ops.local_ids.start : ops.local_ids.stop], NUCLEUS)
 
     found = ShardThreads(size).run(outside)
     assert torch.equal(torch.cat(found, dim=1), expected)

@@ -1,0 +1,69 @@
+"""Lane: a run of rows of the packed forward, at consecutive positions of a slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lopa_ray.protocol.plan import Fill, ScheduledRequest, Segment, Spans
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lane:
+    """A branch of a scheduled request, from the first position on whose row is computed."""
+
+    slot: int
+    start: int
+    canvas: npt.NDArray[np.int64]
+    """Token ids [rows], without the fill set."""
+    segments: tuple[Segment, ...]
+    fills: tuple[Fill, ...] = ()
+    to_stage: Spans = ()
+    """Positions whose K/V are staged; those before `start` are in the slot already."""
+    request: ScheduledRequest | None = None
+    """What it is a branch of; None: of no request, and nothing is scored."""
+    index: int = -1
+    """Of the branch; -1: it only stages K/V."""
+
+    @property
+    def stop(self) -> int:
+        """End (exclusive) of the lane's positions."""
+        return self.start + len(self.canvas)
+
+    @property
+    def scored(self) -> range:
+        """Masked positions in here are scored."""
+        return range(0) if self.request is None or self.index < 0 else self.request.plan.scored
+
+    def runs(self) -> list[tuple[int, int]]:
+        """(rows, what they see) of each segment."""
+        stops = [stop for stop, _ in self.segments]
+        begins = [self.start, *stops]
+        return [(stop - begins[at], seen) for at, (stop, seen) in enumerate(self.segments)]
+
+
+def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
+    """The branches of a request that this worker evaluates.
+
+    Where all branches stage the same K/V one of them does. Without any branch a lane of the staged span alone does.
+    """
+    plan = scheduled.plan
+    canvas = np.array(plan.canvas, np.int64)[scheduled.start - plan.start :]
+    lanes: list[Lane] = []
+
+    def add(index: int, segments: tuple[Segment, ...], fills: tuple[Fill, ...], to_stage: Spans) -> None:
+        segments = tuple(segment for segment in segments if segment[0] > scheduled.start)
+        ids = canvas[: segments[-1][0] - scheduled.start] if segments else canvas[:0]
+        lanes.append(
+            Lane(scheduled.slot, scheduled.start, ids, segments, fills, to_stage, scheduled, index)
+        )
+
+    for index in scheduled.branch_indices:
+        branch = plan.branches[index]
+        add(index, branch.segments, branch.fills, () if plan.stage_shared and lanes else plan.to_stage)
+    if plan.to_stage and plan.stage_shared and not lanes:
+        stop = plan.to_stage[-1].stop
+        add(-1, tuple(s for s in plan.branches[0].segments if s[0] <= stop), (), plan.to_stage)
+    return lanes

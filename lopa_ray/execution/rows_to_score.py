@@ -1,0 +1,223 @@
+"""RowsToScore: the masked positions that reports are about, in groups that are scored in one call.
+
+Shape suffixes: N rows to score, with the padding of groups; M top tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from lopa_ray.constraints.constraint import decompress_bitmask
+from lopa_ray.execution.lane import Lane
+from lopa_ray.execution.scoring_kind import (
+    BITMASK,
+    GREEDY,
+    NUMBER_COLUMNS,
+    TOP_K,
+    UNIFORM,
+    ScoringKind,
+)
+from lopa_ray.protocol.keyed_random import keyed_uniforms
+from lopa_ray.protocol.report import BRANCH_COLUMNS, ScoredRows
+from lopa_ray.protocol.sampling_params import SamplingParams
+
+PADDING = SamplingParams()
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringGroup:
+    """Rows of one kind: `rows` among the N."""
+
+    kind: ScoringKind
+    rows: range
+    max_top_k: int
+
+
+class RowsToScore:
+    """Which rows of logits are scored, how, and what reports make of the scores."""
+
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        lane_of_row: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.int64],
+        *,
+        vocab_size: int,
+        eos_token_id: int,
+        fuse_greedy: bool,
+        bucket: Callable[[int], int],
+    ) -> None:
+        """The rows by lane and position, both int64 [rows]. `fuse_greedy`: greedy rows are of the kind `GREEDY`."""
+        self._lanes = lanes
+        self._lane_of_row, self.positions = lane_of_row, positions
+        self._vocab_size, self._eos_token_id = vocab_size, eos_token_id
+        self._fuse_greedy = fuse_greedy
+        params = [PADDING if lane.request is None else lane.request.plan.sampling_params for lane in lanes]
+        bitmasks = self._bitmask_of_rows(params)
+        group_of_row = self._group_rows(params, bitmasks)
+        self.groups: list[ScoringGroup] = []
+        order = np.argsort(group_of_row, kind="stable")
+        ends = np.searchsorted(group_of_row[order], np.arange(len(self._kinds) + 1))
+        sources = []
+        at = 0
+        for kind, (begin, end) in zip(self._kinds, pairwise(ends.tolist()), strict=True):
+            padded = bucket(end - begin)
+            top_k = 0
+            if kind.has_top_k:
+                of_group = np.unique(lane_of_row[order[begin:end]]).tolist()
+                top_k = max(params[lane].top_k or 0 for lane in of_group)
+            self.groups.append(ScoringGroup(kind, range(at, at + padded), top_k))
+            sources.append(np.pad(order[begin:end], (0, padded - (end - begin)), constant_values=-1))
+            at += padded
+        self._source = np.concatenate(sources) if sources else np.zeros(0, np.int64)
+        """Of each of the N, the row that it is about; -1: padding."""
+        self._index = np.empty(len(positions), np.int64)
+        self._index[self._source[self._source >= 0]] = np.flatnonzero(self._source >= 0)
+        self.numbers = self._numbers(params, bitmasks)
+        self.ending_ids = self._ending_ids(params)
+
+    def padded(self, of_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """A value per row, in the order of the N; 0 for padding."""
+        return np.append(of_rows, 0)[self._source]
+
+    # What rows have in common
+
+    def _bitmask_of_rows(self, params: list[SamplingParams]) -> npt.NDArray[np.int64]:
+        """Per row the index of its set of tokens among `bitmasks`; 0: any token."""
+        found = np.zeros(len(self.positions), np.int64)
+        index_of: dict[bytes, int] = {}
+        for at, lane in enumerate(self._lanes):
+            if lane.request is None or lane.index < 0:
+                continue
+            plan = lane.request.plan
+            branch = plan.branches[lane.index]
+            if branch.bitmask_ids:
+                for row in np.flatnonzero(self._lane_of_row == at).tolist():
+                    packed = plan.token_bitmask(branch, int(self.positions[row]))
+                    if packed is not None:
+                        found[row] = index_of.setdefault(packed, len(index_of) + 1)
+        width = -(-self._vocab_size // 64) * 8
+        self.bitmasks = np.zeros((len(index_of) + 1 if index_of else 0, width), np.uint8)
+        self.bitmasks[:1] = 255
+        for packed, index in index_of.items():
+            bits = decompress_bitmask(packed)
+            self.bitmasks[index, : len(bits)] = bits
+        return found
+
+    def _group_rows(
+        self, params: list[SamplingParams], bitmasks: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """The index of each row's kind among `_kinds`."""
+        index_of: dict[ScoringKind, int] = {}
+        # Of each lane the group of its rows that may get any token, and of those that may not.
+        table = np.zeros((len(self._lanes), 2), np.int64)
+        constrained = np.bincount(self._lane_of_row[bitmasks > 0], minlength=len(self._lanes))
+        count = np.bincount(self._lane_of_row, minlength=len(self._lanes))
+        known: dict[tuple[SamplingParams, bool], int] = {}
+        for at, (of_lane, any_constrained) in enumerate(zip(count.tolist(), constrained.tolist(), strict=True)):
+            for is_constrained in ([False] if of_lane > any_constrained else []) + ([True] if any_constrained else []):
+                key = params[at], is_constrained
+                if key not in known:
+                    kind = ScoringKind.of(params[at], self._vocab_size, is_constrained=is_constrained)
+                    if self._fuse_greedy and kind.is_greedy:
+                        kind = GREEDY
+                    known[key] = index_of.setdefault(kind, len(index_of))
+                table[at, int(is_constrained)] = known[key]
+        self._kinds = list(index_of)
+        return table[self._lane_of_row, (bitmasks > 0).astype(np.int64)]
+
+    # What differs from row to row
+
+    def _numbers(
+        self, params: list[SamplingParams], bitmasks: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """See `StepColumns.score_numbers`."""
+        known: dict[SamplingParams, tuple[float, ...]] = {}
+        of_lane = np.array(
+            [known.setdefault(each, ScoringKind.numbers(each)) for each in (*params, PADDING)], np.float64
+        ).reshape(-1, NUMBER_COLUMNS)
+        lanes = np.append(self._lane_of_row, len(params))[self._source]
+        numbers: npt.NDArray[np.float64] = of_lane[lanes]
+        sampled = np.array([each.temperature > 0 for each in (*params, PADDING)])[lanes]
+        if sampled.any():
+            steps = [0 if lane.request is None else lane.request.plan.step for lane in self._lanes]
+            seeds = np.array([each.seed & (2**64 - 1) for each in params], np.uint64)
+            of_sampled = lanes[sampled]
+            numbers[sampled, UNIFORM] = keyed_uniforms(
+                seeds[of_sampled],
+                np.array(steps, np.int64)[of_sampled],
+                self.positions[self._source[sampled]],
+            )
+        numbers[:, TOP_K] = np.clip(numbers[:, TOP_K], 1, None)
+        if len(self.bitmasks):
+            numbers[:, BITMASK] = self.padded(bitmasks)
+        return numbers
+
+    def _ending_ids(self, params: list[SamplingParams]) -> npt.NDArray[np.int64]:
+        """See `StepColumns.ending_ids`."""
+        before = np.array([each.no_eos_before for each in params], np.int64)[self._lane_of_row]
+        early = self.positions < before
+        if not early.any():
+            return np.zeros((len(self._source), 0), np.int64)
+        of_lane = [{self._eos_token_id, *each.stop_token_ids} for each in params]
+        table = np.full((len(params), max(map(len, of_lane))), -1, np.int64)
+        for at, ids in enumerate(of_lane):
+            table[at, : len(ids)] = sorted(ids)
+        ids = np.append(np.where(early[:, None], table[self._lane_of_row], -1), table[:1] * 0 - 1, axis=0)
+        found: npt.NDArray[np.int64] = ids[self._source]
+        return found
+
+    # Reports
+
+    def report(
+        self, flat: npt.NDArray[np.float64], columns: int
+    ) -> tuple[npt.NDArray[np.int64], ScoredRows]:
+        """The branches and rows of a `StepReport`.
+
+        `flat` fp64: [N, columns] as `row_scores` gives them, then ids and log-probabilities [2, rows, M] of each group.
+        """
+        count = np.bincount(self._lane_of_row, minlength=len(self._lanes))
+        width = np.zeros(len(self._lanes), np.int64)
+        table = []
+        for at, lane in enumerate(self._lanes):
+            if lane.request is not None and lane.index >= 0:
+                plan = lane.request.plan
+                width[at] = plan.sampling_params.top_logprobs
+                table.append((lane.request.request_id, plan.step, lane.index, int(count[at]), int(width[at])))
+        size = len(self._source) * columns
+        scores = flat[:size].reshape(-1, columns)[self._index]
+        tokens, logprobs = self._tops(flat[size:], width[self._lane_of_row])
+        rows = ScoredRows(
+            self.positions.astype(np.int32),
+            scores[:, 0].astype(np.int32),
+            np.ascontiguousarray(scores[:, 1]),
+            scores[:, 2].astype(np.float32),
+            np.ascontiguousarray(scores[:, 3]),
+            tokens,
+            logprobs,
+        )
+        return np.array(table, np.int64).reshape(-1, BRANCH_COLUMNS), rows
+
+    def _tops(
+        self, flat: npt.NDArray[np.float64], width: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """Top tokens and their log-probabilities, row by row."""
+        total = int(width.sum())
+        tokens, logprobs = np.zeros(total, np.int32), np.zeros(total, np.float32)
+        first = np.cumsum(width) - width
+        at = 0
+        for group in self.groups:
+            m = group.kind.top_logprobs
+            if m:
+                of_group = flat[at : at + 2 * len(group.rows) * m].reshape(2, -1, m)
+                at += of_group.size
+                source = self._source[group.rows.start : group.rows.stop]
+                real = source >= 0
+                to = first[source[real]][:, None] + np.arange(m)
+                tokens[to], logprobs[to] = of_group[0, real], of_group[1, real]
+        return tokens, logprobs

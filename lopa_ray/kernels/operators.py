@@ -1,0 +1,72 @@
+"""Registers operators with torch: the reference for every device, the Triton kernel for CUDA.
+
+As an operator of torch a kernel is one node of a traced graph, and one call that a dispatch mode sees.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch.library import Library, register_fake
+
+NAMESPACE = "lopa_ray"
+
+LAUNCHES: dict[str, int] = {}
+"""Operator → kernels that one call of it launches on CUDA."""
+
+_library = Library(NAMESPACE, "DEF")
+_log = logging.getLogger("lopa.kernels")
+
+
+def define(
+    schema: str, reference: Callable[..., Any], fake: Callable[..., Any], *, launches: int = 1
+) -> Callable[..., Any]:
+    """Define the operator of a schema, and return it.
+
+    `fake` computes shapes and dtypes alone, for tracing. `launches`: kernels per call on CUDA, where
+    `lopa_ray.kernels.triton.<name>.launch` takes the operator's arguments.
+    """
+    name = schema.partition("(")[0]
+
+    def on_cuda(*arguments: Any) -> Any:
+        return (_launcher(name) if triton_works() else reference)(*arguments)
+
+    _library.define(schema)
+    _library.impl(name, reference, "CompositeExplicitAutograd")
+    _library.impl(name, on_cuda, "CUDA")
+    register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
+    LAUNCHES[name] = launches
+    operator: Callable[..., Any] = getattr(getattr(torch.ops, NAMESPACE), name).default
+    return operator
+
+
+def is_differentiable() -> bool:
+    """Whether torch has to see through an operator: autograd while training, or torch.compile, which fuses by itself."""
+    return torch.is_grad_enabled() or torch.compiler.is_compiling()
+
+
+@cache
+def _launcher(name: str) -> Callable[..., Any]:
+    launch: Callable[..., Any] = import_module(f"lopa_ray.kernels.triton.{name}").launch
+    return launch
+
+
+@cache
+def triton_works() -> bool:
+    """Whether Triton compiles and runs a kernel on this process's GPU; tried once, and logged if it does not."""
+    try:
+        gate_up = torch.ones(1, 32, device="cuda")
+        out = _launcher("silu_mul")(gate_up)
+        works = bool((out - 1 / (1 + torch.e**-1)).abs().max() < 1e-5)
+        reason = "its results are wrong"
+    # Whatever Triton, its compiler or the driver raises is the reason that is logged.
+    except Exception as error:
+        works, reason = False, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    if not works:
+        _log.warning("Triton does not work here, so steps take more launches than they need (%s)", reason)
+    return works

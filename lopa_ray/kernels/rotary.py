@@ -1,0 +1,82 @@
+"""Queries and keys out of a fused projection: head norms where a model has them, and rotary positions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lopa_ray.kernels.operators import define, is_differentiable
+from lopa_ray.kernels.rms_norm import reference_rms_norm
+
+
+def rotate_qkv(
+    qkv: Tensor,
+    num_heads: int,
+    cos: Tensor,
+    sin: Tensor,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
+    eps: float,
+    kv: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """qkv [R, H + 2K, E] → q [R, H, E] and k [R, K, E], rotated, and v [R, K, E].
+
+    `cos` and `sin` [R, 1, E] are those of each row's position, in the half-split layout of Llama and Qwen2. With
+    weights [E] queries and keys are normed before. `kv` [2, R, K, E], if given, is where k and v are written.
+    """
+    kv_heads = (qkv.shape[1] - num_heads) // 2
+    if kv is None and is_differentiable():
+        q, k, v = qkv.split((num_heads, kv_heads, kv_heads), dim=1)
+        if q_weight is not None and k_weight is not None:
+            q, k = reference_rms_norm(q, q_weight, eps), reference_rms_norm(k, k_weight, eps)
+        return _rotate(q, cos, sin), _rotate(k, cos, sin), v
+    if kv is None:
+        kv = qkv.new_empty(2, qkv.shape[0], kv_heads, qkv.shape[2])
+    operator = _reference if is_differentiable() else _rotate_qkv
+    q = operator(qkv, num_heads, cos, sin, q_weight, k_weight, eps, kv)
+    return q, kv[0], kv[1]
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    low, high = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-high, low), dim=-1) * sin
+
+
+def _reference(
+    qkv: Tensor,
+    num_heads: int,
+    cos: Tensor,
+    sin: Tensor,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
+    eps: float,
+    kv: Tensor,
+) -> Tensor:
+    kv_heads = kv.shape[2]
+    q, k, v = qkv.split((num_heads, kv_heads, kv_heads), dim=1)
+    if q_weight is not None and k_weight is not None:
+        q, k = reference_rms_norm(q, q_weight, eps), reference_rms_norm(k, k_weight, eps)
+    kv[0].copy_(_rotate(k, cos, sin))
+    kv[1].copy_(v)
+    return _rotate(q, cos, sin)
+
+
+def _fake(
+    qkv: Tensor,
+    num_heads: int,
+    cos: Tensor,
+    sin: Tensor,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
+    eps: float,
+    kv: Tensor,
+) -> Tensor:
+    return qkv.new_empty(qkv.shape[0], num_heads, qkv.shape[2])
+
+
+_rotate_qkv = define(
+    "rotate_qkv(Tensor qkv, int num_heads, Tensor cos, Tensor sin, Tensor? q_weight, Tensor? k_weight, "
+    "float eps, Tensor(a!) kv) -> Tensor",
+    _reference,
+    _fake,
+)

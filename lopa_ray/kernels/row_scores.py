@@ -1,0 +1,75 @@
+"""Greedy tokens of rows of logits, their probabilities, log-probabilities and ranking scores, in one pass.
+
+Shape suffixes: N rows, V vocabulary, W ids that end an answer.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lopa_ray.kernels.operators import define
+
+EPSILON = 1e-10
+"""Keeps the logarithm of neg_entropy finite; the published value."""
+
+RANKINGS = ("probability", "margin", "neg_entropy")
+"""Their indices are the rankings of rows."""
+
+SCORE_COLUMNS = 4
+"""Of a scored row: token, probability, log-probability, score."""
+
+
+def row_scores(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
+    """Logits [N, V] of any float type → fp64 [N, 4] (see `SCORE_COLUMNS`).
+
+    `numbers` fp64 [N, 3 or more]: temperature of probabilities and scores, ranking, and whether they are those of logits rounded
+    to fp16. `ending_ids` int64 [N, W]: ids that the row must not choose (-1: none); `banned` bool [V]: ids that none may.
+    The token is the most likely that is left, of equal ones the lowest; its log-probability is of the plain softmax.
+
+    On CUDA neg_entropy is without the published `EPSILON`, which moves the sum by V times that at most.
+    """
+    out: Tensor = _row_scores(logits, numbers, ending_ids, banned)
+    return out
+
+
+def _reference(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
+    plain = logits.float()
+    temperatures, rankings, halves = numbers[:, :3].unbind(1)
+    shaped = torch.where(halves[:, None] > 0, plain.half().float(), plain) if bool(halves.any()) else plain
+    if bool((temperatures != 1).any()):
+        shaped = shaped / temperatures[:, None].to(shaped.dtype)
+    probabilities = shaped.softmax(-1)
+    weights = mask_ids(probabilities.masked_fill(banned, 0.0), ending_ids, 0.0)
+    best, tokens = weights.max(-1)
+    if bool((best <= 0).any()):  # forbidden logits so high that every other probability vanishes
+        left = mask_ids(shaped.masked_fill(banned, -torch.inf), ending_ids, -torch.inf)
+        tokens = torch.where(best <= 0, left.argmax(-1), tokens)
+    chosen = probabilities.gather(1, tokens[:, None])[:, 0]
+    logprobs = plain.gather(1, tokens[:, None])[:, 0] - plain.logsumexp(-1)
+    scores = chosen
+    if bool((rankings == RANKINGS.index("margin")).any()):
+        two = weights.topk(2, dim=-1).values
+        scores = torch.where(rankings == RANKINGS.index("margin"), two[:, 0] - two[:, 1], scores)
+    if bool((rankings == RANKINGS.index("neg_entropy")).any()):
+        entropies = (probabilities * torch.log(probabilities + EPSILON)).sum(-1)
+        scores = torch.where(rankings == RANKINGS.index("neg_entropy"), entropies, scores)
+    return torch.stack([column.double() for column in (tokens, chosen, logprobs, scores)], -1)
+
+
+def mask_ids(x: Tensor, ids: Tensor, value: float) -> Tensor:
+    """x [N, V], overwritten with `value` at each row's ids [N, W]; those outside of [0, V) are none."""
+    if not ids.shape[1]:
+        return x
+    inside = (ids >= 0) & (ids < x.shape[1])
+    at = ids.clamp(0, x.shape[1] - 1)
+    return x.scatter_(1, at, torch.where(inside, value, x.gather(1, at)))
+
+
+def _fake(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
+    return numbers.new_empty(logits.shape[0], SCORE_COLUMNS)
+
+
+_row_scores = define(
+    "row_scores(Tensor logits, Tensor numbers, Tensor ending_ids, Tensor banned) -> Tensor", _reference, _fake
+)

@@ -1,0 +1,22 @@
+"""Unmasked attention of a few query rows over a run of keys, by torch's own kernel."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def sdpa(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """q [T, H, E] over keys and values [K, L, E] → [T, H, E]; torch picks among its kernels.
+
+    The query heads of a KV head are stacked as further rows of it: grouped-query
+    attention without repeating keys, on every device. The queries are copied to memory of
+    their own, since CPU kernels round by alignment and a view's depends on what is packed before it.
+    """
+    rows, heads, dim = q.shape
+    groups = keys.shape[0]
+    stacked = q.view(rows, groups, -1, dim).permute(1, 2, 0, 3).clone(memory_format=torch.contiguous_format)
+    stacked = stacked.view(1, groups, -1, dim)
+    mixed = F.scaled_dot_product_attention(stacked, keys[None], values[None])
+    return mixed.view(groups, heads // groups, rows, dim).permute(2, 0, 1, 3).reshape(rows, heads, dim)

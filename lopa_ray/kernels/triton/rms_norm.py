@@ -1,0 +1,42 @@
+"""Triton kernel of `rms_norm`, and with a residual sum before it of `add_rms_norm`."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _rms_norm(x, delta, weight, total, out, size, eps, ADD: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < size
+    at = row * size + columns
+    value = tl.load(x + at, mask=inside, other=0.0)
+    if ADD:
+        more = tl.load(delta + at, mask=inside, other=0.0)
+        value = (value.to(tl.float32) + more.to(tl.float32)).to(value.dtype)
+        tl.store(total + at, value, mask=inside)
+    wide = value.to(tl.float32)
+    normed = (wide * tl.rsqrt(tl.sum(wide * wide, 0) / size + eps)).to(value.dtype)
+    tl.store(out + at, tl.load(weight + columns, mask=inside, other=0.0) * normed, mask=inside)
+
+
+def launch(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See `lopa_ray.kernels.rms_norm`."""
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    rows, size = x.shape
+    _rms_norm[(rows,)](x, x, weight, x, out, size, eps, ADD=False, BLOCK=triton.next_power_of_2(size))
+    return out
+
+
+def launch_add(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """See `lopa_ray.kernels.rms_norm.add_rms_norm`."""
+    x, delta = x.contiguous(), delta.contiguous()
+    total, out = torch.empty_like(x), torch.empty_like(x)
+    rows, size = x.shape
+    _rms_norm[(rows,)](x, delta, weight, total, out, size, eps, ADD=True, BLOCK=triton.next_power_of_2(size))
+    return total, out

@@ -1,0 +1,141 @@
+"""Triton kernel of `slot_attention`: flash attention of a tile of pairs (row, query head), by one program per KV head."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lopa_ray.kernels.slot_attention import TILE_COLUMNS, TILE_ROWS
+
+
+@triton.jit
+def _slot_attention(
+    q,
+    k,
+    v,
+    slots,
+    out,
+    tiles,
+    stops,
+    layer,
+    layers,
+    capacity,
+    fresh_stride,
+    scale,
+    GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    ALIGN: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PAIRS: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
+    DIM_BLOCK: tl.constexpr,
+):
+    tile = tiles + tl.program_id(0) * COLUMNS
+    kv_head = tl.program_id(1)
+    slot = tl.load(tile)
+    start = tl.load(tile + 1).to(tl.int32)
+    first = tl.load(tile + 2)
+    rows = tl.load(tile + 3).to(tl.int32)
+    if rows > 0:
+        pair = tl.load(tile + 4).to(tl.int32) + tl.arange(0, PAIRS)
+        inside = pair < rows * GROUP
+        row = first + pair // GROUP
+        column = tl.arange(0, DIM_BLOCK)
+        within = column < DIM
+        q_at = (row * (KV_HEADS * GROUP) + kv_head * GROUP + pair % GROUP)[:, None] * DIM + column[None, :]
+        query = tl.load(q + q_at, mask=inside[:, None] & within[None, :], other=0.0)
+        stop = tl.load(stops + row, mask=inside, other=0).to(tl.int32)
+        seen = tl.max(stop, 0)
+        largest = tl.full((PAIRS,), float("-inf"), tl.float32)
+        total = tl.zeros((PAIRS,), tl.float32)
+        mixed = tl.zeros((PAIRS, DIM_BLOCK), tl.float32)
+        cached = slots + (((slot * layers + layer) * 2) * KV_HEADS + kv_head) * capacity * DIM
+        # Positions before the lane, those of the lane, and those behind it; online softmax over all of them.
+        for part in range(3):
+            keys, values, stride = cached, cached + KV_HEADS * capacity * DIM, DIM
+            begin, end = 0, tl.minimum(start, seen)
+            if part == 1:
+                # Both pointers are such that position `start` is the lane's first row.
+                lane = first * fresh_stride + kv_head * DIM - start.to(tl.int64) * fresh_stride
+                keys, values, stride = k + lane, v + lane, fresh_stride
+                begin, end = start, tl.minimum(start + rows, seen)
+            if part == 2:
+                begin, end = start + rows, seen
+            stride = tl.multiple_of(stride, ALIGN)
+            for block in range(begin, end, KEY_BLOCK):
+                position = block + tl.arange(0, KEY_BLOCK)
+                there = position < end
+                offset = position.to(tl.int64) * stride
+                mask = there[:, None] & within[None, :]
+                at = offset[:, None] + column[None, :]
+                key = tl.load(keys + at, mask=mask, other=0.0)
+                score = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+                score = tl.where(there[None, :] & (position[None, :] < stop[:, None]), score, float("-inf"))
+                highest = tl.maximum(largest, tl.max(score, 1))
+                # A pair that sees nothing yet has -inf, which has no difference to itself.
+                base = tl.where(highest == float("-inf"), 0.0, highest)
+                weight = tl.exp2(score - base[:, None])
+                shrink = tl.exp2(largest - base)
+                total = total * shrink + tl.sum(weight, 1)
+                value = tl.load(values + at, mask=mask, other=0.0)
+                added = tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+                mixed = mixed * shrink[:, None] + added
+                largest = highest
+        mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
+        tl.store(out + q_at, mixed.to(query.dtype), mask=inside[:, None] & within[None, :])
+
+
+def launch(
+    q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor
+) -> Tensor:
+    """See `lopa_ray.kernels.slot_attention`."""
+    q = q.contiguous()
+    if k.stride() != v.stride() or k.stride()[1:] != (k.shape[2], 1):
+        k, v = k.contiguous(), v.contiguous()
+    out = torch.empty_like(q)
+    _, heads, dim = q.shape
+    _, layers, _, kv_heads, capacity, _ = slots.shape
+    _slot_attention[(tiles.shape[0], kv_heads)](
+        q,
+        k,
+        v,
+        slots,
+        out,
+        tiles,
+        stops,
+        layer,
+        layers,
+        capacity,
+        k.stride(0),
+        dim**-0.5 * math.log2(math.e),  # scores go through exp2
+        **constants(heads // kv_heads, kv_heads, dim),
+        **options(dim, q.dtype),
+    )
+    return out
+
+
+def constants(group: int, kv_heads: int, dim: int) -> dict[str, int]:
+    """What the kernel is compiled for beside its options."""
+    return {
+        "GROUP": group,
+        "KV_HEADS": kv_heads,
+        "DIM": dim,
+        "ALIGN": math.gcd(dim, 16),
+        "COLUMNS": TILE_COLUMNS,
+        "PAIRS": TILE_ROWS,
+        "DIM_BLOCK": max(16, triton.next_power_of_2(dim)),
+    }
+
+
+def options(dim: int, dtype: torch.dtype) -> dict[str, int]:
+    """Keys per block, warps and stages: what registers and shared memory of an SM leave, from sm_80 on."""
+    if dtype == torch.float32:  # without tensor cores every product is an instruction of its own
+        return {"KEY_BLOCK": 16, "num_warps": 8, "num_stages": 2}
+    if dim > 128:
+        return {"KEY_BLOCK": 32, "num_warps": 8, "num_stages": 2}
+    return {"KEY_BLOCK": 64, "num_warps": 4, "num_stages": 3}

@@ -1,0 +1,57 @@
+"""Scores of logits that a test makes up, by the functions that a step uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lopa_ray.execution import sampler
+from lopa_ray.execution.lane import Lane
+from lopa_ray.execution.rows_to_score import RowsToScore
+from lopa_ray.execution.sampler import SamplerOutput
+from lopa_ray.execution.vocab_parallel import VocabOps
+from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest
+from lopa_ray.protocol.sampling_params import SamplingParams
+
+
+def rows_to_score(
+    positions: Sequence[int],
+    step: int,
+    sampling: SamplingParams,
+    vocab_size: int,
+    eos: int,
+    *,
+    fuse_greedy: bool = False,
+) -> RowsToScore:
+    """Rows of one branch of a request, one per position."""
+    plan = Plan(0, step, 0, (), (Branch(((0, 0),)),), (), range(0), sampling_params=sampling)
+    lane = Lane(0, 0, np.zeros(0, np.int64), ((0, 0),), request=ScheduledRequest(1, 0, plan, (0,)), index=0)
+    return RowsToScore(
+        [lane],
+        np.zeros(len(positions), np.int64),
+        np.array(positions, np.int64),
+        vocab_size=vocab_size,
+        eos_token_id=eos,
+        fuse_greedy=fuse_greedy,
+        bucket=lambda rows: rows,
+    )
+
+
+def score_rows(
+    logits: Tensor,
+    positions: Sequence[int],
+    step: int,
+    sampling: SamplingParams,
+    banned: Tensor,
+    eos: int,
+    allowed_tokens: Tensor | None = None,
+    ops: VocabOps | None = None,
+) -> SamplerOutput:
+    """Of whole rows [N, V], or of the columns that `ops` names."""
+    ops = ops or VocabOps(logits.shape[-1])
+    rows = rows_to_score(positions, step, sampling, ops.vocab_size, eos)
+    numbers, ending_ids = torch.from_numpy(rows.numbers), torch.from_numpy(rows.ending_ids)
+    return sampler.score_rows(logits, numbers, ending_ids, rows.groups[0], banned, allowed_tokens, ops)
