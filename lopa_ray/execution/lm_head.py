@@ -12,7 +12,7 @@ from torch import Tensor
 from lopa_ray.execution.packing import ROW_MULTIPLE, padded_rows
 from lopa_ray.execution.rows_to_score import ScoringGroup
 from lopa_ray.execution.sampler import score_rows
-from lopa_ray.execution.scoring_kind import BITMASK, GREEDY
+from lopa_ray.execution.scoring_kind import BITMASK
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.vocab_parallel import vocab_ops
 from lopa_ray.kernels.row_scores import row_scores
@@ -71,7 +71,7 @@ class LMHead:
                 chunk = slice(first, min(first + self.max_rows, group.rows.stop))
                 logits = self.logits(rows.index_select(0, columns.score_rows[chunk]))
                 numbers, ending_ids = columns.score_numbers[chunk], columns.ending_ids[chunk]
-                if group.kind == GREEDY:
+                if group.kind.is_fused:
                     scores.append(row_scores(logits, numbers, ending_ids, self._banned_tokens))
                     continue
                 allowed = None

@@ -104,7 +104,7 @@ class BranchRunner:
             return StepReport.without_branches(plan.epoch, plan.step, committed - began)
         rows, kv = self.forward(packing, columns)
         self._stage(packing, columns, rows, kv)
-        scores = self._score(packing, columns, rows)
+        scores = self.score(packing, columns, rows)
         self.model.tp_group.wait()
         branches, scored = packing.rows_to_score.report(scores.cpu().numpy(), SCORE_COLUMNS)
         forward_s = time.perf_counter() - committed
@@ -253,7 +253,7 @@ class BranchRunner:
             if lane.request is not None:
                 self._staging.add(lane.slot, lane.request.plan.step, lane.index, staged)
 
-    def _score(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor) -> Tensor:
+    def score(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor) -> Tensor:
         """See `LMHead.score`."""
         groups = packing.rows_to_score.groups
         if not groups:

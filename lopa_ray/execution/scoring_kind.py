@@ -34,6 +34,8 @@ class ScoringKind:
     ranking: Ranking = "probability"
     top_logprobs: int = 0
     is_constrained: bool = False
+    is_fused: bool = False
+    """Scored by `row_scores`, which takes ranking and temperature of each row from its numbers."""
 
     @classmethod
     def of(cls, params: SamplingParams, vocab_size: int, *, is_constrained: bool) -> Self:
@@ -56,7 +58,7 @@ class ScoringKind:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether `row_scores` does it: the most likely token, and nothing is filtered."""
+        """Whether `row_scores` can do it: the most likely token, and nothing is filtered."""
         return not (
             self.is_sampled
             or self.has_top_p
@@ -83,5 +85,5 @@ class ScoringKind:
         )
 
 
-GREEDY = ScoringKind()
-"""Of all greedy rows, whatever their ranking and temperature: one call scores them together."""
+GREEDY = ScoringKind(is_fused=True)
+"""Of all greedy rows: one call scores them together."""

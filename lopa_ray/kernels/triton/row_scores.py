@@ -111,12 +111,19 @@ def launch(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) 
         out,
         vocab_size,
         numbers.stride(0),
-        LOWEST=LOWEST,
-        MARGIN=RANKINGS.index("margin"),
-        NEG_ENTROPY=RANKINGS.index("neg_entropy"),
-        COLUMNS=SCORE_COLUMNS,
-        ENDING_IDS=ending_ids.shape[1],
-        BLOCK=BLOCK,
+        **constants(ending_ids.shape[1]),
         num_warps=8,
     )
     return out
+
+
+def constants(ending_ids: int) -> dict[str, float]:
+    """What the kernel is compiled for."""
+    return {
+        "LOWEST": LOWEST,
+        "MARGIN": RANKINGS.index("margin"),
+        "NEG_ENTROPY": RANKINGS.index("neg_entropy"),
+        "COLUMNS": SCORE_COLUMNS,
+        "ENDING_IDS": ending_ids,
+        "BLOCK": BLOCK,
+    }

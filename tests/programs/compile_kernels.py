@@ -1,0 +1,81 @@
+"""Compile all Triton kernels for a kind of NVIDIA GPU, without one: `compile_kernels.py ARCH...`, with 90 for sm_90."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+import lopa_ray.execution.runner  # noqa: F401  # it defines all operators
+from lopa_ray.kernels.operators import LAUNCHES
+from lopa_ray.kernels.triton import commit_rows, rms_norm, rotate_qkv, row_scores, silu_mul, slot_attention
+
+POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
+
+SHARED_MEMORY = {80: 166_912, 90: 232_448, 100: 232_448}
+"""Bytes that a block may have, by kind of GPU."""
+
+
+def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]]:
+    """Operator, kernel, types of arguments, constants and options of everything that a model may launch."""
+    for dtype, x in POINTERS.items():
+        for dim in (64, 96, 128, 256):
+            options = dict(slot_attention.options(dim, dtype))
+            constants = slot_attention.constants(7, 4, dim) | {"KEY_BLOCK": options.pop("KEY_BLOCK")}
+            types = dict.fromkeys(("q", "k", "v", "slots", "out"), x) | {"tiles": "*i64", "stops": "*i64"}
+            types |= dict.fromkeys(("layer", "layers", "capacity", "fresh_stride"), "i32") | {"scale": "fp32"}
+            yield "slot_attention", slot_attention._slot_attention, types, constants, options
+        types = dict.fromkeys(("x", "delta", "weight", "total", "out"), x) | {"size": "i32", "eps": "fp32"}
+        for add, operator in enumerate(("rms_norm", "add_rms_norm")):
+            yield operator, rms_norm._rms_norm, types, {"ADD": bool(add), "BLOCK": 4096}, {}
+        types = dict.fromkeys(("qkv", "cos", "sin", "q_weight", "k_weight", "q_out", "kv_out"), x)
+        types |= {"rows": "i32", "eps": "fp32"}
+        shape = {"HEADS": 28, "KV_HEADS": 4, "DIM": 128, "HEAD_BLOCK": 8, "HALF_BLOCK": 64}
+        for norm in (False, True):
+            yield "rotate_qkv", rotate_qkv._rotate_qkv, types, shape | {"NORM": norm}, {}
+        types = {"gate_up": x, "out": x, "width": "i32"}
+        yield "silu_mul", silu_mul._silu_mul, types, {"BLOCK": silu_mul.BLOCK}, {}
+        types = {"logits": x, "numbers": "*fp64", "ending_ids": "*i64", "banned": "*i1", "out": "*fp64"}
+        types |= {"vocab_size": "i32", "number_stride": "i32"}
+        for ending_ids in (0, 3):
+            constants = row_scores.constants(ending_ids)
+            yield "row_scores", row_scores._row_scores, types, constants, {"num_warps": 8}
+        types = {"slots": x, "staged": x, "table": "*i64", "staged_rows": "i32", "capacity": "i32"}
+        shape = {"PLANES": 56, "KV_HEADS": 4, "DIM": 128, "BLOCK": 512}
+        yield "commit_rows", commit_rows._commit_rows, types, shape, {}
+
+
+def compile_kernel(
+    arch: int, kernel: Any, types: Mapping[str, str], constants: Mapping[str, Any], options: Mapping[str, int]
+) -> Any:
+    """Binary and metadata, with pointers and sizes aligned as those of torch's tensors are."""
+    index = {name: (at,) for at, name in enumerate(kernel.arg_names)}
+    aligned = [name for name, kind in types.items() if kind.startswith("*") or kind == "i32"]
+    source = ASTSource(
+        fn=kernel,
+        signature=dict(types) | dict.fromkeys(constants, "constexpr"),
+        constexprs={index[name]: value for name, value in constants.items()},
+        attrs={index[name]: [["tt.divisibility", 16]] for name in aligned},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=dict(options))
+
+
+def main(archs: list[int]) -> None:
+    for arch in archs:
+        compiled = []
+        for operator, kernel, types, constants, options in variants():
+            made = compile_kernel(arch, kernel, types, constants, options)
+            assert made.asm["cubin"], operator
+            assert made.metadata.shared <= SHARED_MEMORY[arch], (operator, constants, made.metadata.shared)
+            compiled.append(operator)
+        assert set(compiled) == set(LAUNCHES), set(LAUNCHES) - set(compiled)
+        print(f"sm_{arch}: {len(compiled)} kernels")
+
+
+if __name__ == "__main__":
+    main([int(arch) for arch in sys.argv[1:]])

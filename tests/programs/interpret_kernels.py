@@ -1,0 +1,171 @@
+"""Run Triton kernels in Triton's interpreter, on random input, against their references: `interpret_kernels.py OPERATOR`.
+
+TRITON_INTERPRET=1 has to be set before anything imports Triton, hence a process of its own. bf16 is left out: the
+interpreter's products of it are wrong.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+import numpy as np
+import torch
+from torch import Tensor
+from triton.runtime.interpreter import InterpretedFunction
+
+from lopa_ray.execution.lane import Lane
+from lopa_ray.execution.packing import Packing, PackingOptions, bucket_rows
+from lopa_ray.kernels import commit_rows, rms_norm, rotary, row_scores, silu_mul, slot_attention
+from lopa_ray.kernels.operators import LAUNCHES
+
+DTYPES = {torch.float32: 2e-5, torch.float16: 4e-3}
+"""How far a kernel may be from its reference, on numbers of the order of 1."""
+
+CAPACITY = 160
+
+
+def launch(operator: str, *arguments: object) -> object:
+    """Run the operator's kernel, which is to be as many launches as are listed."""
+    module = import_module(f"lopa_ray.kernels.triton.{operator}")
+    launched, run = [], InterpretedFunction.run
+
+    def counted(self: object, *given: object, **options: object) -> object:
+        launched.append(self)
+        return run(self, *given, **options)
+
+    InterpretedFunction.run = counted
+    try:
+        found = module.launch(*arguments)
+    finally:
+        InterpretedFunction.run = run
+    assert len(launched) == LAUNCHES[operator], f"{operator}: {len(launched)} launches"
+    return found
+
+
+def close(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
+    """Equal but for rounding."""
+    assert found.dtype == wanted.dtype
+    torch.testing.assert_close(found, wanted, atol=DTYPES[dtype], rtol=DTYPES[dtype])
+
+
+def check_silu_mul(draw: random.Random, dtype: torch.dtype) -> None:
+    gate_up = torch.randn(draw.randint(1, 9), 2 * draw.choice([8, 100, 1500]), dtype=dtype)
+    close(launch("silu_mul", gate_up), silu_mul.silu_mul(gate_up), dtype)
+
+
+def check_rms_norm(draw: random.Random, dtype: torch.dtype) -> None:
+    rows, size = draw.randint(1, 9), draw.choice([16, 200, 1024])
+    x, weight = torch.randn(rows, size, dtype=dtype), torch.randn(size, dtype=dtype)
+    close(launch("rms_norm", x, weight, 1e-6), rms_norm.rms_norm(x, weight, 1e-6), dtype)
+
+
+def check_add_rms_norm(draw: random.Random, dtype: torch.dtype) -> None:
+    rows, size = draw.randint(1, 9), draw.choice([16, 200, 1024])
+    x, delta, weight = torch.randn(2 * rows + 1, size, dtype=dtype).split((rows, rows, 1))
+    wanted = rms_norm.add_rms_norm(x, delta, weight[0], 1e-6)
+    total, normed = launch("add_rms_norm", x, delta, weight[0], 1e-6)
+    assert torch.equal(total, wanted[0])
+    close(normed, wanted[1], dtype)
+
+
+def check_rotate_qkv(draw: random.Random, dtype: torch.dtype) -> None:
+    rows, kv_heads, dim = draw.randint(1, 6), draw.choice([1, 2, 8]), draw.choice([64, 80, 128, 256])
+    heads = kv_heads * draw.choice([1, 3, 7])
+    qkv = torch.randn(rows, heads + 2 * kv_heads, dim, dtype=dtype)
+    cos, sin = torch.randn(2, rows, 1, dim, dtype=dtype)
+    weights = torch.randn(2, dim, dtype=dtype) if draw.random() < 0.5 else (None, None)
+    kv = torch.empty(2, rows, kv_heads, dim, dtype=dtype)
+    wanted = rotary.rotate_qkv(qkv, heads, cos, sin, *weights, 1e-6)
+    close(launch("rotate_qkv", qkv, heads, cos, sin, *weights, 1e-6, kv), wanted[0], dtype)
+    close(kv, torch.stack(wanted[1:]), dtype)
+
+
+def check_row_scores(draw: random.Random, dtype: torch.dtype) -> None:
+    rows, vocab = draw.randint(1, 12), draw.choice([40, 2048, 5000])
+    logits = (torch.randn(rows, vocab) * draw.choice([0.1, 3, 30])).to(dtype)
+    numbers = torch.tensor(
+        [
+            (draw.choice([1.0, 0.3, 2.0]), draw.randrange(3), draw.random() < 0.2, 0.0, 0.0)
+            for _ in range(rows)
+        ],
+        dtype=torch.float64,
+    )
+    banned = torch.rand(vocab) < 0.1
+    banned[7] = False
+    ending_ids = torch.randint(-1, vocab, (rows, draw.choice([0, 1, 3])))
+    if ending_ids.shape[1]:
+        ending_ids[: rows // 2, 0] = logits[: rows // 2].argmax(-1)
+        ending_ids[ending_ids == 7] = -1
+    found = launch("row_scores", logits, numbers, ending_ids, banned)
+    wanted = row_scores.row_scores(logits, numbers, ending_ids, banned)
+    assert found[:, 0].tolist() == wanted[:, 0].tolist()
+    torch.testing.assert_close(found, wanted, atol=2e-5, rtol=2e-5)
+
+
+def check_commit_rows(draw: random.Random, dtype: torch.dtype) -> None:
+    slots = torch.zeros(3, draw.randint(1, 3), 2, draw.choice([1, 3]), 32, draw.choice([16, 80])).to(dtype)
+    staged = torch.randn(slots.shape[1], 2, 20, *slots.shape[3::2]).to(dtype)
+    places = draw.sample([(slot, position) for slot in range(3) for position in range(32)], 12)
+    table = torch.tensor([(draw.randrange(20), *place) for place in places])
+    wanted = slots.clone()
+    commit_rows.commit_rows(wanted, staged, table)
+    launch("commit_rows", slots, staged, table)
+    assert torch.equal(slots, wanted) and bool(wanted.any())
+
+
+def any_lane(draw: random.Random) -> Lane:
+    """One that begins anywhere in a slot, in any number of segments; it may see what is cached behind it."""
+    start, rows = draw.choice([0, 1, 33, 70]), draw.choice([1, 5, 17, 40])
+    stop = start + rows
+    ends = sorted({*draw.sample(range(start + 1, stop + 1), min(rows, draw.randint(1, 4))), stop})
+    behind = stop + draw.choice([0, 0, 7])
+    segments = tuple((end, behind if end == stop else draw.choice([end, stop])) for end in ends)
+    return Lane(draw.randrange(3), start, np.zeros(rows, np.int64), segments)
+
+
+def check_slot_attention(draw: random.Random, dtype: torch.dtype) -> None:
+    kv_heads, group, dim = draw.choice([1, 2]), draw.choice([1, 2, 7]), draw.choice([64, 96, 128, 256])
+    options = PackingOptions(CAPACITY, group, 1, -1, 0, 0, True, bucket_rows)
+    slots = torch.randn(3, 2, 2, kv_heads, CAPACITY, dim).to(dtype)
+
+    def attend(lanes: list[Lane], q: Tensor, k: Tensor, v: Tensor, call: Callable[..., object]) -> Tensor:
+        packing = Packing(lanes, (), options)
+        columns = packing.to_device(torch.device("cpu"))
+        missing = packing.rows_bucket - packing.num_rows
+        q, k, v = (torch.cat((x, torch.randn(missing, *x.shape[1:]).to(dtype))) for x in (q, k, v))
+        found = call(q, k, v, slots, 1, columns.tiles, columns.stops)
+        assert not found[packing.num_rows :].any()
+        return found[: packing.num_rows]
+
+    lanes = [any_lane(draw) for _ in range(draw.randint(1, 5))]
+    rows = sum(len(lane.canvas) for lane in lanes)
+    heads = (kv_heads * group, kv_heads, kv_heads)
+    qkv = [torch.randn(rows, each, dim).to(dtype) for each in heads]
+    found = attend(lanes, *qkv, lambda *arguments: launch("slot_attention", *arguments))
+    close(found, attend(lanes, *qkv, slot_attention.slot_attention), dtype)
+    # A lane's bits are the same alone.
+    at = draw.randrange(len(lanes))
+    first = sum(len(lane.canvas) for lane in lanes[:at])
+    own = slice(first, first + len(lanes[at].canvas))
+    alone = attend(
+        [lanes[at]], *(x[own] for x in qkv), lambda *arguments: launch("slot_attention", *arguments)
+    )
+    assert torch.equal(alone, found[own])
+
+
+def main(operator: str, cases: int) -> None:
+    draw = random.Random(operator)
+    torch.manual_seed(0)
+    check = globals()[f"check_{operator}"]
+    with torch.inference_mode():
+        for dtype in DTYPES:
+            for _ in range(cases):
+                check(draw, dtype)
+    print(f"{operator}: {2 * cases} cases")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

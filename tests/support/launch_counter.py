@@ -1,0 +1,71 @@
+"""What a step asks of an accelerator, counted without one: torch's meta device stands in for it.
+
+Tensors there have shapes and no numbers, so models of any size run, and whatever has the host look at a number fails.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lopa_ray.kernels.operators import LAUNCHES, NAMESPACE
+
+ALLOCATIONS = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
+
+META = torch.device("meta")
+
+
+class LaunchCounter(TorchDispatchMode):
+    """Counts kernels, copies to the device, and copies from it, for each of which the host has to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches: Counter[str] = Counter()
+        self.copies_in = 0
+        self.syncs = 0
+
+    @property
+    def total(self) -> int:
+        """Kernels launched."""
+        return self.launches.total()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        with self:  # what an operation of others is made of is what counts
+            parts = func.decompose(*args, **kwargs)
+        if parts is not NotImplemented:
+            return parts
+        there = any(isinstance(x, Tensor) and x.is_meta for x in (*args, *kwargs.values()))
+        if func is torch.ops.aten._to_copy.default and there and kwargs.get("device") == torch.device("cpu"):
+            self.syncs += 1
+            return torch.zeros(args[0].shape, dtype=args[0].dtype)
+        result = func(*args, **kwargs)
+        outputs = result if isinstance(result, tuple | list) else (result,)
+        if func is torch.ops.aten._to_copy.default and not there and result.is_meta:
+            self.copies_in += 1
+        elif func.namespace == NAMESPACE:
+            self.launches[str(func)] += LAUNCHES[func._opname]
+        elif any(isinstance(x, Tensor) and x.is_meta for x in outputs) and not (
+            _is_view(func) or func._opname in ALLOCATIONS
+        ):
+            self.launches[str(func)] += 1
+        return result
+
+
+def _is_view(func: Any) -> bool:
+    alias = [each.alias_info for each in func._schema.returns]
+    return any(info is not None and not info.is_write for info in alias)
+
+
+@pytest.fixture
+def pageable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host memory that is not pinned: that takes a driver."""
+    monkeypatch.setattr(
+        "lopa_ray.execution.step_columns.host_buffer",
+        lambda words, device: torch.empty(words, dtype=torch.int64),
+    )

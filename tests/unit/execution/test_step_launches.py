@@ -1,0 +1,211 @@
+"""How many kernels, copies and waits a step takes on an accelerator, and whether its graph depends on the plan."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from lopa_ray.execution.attention import PackedAttention
+from lopa_ray.execution.lane import lanes_of
+from lopa_ray.execution.packing import Packing, bucket_rows
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.execution.step_columns import StepColumns
+from lopa_ray.model.checkpoint import load_config
+from lopa_ray.model.transformer import Transformer
+from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, Segment, StepPlan
+from lopa_ray.protocol.sampling_params import SamplingParams
+from support.launch_counter import META, LaunchCounter, pageable  # noqa: F401  # a fixture
+from support.paths import GOLDEN
+from support.tiny_model import load_tiny_model
+
+pytestmark = pytest.mark.usefixtures("pageable")
+
+CAPACITY, SLOTS, PROMPT = 768, 64, 512
+
+
+@cache
+def config_of(name: str):
+    """A recorded tiny model's configuration, or a published one."""
+    if name == "sdar-4b":
+        return load_config(GOLDEN / "published" / "sdar-4b-chat")
+    return load_tiny_model(name).config
+
+
+def runner_of(name: str, vocab_size: int | None = None) -> BranchRunner:
+    """A runner whose accelerator is the meta device."""
+    config = config_of(name)
+    if vocab_size is not None:
+        config = replace(
+            config, vocab_size=vocab_size, mask_token_id=vocab_size - 1, eos_token_id=vocab_size - 2
+        )
+    with META:
+        model = Transformer(config)
+    return BranchRunner(
+        model.bfloat16(), max_num_seqs=SLOTS, max_model_len=CAPACITY, attention=PackedAttention()
+    )
+
+
+def plan_of(
+    mask: int,
+    branches: int,
+    rows: int,
+    *,
+    start: int = PROMPT,
+    step: int = 2,
+    segments: tuple[Segment, ...] = (),
+    committed: int = 0,
+    staged: int = 0,
+    sampling: SamplingParams | None = None,
+) -> Plan:
+    """A window of masks behind a cached prefix."""
+    stop = start + rows
+    branch = Branch(segments or ((stop, stop),))
+    cached = (range(start),) if start else ()
+    return Plan(
+        epoch=0,
+        step=step,
+        start=start,
+        canvas=(mask,) * rows,
+        branches=(branch,) * branches,
+        cached=cached,
+        scored=range(start, stop),
+        to_stage=(range(start, start + staged),) if staged else (),
+        commit=Commit(step - 1, branches - 1, (range(start - committed, start),), False) if committed else None,
+        sampling_params=sampling or SamplingParams(),
+    )
+
+
+def step_of(runner: BranchRunner, plans: Sequence[Plan], slots: Sequence[int] | None = None) -> StepPlan:
+    """One worker's step, with the cache as the plans presuppose it."""
+    slots = range(len(plans)) if slots is None else slots
+    requests = []
+    for slot, plan in zip(slots, plans, strict=True):
+        if runner.cache.request_ids[slot] is None:
+            runner.cache.reset(slot, slot + 1)
+            runner.cache.mark_committed(slot, plan.cached)
+        requests.append(ScheduledRequest(slot + 1, slot, plan, tuple(range(len(plan.branches)))))
+    return StepPlan(0, plans[0].step, tuple(requests))
+
+
+SIZES = [(1, 1, 64), (1, 8, 64), (1, 15, 32), (8, 8, 64), (32, 8, 32), (64, 1, 16)]
+
+
+@pytest.mark.parametrize(("requests", "branches", "rows"), SIZES)
+@pytest.mark.parametrize("name", ["dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l", "sdar-4b"])
+def test_a_step_is_one_copy_in_a_bounded_number_of_kernels_and_one_copy_out(name, requests, branches, rows):
+    """Where all requests commit and stage, in four segments."""
+    runner = runner_of(name)
+    layers, mask = runner.model.config.num_layers, runner.vocabulary.mask_token_id
+    segments = tuple((PROMPT + at, PROMPT + at) for at in range(rows // 4, rows + 1, rows // 4))
+    first, second = (
+        [
+            plan_of(mask, branches, rows, start=start, step=step, committed=8 * (step - 1), staged=8,
+                    segments=tuple((a - PROMPT + start, b - PROMPT + start) for a, b in segments))
+            for _ in range(requests)
+        ]
+        for start, step in ((PROMPT, 1), (PROMPT + 8, 2))
+    )  # fmt: skip
+    with LaunchCounter():
+        runner.execute(step_of(runner, first))
+    plan = step_of(runner, second)
+    with LaunchCounter() as counter:
+        report = runner.execute(plan)
+    assert len(report.reports) == requests * branches
+    assert (counter.copies_in, counter.syncs) == (1, 1)
+    assert counter.total <= 100 + 37 * layers, counter.launches
+    commits = [name for name in counter.launches if "commit_rows" in name]
+    assert [counter.launches[name] for name in commits] == [1]
+    assert [runner.cache.committed[at] for at in range(requests)] == [(range(PROMPT + 8),)] * requests
+
+
+SAMPLINGS = {
+    "nucleus": SamplingParams(0.7, top_p=0.9, seed=3),
+    "top-k": SamplingParams(0.7, top_k=8, confidence_temperature=0.5),
+    "filters": SamplingParams(0.7, top_p=0.9, top_k=8, top_k_first=True, ranking="margin"),
+    "float64": SamplingParams(precision="float64", ranking="neg_entropy"),
+    "top-logprobs": SamplingParams(top_logprobs=5),
+    "min-tokens": SamplingParams(no_eos_before=PROMPT + 20, stop_token_ids=(3, 5)),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_no_way_of_sampling_has_the_host_wait(name):
+    runner = runner_of("dream-tiny-2l", vocab_size=1000)
+    mask = runner.vocabulary.mask_token_id
+    # Requests differ in their numbers, and are scored together.
+    plans = [
+        plan_of(mask, 4, 32, sampling=replace(SAMPLINGS[name], seed=at, top_k=SAMPLINGS[name].top_k and 3 + at))
+        for at in range(4)
+    ]
+    counts = []
+    for together in (plans[:1], plans):
+        plan = step_of(runner, together)
+        with LaunchCounter() as counter:
+            runner.execute(plan)
+        assert (counter.copies_in, counter.syncs) == (1, 1)
+        counts.append(counter.total)
+    assert counts[0] == counts[1] <= 100 + 37 * 2
+
+
+def graph_hash(runner: BranchRunner, packing: Packing) -> str:
+    """Of the traced forward and scoring of a step."""
+
+    def step(*columns: torch.Tensor) -> torch.Tensor:
+        given = StepColumns(*columns)
+        rows, _ = runner.forward(packing, given)
+        return runner.score(packing, given, rows)
+
+    columns = packing.to_device(META)
+    with torch.inference_mode():
+        graph = make_fx(step)(*(getattr(columns, name) for name in StepColumns.__slots__))
+    shapes = [str(node.meta["tensor_meta"].shape) for node in graph.graph.nodes if "tensor_meta" in node.meta]
+    return hashlib.sha256(json.dumps([graph.code, shapes]).encode()).hexdigest()
+
+
+def test_the_graph_of_a_step_depends_on_its_bucket_alone():
+    """Not on where lanes begin, in which slots, how many they are, what they see, or what was committed."""
+    runner = runner_of("sdar-tiny-3l")
+    mask = runner.vocabulary.mask_token_id
+    draw = random.Random(0)
+    hashes = defaultdict(set)
+    shapes = defaultdict(set)
+    for rows in (64, 96):
+        for lanes in (1, 2, 4, 8, 16) * 3:
+            per_lane = rows // lanes
+            lane_plans, slots = [], draw.sample(range(SLOTS), 16)
+            left = lanes
+            while left:
+                branches = draw.randint(1, left)
+                left -= branches
+                start = draw.choice([0, 1, 100, PROMPT])
+                cut = start + draw.randint(1, per_lane)
+                stop = start + per_lane
+                segments = ((cut, draw.choice([cut, stop])), (stop, stop)) if cut < stop else ((stop, stop),)
+                lane_plans.append(plan_of(mask, branches, per_lane, start=start, segments=segments))
+            requests = step_of(runner, lane_plans, slots[: len(lane_plans)]).requests
+            packing = Packing(
+                [lane for each in requests for lane in lanes_of(each)], (), runner._packing_options
+            )
+            assert packing.rows_bucket == rows
+            hashes[rows].add(graph_hash(runner, packing))
+            shapes[rows].add((lanes, len(lane_plans)))
+    assert [len(each) for each in hashes.values()] == [1, 1]
+    assert hashes[64] != hashes[96]
+    assert all(len(each) > 5 for each in shapes.values())
+
+
+def test_buckets_waste_little():
+    for rows in range(1, 5000, 7):
+        bucket = bucket_rows(rows)
+        assert rows <= bucket <= max(16 * -(-rows // 16), rows * 9 / 8)
+        assert bucket_rows(bucket) == bucket and bucket % 16 == 0
+    assert len({bucket_rows(rows) for rows in range(1, 4097)}) < 60

@@ -1,0 +1,47 @@
+"""Triton kernels without a GPU: their results in Triton's interpreter, and whether they compile."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Operators that models and runners import are defined with them.
+import lopa_ray.execution.runner  # noqa: F401
+from lopa_ray.kernels.operators import LAUNCHES
+from support.paths import ROOT
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton is not installed: pip install triton"
+)
+
+CASES = {"slot_attention": 12, "row_scores": 10}
+
+
+def run(program: str, *arguments: str, **environment: str) -> str:
+    """What a program of the tests prints, in a process of its own: Triton is imported in one mode only."""
+    path = os.pathsep.join(str(ROOT / folder) for folder in (".", "tests"))
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "programs" / program), *arguments],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("operator", LAUNCHES)
+def test_a_kernel_computes_what_its_reference_does(operator: str) -> None:
+    cases = CASES.get(operator, 6)
+    printed = run("interpret_kernels.py", operator, str(cases), TRITON_INTERPRET="1")
+    assert printed == f"{operator}: {2 * cases} cases\n"
+
+
+@pytest.mark.parametrize("arch", ["80", "90", "100"])
+def test_all_kernels_compile(arch: str) -> None:
+    assert f"sm_{arch}: " in run("compile_kernels.py", arch)
