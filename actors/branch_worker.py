@@ -22,7 +22,12 @@ from actors.weight_chunks import WeightChunk, from_chunks, to_chunks
 from lopa_ray.config.config import Config
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.kv_cache import SlotChecksum, SlotState, payload_to_bytes
-from lopa_ray.execution.model_loader import build_runner, load_weights, model_weight_bytes
+from lopa_ray.execution.model_loader import (
+    build_runner,
+    load_weights,
+    model_weight_bytes,
+    resolve_model_attention,
+)
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
@@ -78,6 +83,15 @@ class BranchWorker:
         """Read the weights for all workers on this node. Raises CheckpointError."""
         torch.set_num_threads(self._config.group.threads_per_worker)
         yield from to_chunks(load_weights(self._config, "cpu"))
+
+    def resolve_attention(self) -> str:
+        """The attention that auto stands for here. Raises CheckpointError or SettingsError."""
+        return resolve_model_attention(self._config)
+
+    def use_attention(self, name: str) -> None:
+        """Use this attention, whatever would be the fastest here: all workers of a group round alike."""
+        model = self._config.model.model_copy(update={"attention": name})
+        self._config = self._config.model_copy(update={"model": model})
 
     def load_model(self, chunks: Sequence[Any] | None) -> WorkerInfo:
         """Load the model, from the chunks (object references) that `read_weights` gave if there are any.

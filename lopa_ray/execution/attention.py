@@ -15,12 +15,13 @@ from torch import Tensor
 from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.packing import Packing, bucket_rows, padded_rows
 from lopa_ray.execution.step_columns import StepColumns
+from lopa_ray.kernels.operators import triton_works
 from lopa_ray.kernels.slot_attention import slot_attention
 from lopa_ray.model.transformer import AttentionFn
 
 LaneKernel = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Unmasked softmax attention, scaled by E ** -0.5, of q [T, H, E] over keys and values [K, L, E], which may be views of a
-cache; returns [T, H, E]. Query head h reads KV head h * K // H."""
+"""Unmasked softmax attention, scaled by E ** -0.5, of q [T, H, E] over keys and values [K, L, E], which may be views
+of a cache; returns [T, H, E]. Query head h reads KV head h * K // H."""
 
 
 class AttentionBackend(Protocol):
@@ -73,10 +74,14 @@ class LaneAttention:
 class PackedAttention:
     """One call for all lanes, by `slot_attention`. Fresh keys and values stay out of the slots."""
 
+    needs_triton: bool = False
+    """Fail where Triton does not work; elsewhere the reference computes it."""
     bucket: Callable[[int], int] = bucket_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
         """See `AttentionBackend`."""
+        if self.needs_triton and not triton_works():
+            raise RuntimeError("Triton does not work here")
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return slot_attention(q, k, v, cache.data, layer, columns.tiles, columns.stops)

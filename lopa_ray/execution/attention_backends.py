@@ -1,16 +1,11 @@
-"""Attention kernels: unmasked attention of a few query rows over a run of keys, behind one protocol.
-
-Every mask of the decoders is made of such calls (see `attention.py`), so that is all a kernel has to do.
-
-Shape suffixes: T query rows, H query heads, K KV heads, L keys, E head dim.
-"""
+"""The attention backends by name, and the choice among them."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -19,25 +14,22 @@ from torch import Tensor
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import npu
 from lopa_ray.execution.attention import AttentionBackend, LaneAttention, PackedAttention
-from lopa_ray.execution.attention_trial import try_attention
+from lopa_ray.execution.attention_trial import BRANCHES_OF_A_STEP, SMALL_STEP, AttentionTrial
 from lopa_ray.execution.device import Device
+from lopa_ray.execution.flash_attention import VERSIONS, FlashAttention
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.config import ModelConfig
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
-"""How far a kernel may be from fp32 on normally distributed input."""
+"""How far a backend may be from fp32 on normally distributed input."""
 
-_log = logging.getLogger("lopa.kernels")
+TIMED_CALLS = 20
 
-
-def flash_attn(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """The package flash-attn: half precision on CUDA."""
-    function: Callable[..., Tensor] = import_module("flash_attn").flash_attn_func
-    return function(q[None], keys.transpose(0, 1)[None], values.transpose(0, 1)[None])[0]
+_log = logging.getLogger("lopa.attention")
 
 
 def flex(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """torch's flex attention, compiled at the first call, which takes a compiler and up to minutes."""
+    """torch's flex attention, compiled at the first call, which takes a compiler and up to minutes: a `LaneKernel`."""
     mixed: Tensor = _compiled_flex()(q.transpose(0, 1)[None], keys[None], values[None], enable_gqa=True)
     return mixed[0].transpose(0, 1)
 
@@ -49,43 +41,89 @@ def _compiled_flex() -> Callable[..., Any]:
     return torch.compile(flex_attention, dynamic=True)
 
 
-BACKENDS: dict[str, AttentionBackend] = {
-    "sdpa": LaneAttention(sdpa),
-    "flash_attn": LaneAttention(flash_attn),
-    "flex": LaneAttention(flex),
-    "npu": LaneAttention(npu.attention),
-    "triton": PackedAttention(),
-    "reference": PackedAttention(),
+BACKENDS: dict[str, tuple[AttentionBackend, ...]] = {
+    "sdpa": (LaneAttention(sdpa),),
+    "triton": (PackedAttention(needs_triton=True),),
+    "flash_attn": tuple(FlashAttention(version) for version in VERSIONS),
+    "flex": (LaneAttention(flex),),
+    "npu": (LaneAttention(npu.attention),),
+    "reference": (PackedAttention(),),
 }
+"""The values of `model.attention`; of several backends the first that works."""
 
 
-def select_backend(name: str, device: Device, config: ModelConfig, dtype: torch.dtype) -> AttentionBackend:
-    """The backend that `model.attention` names, tried out; with auto the device's first one that works.
+def select_backend(
+    name: str, device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int
+) -> AttentionBackend:
+    """The backend that `model.attention` names, tried out; with auto the device's best that works (see
+    `resolve_attention`). `capacity`: positions of a slot.
 
     Raises SettingsError if the named one does not run there, or computes something else.
     """
+    if name == "auto":
+        name = resolve_attention(device, config, dtype, capacity)
+    found = _first_that_works(name, device, config, dtype, capacity)
+    if isinstance(found, str):
+        raise SettingsError(
+            f"model.attention: got {name!r}, but {found}; "
+            f"allowed on {device.name}: auto, {', '.join(device.attention_backends)}; use auto"
+        )
+    return found
+
+
+def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int) -> str:
+    """The name that auto stands for: the fastest of those that the device says to time, or else its first one that
+    works. Raises SettingsError if none does."""
     reasons: list[str] = []
-    for each in device.attention_backends if name == "auto" else (name,):
-        reason = _failure_reason(each, device, config, dtype)
-        if reason is None:
-            reason_chosen = "; ".join(reasons) or ("first choice" if name == "auto" else "as set")
-            _log.info("attention on %s: %s (%s)", device.name, each, reason_chosen)
-            return BACKENDS[each]
-        reasons.append(reason)
-    raise SettingsError(
-        f"model.attention: got {name!r}, but {'; '.join(reasons)}; "
-        f"allowed on {device.name}: auto, {', '.join(device.attention_backends)}; use auto"
-    )
+    seconds: dict[str, float] = {}
+    for name in device.timed_attention or device.attention_backends:
+        found = _first_that_works(name, device, config, dtype, capacity)
+        if isinstance(found, str):
+            reasons.append(found)
+        elif device.timed_attention:
+            seconds[name] = _seconds(found, device, config, dtype)
+            reasons.append(f"{name} takes {1e6 * seconds[name]:.0f} µs per layer")
+        else:
+            seconds[name] = 0.0
+            break
+    if not seconds:
+        raise SettingsError(f"model.attention: got 'auto', but {'; '.join(reasons)}")
+    chosen = min(seconds, key=lambda name: seconds[name])
+    _log.info("attention on %s: %s (%s)", device.name, chosen, "; ".join(reasons) or "first choice")
+    return chosen
 
 
-def _failure_reason(name: str, device: Device, config: ModelConfig, dtype: torch.dtype) -> str | None:
-    """Why the backend cannot be used, found by using it; None if it can."""
+def _first_that_works(
+    name: str, device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int
+) -> AttentionBackend | str:
+    """The backend of that name, or why it cannot be used, found by using it."""
     if name not in device.attention_backends:
         return f"{name} is not for {device.name}"
-    try:
-        found, wanted = try_attention(BACKENDS[name], config, dtype, torch.device(device.torch_name))
-    # Whatever a kernel, its import or its compiler raises is the reason that is asked for.
-    except Exception as error:
-        return f"{name} fails with {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-    off = (found.float() - wanted).abs().max().item()
-    return None if off <= TOLERANCE[dtype] else f"{name} is off by {off:.1g}"
+    reasons = []
+    for backend in BACKENDS[name]:
+        try:
+            trial = AttentionTrial(
+                backend, config, dtype, torch.device(device.torch_name), SMALL_STEP, capacity
+            )
+            off = (trial.run().float() - trial.formula()).abs().max().item()
+        # Whatever a kernel, its import or its compiler raises is the reason that is asked for.
+        except Exception as error:
+            reasons.append(
+                f"{name} fails with {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            )
+            continue
+        if off <= TOLERANCE[dtype]:
+            return backend
+        reasons.append(f"{name} is off by {off:.1g}")
+    return ", ".join(dict.fromkeys(reasons))
+
+
+def _seconds(backend: AttentionBackend, device: Device, config: ModelConfig, dtype: torch.dtype) -> float:
+    """Of one layer's attention in a step of usual size, host and device together."""
+    trial = AttentionTrial(backend, config, dtype, torch.device(device.torch_name), BRANCHES_OF_A_STEP)
+    for calls in (3, TIMED_CALLS):
+        began = time.perf_counter()
+        for _ in range(calls):
+            trial.run()
+        torch.accelerator.synchronize()
+    return (time.perf_counter() - began) / TIMED_CALLS

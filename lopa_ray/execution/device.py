@@ -59,6 +59,8 @@ class Device:
     ray_resource: str
     attention_backends: tuple[str, ...]
     """Attention backends that are for it, in the order in which `auto` tries them."""
+    timed_attention: tuple[str, ...]
+    """Those of them that `auto` times, to take the fastest; if there are none it takes the first that works."""
     compile_backend: str
     """torch.compile's backend for it."""
     unavailable_reason: Callable[[], str | None]
@@ -90,8 +92,6 @@ def host_buffer(words: int, device: torch.device) -> torch.Tensor:
     return torch.empty(words, dtype=torch.int64, pin_memory=device.type != "cpu")
 
 
-_CUDA_BACKENDS = ("triton", "flash_attn", "sdpa", "flex")
-
 DEVICES = {
     "cpu": Device(
         "cpu",
@@ -99,8 +99,9 @@ DEVICES = {
         "gloo",
         "CPU",
         ("sdpa", "flex", "reference"),
-        "inductor",
-        lambda: None,
+        timed_attention=(),
+        compile_backend="inductor",
+        unavailable_reason=lambda: None,
         prepare=lambda: None,
         tested=True,
     ),
@@ -110,9 +111,10 @@ DEVICES = {
         "cuda:0",
         "nccl",
         "GPU",
-        _CUDA_BACKENDS,
-        "inductor",
-        _cuda_unavailable_reason,
+        ("triton", "flash_attn", "sdpa", "flex"),
+        timed_attention=("triton", "flash_attn", "sdpa"),
+        compile_backend="inductor",
+        unavailable_reason=_cuda_unavailable_reason,
         prepare=_prepare_cuda,
         tested=False,
     ),
@@ -122,8 +124,9 @@ DEVICES = {
         "hccl",
         "NPU",
         ("npu", "sdpa", "reference"),
-        npu.COMPILE_BACKEND,
-        npu.unavailable_reason,
+        timed_attention=(),
+        compile_backend=npu.COMPILE_BACKEND,
+        unavailable_reason=npu.unavailable_reason,
         prepare=lambda: None,
         tested=False,
     ),

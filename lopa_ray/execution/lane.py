@@ -56,9 +56,7 @@ def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
     def add(index: int, segments: tuple[Segment, ...], fills: tuple[Fill, ...], to_stage: Spans) -> None:
         segments = tuple(segment for segment in segments if segment[0] > scheduled.start)
         ids = canvas[: segments[-1][0] - scheduled.start] if segments else canvas[:0]
-        lanes.append(
-            Lane(scheduled.slot, scheduled.start, ids, segments, fills, to_stage, scheduled, index)
-        )
+        lanes.append(Lane(scheduled.slot, scheduled.start, ids, segments, fills, to_stage, scheduled, index))
 
     for index in scheduled.branch_indices:
         branch = plan.branches[index]

@@ -7,7 +7,7 @@ import math
 import torch
 
 from lopa_ray.config.config import Config
-from lopa_ray.execution.attention_backends import select_backend
+from lopa_ray.execution.attention_backends import resolve_attention, select_backend
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_config, read_weights
@@ -47,6 +47,14 @@ def slots_bytes(config: Config) -> int:
     return model.max_num_seqs * model.max_model_len * per_position
 
 
+def resolve_model_attention(config: Config) -> str:
+    """What `model.attention` auto stands for on this machine. Raises CheckpointError or SettingsError."""
+    model, device = config.model, DEVICES[config.model.device]
+    device.torch_device()
+    shard = load_model_config(config).shard(config.group.tensor_parallel_size)
+    return resolve_attention(device, shard, DTYPES[model.dtype], model.max_model_len)
+
+
 def build_runner(
     config: Config,
     tokenizer: Tokenizer | None,
@@ -74,7 +82,7 @@ def build_runner(
         max_num_seqs=model.max_num_seqs,
         max_model_len=model.max_model_len,
         unpadded_vocab_size=unpadded_vocab_size,
-        attention=select_backend(model.attention, device, loaded.shard_config, dtype),
+        attention=select_backend(model.attention, device, loaded.shard_config, dtype, model.max_model_len),
     )
     if model.compile and tp_group.size == 1:  # shards have to be connected first
         runner.warm_up()

@@ -27,7 +27,7 @@ def unavailable_reason() -> str | None:
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """An `AttentionKernel`: torch-npu's fused attention for inference, in half precision.
+    """A `LaneKernel`: torch-npu's fused attention for inference, in half precision.
 
     Head dims are multiples of 16. The operator takes dense tensors, and how many of their keys count. So it is handed
     the whole slot that `keys` and `values` are the first rows of, and nothing is copied but the queries.

@@ -66,6 +66,7 @@ class Packing:
         self._options = options
         counts = np.array([len(lane.canvas) for lane in lanes], np.int64)
         self.num_rows = int(counts.sum())
+        self.longest_lane = int(counts.max(initial=0))
         self.first_rows = np.cumsum(counts) - counts
         """Of each lane."""
         starts = np.array([lane.start for lane in lanes], np.int64)
@@ -106,6 +107,7 @@ class Packing:
             positions=self._pad(positions),
             stops=self._pad(stops),
             tiles=tiles,
+            lanes=self._lane_table(len(tiles), starts, slots),
             commit_rows=commit_rows,
             commit_boundaries=commit_boundaries,
             stage_rows=stage_rows,
@@ -183,6 +185,16 @@ class Packing:
             axis=1,
         )
         return tiles
+
+    def _lane_table(
+        self, most: int, starts: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """See `StepColumns.lanes`. The padding of a bucket is a lane."""
+        table = np.zeros((most + 1, 3), np.int64)
+        table[: len(starts)] = np.stack([slots, starts, self.first_rows], axis=1)
+        table[len(starts) :, 2] = self.rows_bucket
+        table[len(starts), 2] = self.num_rows
+        return table
 
     # K/V
 

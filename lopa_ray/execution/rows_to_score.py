@@ -119,8 +119,12 @@ class RowsToScore:
         constrained = np.bincount(self._lane_of_row[bitmasks > 0], minlength=len(self._lanes))
         count = np.bincount(self._lane_of_row, minlength=len(self._lanes))
         known: dict[tuple[SamplingParams, bool], int] = {}
-        for at, (of_lane, any_constrained) in enumerate(zip(count.tolist(), constrained.tolist(), strict=True)):
-            for is_constrained in ([False] if of_lane > any_constrained else []) + ([True] if any_constrained else []):
+        for at, (of_lane, any_constrained) in enumerate(
+            zip(count.tolist(), constrained.tolist(), strict=True)
+        ):
+            for is_constrained in ([False] if of_lane > any_constrained else []) + (
+                [True] if any_constrained else []
+            ):
                 key = params[at], is_constrained
                 if key not in known:
                     kind = ScoringKind.of(params[at], self._vocab_size, is_constrained=is_constrained)
@@ -166,17 +170,15 @@ class RowsToScore:
             return np.zeros((len(self._source), 0), np.int64)
         of_lane = [{self._eos_token_id, *each.stop_token_ids} for each in params]
         table = np.full((len(params), max(map(len, of_lane))), -1, np.int64)
-        for at, ids in enumerate(of_lane):
-            table[at, : len(ids)] = sorted(ids)
+        for at, of_answer in enumerate(of_lane):
+            table[at, : len(of_answer)] = sorted(of_answer)
         ids = np.append(np.where(early[:, None], table[self._lane_of_row], -1), table[:1] * 0 - 1, axis=0)
         found: npt.NDArray[np.int64] = ids[self._source]
         return found
 
     # Reports
 
-    def report(
-        self, flat: npt.NDArray[np.float64], columns: int
-    ) -> tuple[npt.NDArray[np.int64], ScoredRows]:
+    def report(self, flat: npt.NDArray[np.float64], columns: int) -> tuple[npt.NDArray[np.int64], ScoredRows]:
         """The branches and rows of a `StepReport`.
 
         `flat` fp64: [N, columns] as `row_scores` gives them, then ids and log-probabilities [2, rows, M] of each group.

@@ -52,8 +52,8 @@ class BranchRunner:
         unpadded_vocab_size: int | None = None,
         attention: AttentionBackend | None = None,
     ) -> None:
-        """A slot has `max_model_len` positions. Ids from `unpadded_vocab_size` on (padding) are never chosen. Without an
-        attention backend it is torch's own kernel, lane by lane."""
+        """A slot has `max_model_len` positions. Ids from `unpadded_vocab_size` on (padding) are never chosen.
+        `attention`: by default torch's own kernel, lane by lane."""
         config = model.config
         self.attention = LaneAttention(sdpa) if attention is None else attention
         self.model = model
@@ -227,11 +227,9 @@ class BranchRunner:
 
     # The packed forward
 
-    def forward(
-        self, packing: Packing, columns: StepColumns[Tensor]
-    ) -> tuple[Tensor, Tensor | None]:
-        """Hidden rows of all lanes, then the boundary rows of slots, [R + S, D]; and, where lanes stage any, the keys and
-        values of all rows, [L, 2, R, K, E]."""
+    def forward(self, packing: Packing, columns: StepColumns[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Hidden rows of all lanes, then the boundary rows of slots, [R + S, D]; and, where lanes stage any, the keys
+        and values of all rows, [L, 2, R, K, E]."""
         kv = None
         if packing.has_staged_rows:
             _, layers, two, heads, _, dim = self.cache.data.shape
@@ -240,9 +238,7 @@ class BranchRunner:
         hidden = self.model(columns.ids, columns.positions, attention, kv)
         return torch.cat((hidden, self.cache.boundary)), kv
 
-    def _stage(
-        self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor | None
-    ) -> None:
+    def _stage(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor | None) -> None:
         """Set aside what lanes stage: one gather of all layers."""
         if kv is None:
             return

@@ -77,8 +77,8 @@ def score_rows(
     """Score rows of logits [N, V] (any float type; computed in fp32, unless the group's kind says otherwise).
 
     `numbers` fp64 [N, 8] are those of `ScoringKind`; `ending_ids` int64 [N, W] are ids that a row must not choose
-    (-1: none). `banned_tokens` bool [V] marks ids that are never chosen, and `allowed_tokens` bool [N, V], if given, what
-    each row may choose. `ops` says which columns of the vocabulary these are.
+    (-1: none). `banned_tokens` bool [V] marks ids that are never chosen, and `allowed_tokens` bool [N, V], if given,
+    what each row may choose. `ops` says which columns of the vocabulary these are.
     """
     kind = group.kind
     plain = logits.to(torch.float64 if kind.precision == "float64" else torch.float32)
@@ -90,9 +90,7 @@ def score_rows(
     def filtered(x: Tensor) -> Tensor:
         top_p = number(TOP_P) if kind.has_top_p else None
         top_k = numbers[:, TOP_K, None].to(torch.int64) if kind.has_top_k else None
-        return filter_logits(
-            x, top_p, top_k, ops, max_top_k=group.max_top_k, top_k_first=kind.top_k_first
-        )
+        return filter_logits(x, top_p, top_k, ops, max_top_k=group.max_top_k, top_k_first=kind.top_k_first)
 
     shaped = logits / number(SHAPE_TEMPERATURE) if kind.has_temperature else logits
     # The most likely token is the same at any temperature, so one that only shapes confidences will do.

@@ -12,8 +12,8 @@ MIN_TEMPERATURE = 1e-6
 """Lower temperatures act like this one, so that the division stays finite in fp32."""
 
 SHAPE_TEMPERATURE, RANKING, HALF, DRAW_TEMPERATURE, TOP_P, TOP_K, UNIFORM, BITMASK = range(8)
-"""Columns of the numbers of a row: temperature of probabilities and scores, ranking, whether logits are rounded to fp16,
-temperature of draws, nucleus, top k, the draw, and its set of tokens."""
+"""Columns of the numbers of a row: temperature of probabilities and scores, ranking, whether logits are rounded to
+fp16, temperature of draws, nucleus, top k, the draw, and its set of tokens."""
 
 NUMBER_COLUMNS = 8
 

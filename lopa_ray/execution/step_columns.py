@@ -19,8 +19,8 @@ Column = TypeVar("Column")
 class StepColumns(Generic[Column]):
     """Arrays on the host, or the same as tensors on the device: int64, but for numbers and bits.
 
-    Shape suffixes: R rows, T tiles, P staged rows, Q staged boundary rows, N scored rows, W ids that end an answer, M sets of
-    tokens, B their bytes. Rows of the forward are counted from 0 on, boundary rows of slots from R on.
+    Shape suffixes: R rows, T tiles, P staged rows, Q staged boundary rows, N scored rows, W ids that end an answer,
+    M sets of tokens, B their bytes. Rows of the forward are counted from 0 on, boundary rows of slots from R on.
     """
 
     ids: Column
@@ -31,6 +31,8 @@ class StepColumns(Generic[Column]):
     """[R]: each row sees the positions below."""
     tiles: Column
     """[T, 5]: see `slot_attention`."""
+    lanes: Column
+    """[T + 1, 3]: slot, position of the first row, and that row; lanes that are missing begin at the end, R."""
     commit_rows: Column
     """[·, 3]: staged row, slot and position of what is committed before the forward."""
     commit_boundaries: Column
@@ -49,7 +51,9 @@ class StepColumns(Generic[Column]):
     """uint8 [M, B]: sets of tokens, a bit each; the first has all."""
 
 
-def copy_to_device(columns: StepColumns[npt.NDArray[np.generic]], device: torch.device) -> StepColumns[Tensor]:
+def copy_to_device(
+    columns: StepColumns[npt.NDArray[np.generic]], device: torch.device
+) -> StepColumns[Tensor]:
     """One copy, which the host does not wait for. Every array has a multiple of 8 bytes."""
     arrays = [getattr(columns, field.name) for field in fields(StepColumns)]
     words = [array.reshape(-1).view(np.int64) for array in arrays]

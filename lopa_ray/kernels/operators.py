@@ -46,7 +46,7 @@ def define(
 
 
 def is_differentiable() -> bool:
-    """Whether torch has to see through an operator: autograd while training, or torch.compile, which fuses by itself."""
+    """Whether torch has to see the reference: autograd while training, or torch.compile, which fuses by itself."""
     return torch.is_grad_enabled() or torch.compiler.is_compiling()
 
 

@@ -23,8 +23,10 @@ SCORE_COLUMNS = 4
 def row_scores(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
     """Logits [N, V] of any float type → fp64 [N, 4] (see `SCORE_COLUMNS`).
 
-    `numbers` fp64 [N, 3 or more]: temperature of probabilities and scores, ranking, and whether they are those of logits rounded
-    to fp16. `ending_ids` int64 [N, W]: ids that the row must not choose (-1: none); `banned` bool [V]: ids that none may.
+    `numbers` fp64 [N, 3 or more]: temperature of probabilities and scores, ranking, and whether they are those of
+    logits rounded to fp16. `ending_ids` int64 [N, W]: ids that the row must not choose (-1: none); `banned` bool [V]:
+    ids that no row may choose.
+
     The token is the most likely that is left, of equal ones the lowest; its log-probability is of the plain softmax.
 
     On CUDA neg_entropy is without the published `EPSILON`, which moves the sum by V times that at most.

@@ -3,9 +3,9 @@
 A lane is a run of packed rows: a branch of a request, at consecutive positions. Position p of what its rows see lies
 in the lane itself, if the lane has it, and in the lane's slot otherwise. A row sees the positions below its stop.
 
-Lanes are cut into tiles, of which a program of the kernel computes one, for one KV head. A tile is `TILE_ROWS` pairs of
-row and query head. Tiles begin at the lane's first row, and keys are taken in blocks that begin at the slot's and at the
-lane's first one, so a lane's results do not depend on what else is packed.
+Lanes are cut into tiles, of which a program of the kernel computes one, for one KV head. A tile is `TILE_ROWS` pairs
+of row and query head. Tiles begin at the lane's first row, and keys are taken in blocks that begin at the slot's and
+at the lane's first one, so a lane's results do not depend on what else is packed.
 
 Shape suffixes: R packed rows, H query heads, K KV heads, E head dim, T tiles, S slots, L layers, C rows of a slot.
 """
@@ -51,10 +51,11 @@ def _reference(
             continue
         cached_keys, cached_values = slots[slot, layer]
         seen = max(stop_of_row[first : first + rows])
+        own = slice(first, first + rows)
         keys, values = (
-            torch.cat((cached[:, :start], fresh[first : first + rows].transpose(0, 1), cached[:, start + rows : seen]), 1)
+            torch.cat((cached[:, :start], fresh[own].transpose(0, 1), cached[:, start + rows : seen]), dim=1)
             for cached, fresh in ((cached_keys, k), (cached_values, v))
-        )  # fmt: skip
+        )
         at = first
         for stop, run in groupby(stop_of_row[first : first + rows]):
             end = at + len(list(run))
@@ -64,9 +65,7 @@ def _reference(
     return out
 
 
-def _fake(
-    q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor
-) -> Tensor:
+def _fake(q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor) -> Tensor:
     return q.new_empty(q.shape)
 
 

@@ -74,13 +74,26 @@ class Layer(nn.Module):
         self.gate_up = column_parallel_linear(config, d, 2 * config.intermediate_size)
         self.down = row_parallel_linear(config, config.intermediate_size, d, tp_group)
 
+    def forward(
+        self,
+        index: int,
+        x: Tensor,
+        delta: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        attention: AttentionFn,
+        kv: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        x, q, k, v = self.project_qkv(x, delta, cos, sin, kv)
+        return self.output_and_mlp(x, attention(index, q, k, v))
+
     def project_qkv(
         self, x: Tensor, delta: Tensor, cos: Tensor, sin: Tensor, kv: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x + delta [R, D], and what attention takes of it: q [R, H, E] and k [R, K, E], rotated, and v [R, K, E].
 
-        Residual sums are left to the norm that follows them, which is one kernel with it: a layer takes rows and what is
-        to be added to them. `kv` [2, R, K, E], if given, receives k and v.
+        Residual sums are left to the norm that follows, which is one kernel with them: a layer takes rows and what
+        is to be added to them. `kv` [2, R, K, E], if given, receives k and v.
         """
         x, normed = self.attn_norm.add(x, delta)
         qkv = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
@@ -151,7 +164,6 @@ class Transformer(nn.Module):
         cos, sin = rope_table(self.config.head_dim, self.config.rope_theta, positions)
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         for index, layer in enumerate(self.layers):
-            x, q, k, v = layer.project_qkv(x, delta, cos, sin, None if kv is None else kv[index])
-            x, delta = layer.output_and_mlp(x, attention(index, q, k, v))
+            x, delta = layer(index, x, delta, cos, sin, attention, None if kv is None else kv[index])
         _, hidden = self.norm.add(x, delta)
         return hidden

@@ -1,26 +1,79 @@
-"""Attention kernels on CUDA against the formula."""
+"""Attention backends and operators on CUDA against the formula and their references."""
 
 from __future__ import annotations
 
 import importlib.util
+import random
 
 import pytest
 import torch
 
-from lopa_ray.execution.attention_kernels import TOLERANCE
-from support.kernel_contract import check_kernel
+from lopa_ray.execution.attention_backends import BACKENDS, TOLERANCE
+from lopa_ray.kernels import rms_norm, rotary, row_scores, silu_mul
+from lopa_ray.kernels.operators import triton_works
+from support.backend_contract import check_backend
 
-NO_FLASH = pytest.mark.skipif(
-    importlib.util.find_spec("flash_attn") is None, reason="no package flash-attn here"
-)
+FLASH = {2: "flash_attn_2_cuda", 3: "flash_attn_interface", 4: "cutlass"}
+"""Version → a module that comes with it alone."""
+
 HALF = [dtype for dtype in TOLERANCE if dtype != torch.float32]
 KERNELS = [
-    *(("sdpa", dtype) for dtype in TOLERANCE),
-    *(pytest.param("flash_attn", dtype, marks=NO_FLASH) for dtype in HALF),
-    *(pytest.param("flex", dtype, marks=pytest.mark.long) for dtype in TOLERANCE),  # compiles
+    *(("triton", 0, dtype, dim) for dtype in TOLERANCE for dim in (64, 96, 128, 256)),
+    *(("sdpa", 0, dtype, 64) for dtype in TOLERANCE),
+    *(("flash_attn", at, dtype, 128) for at in range(3) for dtype in HALF),
+    *(pytest.param("flex", 0, dtype, 64, marks=pytest.mark.long) for dtype in TOLERANCE),  # compiles
 ]
 
 
-@pytest.mark.parametrize(("name", "dtype"), KERNELS, ids=str)
-def test_a_kernel_computes_the_formula_on_views_of_a_cache(name: str, dtype: torch.dtype) -> None:
-    check_kernel(name, "cuda", dtype)
+@pytest.mark.parametrize(("name", "at", "dtype", "dim"), KERNELS, ids=str)
+def test_a_backend_computes_the_formula(name: str, at: int, dtype: torch.dtype, dim: int) -> None:
+    backend = BACKENDS[name][at]
+    if name == "flash_attn" and importlib.util.find_spec(FLASH[backend.version]) is None:
+        pytest.skip(f"flash-attn {backend.version} is not installed")
+    check_backend(backend, "cuda", dtype, dim)
+
+
+def test_triton_works() -> None:
+    assert triton_works()
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Equal but for the rounding of bf16."""
+    torch.testing.assert_close(found.cpu().float(), wanted.float(), atol=2e-2, rtol=2e-2)
+
+
+@torch.inference_mode()
+def test_operators_compute_in_bf16_what_their_references_do_on_the_host() -> None:
+    """The interpreter cannot show that: its products of bf16 are wrong."""
+    torch.manual_seed(0)
+    gate_up, weight = torch.randn(40, 2 * 1500).bfloat16(), torch.randn(3584).bfloat16()
+    x, delta = torch.randn(2, 40, 3584).bfloat16()
+    close(silu_mul.silu_mul(gate_up.cuda()), silu_mul.silu_mul(gate_up))
+    close(rms_norm.rms_norm(x.cuda(), weight.cuda(), 1e-6), rms_norm.rms_norm(x, weight, 1e-6))
+    found = rms_norm.add_rms_norm(x.cuda(), delta.cuda(), weight.cuda(), 1e-6)
+    for each, wanted in zip(found, rms_norm.add_rms_norm(x, delta, weight, 1e-6), strict=True):
+        close(each, wanted)
+    qkv, (cos, sin) = torch.randn(40, 36, 128).bfloat16(), torch.randn(2, 40, 1, 128).bfloat16()
+    for weights in ((None, None), tuple(torch.randn(2, 128).bfloat16())):
+        there = [None if each is None else each.cuda() for each in weights]
+        found = rotary.rotate_qkv(qkv.cuda(), 28, cos.cuda(), sin.cuda(), *there, 1e-6)
+        for each, wanted in zip(found, rotary.rotate_qkv(qkv, 28, cos, sin, *weights, 1e-6), strict=True):
+            close(each, wanted)
+
+
+@torch.inference_mode()
+def test_rows_of_a_whole_vocabulary_are_scored_as_on_the_host() -> None:
+    torch.manual_seed(0)
+    draw = random.Random(0)
+    logits = (torch.randn(64, 152_064) * 4).bfloat16()
+    rows = [(draw.choice([1.0, 0.5]), draw.randrange(3), draw.random() < 0.2) for _ in range(64)]
+    numbers = torch.tensor(rows, dtype=torch.float64)
+    banned = torch.zeros(152_064, dtype=torch.bool)
+    banned[151_643:] = True
+    ending_ids = logits.argmax(-1, keepdim=True)
+    ending_ids[::2] = -1
+    wanted = row_scores.row_scores(logits, numbers, ending_ids, banned)
+    found = row_scores.row_scores(*(each.cuda() for each in (logits, numbers, ending_ids, banned))).cpu()
+    assert found[:, 0].tolist() == wanted[:, 0].tolist()
+    # The published epsilon is in the host's neg_entropy alone.
+    torch.testing.assert_close(found[:, 1:], wanted[:, 1:], atol=1e-4, rtol=1e-4)

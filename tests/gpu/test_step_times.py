@@ -43,7 +43,7 @@ DREAM_7B = {
 SDAR_4B = GOLDEN / "published" / "sdar-4b-chat"
 
 
-@pytest.fixture(scope="module", params=DEVICES["cuda"].attention_kernels)
+@pytest.fixture(scope="module", params=DEVICES["cuda"].attention_backends)
 def engine(request: pytest.FixtureRequest) -> Iterator[LocalEngine]:
     """SDAR-4B's shape with random weights."""
     options = {"load_format": "dummy", "dtype": "bfloat16", "max_num_seqs": 1, "max_model_len": 640}

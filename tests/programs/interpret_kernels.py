@@ -1,4 +1,4 @@
-"""Run Triton kernels in Triton's interpreter, on random input, against their references: `interpret_kernels.py OPERATOR`.
+"""Run a Triton kernel in Triton's interpreter, on random input, against its reference: `interpret_kernels.py NAME N`.
 
 TRITON_INTERPRET=1 has to be set before anything imports Triton, hence a process of its own. bf16 is left out: the
 interpreter's products of it are wrong.

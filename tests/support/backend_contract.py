@@ -7,26 +7,37 @@ import dataclasses
 import numpy as np
 import torch
 
-from lopa_ray.execution.attention_backends import BACKENDS, TOLERANCE
-from lopa_ray.execution.attention_trial import LANES, try_attention
+from lopa_ray.execution.attention import AttentionBackend
+from lopa_ray.execution.attention_backends import TOLERANCE
+from lopa_ray.execution.attention_trial import SMALL_STEP, AttentionTrial
 from lopa_ray.execution.lane import Lane
 from support.tiny_model import load_tiny_model
 
+
+def lane(slot: int, start: int, *segments: tuple[int, int]) -> Lane:
+    """Rows from `start` to the end of the last segment."""
+    return Lane(slot, start, np.zeros(segments[-1][0] - start, np.int64), segments)
+
+
 CASES = (
-    # Query heads, KV heads, head dim, lanes
-    (4, 2, 16, (Lane(0, 0, np.zeros(1, np.int64), ((1, 1),)),)),
-    (4, 2, 16, LANES),
-    (4, 4, 16, (Lane(1, 0, np.zeros(16, np.int64), ((16, 16),)),)),
-    (6, 1, 16, (Lane(2, 57, np.zeros(33, np.int64), ((60, 60), (90, 90))), *LANES)),
+    # Query heads, KV heads, lanes
+    (4, 2, (lane(0, 0, (1, 1)),)),
+    (4, 2, SMALL_STEP),
+    (4, 4, (lane(1, 0, (16, 16)),)),
+    (6, 1, (lane(2, 57, (60, 60), (90, 90)), *SMALL_STEP)),
+    (4, 2, (lane(0, 0, (4, 4), (7, 7)), lane(1, 21, (24, 24), (30, 40)))),  # behind it are cached ones
 )
 
+CAPACITY = 256
 
-def check_backend(name: str, device: str, dtype: torch.dtype) -> None:
+
+def check_backend(backend: AttentionBackend, device: str, dtype: torch.dtype, dim: int = 16) -> None:
     """It computes the formula, with as many or fewer KV heads than query heads."""
-    for heads, kv_heads, dim, lanes in CASES:
+    for heads, kv_heads, lanes in CASES:
         config = dataclasses.replace(
             load_tiny_model().config, num_heads=heads, num_kv_heads=kv_heads, head_dim=dim
         )
-        found, wanted = try_attention(BACKENDS[name], config, dtype, torch.device(device), lanes, capacity=90)
-        assert found.dtype == dtype
+        trial = AttentionTrial(backend, config, dtype, torch.device(device), lanes, CAPACITY)
+        found, wanted = trial.run(), trial.formula()
+        assert found.shape == wanted.shape and found.dtype == dtype
         torch.testing.assert_close(found.float(), wanted, atol=TOLERANCE[dtype], rtol=0)

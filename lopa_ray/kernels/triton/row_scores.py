@@ -60,7 +60,9 @@ def _row_scores(
         weight = tl.exp(below)
         # Sum of weights times differences to the maximum, which moves from one block to the next.
         moved = weighted_sum + (shaped_max - highest) * shaped_sum
-        weighted_sum = tl.where(shaped_sum > 0, moved * shrink, 0.0) + tl.where(weight > 0, weight * below, 0.0)
+        weighted_sum = tl.where(shaped_sum > 0, moved * shrink, 0.0) + tl.where(
+            weight > 0, weight * below, 0.0
+        )
         shaped_sum = shaped_sum * shrink + weight
         shaped_max = highest
 

@@ -1,4 +1,4 @@
-"""Triton kernel of `slot_attention`: flash attention of a tile of pairs (row, query head), by one program per KV head."""
+"""Triton kernel of `slot_attention`: flash attention of one tile, for one KV head, by each program."""
 
 from __future__ import annotations
 

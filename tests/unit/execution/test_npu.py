@@ -23,10 +23,11 @@ from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import device, npu
-from lopa_ray.execution.attention_kernels import select_kernel
+from lopa_ray.execution.attention import LaneAttention
+from lopa_ray.execution.attention_backends import BACKENDS, select_backend
 from lopa_ray.execution.device import DEVICES
 from record.torch_npu_signatures import RECORD, SOURCE, Use, find_uses, parse_signature, read_wheel
-from support.kernel_contract import check_kernel
+from support.backend_contract import check_backend
 from support.paths import MODELS
 from support.tiny_model import load_tiny_model
 
@@ -124,8 +125,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNpu:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_the_kernel_computes_the_formula(fake: FakeNpu, dtype: torch.dtype) -> None:
-    check_kernel("npu", "cpu", dtype)
-    assert fake.calls == 4
+    (backend,) = BACKENDS["npu"]
+    check_backend(backend, "cpu", dtype)
+    assert fake.calls == 14
 
 
 def test_it_reads_the_slot_that_it_is_given_rows_of() -> None:
@@ -138,10 +140,11 @@ def test_it_reads_the_slot_that_it_is_given_rows_of() -> None:
 
 
 def test_auto_takes_it_where_it_works(fake: FakeNpu, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "lopa.kernels")
+    caplog.set_level("INFO", "lopa.attention")
     config = dataclasses.replace(load_tiny_model().config, head_dim=16)
-    assert select_kernel("auto", DEVICES["npu"], config, torch.bfloat16) is npu.attention
-    select_kernel("auto", DEVICES["npu"], config, torch.float32)
+    found = select_backend("auto", DEVICES["npu"], config, torch.bfloat16, 64)
+    assert found == LaneAttention(npu.attention)
+    select_backend("auto", DEVICES["npu"], config, torch.float32, 64)
     assert caplog.messages[-1].startswith("attention on npu: sdpa (npu fails with RuntimeError: query of")
 
 

@@ -79,7 +79,9 @@ def plan_of(
         cached=cached,
         scored=range(start, stop),
         to_stage=(range(start, start + staged),) if staged else (),
-        commit=Commit(step - 1, branches - 1, (range(start - committed, start),), False) if committed else None,
+        commit=Commit(step - 1, branches - 1, (range(start - committed, start),), False)
+        if committed
+        else None,
         sampling_params=sampling or SamplingParams(),
     )
 
@@ -143,7 +145,9 @@ def test_no_way_of_sampling_has_the_host_wait(name):
     mask = runner.vocabulary.mask_token_id
     # Requests differ in their numbers, and are scored together.
     plans = [
-        plan_of(mask, 4, 32, sampling=replace(SAMPLINGS[name], seed=at, top_k=SAMPLINGS[name].top_k and 3 + at))
+        plan_of(
+            mask, 4, 32, sampling=replace(SAMPLINGS[name], seed=at, top_k=SAMPLINGS[name].top_k and 3 + at)
+        )
         for at in range(4)
     ]
     counts = []

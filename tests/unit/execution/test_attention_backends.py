@@ -1,0 +1,131 @@
+"""Every attention backend that runs here against the formula, and the choice among them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import pytest
+import torch
+from torch import Tensor
+
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import SettingsError
+from lopa_ray.execution import attention_backends
+from lopa_ray.execution.attention import AttentionBackend, LaneAttention, PackedAttention
+from lopa_ray.execution.attention_backends import (
+    BACKENDS,
+    TOLERANCE,
+    resolve_attention,
+    select_backend,
+)
+from lopa_ray.execution.attention_trial import attention_formula
+from lopa_ray.execution.device import DEVICES, Device
+from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.kernels.sdpa import sdpa
+from support.backend_contract import check_backend
+from support.tiny_model import load_tiny_model
+
+RUNNABLE = ["sdpa", "reference", pytest.param("flex", marks=pytest.mark.long)]  # flex compiles for minutes
+
+CAPACITY = 64
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_a_backend_computes_the_formula(name: str, dtype: torch.dtype) -> None:
+    (backend,) = BACKENDS[name]
+    check_backend(backend, "cpu", dtype)
+
+
+def test_the_formula_written_out_for_one_head_of_one_row() -> None:
+    q, keys, values = torch.randn(3, 4, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    scores = [float(q[2, 3] @ keys[1, at]) / 8**0.5 for at in range(5)]
+    weights = torch.tensor(scores).softmax(0)
+    torch.testing.assert_close(attention_formula(q, keys, values)[2, 3], weights @ values[1])
+
+
+def fails(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    raise ImportError("no kernel here\nsecond line")
+
+
+def wrong(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    return sdpa(q, keys, values) * 1.5
+
+
+def slow(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    for _ in range(20):
+        out = sdpa(q, keys, values)
+    return out
+
+
+def select(name: str, device: Device) -> AttentionBackend:
+    return select_backend(name, device, load_tiny_model().config, torch.float32, CAPACITY)
+
+
+def test_auto_says_what_it_took_and_why(monkeypatch, caplog) -> None:
+    caplog.set_level(logging.INFO, "lopa.attention")
+    assert select("auto", DEVICES["cpu"]) is BACKENDS["sdpa"][0]
+    assert caplog.messages == ["attention on cpu: sdpa (first choice)"]
+    # A device that would rather have another backend, which fails, or computes something else.
+    picky = dataclasses.replace(DEVICES["cpu"], attention_backends=("flash_attn", "sdpa"))
+    for kernel, reason in ((fails, "ImportError: no kernel here)"), (wrong, "flash_attn is off by")):
+        monkeypatch.setitem(BACKENDS, "flash_attn", (LaneAttention(kernel),))
+        assert select("auto", picky) is BACKENDS["sdpa"][0]
+        assert "sdpa (flash_attn" in caplog.messages[-1] and reason in caplog.messages[-1]
+        assert "second line" not in caplog.messages[-1]
+        with pytest.raises(SettingsError, match=r"got 'flash_attn'.*allowed on cpu: auto, flash_attn, sdpa"):
+            select("flash_attn", picky)
+
+
+def test_a_device_may_have_auto_take_the_fastest(monkeypatch, caplog) -> None:
+    caplog.set_level(logging.INFO, "lopa.attention")
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
+    monkeypatch.setitem(BACKENDS, "flash_attn", (LaneAttention(wrong),))
+    monkeypatch.setitem(BACKENDS, "flex", (LaneAttention(slow),))
+    names = ("flex", "flash_attn", "sdpa")
+    timed = dataclasses.replace(DEVICES["cpu"], attention_backends=names, timed_attention=names)
+    assert resolve_attention(timed, load_tiny_model().config, torch.float32, CAPACITY) == "sdpa"
+    assert "attention on cpu: sdpa (flex takes " in caplog.messages[-1]
+    assert "flash_attn is off by" in caplog.messages[-1] and "µs per layer" in caplog.messages[-1]
+    none = dataclasses.replace(timed, timed_attention=("flash_attn",))
+    with pytest.raises(SettingsError, match="got 'auto', but flash_attn is off by"):
+        resolve_attention(none, load_tiny_model().config, torch.float32, CAPACITY)
+
+
+def test_of_several_backends_of_a_name_the_first_that_works_is_taken(monkeypatch) -> None:
+    works = LaneAttention(sdpa)
+    monkeypatch.setitem(BACKENDS, "flex", (LaneAttention(fails), LaneAttention(wrong), works))
+    assert select("flex", DEVICES["cpu"]) is works
+
+
+def test_triton_is_refused_where_it_does_not_work() -> None:
+    device = dataclasses.replace(DEVICES["cpu"], attention_backends=("triton",))
+    with pytest.raises(SettingsError, match="triton fails with RuntimeError: Triton does not work here"):
+        select("triton", device)
+
+
+def test_a_backend_of_another_device_is_refused() -> None:
+    with pytest.raises(SettingsError, match="flash_attn is not for cpu"):
+        build_runner(Config.load("demo", {"model": {"attention": "flash_attn"}}), None)
+
+
+def test_the_setting_reaches_the_forward(monkeypatch) -> None:
+    calls = []
+
+    def counted(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        calls.append(q.shape)
+        return sdpa(q, keys, values)
+
+    monkeypatch.setitem(attention_backends.BACKENDS, "flex", (LaneAttention(counted),))
+    settings = LopaSettings(num_branches=2, max_new_tokens=8)
+    found = [
+        LocalEngine.from_pretrained("demo", attention=name, max_num_seqs=1).generate([5, 6, 7], settings)
+        for name in ("sdpa", "flex", "reference")
+    ]
+    assert len({tuple(result.token_ids) for result in found}) == 1
+    assert len(calls) > 5
+    runner = build_runner(Config.load("demo", {"model": {"attention": "reference"}}), None)
+    assert isinstance(runner.attention, PackedAttention)
