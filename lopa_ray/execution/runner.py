@@ -33,6 +33,8 @@ from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
 from lopa_ray.protocol.report import StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
+DEFAULT_ATTENTION: AttentionBackend = LaneAttention(sdpa)
+
 WARM_UP_ROWS = (48, 16)
 """Of the forwards that compile layers: int8 products of few rows have graphs of their own."""
 
@@ -55,7 +57,7 @@ class BranchRunner:
         """A slot has `max_model_len` positions. Ids from `unpadded_vocab_size` on (padding) are never chosen.
         `attention`: by default torch's own kernel, lane by lane."""
         config = model.config
-        self.attention = LaneAttention(sdpa) if attention is None else attention
+        self.attention = attention or DEFAULT_ATTENTION
         self.model = model
         self.device = model.embed.weight.device
         self.cache = KVCache(

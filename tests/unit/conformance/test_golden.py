@@ -32,6 +32,7 @@ def verdicts(wanted: list[Case]) -> list[Verdict]:
     return list(replay(wanted, GOLDEN / "models", LocalEngine.from_config))
 
 
+@pytest.mark.usefixtures("either_attention")
 @pytest.mark.parametrize(
     ("name", "passed", "refused"),
     [
@@ -62,6 +63,7 @@ def test_recorded_cases(name, passed, refused):
             assert refused[verdict.id] in verdict.reason
 
 
+@pytest.mark.usefixtures("either_attention")
 @pytest.mark.parametrize("name", ["lopa_cases", "lora_cases"])
 def test_recorded_block_states(name):
     """What the comparison above leaves out: block states, masks, completeness and the EOS flag per round."""

@@ -5,8 +5,8 @@ What is checked is that each version is asked for what it has, in the layout tha
 
 from __future__ import annotations
 
-import itertools
 import inspect
+import itertools
 import json
 import sys
 from collections.abc import Callable

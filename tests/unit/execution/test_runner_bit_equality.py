@@ -141,6 +141,7 @@ def compare(name: str, seed: int, requests: int = 5) -> int:
     return compared
 
 
+@pytest.mark.usefixtures("either_attention")
 @pytest.mark.parametrize(
     "name", ["dream-tiny-2l", "dream-tiny-2l-eos", *SHAPES, *(f"{name}+w8a8" for name in SHAPES), "odd+w8"]
 )

@@ -42,6 +42,7 @@ FILES = {
 NAMES = ("dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l")
 
 
+@pytest.mark.usefixtures("either_attention")
 @pytest.mark.parametrize("name", FILES)
 def test_recorded_cases_in_two_shards(name: str) -> None:
     torch.set_num_threads(1)
@@ -117,6 +118,7 @@ def test_graphs_end_where_shards_talk_to_each_other() -> None:
         assert torch.equal(compiled.logits(ids), plain.logits(ids))
 
 
+@pytest.mark.usefixtures("either_attention")
 def test_bits_do_not_depend_on_the_batch() -> None:
     config = Config.parse({"model": {"max_model_len": 96, "max_num_seqs": 4}})
     runner = ShardedRunner(odd_model(), 3, max_num_seqs=4, max_model_len=96)

@@ -70,6 +70,7 @@ def check(group: InProcessGroup) -> None:
         )
 
 
+@pytest.mark.usefixtures("either_attention")
 @pytest.mark.parametrize(
     ("kind", "model"), [*((kind, "dream-tiny-2l") for kind in EXACT), ("fused", "sdar-tiny-3l")]
 )

@@ -209,6 +209,7 @@ def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[
     return group.counts
 
 
+@pytest.mark.usefixtures("either_attention")
 @pytest.mark.parametrize("kind", KINDS)
 def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
     counts = run(1, [kind], 40)
@@ -218,6 +219,7 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
     assert bool(counts["replayed"]) == (kind != "no_cache")
 
 
+@pytest.mark.usefixtures("either_attention")
 @pytest.mark.parametrize("kinds", [["single_phase", "two_phase_causal"], ["block_diffusion", "sub_blocks"]])
 def test_stored_prefixes_change_no_bit_whoever_is_lost(kinds: list[str]) -> None:
     counts = run(2, kinds, 40, stored=40)
