@@ -35,8 +35,8 @@ class ModelSettings(StrictModel):
     """Where each worker holds its replica."""
 
     attention: Literal["auto", "sdpa", "triton", "flash_attn", "flex", "npu", "reference"] = "auto"
-    """Attention kernel: torch's own, of the package flash-attn, torch's flex attention, or torch-npu's; auto tries
-    and picks."""
+    """Attention: torch's own kernel, this project's Triton kernel, the package flash-attn, torch's flex attention,
+    torch-npu's, or the Triton kernel's reference; auto tries and picks, on GPUs the fastest."""
 
     compile: bool = False
     """Graph mode: torch.compile for the layers, all but attention (npu: TorchAir). Takes a compiler, and up to

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice, repeat
+from typing import NamedTuple
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.canvas import Canvas
@@ -12,19 +13,29 @@ from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.report import BranchReport
 
 
-@dataclass(frozen=True, slots=True)
-class PositionScore:
-    """What a report says of one position."""
+class PositionScore(NamedTuple):
+    """What a report says of one position. A step makes one per masked position, and most are not decided on."""
 
-    decision: Decision
-    """What is decided if the position is filled."""
+    probability: float
+    """Of the chosen token."""
     score: float
     """By the plan's ranking."""
+    report: BranchReport
+    row: int
+    """Of the position in the report."""
 
     @property
-    def probability(self) -> float:
-        """Of the chosen token."""
-        return self.decision.probability
+    def decision(self) -> Decision:
+        """What is decided if the position is filled."""
+        report, at = self.report, self.row
+        tops = zip(report.top_tokens[at].tolist(), report.top_logprobs[at].tolist(), strict=True)
+        return Decision(
+            int(report.positions[at]),
+            int(report.tokens[at]),
+            self.probability,
+            float(report.logprobs[at]),
+            tuple(tops),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +49,10 @@ class Fork:
 
 def scores_by_position(report: BranchReport) -> dict[int, PositionScore]:
     """Index a report by absolute position."""
-    return {
-        position: PositionScore(
-            Decision(
-                position, token, probability, logprob, tuple(zip(top_tokens, top_logprobs, strict=True))
-            ),
-            score,
-        )
-        for position, token, probability, logprob, score, top_tokens, top_logprobs in zip(
-            report.positions.tolist(),
-            report.tokens.tolist(),
-            report.probabilities.tolist(),
-            report.logprobs.tolist(),
-            report.scores.tolist(),
-            report.top_tokens.tolist(),
-            report.top_logprobs.tolist(),
-            strict=True,
-        )
-    }
+    scores = map(
+        PositionScore, report.probabilities.tolist(), report.scores.tolist(), repeat(report), count()
+    )
+    return dict(zip(report.positions.tolist(), scores, strict=True))
 
 
 def anchor_fills(
@@ -89,10 +86,10 @@ def is_forced(constraint_state: ConstraintState | None, position: int) -> bool:
 def lookahead_forks(
     masked: Iterable[int],
     scores: dict[int, PositionScore],
-    count: int,
+    max_forks: int,
     constraint_state: ConstraintState | None = None,
 ) -> list[Fork]:
-    """The `count` best-ranked positions still masked after the anchor's fill, best first.
+    """The `max_forks` best-ranked positions still masked after the anchor's fill, best first.
 
     Each is one fork, if a constraint allows it. Equal scores keep their order.
     """
@@ -100,7 +97,7 @@ def lookahead_forks(
     allowed = (
         p for p in ranked if constraint_state is None or constraint_state.allows(*scores[p].decision.fill)
     )
-    return [Fork(scores[p].decision, scores[p].score) for p in islice(allowed, count)]
+    return [Fork(scores[p].decision, scores[p].score) for p in islice(allowed, max_forks)]
 
 
 def filter_by_constraint(

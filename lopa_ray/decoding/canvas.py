@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from lopa_ray.protocol.outcome import BlockView
@@ -37,6 +37,10 @@ class Block:
         size = self.stop - self.start
         return (size - self.masks) / size
 
+    def copy(self) -> Block:
+        """An independent copy."""
+        return Block(self.start, self.stop, self.masks, self.state, self.complete)
+
     def view(self) -> BlockView:
         """A frozen copy for traces."""
         return BlockView(self.start, self.stop, self.state.value, self.masks, self.complete)
@@ -57,7 +61,7 @@ class Canvas:
         copied.ids = self.ids.copy()
         copied.mask_id = self.mask_id
         copied.prompt_len = self.prompt_len
-        copied.blocks = [replace(block) for block in self.blocks]
+        copied.blocks = [block.copy() for block in self.blocks]
         return copied
 
     def __len__(self) -> int:

@@ -135,7 +135,9 @@ class Packing:
         return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
     def _pad(self, column: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return np.pad(column, (0, self.rows_bucket - len(column)))
+        padded = np.zeros(self.rows_bucket, np.int64)
+        padded[: len(column)] = column
+        return padded
 
     def _check_capacity(self, positions: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> None:
         reach = max(int(positions.max(initial=-1)) + 1, int(stops.max(initial=0)))

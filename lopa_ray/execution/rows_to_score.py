@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +16,6 @@ from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.scoring_kind import (
     BITMASK,
     GREEDY,
-    NUMBER_COLUMNS,
-    TOP_K,
     UNIFORM,
     ScoringKind,
 )
@@ -57,29 +54,30 @@ class RowsToScore:
         self._lane_of_row, self.positions = lane_of_row, positions
         self._vocab_size, self._eos_token_id = vocab_size, eos_token_id
         self._fuse_greedy = fuse_greedy
-        params = [PADDING if lane.request is None else lane.request.plan.sampling_params for lane in lanes]
-        bitmasks = self._bitmask_of_rows(params)
-        group_of_row = self._group_rows(params, bitmasks)
+        self._distinguish_params()
+        self._set_of_row = self._bitmask_of_rows()
+        group_of_row = self._group_rows()
         self.groups: list[ScoringGroup] = []
-        order = np.argsort(group_of_row, kind="stable")
-        ends = np.searchsorted(group_of_row[order], np.arange(len(self._kinds) + 1))
-        sources = []
+        order = np.argsort(group_of_row, kind="stable") if len(self._kinds) > 1 else np.arange(len(positions))
+        ends = np.cumsum(np.bincount(group_of_row, minlength=len(self._kinds))).tolist()
+        sources = [np.zeros(0, np.int64)]
         at = 0
-        for kind, (begin, end) in zip(self._kinds, pairwise(ends.tolist()), strict=True):
+        for kind, begin, end in zip(self._kinds, [0, *ends], ends, strict=False):
             padded = bucket(end - begin)
             top_k = 0
             if kind.has_top_k:
-                of_group = np.unique(lane_of_row[order[begin:end]]).tolist()
-                top_k = max(params[lane].top_k or 0 for lane in of_group)
+                of_group = np.unique(self._params_of_lane[lane_of_row[order[begin:end]]]).tolist()
+                top_k = max(self._params[index].top_k or 0 for index in of_group)
             self.groups.append(ScoringGroup(kind, range(at, at + padded), top_k))
-            sources.append(np.pad(order[begin:end], (0, padded - (end - begin)), constant_values=-1))
+            sources += [order[begin:end], np.full(padded - (end - begin), -1)]
             at += padded
-        self._source = np.concatenate(sources) if sources else np.zeros(0, np.int64)
+        self._source = np.concatenate(sources)
         """Of each of the N, the row that it is about; -1: padding."""
+        self._is_real = self._source >= 0
         self._index = np.empty(len(positions), np.int64)
-        self._index[self._source[self._source >= 0]] = np.flatnonzero(self._source >= 0)
-        self.numbers = self._numbers(params, bitmasks)
-        self.ending_ids = self._ending_ids(params)
+        self._index[self._source[self._is_real]] = np.flatnonzero(self._is_real)
+        self.numbers = self._numbers()
+        self.ending_ids = self._ending_ids()
 
     def padded(self, of_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """A value per row, in the order of the N; 0 for padding."""
@@ -87,20 +85,33 @@ class RowsToScore:
 
     # What rows have in common
 
-    def _bitmask_of_rows(self, params: list[SamplingParams]) -> npt.NDArray[np.int64]:
+    def _distinguish_params(self) -> None:
+        """Number the parameters of all lanes; those of a request are one object."""
+        index_of: dict[int, int] = {}
+        self._params: list[SamplingParams] = []
+        indices = []
+        for lane in self._lanes:
+            params = PADDING if lane.request is None else lane.request.plan.sampling_params
+            index = index_of.setdefault(id(params), len(self._params))
+            if index == len(self._params):
+                self._params.append(params)
+            indices.append(index)
+        self._params_of_lane = np.array(indices, np.int64)
+        self._params.append(PADDING)
+
+    def _bitmask_of_rows(self) -> npt.NDArray[np.int64]:
         """Per row the index of its set of tokens among `bitmasks`; 0: any token."""
         found = np.zeros(len(self.positions), np.int64)
         index_of: dict[bytes, int] = {}
         for at, lane in enumerate(self._lanes):
-            if lane.request is None or lane.index < 0:
+            if lane.request is None or not lane.request.plan.token_bitmasks or lane.index < 0:
                 continue
             plan = lane.request.plan
             branch = plan.branches[lane.index]
-            if branch.bitmask_ids:
-                for row in np.flatnonzero(self._lane_of_row == at).tolist():
-                    packed = plan.token_bitmask(branch, int(self.positions[row]))
-                    if packed is not None:
-                        found[row] = index_of.setdefault(packed, len(index_of) + 1)
+            for row in np.flatnonzero(self._lane_of_row == at).tolist():
+                packed = plan.token_bitmask(branch, int(self.positions[row]))
+                if packed is not None:
+                    found[row] = index_of.setdefault(packed, len(index_of) + 1)
         width = -(-self._vocab_size // 64) * 8
         self.bitmasks = np.zeros((len(index_of) + 1 if index_of else 0, width), np.uint8)
         self.bitmasks[:1] = 255
@@ -109,70 +120,56 @@ class RowsToScore:
             self.bitmasks[index, : len(bits)] = bits
         return found
 
-    def _group_rows(
-        self, params: list[SamplingParams], bitmasks: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
+    def _group_rows(self) -> npt.NDArray[np.int64]:
         """The index of each row's kind among `_kinds`."""
+        kind_of_row = 2 * self._params_of_lane[self._lane_of_row] + (self._set_of_row > 0)
         index_of: dict[ScoringKind, int] = {}
-        # Of each lane the group of its rows that may get any token, and of those that may not.
-        table = np.zeros((len(self._lanes), 2), np.int64)
-        constrained = np.bincount(self._lane_of_row[bitmasks > 0], minlength=len(self._lanes))
-        count = np.bincount(self._lane_of_row, minlength=len(self._lanes))
-        known: dict[tuple[SamplingParams, bool], int] = {}
-        for at, (of_lane, any_constrained) in enumerate(
-            zip(count.tolist(), constrained.tolist(), strict=True)
-        ):
-            for is_constrained in ([False] if of_lane > any_constrained else []) + (
-                [True] if any_constrained else []
-            ):
-                key = params[at], is_constrained
-                if key not in known:
-                    kind = ScoringKind.of(params[at], self._vocab_size, is_constrained=is_constrained)
-                    if self._fuse_greedy and kind.is_greedy:
-                        kind = GREEDY
-                    known[key] = index_of.setdefault(kind, len(index_of))
-                table[at, int(is_constrained)] = known[key]
+        table = np.zeros(2 * len(self._params), np.int64)
+        for at in np.flatnonzero(np.bincount(kind_of_row)).tolist():
+            kind = ScoringKind.of(self._params[at // 2], self._vocab_size, is_constrained=bool(at % 2))
+            if self._fuse_greedy and kind.is_greedy:
+                kind = GREEDY
+            table[at] = index_of.setdefault(kind, len(index_of))
         self._kinds = list(index_of)
-        return table[self._lane_of_row, (bitmasks > 0).astype(np.int64)]
+        found: npt.NDArray[np.int64] = table[kind_of_row]
+        return found
 
     # What differs from row to row
 
-    def _numbers(
-        self, params: list[SamplingParams], bitmasks: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float64]:
+    def _numbers(self) -> npt.NDArray[np.float64]:
         """See `StepColumns.score_numbers`."""
-        known: dict[SamplingParams, tuple[float, ...]] = {}
-        of_lane = np.array(
-            [known.setdefault(each, ScoringKind.numbers(each)) for each in (*params, PADDING)], np.float64
-        ).reshape(-1, NUMBER_COLUMNS)
-        lanes = np.append(self._lane_of_row, len(params))[self._source]
-        numbers: npt.NDArray[np.float64] = of_lane[lanes]
-        sampled = np.array([each.temperature > 0 for each in (*params, PADDING)])[lanes]
+        table = np.array([ScoringKind.numbers(each) for each in self._params], np.float64)
+        lanes = self._lane_of_row[self._source] if len(self._lane_of_row) else self._source
+        params = np.where(self._is_real, self._params_of_lane[lanes], len(self._params) - 1)
+        numbers: npt.NDArray[np.float64] = table[params]
+        sampled = np.array([each.temperature > 0 for each in self._params])[params]
         if sampled.any():
             steps = [0 if lane.request is None else lane.request.plan.step for lane in self._lanes]
-            seeds = np.array([each.seed & (2**64 - 1) for each in params], np.uint64)
-            of_sampled = lanes[sampled]
+            seeds = np.array([each.seed & (2**64 - 1) for each in self._params], np.uint64)
             numbers[sampled, UNIFORM] = keyed_uniforms(
-                seeds[of_sampled],
-                np.array(steps, np.int64)[of_sampled],
+                seeds[params[sampled]],
+                np.array(steps, np.int64)[lanes[sampled]],
                 self.positions[self._source[sampled]],
             )
-        numbers[:, TOP_K] = np.clip(numbers[:, TOP_K], 1, None)
         if len(self.bitmasks):
-            numbers[:, BITMASK] = self.padded(bitmasks)
+            numbers[:, BITMASK] = self.padded(self._set_of_row)
         return numbers
 
-    def _ending_ids(self, params: list[SamplingParams]) -> npt.NDArray[np.int64]:
+    def _ending_ids(self) -> npt.NDArray[np.int64]:
         """See `StepColumns.ending_ids`."""
-        before = np.array([each.no_eos_before for each in params], np.int64)[self._lane_of_row]
-        early = self.positions < before
+        none = np.zeros((len(self._source), 0), np.int64)
+        if not any(each.no_eos_before for each in self._params):
+            return none
+        before = np.array([each.no_eos_before for each in self._params], np.int64)
+        params = self._params_of_lane[self._lane_of_row]
+        early = self.positions < before[params]
         if not early.any():
-            return np.zeros((len(self._source), 0), np.int64)
-        of_lane = [{self._eos_token_id, *each.stop_token_ids} for each in params]
-        table = np.full((len(params), max(map(len, of_lane))), -1, np.int64)
-        for at, of_answer in enumerate(of_lane):
+            return none
+        of_params = [{self._eos_token_id, *each.stop_token_ids} for each in self._params]
+        table = np.full((len(of_params), max(map(len, of_params))), -1, np.int64)
+        for at, of_answer in enumerate(of_params):
             table[at, : len(of_answer)] = sorted(of_answer)
-        ids = np.append(np.where(early[:, None], table[self._lane_of_row], -1), table[:1] * 0 - 1, axis=0)
+        ids = np.append(np.where(early[:, None], table[params], -1), table[:1] * 0 - 1, axis=0)
         found: npt.NDArray[np.int64] = ids[self._source]
         return found
 

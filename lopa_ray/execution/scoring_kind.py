@@ -79,7 +79,7 @@ class ScoringKind:
             params.precision == "float16",
             draw,
             params.top_p or 0.0,
-            params.top_k or 0,
+            params.top_k or 1,
             0.0,
             0.0,
         )

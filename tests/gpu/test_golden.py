@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
 pytest.importorskip("pydantic")
 
+from lopa_ray.config.config import Config
 from lopa_ray.conformance import read_cases, replay
 from lopa_ray.conformance.replay import EngineFactory
 from lopa_ray.engine.local import LocalEngine
@@ -28,11 +30,18 @@ FILES = {
 """Cases that pass on the CPU; `tests/unit/conformance/test_golden.py` says of the others why they are not supported."""
 
 
+def engine_with(attention: str, config: Config) -> LocalEngine:
+    """An engine whose attention is not left to chance."""
+    model = config.model.model_copy(update={"attention": attention})
+    return LocalEngine.from_config(config.model_copy(update={"model": model}))
+
+
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize(
     "make_engine",
     [
-        pytest.param(LocalEngine.from_config, id="whole"),
+        pytest.param(partial(engine_with, "triton"), id="triton"),
+        pytest.param(partial(engine_with, "sdpa"), id="sdpa"),
         pytest.param(engine_in_two_shards, id="in two shards that are threads"),
     ],
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.branching import PositionScore, scores_by_position
 from lopa_ray.decoding.unmasking import (
     dream_fill_counts,
     even_fill_count,
@@ -19,15 +20,25 @@ from lopa_ray.decoding.unmasking import (
     select_by_factor,
     select_within_entropy,
 )
-from lopa_ray.protocol.outcome import Decision
+from lopa_ray.protocol.report import BranchReport
 
 
 def scores(*probabilities: float, ranks: list[float] | None = None) -> dict[int, PositionScore]:
     """Positions 10, 11, ... with these probabilities, ranked by them or by `ranks`."""
-    return {
-        at: PositionScore(Decision(at, 1, probability, 0.0, ()), rank)
-        for at, (probability, rank) in enumerate(zip(probabilities, ranks or probabilities, strict=True), 10)
-    }
+    count = len(probabilities)
+    report = BranchReport(
+        epoch=0,
+        step=1,
+        branch=0,
+        positions=np.arange(10, 10 + count, dtype=np.int32),
+        tokens=np.ones(count, np.int32),
+        probabilities=np.array(probabilities),
+        logprobs=np.zeros(count, np.float32),
+        scores=np.array(ranks or probabilities),
+        top_tokens=np.zeros((count, 0), np.int32),
+        top_logprobs=np.zeros((count, 0), np.float32),
+    )
+    return scores_by_position(report)
 
 
 def test_ties_keep_their_order():

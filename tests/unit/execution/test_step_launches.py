@@ -6,7 +6,6 @@ import hashlib
 import json
 import random
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -21,10 +20,10 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, Segment, StepPlan
 from lopa_ray.protocol.sampling_params import SamplingParams
 from support.launch_counter import META, LaunchCounter, pageable  # noqa: F401  # a fixture
 from support.paths import GOLDEN
+from support.step_plans import plan_of, step_of
 from support.tiny_model import load_tiny_model
 
 pytestmark = pytest.mark.usefixtures("pageable")
@@ -52,50 +51,6 @@ def runner_of(name: str, vocab_size: int | None = None) -> BranchRunner:
     return BranchRunner(
         model.bfloat16(), max_num_seqs=SLOTS, max_model_len=CAPACITY, attention=PackedAttention()
     )
-
-
-def plan_of(
-    mask: int,
-    branches: int,
-    rows: int,
-    *,
-    start: int = PROMPT,
-    step: int = 2,
-    segments: tuple[Segment, ...] = (),
-    committed: int = 0,
-    staged: int = 0,
-    sampling: SamplingParams | None = None,
-) -> Plan:
-    """A window of masks behind a cached prefix."""
-    stop = start + rows
-    branch = Branch(segments or ((stop, stop),))
-    cached = (range(start),) if start else ()
-    return Plan(
-        epoch=0,
-        step=step,
-        start=start,
-        canvas=(mask,) * rows,
-        branches=(branch,) * branches,
-        cached=cached,
-        scored=range(start, stop),
-        to_stage=(range(start, start + staged),) if staged else (),
-        commit=Commit(step - 1, branches - 1, (range(start - committed, start),), False)
-        if committed
-        else None,
-        sampling_params=sampling or SamplingParams(),
-    )
-
-
-def step_of(runner: BranchRunner, plans: Sequence[Plan], slots: Sequence[int] | None = None) -> StepPlan:
-    """One worker's step, with the cache as the plans presuppose it."""
-    slots = range(len(plans)) if slots is None else slots
-    requests = []
-    for slot, plan in zip(slots, plans, strict=True):
-        if runner.cache.request_ids[slot] is None:
-            runner.cache.reset(slot, slot + 1)
-            runner.cache.mark_committed(slot, plan.cached)
-        requests.append(ScheduledRequest(slot + 1, slot, plan, tuple(range(len(plan.branches)))))
-    return StepPlan(0, plans[0].step, tuple(requests))
 
 
 SIZES = [(1, 1, 64), (1, 8, 64), (1, 15, 32), (8, 8, 64), (32, 8, 32), (64, 1, 16)]

@@ -1,0 +1,51 @@
+"""Steps of any size, as plans that a test makes up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, Segment, StepPlan
+from lopa_ray.protocol.sampling_params import SamplingParams
+
+
+def plan_of(
+    mask: int,
+    branches: int,
+    rows: int,
+    *,
+    start: int = 512,
+    step: int = 2,
+    segments: tuple[Segment, ...] = (),
+    committed: int = 0,
+    staged: int = 0,
+    sampling: SamplingParams | None = None,
+) -> Plan:
+    """A window of `rows` masks behind a cached prefix, of which the step before has staged the last `committed`."""
+    stop = start + rows
+    branch = Branch(segments or ((stop, stop),))
+    return Plan(
+        epoch=0,
+        step=step,
+        start=start,
+        canvas=(mask,) * rows,
+        branches=(branch,) * branches,
+        cached=(range(start),) if start else (),
+        scored=range(start, stop),
+        to_stage=(range(start, start + staged),) if staged else (),
+        commit=Commit(step - 1, branches - 1, (range(start - committed, start),), False)
+        if committed
+        else None,
+        sampling_params=sampling or SamplingParams(),
+    )
+
+
+def step_of(runner: BranchRunner, plans: Sequence[Plan], slots: Sequence[int] | None = None) -> StepPlan:
+    """One worker's step, with the cache as the plans presuppose it: what it holds is of no interest."""
+    requests = []
+    for slot, plan in zip(range(len(plans)) if slots is None else slots, plans, strict=True):
+        if runner.cache.request_ids[slot] is None:
+            runner.cache.reset(slot, slot + 1)
+            runner.cache.mark_committed(slot, plan.cached)
+        requests.append(ScheduledRequest(slot + 1, slot, plan, tuple(range(len(plan.branches)))))
+    return StepPlan(0, plans[0].step, tuple(requests))
