@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lopa_ray.kernels import int8
+from lopa_ray.kernels.int8 import INT8_MAX, dequantize
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, RowParallelLinear, TensorParallelGroup
-
-INT8_MAX = 127
 
 EXACT_FP32_INPUTS = 1024
 """So many products of int8 numbers add up to less than 2^24: fp32 holds every partial sum, in any order."""
@@ -65,8 +65,7 @@ class Int8Linear(nn.Module):
         quantized, scale = quantize_rows(x, self._tp_group)
         # Integers are summed, so a model in shards gives the bits of the whole one.
         product = self._tp_group.all_reduce(int8_matmul(quantized, self.weight))
-        out = product.float().mul_(scale[:, None]).mul_(self.weight_scale)
-        return (out if self.bias is None else out.add_(self.bias)).to(x.dtype)
+        return dequantize(product, scale, self.weight_scale, self.bias, x.dtype)
 
 
 def probe_int8_kernels(model: nn.Module) -> None:
@@ -102,11 +101,10 @@ def quantize_rows(x: Tensor, tp_group: TensorParallelGroup = SINGLE_SHARD) -> tu
 
     `tp_group`: the shards that have the rest of each row; all get the scale of the whole row.
     """
+    if tp_group.size == 1:
+        return int8.quantize_rows(x)
     wide = x.float()
-    largest = tp_group.all_gather(wide.abs().amax(dim=-1)).amax(dim=0)
-    # A row of zeros keeps a scale to divide by.
-    scale = (largest / INT8_MAX).clamp_min_(torch.finfo(torch.float32).tiny)
-    return (wide / scale[:, None]).round_().to(torch.int8), scale
+    return int8.scale_rows(wide, tp_group.all_gather(wide.abs().amax(dim=-1)).amax(dim=0))
 
 
 def int8_matmul(a: Tensor, weight: Tensor) -> Tensor:

@@ -13,7 +13,16 @@ from triton.compiler import ASTSource
 
 import lopa_ray.execution.runner  # noqa: F401  # it defines all operators
 from lopa_ray.kernels.operators import LAUNCHES
-from lopa_ray.kernels.triton import commit_rows, rms_norm, rotate_qkv, row_scores, silu_mul, slot_attention
+from lopa_ray.kernels.triton import (
+    commit_rows,
+    dequantize,
+    quantize_rows,
+    rms_norm,
+    rotate_qkv,
+    row_scores,
+    silu_mul,
+    slot_attention,
+)
 
 POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
 
@@ -45,6 +54,19 @@ def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[
         for ending_ids in (0, 3):
             constants = row_scores.constants(ending_ids)
             yield "row_scores", row_scores._row_scores, types, constants, {"num_warps": 8}
+        types = {"x": x, "out": "*i8", "scales": "*fp32", "size": "i32"}
+        yield "quantize_rows", quantize_rows._quantize_rows, types, quantize_rows.constants(), {}
+        types = {
+            "product": "*i32",
+            "scale": "*fp32",
+            "weight_scale": "*fp32",
+            "bias": x,
+            "out": x,
+            "size": "i32",
+        }
+        for bias in (False, True):
+            constants = {"HAS_BIAS": bias, "BLOCK": dequantize.BLOCK}
+            yield "dequantize", dequantize._dequantize, types, constants, {}
         types = {"slots": x, "staged": x, "table": "*i64", "staged_rows": "i32", "capacity": "i32"}
         shape = {"PLANES": 56, "KV_HEADS": 4, "DIM": 128, "BLOCK": 512}
         yield "commit_rows", commit_rows._commit_rows, types, shape, {}

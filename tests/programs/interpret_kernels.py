@@ -18,7 +18,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.packing import Packing, PackingOptions, bucket_rows
-from lopa_ray.kernels import commit_rows, rms_norm, rotary, row_scores, silu_mul, slot_attention
+from lopa_ray.kernels import commit_rows, int8, rms_norm, rotary, row_scores, silu_mul, slot_attention
 from lopa_ray.kernels.operators import LAUNCHES
 
 DTYPES = {torch.float32: 2e-5, torch.float16: 4e-3}
@@ -114,6 +114,25 @@ def check_commit_rows(draw: random.Random, dtype: torch.dtype) -> None:
     commit_rows.commit_rows(wanted, staged, table)
     launch("commit_rows", slots, staged, table)
     assert torch.equal(slots, wanted) and bool(wanted.any())
+
+
+def check_quantize_rows(draw: random.Random, dtype: torch.dtype) -> None:
+    x = (torch.randn(draw.randint(1, 9), draw.choice([16, 1000, 2500])) * draw.choice([1e-3, 1, 100])).to(
+        dtype
+    )
+    x[0] = 0
+    quantized, scale = launch("quantize_rows", x)
+    wanted, wanted_scale = int8.quantize_rows(x)
+    assert torch.equal(quantized, wanted) and torch.equal(scale, wanted_scale)
+
+
+def check_dequantize(draw: random.Random, dtype: torch.dtype) -> None:
+    rows, size = draw.randint(1, 9), draw.choice([16, 1000, 2500])
+    product = torch.randint(-(2**20), 2**20, (rows, size), dtype=torch.int32)
+    scale, weight_scale = torch.rand(rows) * 1e-3, torch.rand(size) * 1e-3
+    bias = torch.randn(size).to(dtype) if draw.random() < 0.5 else None
+    given = (product, scale, weight_scale, bias, dtype)
+    close(launch("dequantize", *given), int8.dequantize(*given), dtype)
 
 
 def any_lane(draw: random.Random) -> Lane:

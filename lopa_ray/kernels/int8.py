@@ -1,0 +1,66 @@
+"""Rows of activations to int8 and back, around a product of integers.
+
+Shape suffixes: R rows, I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lopa_ray.kernels.operators import define, is_differentiable
+
+INT8_MAX = 127
+
+
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x [R, I] → int8 [R, I] and the scale of each row, fp32 [R]: its largest magnitude ÷ 127."""
+    operator = _reference_quantize if is_differentiable() else _quantize_rows
+    quantized, scale = operator(x)
+    return quantized, scale
+
+
+def dequantize(
+    product: Tensor, scale: Tensor, weight_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """int32 [R, O] times the scales of rows [R] and of outputs [O], plus a bias [O] → [R, O] of `dtype`; in fp32."""
+    operator = _reference_dequantize if is_differentiable() else _dequantize
+    out: Tensor = operator(product, scale, weight_scale, bias, dtype)
+    return out
+
+
+def scale_rows(wide: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """fp32 rows [R, I], of which `largest` [R] are the largest magnitudes, as `quantize_rows` returns them."""
+    # A row of zeros keeps a scale to divide by.
+    scale = (largest / INT8_MAX).clamp_min_(torch.finfo(torch.float32).tiny)
+    return (wide / scale[:, None]).round_().to(torch.int8), scale
+
+
+def _reference_quantize(x: Tensor) -> tuple[Tensor, Tensor]:
+    wide = x.float()
+    return scale_rows(wide, wide.abs().amax(dim=-1))
+
+
+def _fake_quantize(x: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x, dtype=torch.int8), x.new_empty(x.shape[0], dtype=torch.float32)
+
+
+def _reference_dequantize(
+    product: Tensor, scale: Tensor, weight_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    out = product.float().mul_(scale[:, None]).mul_(weight_scale)
+    return (out if bias is None else out.add_(bias)).to(dtype)
+
+
+def _fake_dequantize(
+    product: Tensor, scale: Tensor, weight_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    return torch.empty_like(product, dtype=dtype)
+
+
+_quantize_rows = define("quantize_rows(Tensor x) -> (Tensor, Tensor)", _reference_quantize, _fake_quantize)
+_dequantize = define(
+    "dequantize(Tensor product, Tensor scale, Tensor weight_scale, Tensor? bias, ScalarType dtype) -> Tensor",
+    _reference_dequantize,
+    _fake_dequantize,
+)
