@@ -20,6 +20,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.kv_cache import SlotChecksum
+from lopa_ray.execution.model_loader import needs_warm_up
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.report import StepReport
 
@@ -98,7 +99,7 @@ class BranchPool:
         if model.attention == "auto" and DEVICES[model.device].timed_attention:
             await self._agree_on_attention(worker)
         info, *_ = await asyncio.gather(*map(self.weights.load, worker.shards))
-        if self._config.model.compile and len(worker.shards) > 1:
+        if needs_warm_up(self._config) and len(worker.shards) > 1:
             await self._warm_up(worker)
         return info
 

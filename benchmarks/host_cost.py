@@ -54,6 +54,7 @@ OPTIONS = PackingOptions(
 Result = TypeVar("Result")
 
 
+@torch.inference_mode()
 def pack(plan: StepPlan) -> Packing:
     """What a runner does before it asks anything of the device."""
     packing = Packing([lane for scheduled in plan.requests for lane in lanes_of(scheduled)], (), OPTIONS)

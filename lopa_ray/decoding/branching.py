@@ -28,13 +28,15 @@ class PositionScore(NamedTuple):
     def decision(self) -> Decision:
         """What is decided if the position is filled."""
         report, at = self.report, self.row
-        tops = zip(report.top_tokens[at].tolist(), report.top_logprobs[at].tolist(), strict=True)
+        tops: tuple[tuple[int, float], ...] = ()
+        if report.top_tokens.size:
+            tops = tuple(zip(report.top_tokens[at].tolist(), report.top_logprobs[at].tolist(), strict=True))
         return Decision(
-            int(report.positions[at]),
-            int(report.tokens[at]),
+            report.positions.item(at),
+            report.tokens.item(at),
             self.probability,
-            float(report.logprobs[at]),
-            tuple(tops),
+            report.logprobs.item(at),
+            tops,
         )
 
 
@@ -71,7 +73,9 @@ def anchor_fills(
     fills: list[Decision] = []
     for block in canvas.active:
         masked = canvas.masked_positions(block)
-        chosen = [p for p in masked if scores[p].probability > threshold or is_forced(constraint_state, p)]
+        chosen = [p for p in masked if scores[p].probability > threshold]
+        if constraint_state is not None:
+            chosen = [p for p in masked if p in chosen or constraint_state.is_forced(p)]
         if not chosen and masked and block.complete:
             chosen = [max(masked, key=lambda p: scores[p].score)]
         fills.extend(scores[p].decision for p in chosen)

@@ -231,7 +231,7 @@ class DecodeSession(ABC):
                 f"got reports of branches {[report.branch for report in ordered]}; "
                 f"the plan has branches 0 to {len(plan.branches) - 1}"
             )
-        if any(np.isnan(report.scores).any() for report in ordered):
+        if np.isnan(np.concatenate([report.scores for report in ordered])).any():
             raise ScoreError(
                 f"the model's scores in step {plan.step} are no numbers (NaN); its weights are broken, or its "
                 "activations exceed the dtype: use bfloat16 or float32"

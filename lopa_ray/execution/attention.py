@@ -55,7 +55,7 @@ class LaneAttention:
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             out = torch.zeros_like(q)
-            for lane, row in zip(packing.lanes, packing.first_rows.tolist(), strict=True):
+            for lane, row in zip(packing.lanes, packing.first_rows, strict=False):
                 keys, values = cache.layer_views(lane.slot, layer)
                 rows = slice(row, row + len(lane.canvas))
                 keys[:, lane.start : lane.stop] = k[rows].transpose(0, 1)

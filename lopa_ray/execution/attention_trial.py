@@ -70,7 +70,7 @@ class AttentionTrial:
         """Attention of every row over what it sees, in fp32: [rows, H, E]."""
         q, k, v = self._qkv
         out = torch.empty(self._packing.num_rows, *q.shape[1:], device=q.device)
-        for lane, first in zip(self._packing.lanes, self._packing.first_rows.tolist(), strict=True):
+        for lane, first in zip(self._packing.lanes, self._packing.first_rows, strict=False):
             keys, values = self._cache.data[lane.slot, 1].clone()
             rows = slice(first, first + len(lane.canvas))
             keys[:, lane.start : lane.stop] = k[rows].transpose(0, 1)

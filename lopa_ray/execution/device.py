@@ -63,6 +63,8 @@ class Device:
     """Those of them that `auto` times, to take the fastest; if there are none it takes the first that works."""
     compile_backend: str
     """torch.compile's backend for it."""
+    compiles_kernels: bool
+    """Whether the first steps on it compile kernels, whatever the settings."""
     unavailable_reason: Callable[[], str | None]
     """Why it cannot be used in this process, or None."""
     prepare: Callable[[], None]
@@ -101,6 +103,7 @@ DEVICES = {
         ("sdpa", "flex", "reference"),
         timed_attention=(),
         compile_backend="inductor",
+        compiles_kernels=False,
         unavailable_reason=lambda: None,
         prepare=lambda: None,
         tested=True,
@@ -114,6 +117,7 @@ DEVICES = {
         ("triton", "flash_attn", "sdpa", "flex"),
         timed_attention=("triton", "flash_attn", "sdpa"),
         compile_backend="inductor",
+        compiles_kernels=True,
         unavailable_reason=_cuda_unavailable_reason,
         prepare=_prepare_cuda,
         tested=False,
@@ -126,6 +130,7 @@ DEVICES = {
         ("npu", "sdpa", "reference"),
         timed_attention=(),
         compile_backend=npu.COMPILE_BACKEND,
+        compiles_kernels=False,
         unavailable_reason=npu.unavailable_reason,
         prepare=lambda: None,
         tested=False,

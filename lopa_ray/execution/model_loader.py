@@ -55,6 +55,11 @@ def resolve_model_attention(config: Config) -> str:
     return resolve_attention(device, shard, DTYPES[model.dtype], model.max_model_len)
 
 
+def needs_warm_up(config: Config) -> bool:
+    """Whether first steps compile something."""
+    return config.model.compile or DEVICES[config.model.device].compiles_kernels
+
+
 def build_runner(
     config: Config,
     tokenizer: Tokenizer | None,
@@ -84,6 +89,6 @@ def build_runner(
         unpadded_vocab_size=unpadded_vocab_size,
         attention=select_backend(model.attention, device, loaded.shard_config, dtype, model.max_model_len),
     )
-    if model.compile and tp_group.size == 1:  # shards have to be connected first
+    if needs_warm_up(config) and tp_group.size == 1:  # shards have to be connected first
         runner.warm_up()
     return runner

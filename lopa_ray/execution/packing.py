@@ -26,6 +26,11 @@ MIN_LANE_ROWS = 4
 """A bucket has tiles for lanes of so many rows each; more lanes take the next bucket."""
 
 
+NOTHING = np.zeros(0, np.int64)
+
+NO_RUN = (0, 0)
+
+
 def padded_rows(rows: int) -> int:
     """How many rows a matmul should have so that its bits do not depend on their number."""
     return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
@@ -55,6 +60,10 @@ class PackingOptions:
     """How many rows a forward of so many rows has."""
 
 
+SLOT, START, FIRST, ROWS, SCORED_FROM, SCORED_TO = range(6)
+"""Of a lane: slot, position of its first row, that row, how many rows, and the positions to score."""
+
+
 class Packing:
     """The lanes of a step, packed."""
 
@@ -64,30 +73,38 @@ class Packing:
         """Raises CapacityError for positions beyond a slot."""
         self.lanes, self.commits = lanes, commits
         self._options = options
-        counts = np.array([len(lane.canvas) for lane in lanes], np.int64)
-        self.num_rows = int(counts.sum())
-        self.longest_lane = int(counts.max(initial=0))
-        self.first_rows = np.cumsum(counts) - counts
-        """Of each lane."""
-        starts = np.array([lane.start for lane in lanes], np.int64)
-        slots = np.array([lane.slot for lane in lanes], np.int64)
-        lane_of_row = np.repeat(np.arange(len(lanes)), counts)
-        offsets = np.arange(self.num_rows) - self.first_rows[lane_of_row]
-        positions = starts[lane_of_row] + offsets
-        ids = np.concatenate([np.zeros(0, np.int64), *(lane.canvas for lane in lanes)])
-        for lane, first in zip(lanes, self.first_rows.tolist(), strict=True):
+        # The padding of a bucket is the last lane, of rows that see nothing.
+        table = [
+            (lane.slot, lane.start, 0, len(lane.canvas), (scored := lane.scored).start, scored.stop)
+            for lane in lanes
+        ]
+        self._table = np.array([*table, (0,) * 6], np.int64)
+        self.first_rows: list[int] = self._set_rows().tolist()
+        """Of each lane, and the end."""
+        self.num_rows = self.first_rows[-1]
+        self.longest_lane = max((len(lane.canvas) for lane in lanes), default=0)
+        ids = np.concatenate([NOTHING, *(lane.canvas for lane in lanes)])
+        for lane, first in zip(lanes, self.first_rows, strict=False):
             for position, token in lane.fills:
                 ids[first + position - lane.start] = token
-        runs = np.array([run for lane in lanes for run in lane.runs()], np.int64).reshape(-1, 2)
+        slot, start, first, rows, scored_from, scored_to = self._table.T
+        lane_of_row = np.repeat(np.arange(len(table)), rows[:-1])
+        positions = np.arange(self.num_rows) + (start - first)[lane_of_row]
+        runs = np.array([NO_RUN, *(run for lane in lanes for run in lane.runs())], np.int64)
         stops = np.repeat(runs[:, 1], runs[:, 0])
         self._check_capacity(positions, stops)
-        tiles = self._tiles(counts, starts, slots)
-        self.rows_bucket = self._num_rows_padded
+        tiles = self._tiles()
 
-        scored = np.flatnonzero((ids == options.mask_token_id) & self._in_scored(lane_of_row, positions))
+        masked = np.flatnonzero(ids == options.mask_token_id)
+        lanes_of_masked, positions_of_masked = lane_of_row[masked], positions[masked]
+        scored = masked[
+            (scored_from[lanes_of_masked] <= positions_of_masked)
+            & (positions_of_masked < scored_to[lanes_of_masked])
+        ]
+        scoring_lanes = lane_of_row[scored]
         self.rows_to_score = RowsToScore(
             lanes,
-            lane_of_row[scored],
+            scoring_lanes,
             positions[scored],
             vocab_size=options.vocab_size,
             eos_token_id=options.eos_token_id,
@@ -95,10 +112,9 @@ class Packing:
             bucket=options.bucket,
         )
         # Left of the input a slot's boundary row decides.
+        deciding = scored - options.shift
         deciding = np.where(
-            offsets[scored] >= options.shift,
-            scored - options.shift,
-            self.rows_bucket + slots[lane_of_row[scored]],
+            deciding >= first[scoring_lanes], deciding, self.rows_bucket + slot[scoring_lanes]
         )
         stage_rows, stage_boundaries = self._staged_rows()
         commit_rows, commit_boundaries = self._committed_rows()
@@ -107,7 +123,7 @@ class Packing:
             positions=self._pad(positions),
             stops=self._pad(stops),
             tiles=tiles,
-            lanes=self._lane_table(len(tiles), starts, slots),
+            lanes=self._lane_table(len(tiles)),
             commit_rows=commit_rows,
             commit_boundaries=commit_boundaries,
             stage_rows=stage_rows,
@@ -134,6 +150,15 @@ class Packing:
         ends = np.cumsum(counts).tolist()
         return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
+    # Rows
+
+    def _set_rows(self) -> npt.NDArray[np.int64]:
+        """Set the first row of each lane, and return it."""
+        rows = self._table[:, ROWS]
+        first = np.cumsum(rows) - rows
+        self._table[:, FIRST] = first
+        return first
+
     def _pad(self, column: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         padded = np.zeros(self.rows_bucket, np.int64)
         padded[: len(column)] = column
@@ -147,56 +172,31 @@ class Packing:
                 "or shorten the request"
             )
 
-    def _in_scored(
-        self, lane_of_row: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.bool_]:
-        """Whether each row's position is to be scored, if it is masked."""
-        scored = np.array([(lane.scored.start, lane.scored.stop) for lane in self.lanes], np.int64)
-        begin, end = scored.reshape(-1, 2)[lane_of_row].T
-        inside: npt.NDArray[np.bool_] = (begin <= positions) & (positions < end)
-        return inside
-
-    def _tiles(
-        self,
-        counts: npt.NDArray[np.int64],
-        starts: npt.NDArray[np.int64],
-        slots: npt.NDArray[np.int64],
-    ) -> npt.NDArray[np.int64]:
-        """See `slot_attention`. The padding of a bucket is a lane of rows that see nothing."""
+    def _tiles(self) -> npt.NDArray[np.int64]:
+        """See `slot_attention`. Chooses the bucket."""
         group, bucket = self._options.heads_per_kv_head, self._options.bucket
         rows = bucket(max(1, self.num_rows))
         while True:
-            lane_rows = np.append(counts, rows - self.num_rows)
-            tiles_of = -(-lane_rows * group // TILE_ROWS)
+            self._table[-1, ROWS] = rows - self.num_rows
+            tiles_of = -(-self._table[:, ROWS] * group // TILE_ROWS)
             most = -(-rows * group // TILE_ROWS) + rows // MIN_LANE_ROWS
-            if tiles_of.sum() <= most:
+            ends = np.cumsum(tiles_of)
+            if ends[-1] <= most:
                 break
             rows = bucket(rows + 1)
-        self._num_rows_padded = rows
-        lane = np.repeat(np.arange(len(lane_rows)), tiles_of)
-        within = np.arange(len(lane)) - (np.cumsum(tiles_of) - tiles_of)[lane]
+        self.rows_bucket = rows
+        lane = np.repeat(np.arange(len(tiles_of)), tiles_of)
         tiles = np.zeros((most, TILE_COLUMNS), np.int64)
-        tiles[: len(lane)] = np.stack(
-            [
-                np.append(slots, 0)[lane],
-                np.append(starts, 0)[lane],
-                np.append(self.first_rows, self.num_rows)[lane],
-                lane_rows[lane],
-                within * TILE_ROWS,
-            ],
-            axis=1,
-        )
+        tiles[: len(lane), : ROWS + 1] = self._table[lane, : ROWS + 1]
+        tiles[: len(lane), ROWS + 1] = (np.arange(len(lane)) - (ends - tiles_of)[lane]) * TILE_ROWS
         return tiles
 
-    def _lane_table(
-        self, most: int, starts: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
-        """See `StepColumns.lanes`. The padding of a bucket is a lane."""
-        table = np.zeros((most + 1, 3), np.int64)
-        table[: len(starts)] = np.stack([slots, starts, self.first_rows], axis=1)
-        table[len(starts) :, 2] = self.rows_bucket
-        table[len(starts), 2] = self.num_rows
-        return table
+    def _lane_table(self, most: int) -> npt.NDArray[np.int64]:
+        """See `StepColumns.lanes`."""
+        lanes = np.zeros((most + 1, FIRST + 1), np.int64)
+        lanes[: len(self._table)] = self._table[:, : FIRST + 1]
+        lanes[len(self._table) :, FIRST] = self.rows_bucket
+        return lanes
 
     # K/V
 
@@ -204,12 +204,14 @@ class Packing:
     def _fresh(lane: Lane) -> npt.NDArray[np.int64]:
         """The positions that a lane stages and computes; those before it are in the slot."""
         spans = [np.arange(max(span.start, lane.start), span.stop) for span in lane.to_stage]
-        return np.concatenate([np.zeros(0, np.int64), *spans])
+        return np.concatenate([NOTHING, *spans])
 
     def _staged_rows(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """See `StepColumns.stage_rows` and `stage_boundaries`."""
-        rows, boundaries = [np.zeros(0, np.int64)], []
-        for lane, first in zip(self.lanes, self.first_rows.tolist(), strict=True):
+        rows, boundaries = [NOTHING], []
+        if not any(lane.to_stage for lane in self.lanes):
+            return NOTHING, NOTHING
+        for lane, first in zip(self.lanes, self.first_rows, strict=False):
             if lane.to_stage:
                 rows.append(self._fresh(lane) + (first - lane.start))
                 at = lane.to_stage[0].stop - 1 - lane.start
@@ -218,7 +220,9 @@ class Packing:
 
     def _committed_rows(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """See `StepColumns.commit_rows` and `commit_boundaries`."""
-        tables, boundaries = [np.zeros((0, 3), np.int64)], []
+        tables, boundaries = [NOTHING.reshape(0, 3)], []
+        if not self.commits:
+            return tables[0], NOTHING.reshape(0, 2)
         for commit in self.commits:
             positions = commit.positions()
             slots = np.full(len(positions), commit.slot)

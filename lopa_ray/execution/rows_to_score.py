@@ -16,6 +16,7 @@ from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.scoring_kind import (
     BITMASK,
     GREEDY,
+    NUMBER_COLUMNS,
     UNIFORM,
     ScoringKind,
 )
@@ -23,7 +24,9 @@ from lopa_ray.protocol.keyed_random import keyed_uniforms
 from lopa_ray.protocol.report import BRANCH_COLUMNS, ScoredRows
 from lopa_ray.protocol.sampling_params import SamplingParams
 
-PADDING = SamplingParams()
+NOT_SCORED = SamplingParams()
+
+NUMBERS_OF_PADDING = ScoringKind.numbers(NOT_SCORED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,46 +61,46 @@ class RowsToScore:
         self._set_of_row = self._bitmask_of_rows()
         group_of_row = self._group_rows()
         self.groups: list[ScoringGroup] = []
-        order = np.argsort(group_of_row, kind="stable") if len(self._kinds) > 1 else np.arange(len(positions))
-        ends = np.cumsum(np.bincount(group_of_row, minlength=len(self._kinds))).tolist()
-        sources = [np.zeros(0, np.int64)]
+        self._index = np.arange(len(positions))
+        """Of each row, where it is among the N."""
         at = 0
-        for kind, begin, end in zip(self._kinds, [0, *ends], ends, strict=False):
-            padded = bucket(end - begin)
+        for group, kind in enumerate(self._kinds):
+            of_group = np.flatnonzero(group_of_row == group) if len(self._kinds) > 1 else self._index
+            self._index[of_group] = np.arange(at, at + len(of_group))
             top_k = 0
             if kind.has_top_k:
-                of_group = np.unique(self._params_of_lane[lane_of_row[order[begin:end]]]).tolist()
-                top_k = max(self._params[index].top_k or 0 for index in of_group)
+                indices = np.unique(self._params_of_lane[lane_of_row[of_group]]).tolist()
+                top_k = max(self._params[index].top_k or 0 for index in indices)
+            padded = bucket(len(of_group))
             self.groups.append(ScoringGroup(kind, range(at, at + padded), top_k))
-            sources += [order[begin:end], np.full(padded - (end - begin), -1)]
             at += padded
-        self._source = np.concatenate(sources)
-        """Of each of the N, the row that it is about; -1: padding."""
-        self._is_real = self._source >= 0
-        self._index = np.empty(len(positions), np.int64)
-        self._index[self._source[self._is_real]] = np.flatnonzero(self._is_real)
+        self._size = at
+        """N."""
+        self._params_of_row = self._params_of_lane[lane_of_row]
         self.numbers = self._numbers()
         self.ending_ids = self._ending_ids()
 
     def padded(self, of_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """A value per row, in the order of the N; 0 for padding."""
-        return np.append(of_rows, 0)[self._source]
+        padded = np.zeros(self._size, np.int64)
+        padded[self._index] = of_rows
+        return padded
 
     # What rows have in common
 
     def _distinguish_params(self) -> None:
-        """Number the parameters of all lanes; those of a request are one object."""
-        index_of: dict[int, int] = {}
-        self._params: list[SamplingParams] = []
+        """Number the parameters of all lanes, equal ones alike."""
+        index_of: dict[SamplingParams, int] = {}
+        index_of_object: dict[int, int] = {}  # the lanes of a request have one, and hashing takes time
         indices = []
         for lane in self._lanes:
-            params = PADDING if lane.request is None else lane.request.plan.sampling_params
-            index = index_of.setdefault(id(params), len(self._params))
-            if index == len(self._params):
-                self._params.append(params)
+            params = NOT_SCORED if lane.request is None else lane.request.plan.sampling_params
+            index = index_of_object.get(id(params))
+            if index is None:
+                index = index_of_object[id(params)] = index_of.setdefault(params, len(index_of))
             indices.append(index)
+        self._params = list(index_of)
         self._params_of_lane = np.array(indices, np.int64)
-        self._params.append(PADDING)
 
     def _bitmask_of_rows(self) -> npt.NDArray[np.int64]:
         """Per row the index of its set of tokens among `bitmasks`; 0: any token."""
@@ -139,39 +142,35 @@ class RowsToScore:
     def _numbers(self) -> npt.NDArray[np.float64]:
         """See `StepColumns.score_numbers`."""
         table = np.array([ScoringKind.numbers(each) for each in self._params], np.float64)
-        lanes = self._lane_of_row[self._source] if len(self._lane_of_row) else self._source
-        params = np.where(self._is_real, self._params_of_lane[lanes], len(self._params) - 1)
-        numbers: npt.NDArray[np.float64] = table[params]
-        sampled = np.array([each.temperature > 0 for each in self._params])[params]
-        if sampled.any():
+        of_rows = table.reshape(-1, NUMBER_COLUMNS)[self._params_of_row]
+        if any(each.temperature > 0 for each in self._params):
             steps = [0 if lane.request is None else lane.request.plan.step for lane in self._lanes]
             seeds = np.array([each.seed & (2**64 - 1) for each in self._params], np.uint64)
-            numbers[sampled, UNIFORM] = keyed_uniforms(
-                seeds[params[sampled]],
-                np.array(steps, np.int64)[lanes[sampled]],
-                self.positions[self._source[sampled]],
+            of_rows[:, UNIFORM] = keyed_uniforms(
+                seeds[self._params_of_row], np.array(steps, np.int64)[self._lane_of_row], self.positions
             )
-        if len(self.bitmasks):
-            numbers[:, BITMASK] = self.padded(self._set_of_row)
+        of_rows[:, BITMASK] = self._set_of_row
+        numbers = np.empty((self._size, NUMBER_COLUMNS))
+        numbers[:] = NUMBERS_OF_PADDING
+        numbers[self._index] = of_rows
         return numbers
 
     def _ending_ids(self) -> npt.NDArray[np.int64]:
         """See `StepColumns.ending_ids`."""
-        none = np.zeros((len(self._source), 0), np.int64)
+        none = np.zeros((self._size, 0), np.int64)
         if not any(each.no_eos_before for each in self._params):
             return none
         before = np.array([each.no_eos_before for each in self._params], np.int64)
-        params = self._params_of_lane[self._lane_of_row]
-        early = self.positions < before[params]
+        early = self.positions < before[self._params_of_row]
         if not early.any():
             return none
         of_params = [{self._eos_token_id, *each.stop_token_ids} for each in self._params]
         table = np.full((len(of_params), max(map(len, of_params))), -1, np.int64)
         for at, of_answer in enumerate(of_params):
             table[at, : len(of_answer)] = sorted(of_answer)
-        ids = np.append(np.where(early[:, None], table[params], -1), table[:1] * 0 - 1, axis=0)
-        found: npt.NDArray[np.int64] = ids[self._source]
-        return found
+        ids = np.full((self._size, table.shape[1]), -1, np.int64)
+        ids[self._index[early]] = table[self._params_of_row[early]]
+        return ids
 
     # Reports
 
@@ -188,7 +187,7 @@ class RowsToScore:
                 plan = lane.request.plan
                 width[at] = plan.sampling_params.top_logprobs
                 table.append((lane.request.request_id, plan.step, lane.index, int(count[at]), int(width[at])))
-        size = len(self._source) * columns
+        size = self._size * columns
         scores = flat[:size].reshape(-1, columns)[self._index]
         tokens, logprobs = self._tops(flat[size:], width[self._lane_of_row])
         rows = ScoredRows(
@@ -215,8 +214,8 @@ class RowsToScore:
             if m:
                 of_group = flat[at : at + 2 * len(group.rows) * m].reshape(2, -1, m)
                 at += of_group.size
-                source = self._source[group.rows.start : group.rows.stop]
-                real = source >= 0
-                to = first[source[real]][:, None] + np.arange(m)
-                tokens[to], logprobs[to] = of_group[0, real], of_group[1, real]
+                rows = np.flatnonzero((self._index >= group.rows.start) & (self._index < group.rows.stop))
+                to = first[rows][:, None] + np.arange(m)
+                within = self._index[rows] - group.rows.start
+                tokens[to], logprobs[to] = of_group[0, within], of_group[1, within]
         return tokens, logprobs

@@ -29,7 +29,7 @@ from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.row_scores import SCORE_COLUMNS
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
+from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, Segment, Spans, StepPlan
 from lopa_ray.protocol.report import StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
@@ -261,11 +261,19 @@ class BranchRunner:
     # Research and state
 
     def warm_up(self) -> None:
-        """Compile layers now, before any request waits: a first step that takes minutes would pass for a hung worker.
-        All shards of a model have to call this together."""
-        for rows in WARM_UP_ROWS:
-            self.logits([0] * min(rows, self.cache.capacity))
-        self.cache.reset(0, None)
+        """Compile layers and kernels now, before any request waits: a first step that takes minutes would pass for a
+        hung worker. All shards of a model have to call this together."""
+        for most in WARM_UP_ROWS:
+            rows = min(most, self.cache.capacity)
+            canvas = (self.vocabulary.mask_token_id,) * rows
+            branches = (Branch(((rows, rows),)),)
+            first = Plan(0, 1, 0, canvas, branches, (), range(rows), to_stage=(range(1),))
+            commit = Commit(1, 0, first.to_stage, shared=False)
+            second = Plan(0, 2, 1, canvas[1:], branches, first.to_stage, range(rows), commit=commit)
+            for plan in (first, second):
+                self.execute(StepPlan(0, plan.step, (ScheduledRequest(0, 0, plan, (0,)),)))
+            self.cache.reset(0, None)
+            self._staging.clear(0)
 
     @torch.inference_mode()
     def logits(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -13,6 +13,12 @@ from torch import Tensor
 from lopa_ray.execution.device import host_buffer
 
 Column = TypeVar("Column")
+
+
+WORD_BYTES = 8
+
+ALIGN_BYTES = 128
+"""Columns begin at a multiple of this: Triton compiles a kernel anew for pointers that are aligned otherwise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,18 +61,19 @@ def copy_to_device(
     columns: StepColumns[npt.NDArray[np.generic]], device: torch.device
 ) -> StepColumns[Tensor]:
     """One copy, which the host does not wait for. Every array has a multiple of 8 bytes."""
-    arrays = [getattr(columns, field.name) for field in fields(StepColumns)]
-    words = [array.reshape(-1).view(np.int64) for array in arrays]
-    host = host_buffer(sum(map(len, words)), device)
-    np.concatenate(words, out=host.numpy())
-    there = host.to(device, non_blocking=True)
-    tensors, at = [], 0
-    for array, flat in zip(arrays, words, strict=True):
-        part = there[at : at + len(flat)]
-        if array.dtype == np.float64:
-            part = part.view(torch.float64)
-        elif array.dtype == np.uint8:
-            part = part.view(torch.uint8)
-        tensors.append(part.view(array.shape))
-        at += len(flat)
+    arrays = [getattr(columns, field) for field in StepColumns.__slots__]
+    sizes: list[int] = []
+    """Words of each array, and of what aligns the next."""
+    for array in arrays:
+        sizes += array.nbytes // WORD_BYTES, -array.nbytes % ALIGN_BYTES // WORD_BYTES
+    host = host_buffer(sum(sizes), device)
+    buffer, at = host.numpy(), 0
+    for array, words, padding in zip(arrays, sizes[::2], sizes[1::2], strict=True):
+        buffer[at : at + words] = array.reshape(-1).view(np.int64)
+        at += words + padding
+    tensors = []
+    for array, part in zip(arrays, host.to(device, non_blocking=True).split(sizes)[::2], strict=True):
+        if array.dtype != np.int64:
+            part = part.view(torch.float64 if array.dtype == np.float64 else torch.uint8)
+        tensors.append(part if array.ndim == 1 else part.view(array.shape))
     return StepColumns(*tensors)

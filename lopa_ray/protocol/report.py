@@ -101,16 +101,16 @@ class StepReport:
         for request_id, step, branch, count, width in self.branches.tolist():
             of_rows, of_tops = slice(row, row + count), slice(top, top + count * width)
             report = BranchReport(
-                epoch=self.epoch,
-                step=step,
-                branch=branch,
-                positions=rows.positions[of_rows],
-                tokens=rows.tokens[of_rows],
-                probabilities=rows.probabilities[of_rows],
-                logprobs=rows.logprobs[of_rows],
-                scores=rows.scores[of_rows],
-                top_tokens=rows.top_tokens[of_tops].reshape(count, width),
-                top_logprobs=rows.top_logprobs[of_tops].reshape(count, width),
+                self.epoch,
+                step,
+                branch,
+                rows.positions[of_rows],
+                rows.tokens[of_rows],
+                rows.probabilities[of_rows],
+                rows.logprobs[of_rows],
+                rows.scores[of_rows],
+                rows.top_tokens[of_tops].reshape(count, width),
+                rows.top_logprobs[of_tops].reshape(count, width),
             )
             found.append((request_id, report))
             row, top = of_rows.stop, of_tops.stop

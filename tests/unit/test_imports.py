@@ -20,6 +20,7 @@ EXTRAS = {
         "schemathesis",
     ),
     "torch_npu",
+    "triton",
 }
 
 IMPORT_ALL = """
@@ -27,7 +28,8 @@ import importlib, pkgutil
 for root in {packages}:
     package = importlib.import_module(root)
     for module in pkgutil.walk_packages(package.__path__, root + "."):
-        importlib.import_module(module.name)
+        if not module.name.startswith("lopa_ray.kernels.triton."):  # only CUDA imports these, and it has Triton
+            importlib.import_module(module.name)
 """
 
 BLOCK = """

@@ -7,7 +7,8 @@ import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit
+# What differs from step to step has the kernel compiled once, not once per alignment.
+@triton.jit(do_not_specialize=["staged_rows"], do_not_specialize_on_alignment=["table"])
 def _commit_rows(
     slots,
     staged,

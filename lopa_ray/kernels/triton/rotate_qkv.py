@@ -18,7 +18,7 @@ def _rounded_rotation(a, a_by, b, b_by):
     return (left.to(tl.float32) + right.to(tl.float32)).to(dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])  # compiled once, not once per kind of number
 def _rotate_qkv(
     qkv,
     cos,

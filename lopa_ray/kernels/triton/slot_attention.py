@@ -12,7 +12,7 @@ from torch import Tensor
 from lopa_ray.kernels.slot_attention import TILE_COLUMNS, TILE_ROWS
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["layer"])  # compiled once, not once per kind of number
 def _slot_attention(
     q,
     k,
