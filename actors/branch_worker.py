@@ -29,6 +29,7 @@ from lopa_ray.execution.model_loader import (
     resolve_model_attention,
 )
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.execution.warm_up import warm_up
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
@@ -106,7 +107,7 @@ class BranchWorker:
     def warm_up(self, shards: Rendezvous) -> None:
         """Compile the layers together with the other shards, in an epoch of its own. Raises TransferError."""
         self._tp_group.join(shards)
-        self._runner.warm_up()
+        warm_up(self._runner)
         self._tp_group.leave()
 
     def join_epoch(

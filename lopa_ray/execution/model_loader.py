@@ -10,6 +10,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.execution.attention_backends import resolve_attention, select_backend
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.execution.warm_up import warm_up
 from lopa_ray.model.checkpoint import load_config, read_weights
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
@@ -90,5 +91,5 @@ def build_runner(
         attention=select_backend(model.attention, device, loaded.shard_config, dtype, model.max_model_len),
     )
     if needs_warm_up(config) and tp_group.size == 1:  # shards have to be connected first
-        runner.warm_up()
+        warm_up(runner)
     return runner

@@ -29,14 +29,11 @@ from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.row_scores import SCORE_COLUMNS
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, Segment, Spans, StepPlan
+from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
 from lopa_ray.protocol.report import StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 DEFAULT_ATTENTION: AttentionBackend = LaneAttention(sdpa)
-
-WARM_UP_ROWS = (48, 16)
-"""Of the forwards that compile layers: int8 products of few rows have graphs of their own."""
 
 BroadcastPayload: TypeAlias = Callable[[int, Tensor], None]
 """(rank of the source, payload): fills the payload in place, on every worker, with that of the source."""
@@ -95,22 +92,25 @@ class BranchRunner:
         began = time.perf_counter()
         self.prefix_store.evict(plan.evict)
         commits = [commit for each in plan.requests if (commit := self._begin(each, broadcast)) is not None]
+        received = time.perf_counter()
         lanes = [lane for scheduled in plan.requests for lane in lanes_of(scheduled)]
         packing = Packing(lanes, commits, self._packing_options)
         columns = packing.to_device(self.device)
+        packed = time.perf_counter()
         self._commit(commits, columns)
         for scheduled in plan.requests:
             self._ready(scheduled)
-        committed = time.perf_counter()
+        commit_s = received - began + time.perf_counter() - packed
         if not lanes:
-            return StepReport.without_branches(plan.epoch, plan.step, committed - began)
+            return StepReport.without_branches(plan.epoch, plan.step, commit_s)
         rows, kv = self.forward(packing, columns)
-        self._stage(packing, columns, rows, kv)
+        if kv is not None:
+            self._staging.add_step(packing.lanes, packing.stage_ranges, StagedStep.gather(columns, rows, kv))
         scores = self.score(packing, columns, rows)
         self.model.tp_group.wait()
         branches, scored = packing.rows_to_score.report(scores.cpu().numpy(), SCORE_COLUMNS)
-        forward_s = time.perf_counter() - committed
-        return StepReport(plan.epoch, plan.step, branches, scored, committed - began, forward_s)
+        forward_s = time.perf_counter() - began - commit_s
+        return StepReport(plan.epoch, plan.step, branches, scored, commit_s, forward_s)
 
     # Commits
 
@@ -240,17 +240,6 @@ class BranchRunner:
         hidden = self.model(columns.ids, columns.positions, attention, kv)
         return torch.cat((hidden, self.cache.boundary)), kv
 
-    def _stage(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor | None) -> None:
-        """Set aside what lanes stage: one gather of all layers."""
-        if kv is None:
-            return
-        step = _gather_staged(columns, rows, kv)
-        staging = (lane for lane in packing.lanes if lane.to_stage)
-        for at, (lane, rows_of_lane) in enumerate(zip(staging, packing.stage_ranges, strict=True)):
-            staged = StagedLane(step, rows_of_lane, at, lane.start)
-            if lane.request is not None:
-                self._staging.add(lane.slot, lane.request.plan.step, lane.index, staged)
-
     def score(self, packing: Packing, columns: StepColumns[Tensor], rows: Tensor) -> Tensor:
         """See `LMHead.score`."""
         groups = packing.rows_to_score.groups
@@ -259,21 +248,6 @@ class BranchRunner:
         return self._lm_head.score(groups, columns, rows)
 
     # Research and state
-
-    def warm_up(self) -> None:
-        """Compile layers and kernels now, before any request waits: a first step that takes minutes would pass for a
-        hung worker. All shards of a model have to call this together."""
-        for most in WARM_UP_ROWS:
-            rows = min(most, self.cache.capacity)
-            canvas = (self.vocabulary.mask_token_id,) * rows
-            branches = (Branch(((rows, rows),)),)
-            first = Plan(0, 1, 0, canvas, branches, (), range(rows), to_stage=(range(1),))
-            commit = Commit(1, 0, first.to_stage, shared=False)
-            second = Plan(0, 2, 1, canvas[1:], branches, first.to_stage, range(rows), commit=commit)
-            for plan in (first, second):
-                self.execute(StepPlan(0, plan.step, (ScheduledRequest(0, 0, plan, (0,)),)))
-            self.cache.reset(0, None)
-            self._staging.clear(0)
 
     @torch.inference_mode()
     def logits(
@@ -301,8 +275,7 @@ class BranchRunner:
         rows, kv = self.forward(packing, columns)
         hidden = rows[: len(ids)]
         if kv is not None:
-            step = _gather_staged(columns, rows, kv)
-            staged = StagedLane(step, packing.stage_ranges[0], 0, start)
+            staged = StagedLane(StagedStep.gather(columns, rows, kv), packing.stage_ranges[0], 0, start)
             self.cache.write_payload(slot, to_stage, self.cache.staged_payload(slot, to_stage, staged))
         most = self._lm_head.max_rows
         parts = [hidden[at : min(at + most, len(ids))] for at in range(0, len(ids), most)]
@@ -318,8 +291,3 @@ class BranchRunner:
     def checksums(self) -> list[SlotChecksum]:
         """Per slot: request, committed spans, and a hash of their K/V and boundary row."""
         return [self.cache.checksum(slot) for slot in range(len(self.cache.request_ids))]
-
-
-def _gather_staged(columns: StepColumns[Tensor], rows: Tensor, kv: Tensor) -> StagedStep:
-    """What all lanes stage, of the rows [R + S, D] and keys and values [L, 2, R, K, E] of a forward."""
-    return StagedStep(kv.index_select(2, columns.stage_rows), rows.index_select(0, columns.stage_boundaries))

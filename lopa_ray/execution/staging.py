@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from lopa_ray.execution.lane import Lane
+from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.protocol.plan import Spans
 
 
@@ -19,6 +23,11 @@ class StagedStep:
     """[L, 2, P, K, E]."""
     boundaries: Tensor
     """Last hidden rows of first spans, [Q, D]; see `KVCache.boundary`."""
+
+    @classmethod
+    def gather(cls, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor) -> Self:
+        """Of the rows [R + S, D] and the keys and values [L, 2, R, K, E] of a forward: one gather of all layers."""
+        return cls(kv.index_select(2, columns.stage_rows), rows.index_select(0, columns.stage_boundaries))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +71,14 @@ class StagingBuffer:
         self.retain_step(slot, step)
         self._steps[slot] = step
         self._lanes.setdefault(slot, {})[branch] = staged
+
+    def add_step(self, lanes: Sequence[Lane], rows: Sequence[range], step: StagedStep) -> None:
+        """Set aside what the lanes of a step stage; `rows`: of each of them, in order, those among the staged ones."""
+        staging = [lane for lane in lanes if lane.to_stage]
+        for at, (lane, of_lane) in enumerate(zip(staging, rows, strict=True)):
+            if lane.request is not None:
+                staged = StagedLane(step, of_lane, at, lane.start)
+                self.add(lane.slot, lane.request.plan.step, lane.index, staged)
 
     def get(self, slot: int, step: int, branch: int | None) -> StagedLane | None:
         """What a branch staged in that step, or with None any branch, where all have the same."""

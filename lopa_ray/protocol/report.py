@@ -83,7 +83,7 @@ class StepReport:
     commit_s: float = 0.0
     """Seconds that the worker spent on commits, waiting for K/V included."""
     forward_s: float = 0.0
-    """Seconds that it spent on the forward, staging and scores."""
+    """Seconds that it spent on packing, the forward, staging and scores."""
 
     @classmethod
     def without_branches(cls, epoch: int, step: int, commit_s: float = 0.0, forward_s: float = 0.0) -> Self:

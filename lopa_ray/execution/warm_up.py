@@ -1,0 +1,26 @@
+"""Steps that nobody has asked for, so that what compiles at first use is compiled before a request waits."""
+
+from __future__ import annotations
+
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, StepPlan
+
+ROWS = (48, 16)
+"""Of the forwards: int8 products of few rows have graphs of their own."""
+
+
+def warm_up(runner: BranchRunner) -> None:
+    """Compile layers and kernels now: a first step that takes minutes would pass for a hung worker.
+
+    All shards of a model have to call this together.
+    """
+    for most in ROWS:
+        rows = min(most, runner.cache.capacity)
+        canvas = (runner.vocabulary.mask_token_id,) * rows
+        branches = (Branch(((rows, rows),)),)
+        first = Plan(0, 1, 0, canvas, branches, (), range(rows), to_stage=(range(1),))
+        commit = Commit(1, 0, first.to_stage, shared=False)
+        second = Plan(0, 2, 1, canvas[1:], branches, first.to_stage, range(rows), commit=commit)
+        for plan in (first, second):
+            runner.execute(StepPlan(0, plan.step, (ScheduledRequest(0, 0, plan, (0,)),)))
+        runner.reconcile({}, ())
