@@ -24,17 +24,29 @@ def rotate_qkv(
     `cos` and `sin` [R, 1, E] are those of each row's position, in the half-split layout of Llama and Qwen2. With
     weights [E] queries and keys are normed before. `kv` [2, R, K, E], if given, is where k and v are written.
     """
-    kv_heads = (qkv.shape[1] - num_heads) // 2
     if kv is None and is_differentiable():
-        q, k, v = qkv.split((num_heads, kv_heads, kv_heads), dim=1)
-        if q_weight is not None and k_weight is not None:
-            q, k = reference_rms_norm(q, q_weight, eps), reference_rms_norm(k, k_weight, eps)
-        return _rotate(q, cos, sin), _rotate(k, cos, sin), v
+        return _split(qkv, num_heads, cos, sin, q_weight, k_weight, eps)
     if kv is None:
-        kv = qkv.new_empty(2, qkv.shape[0], kv_heads, qkv.shape[2])
+        kv = qkv.new_empty(2, qkv.shape[0], (qkv.shape[1] - num_heads) // 2, qkv.shape[2])
     operator = _reference if is_differentiable() else _rotate_qkv
     q = operator(qkv, num_heads, cos, sin, q_weight, k_weight, eps, kv)
     return q, kv[0], kv[1]
+
+
+def _split(
+    qkv: Tensor,
+    num_heads: int,
+    cos: Tensor,
+    sin: Tensor,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    kv_heads = (qkv.shape[1] - num_heads) // 2
+    q, k, v = qkv.split((num_heads, kv_heads, kv_heads), dim=1)
+    if q_weight is not None and k_weight is not None:
+        q, k = reference_rms_norm(q, q_weight, eps), reference_rms_norm(k, k_weight, eps)
+    return _rotate(q, cos, sin), _rotate(k, cos, sin), v
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -52,13 +64,10 @@ def _reference(
     eps: float,
     kv: Tensor,
 ) -> Tensor:
-    kv_heads = kv.shape[2]
-    q, k, v = qkv.split((num_heads, kv_heads, kv_heads), dim=1)
-    if q_weight is not None and k_weight is not None:
-        q, k = reference_rms_norm(q, q_weight, eps), reference_rms_norm(k, k_weight, eps)
-    kv[0].copy_(_rotate(k, cos, sin))
+    q, k, v = _split(qkv, num_heads, cos, sin, q_weight, k_weight, eps)
+    kv[0].copy_(k)
     kv[1].copy_(v)
-    return _rotate(q, cos, sin)
+    return q
 
 
 def _fake(
