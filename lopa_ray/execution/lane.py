@@ -39,6 +39,8 @@ class Lane:
 
     def runs(self) -> list[tuple[int, int]]:
         """(rows, what they see) of each segment."""
+        if len(self.segments) == 1:
+            return [(len(self.canvas), self.segments[0][1])]
         stops = [stop for stop, _ in self.segments]
         begins = [self.start, *stops]
         return [(stop - begins[at], seen) for at, (stop, seen) in enumerate(self.segments)]

@@ -26,8 +26,6 @@ from lopa_ray.protocol.sampling_params import SamplingParams
 
 NOT_SCORED = SamplingParams()
 
-NUMBERS_OF_PADDING = ScoringKind.numbers(NOT_SCORED)
-
 
 @dataclass(frozen=True, slots=True)
 class ScoringGroup:
@@ -58,6 +56,7 @@ class RowsToScore:
         self._vocab_size, self._eos_token_id = vocab_size, eos_token_id
         self._fuse_greedy = fuse_greedy
         self._distinguish_params()
+        self._params_of_row = self._params_of_lane[lane_of_row]
         self._set_of_row = self._bitmask_of_rows()
         group_of_row = self._group_rows()
         self.groups: list[ScoringGroup] = []
@@ -65,7 +64,9 @@ class RowsToScore:
         """Of each row, where it is among the N."""
         at = 0
         for group, kind in enumerate(self._kinds):
-            of_group = np.flatnonzero(group_of_row == group) if len(self._kinds) > 1 else self._index
+            of_group = np.flatnonzero(group_of_row == group) if len(self._kinds) > 1 else self._index.copy()
+            if not len(of_group):
+                continue
             self._index[of_group] = np.arange(at, at + len(of_group))
             top_k = 0
             if kind.has_top_k:
@@ -76,7 +77,6 @@ class RowsToScore:
             at += padded
         self._size = at
         """N."""
-        self._params_of_row = self._params_of_lane[lane_of_row]
         self.numbers = self._numbers()
         self.ending_ids = self._ending_ids()
 
@@ -125,16 +125,20 @@ class RowsToScore:
 
     def _group_rows(self) -> npt.NDArray[np.int64]:
         """The index of each row's kind among `_kinds`."""
-        kind_of_row = 2 * self._params_of_lane[self._lane_of_row] + (self._set_of_row > 0)
         index_of: dict[ScoringKind, int] = {}
-        table = np.zeros(2 * len(self._params), np.int64)
-        for at in np.flatnonzero(np.bincount(kind_of_row)).tolist():
-            kind = ScoringKind.of(self._params[at // 2], self._vocab_size, is_constrained=bool(at % 2))
+
+        def index(params: SamplingParams, *, is_constrained: bool) -> int:
+            kind = ScoringKind.of(params, self._vocab_size, is_constrained=is_constrained)
             if self._fuse_greedy and kind.is_greedy:
                 kind = GREEDY
-            table[at] = index_of.setdefault(kind, len(index_of))
+            return index_of.setdefault(kind, len(index_of))
+
+        free = np.array([index(each, is_constrained=False) for each in self._params], np.int64)
+        found: npt.NDArray[np.int64] = free[self._params_of_row]
+        if len(self.bitmasks):
+            bound = np.array([index(each, is_constrained=True) for each in self._params], np.int64)
+            found = np.where(self._set_of_row > 0, bound[self._params_of_row], found)
         self._kinds = list(index_of)
-        found: npt.NDArray[np.int64] = table[kind_of_row]
         return found
 
     # What differs from row to row
@@ -142,17 +146,19 @@ class RowsToScore:
     def _numbers(self) -> npt.NDArray[np.float64]:
         """See `StepColumns.score_numbers`."""
         table = np.array([ScoringKind.numbers(each) for each in self._params], np.float64)
-        of_rows = table.reshape(-1, NUMBER_COLUMNS)[self._params_of_row]
+        if not self._size:
+            return np.zeros((0, NUMBER_COLUMNS))
+        numbers: npt.NDArray[np.float64] = (
+            table[self.padded(self._params_of_row)] if len(table) > 1 else table.repeat(self._size, axis=0)
+        )
         if any(each.temperature > 0 for each in self._params):
             steps = [0 if lane.request is None else lane.request.plan.step for lane in self._lanes]
             seeds = np.array([each.seed & (2**64 - 1) for each in self._params], np.uint64)
-            of_rows[:, UNIFORM] = keyed_uniforms(
+            numbers[self._index, UNIFORM] = keyed_uniforms(
                 seeds[self._params_of_row], np.array(steps, np.int64)[self._lane_of_row], self.positions
             )
-        of_rows[:, BITMASK] = self._set_of_row
-        numbers = np.empty((self._size, NUMBER_COLUMNS))
-        numbers[:] = NUMBERS_OF_PADDING
-        numbers[self._index] = of_rows
+        if len(self.bitmasks):
+            numbers[self._index, BITMASK] = self._set_of_row
         return numbers
 
     def _ending_ids(self) -> npt.NDArray[np.int64]:

@@ -41,7 +41,9 @@ def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[
             yield "slot_attention", slot_attention._slot_attention, types, constants, options
         types = dict.fromkeys(("x", "delta", "weight", "total", "out"), x) | {"size": "i32", "eps": "fp32"}
         for add, operator in enumerate(("rms_norm", "add_rms_norm")):
-            yield operator, rms_norm._rms_norm, types, {"ADD": bool(add), "BLOCK": 4096}, {}
+            options = rms_norm.options(3584)
+            constants = {"ADD": bool(add), "BLOCK": options.pop("BLOCK")}
+            yield operator, rms_norm._rms_norm, types, constants, options
         types = dict.fromkeys(("qkv", "cos", "sin", "q_weight", "k_weight", "q_out", "kv_out"), x)
         types |= {"rows": "i32", "eps": "fp32"}
         shape = {"HEADS": 28, "KV_HEADS": 4, "DIM": 128, "HEAD_BLOCK": 8, "HALF_BLOCK": 64}

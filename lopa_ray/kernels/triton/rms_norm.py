@@ -29,7 +29,7 @@ def launch(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
     rows, size = x.shape
-    _rms_norm[(rows,)](x, x, weight, x, out, size, eps, ADD=False, BLOCK=triton.next_power_of_2(size))
+    _rms_norm[(rows,)](x, x, weight, x, out, size, eps, ADD=False, **options(size))
     return out
 
 
@@ -38,5 +38,11 @@ def launch_add(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[Te
     x, delta = x.contiguous(), delta.contiguous()
     total, out = torch.empty_like(x), torch.empty_like(x)
     rows, size = x.shape
-    _rms_norm[(rows,)](x, delta, weight, total, out, size, eps, ADD=True, BLOCK=triton.next_power_of_2(size))
+    _rms_norm[(rows,)](x, delta, weight, total, out, size, eps, ADD=True, **options(size))
     return total, out
+
+
+def options(size: int) -> dict[str, int]:
+    """A program has a whole row: 16 elements for each of its threads."""
+    block = triton.next_power_of_2(size)
+    return {"BLOCK": block, "num_warps": min(16, max(1, block // 512))}
