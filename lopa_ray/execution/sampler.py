@@ -89,7 +89,8 @@ def score_rows(
 
     def filtered(x: Tensor) -> Tensor:
         top_p = number(TOP_P) if kind.has_top_p else None
-        top_k = numbers[:, TOP_K, None].to(torch.int64) if kind.has_top_k else None
+        # Rows of padding may have the number of another group.
+        top_k = numbers[:, TOP_K, None].to(torch.int64).clamp(1, group.max_top_k) if kind.has_top_k else None
         return filter_logits(x, top_p, top_k, ops, max_top_k=group.max_top_k, top_k_first=kind.top_k_first)
 
     shaped = logits / number(SHAPE_TEMPERATURE) if kind.has_temperature else logits
