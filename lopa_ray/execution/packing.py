@@ -23,7 +23,7 @@ ROW_MULTIPLE = 16
 rows or more; with this multiple that was seen with 1 and 2 threads."""
 
 MIN_LANE_ROWS = 4
-"""A bucket has tiles for lanes of so many rows each; more lanes take the next bucket."""
+"""A bucket of rows has tiles for lanes of so many rows each. More lanes get more tiles, in buckets of their own."""
 
 
 NOTHING = np.zeros(0, np.int64)
@@ -174,17 +174,12 @@ class Packing:
 
     def _tiles(self) -> npt.NDArray[np.int64]:
         """See `slot_attention`. Chooses the bucket."""
-        group, bucket = self._options.heads_per_kv_head, self._options.bucket
-        rows = bucket(max(1, self.num_rows))
-        while True:
-            self._table[-1, ROWS] = rows - self.num_rows
-            tiles_of = -(-self._table[:, ROWS] * group // TILE_ROWS)
-            most = -(-rows * group // TILE_ROWS) + rows // MIN_LANE_ROWS
-            ends = np.cumsum(tiles_of)
-            if ends[-1] <= most:
-                break
-            rows = bucket(rows + 1)
-        self.rows_bucket = rows
+        group = self._options.heads_per_kv_head
+        rows = self.rows_bucket = self._options.bucket(max(1, self.num_rows))
+        self._table[-1, ROWS] = rows - self.num_rows
+        tiles_of = -(-self._table[:, ROWS] * group // TILE_ROWS)
+        ends = np.cumsum(tiles_of)
+        most = max(-(-rows * group // TILE_ROWS) + rows // MIN_LANE_ROWS, bucket_rows(int(ends[-1])))
         lane = np.repeat(np.arange(len(tiles_of)), tiles_of)
         tiles = np.zeros((most, TILE_COLUMNS), np.int64)
         tiles[: len(lane), : ROWS + 1] = self._table[lane, : ROWS + 1]
@@ -193,9 +188,10 @@ class Packing:
 
     def _lane_table(self, most: int) -> npt.NDArray[np.int64]:
         """See `StepColumns.lanes`."""
+        with_rows = self._table[self._table[:, ROWS] > 0]  # at most as many as there are tiles
         lanes = np.zeros((most + 1, FIRST + 1), np.int64)
-        lanes[: len(self._table)] = self._table[:, : FIRST + 1]
-        lanes[len(self._table) :, FIRST] = self.rows_bucket
+        lanes[: len(with_rows)] = with_rows[:, : FIRST + 1]
+        lanes[len(with_rows) :, FIRST] = self.rows_bucket
         return lanes
 
     # K/V

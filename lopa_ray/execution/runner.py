@@ -153,6 +153,7 @@ class BranchRunner:
         slot, commit = scheduled.slot, scheduled.plan.commit
         if commit is not None:
             self.cache.last_commit[slot] = commit.step
+            self._staging.clear(slot)  # of all branches: the rows of a whole step hang on each of them
             if scheduled.save_prefix is not None:
                 self.prefix_store.save(scheduled.save_prefix, slot)
         self.cache.retain(slot, scheduled.plan.cached)

@@ -103,7 +103,8 @@ def score_rows(
     # A nucleus may hold nothing but forbidden tokens: then the choice is among all allowed
     # ones, with the probability 0 that the nucleus gives them. Softmax without the forbidden
     # logits, since theirs can be so high that every other probability vanishes.
-    left = ops.softmax(scaled.masked_fill(forbidden, -torch.inf))
+    left = scaled.masked_fill(forbidden, -torch.inf)
+    left = ops.softmax(left) if kind.is_sampled else left
     weights = torch.where(ops.amax(weights) <= 0.0, left, weights)
 
     tokens = ops.sample(weights, number(UNIFORM)[:, 0]) if kind.is_sampled else ops.argmax(weights)

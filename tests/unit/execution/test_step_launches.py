@@ -9,13 +9,14 @@ from collections import defaultdict
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from lopa_ray.execution.attention import PackedAttention
-from lopa_ray.execution.lane import lanes_of
-from lopa_ray.execution.packing import Packing, bucket_rows
+from lopa_ray.execution.lane import Lane, lanes_of
+from lopa_ray.execution.packing import Packing, PackingOptions, bucket_rows, padded_rows
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.model.checkpoint import load_config
@@ -168,3 +169,17 @@ def test_buckets_waste_little():
         assert rows <= bucket <= max(16 * -(-rows // 16), rows * 9 / 8)
         assert bucket_rows(bucket) == bucket and bucket % 16 == 0
     assert len({bucket_rows(rows) for rows in range(1, 4097)}) < 60
+
+
+@pytest.mark.parametrize("bucket", [padded_rows, bucket_rows])
+@pytest.mark.parametrize(("lanes", "rows"), [(64, 1), (32, 1), (7, 3), (40, 0), (1, 0)])
+def test_many_short_lanes_take_tiles_and_no_rows(lanes, rows, bucket):
+    """A lane whose rows are all stored has none."""
+    options = PackingOptions(1024, 1, 1000, 999, 998, 1, True, bucket)
+    segments = ((10 + rows, 10 + rows),) if rows else ()
+    packing = Packing([Lane(at, 10, np.zeros(rows, np.int64), segments) for at in range(lanes)], (), options)
+    assert packing.rows_bucket == bucket(max(1, lanes * rows))
+    padding = packing.rows_bucket - lanes * rows
+    assert (packing.columns.tiles[:, 3] > 0).sum() == (lanes if rows else 0) + (padding > 0)
+    first_rows = packing.columns.lanes[:, 2]
+    assert first_rows[-1] == packing.rows_bucket and (np.diff(first_rows) >= 0).all()
