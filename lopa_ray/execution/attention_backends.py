@@ -14,7 +14,7 @@ from torch import Tensor
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import npu
 from lopa_ray.execution.attention import AttentionBackend, LaneAttention, PackedAttention
-from lopa_ray.execution.attention_trial import BRANCHES_OF_A_STEP, SMALL_STEP, AttentionTrial
+from lopa_ray.execution.attention_trial import SMALL_STEP, AttentionTrial, branches_of_a_step
 from lopa_ray.execution.device import Device
 from lopa_ray.execution.flash_attention import VERSIONS, FlashAttention
 from lopa_ray.kernels.sdpa import sdpa
@@ -81,7 +81,7 @@ def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, c
         if isinstance(found, str):
             reasons.append(found)
         elif device.timed_attention:
-            seconds[name] = _seconds(found, device, config, dtype)
+            seconds[name] = _seconds(found, device, config, dtype, capacity)
             reasons.append(f"{name} takes {1e6 * seconds[name]:.0f} µs per layer")
         else:
             seconds[name] = 0.0
@@ -118,9 +118,12 @@ def _first_that_works(
     return ", ".join(dict.fromkeys(reasons))
 
 
-def _seconds(backend: AttentionBackend, device: Device, config: ModelConfig, dtype: torch.dtype) -> float:
+def _seconds(
+    backend: AttentionBackend, device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int
+) -> float:
     """Of one layer's attention in a step of usual size, host and device together."""
-    trial = AttentionTrial(backend, config, dtype, torch.device(device.torch_name), BRANCHES_OF_A_STEP)
+    where = torch.device(device.torch_name)
+    trial = AttentionTrial(backend, config, dtype, where, branches_of_a_step(capacity), capacity)
     for calls in (3, TIMED_CALLS):
         began = time.perf_counter()
         for _ in range(calls):

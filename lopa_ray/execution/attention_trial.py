@@ -21,7 +21,11 @@ SMALL_STEP = (
 )
 """Behind a cached prefix, and without one."""
 
-BRANCHES_OF_A_STEP = tuple(Lane(0, 512, np.zeros(64, np.int64), ((576, 576),)) for _ in range(8))
+
+def branches_of_a_step(capacity: int) -> tuple[Lane, ...]:
+    """Eight windows of 64 rows behind a prefix of 512, or as much of it as slots of so many positions have."""
+    start = max(0, min(512, capacity - 64))
+    return tuple(Lane(0, start, np.zeros(64, np.int64), ((start + 64, start + 64),)) for _ in range(8))
 
 
 class AttentionTrial:
@@ -38,10 +42,12 @@ class AttentionTrial:
     ) -> None:
         """Slots have `capacity` positions, or as many more as the lanes see."""
         draw = torch.Generator().manual_seed(0)
-        capacity = max(capacity, *(seen for lane in lanes for _, seen in lane.segments))
+        seen = max(seen for lane in lanes for _, seen in lane.segments)
+        capacity = max(capacity, seen)
         slots = max(lane.slot for lane in lanes) + 1
         self._cache = KVCache(replace(config, num_layers=2), slots, capacity, dtype, device)
-        self._cache.data.copy_(torch.randn(self._cache.data.shape, generator=draw))
+        in_use = self._cache.data[:, 1, :, :, :seen]
+        in_use.copy_(torch.randn(in_use.shape, generator=draw))
         options = PackingOptions(
             capacity=capacity,
             heads_per_kv_head=config.num_heads // config.num_kv_heads,

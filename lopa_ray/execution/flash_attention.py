@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from lopa_ray.execution.attention import PackedAttention
@@ -36,6 +37,8 @@ class LaneTable:
     """[N]: cached positions before the lane."""
     first_rows: Tensor
     """[N + 1], cumulative."""
+    cached_positions: Tensor
+    """[N + 1]: `starts`, cumulative."""
     longest: int
     """Rows of a lane, at most."""
 
@@ -46,9 +49,8 @@ def _attend_2(q: Tensor, keys: Tensor, values: Tensor, lanes: LaneTable, *, in_s
     rows, longest = lanes.first_rows, lanes.longest
     if in_slots:
         # It takes lengths as differences; a slot is a page, and pages have a multiple of 256 rows.
-        lengths = torch.nn.functional.pad(lanes.starts.cumsum(0, dtype=torch.int32), (1, 0))
         out, lse, _ = flash_attn_varlen_func(
-            q, keys, values, rows, lengths, longest, keys.shape[1],
+            q, keys, values, rows, lanes.cached_positions, longest, keys.shape[1],
             return_attn_probs=True, block_table=lanes.slots[:, None],
         )  # fmt: skip
     else:
@@ -105,7 +107,9 @@ class FlashAttention:
         flash = VERSIONS[self.version]
         table = columns.lanes.to(torch.int32).t().contiguous()
         longest = max(packing.longest_lane, packing.rows_bucket - packing.num_rows)
-        lanes = LaneTable(table[0, :-1], table[1, :-1], table[2], 1 << (longest - 1).bit_length())
+        starts = table[1, :-1]
+        cached_positions = F.pad(starts.cumsum(0, dtype=torch.int32), (1, 0))
+        lanes = LaneTable(table[0, :-1], starts, table[2], cached_positions, 1 << (longest - 1).bit_length())
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             # [S, K, C, E] → [S, C, K, E]

@@ -86,7 +86,8 @@ class Packing:
         ids = np.concatenate([NOTHING, *(lane.canvas for lane in lanes)])
         for lane, first in zip(lanes, self.first_rows, strict=False):
             for position, token in lane.fills:
-                ids[first + position - lane.start] = token
+                if position >= lane.start:
+                    ids[first + position - lane.start] = token
         slot, start, first, rows, scored_from, scored_to = self._table.T
         lane_of_row = np.repeat(np.arange(len(table)), rows[:-1])
         positions = np.arange(self.num_rows) + (start - first)[lane_of_row]

@@ -28,4 +28,6 @@ def _fake(slots: Tensor, staged: Tensor, table: Tensor) -> None:
     return None
 
 
-_commit_rows = define("commit_rows(Tensor(a!) slots, Tensor staged, Tensor table) -> ()", _reference, _fake)
+_commit_rows = define(
+    "commit_rows(Tensor(a!) slots, Tensor staged, Tensor table) -> ()", _reference, _fake, launches=1
+)

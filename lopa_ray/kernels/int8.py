@@ -58,9 +58,12 @@ def _fake_dequantize(
     return torch.empty_like(product, dtype=dtype)
 
 
-_quantize_rows = define("quantize_rows(Tensor x) -> (Tensor, Tensor)", _reference_quantize, _fake_quantize)
+_quantize_rows = define(
+    "quantize_rows(Tensor x) -> (Tensor, Tensor)", _reference_quantize, _fake_quantize, launches=1
+)
 _dequantize = define(
     "dequantize(Tensor product, Tensor scale, Tensor weight_scale, Tensor? bias, ScalarType dtype) -> Tensor",
     _reference_dequantize,
     _fake_dequantize,
+    launches=1,
 )

@@ -24,7 +24,7 @@ _log = logging.getLogger("lopa.kernels")
 
 
 def define(
-    schema: str, reference: Callable[..., Any], fake: Callable[..., Any], *, launches: int = 1
+    schema: str, reference: Callable[..., Any], fake: Callable[..., Any], *, launches: int
 ) -> Callable[..., Any]:
     """Define the operator of a schema, and return it.
 

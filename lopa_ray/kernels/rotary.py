@@ -88,4 +88,5 @@ _rotate_qkv = define(
     "float eps, Tensor(a!) kv) -> Tensor",
     _reference,
     _fake,
+    launches=1,
 )

@@ -61,11 +61,11 @@ def _reference(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tens
 
 def mask_ids(x: Tensor, ids: Tensor, value: float) -> Tensor:
     """x [N, V], overwritten with `value` at each row's ids [N, W]; those outside of [0, V) are none."""
-    if not ids.shape[1]:
-        return x
-    inside = (ids >= 0) & (ids < x.shape[1])
-    at = ids.clamp(0, x.shape[1] - 1)
-    return x.scatter_(1, at, torch.where(inside, value, x.gather(1, at)))
+    for column in ids.unbind(1):
+        inside = (column >= 0) & (column < x.shape[1])
+        at = column.clamp(0, x.shape[1] - 1)[:, None]
+        x.scatter_(1, at, torch.where(inside[:, None], value, x.gather(1, at)))
+    return x
 
 
 def _fake(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
@@ -73,5 +73,8 @@ def _fake(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -
 
 
 _row_scores = define(
-    "row_scores(Tensor logits, Tensor numbers, Tensor ending_ids, Tensor banned) -> Tensor", _reference, _fake
+    "row_scores(Tensor logits, Tensor numbers, Tensor ending_ids, Tensor banned) -> Tensor",
+    _reference,
+    _fake,
+    launches=1,
 )

@@ -73,4 +73,5 @@ _slot_attention = define(
     "slot_attention(Tensor q, Tensor k, Tensor v, Tensor slots, int layer, Tensor tiles, Tensor stops) -> Tensor",
     _reference,
     _fake,
+    launches=1,
 )

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from lopa_ray.kernels.rms_norm import add_rms_norm, rms_norm
+from lopa_ray.kernels.rms_norm import add_rms_norm
 from lopa_ray.kernels.rotary import rotate_qkv
 from lopa_ray.kernels.silu_mul import silu_mul
 from lopa_ray.model.config import ModelConfig
@@ -39,10 +39,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(size))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.eps)
-
-    def add(self, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """The sum of rows x and delta [R, D], and its norm."""
         return add_rms_norm(x, delta, self.weight, self.eps)
 
@@ -95,7 +92,7 @@ class Layer(nn.Module):
         Residual sums are left to the norm that follows, which is one kernel with them: a layer takes rows and what
         is to be added to them. `kv` [2, R, K, E], if given, receives k and v.
         """
-        x, normed = self.attn_norm.add(x, delta)
+        x, normed = self.attn_norm(x, delta)
         qkv = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
         q_weight = None if self.q_norm is None else self.q_norm.weight
         k_weight = None if self.k_norm is None else self.k_norm.weight
@@ -103,7 +100,7 @@ class Layer(nn.Module):
 
     def output_and_mlp(self, x: Tensor, attn_output: Tensor) -> tuple[Tensor, Tensor]:
         """Rows x [R, D] plus the projection of attn_output [R, H, E], and the MLP of it, to be added."""
-        x, normed = self.mlp_norm.add(x, self.o(attn_output.flatten(1)))
+        x, normed = self.mlp_norm(x, self.o(attn_output.flatten(1)))
         return x, self.down(silu_mul(self.gate_up(normed)))
 
 
@@ -165,5 +162,5 @@ class Transformer(nn.Module):
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         for index, layer in enumerate(self.layers):
             x, delta = layer(index, x, delta, cos, sin, attention, None if kv is None else kv[index])
-        _, hidden = self.norm.add(x, delta)
+        hidden: Tensor = self.norm(x, delta)[1]
         return hidden

@@ -49,7 +49,6 @@ def test_operators_compute_in_bf16_what_their_references_do_on_the_host() -> Non
     gate_up, weight = torch.randn(40, 2 * 1500).bfloat16(), torch.randn(3584).bfloat16()
     x, delta = torch.randn(2, 40, 3584).bfloat16()
     close(silu_mul.silu_mul(gate_up.cuda()), silu_mul.silu_mul(gate_up))
-    close(rms_norm.rms_norm(x.cuda(), weight.cuda(), 1e-6), rms_norm.rms_norm(x, weight, 1e-6))
     found = rms_norm.add_rms_norm(x.cuda(), delta.cuda(), weight.cuda(), 1e-6)
     for each, wanted in zip(found, rms_norm.add_rms_norm(x, delta, weight, 1e-6), strict=True):
         close(each, wanted)

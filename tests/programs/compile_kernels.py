@@ -14,10 +14,10 @@ from triton.compiler import ASTSource
 import lopa_ray.execution.runner  # noqa: F401  # it defines all operators
 from lopa_ray.kernels.operators import LAUNCHES
 from lopa_ray.kernels.triton import (
+    add_rms_norm,
     commit_rows,
     dequantize,
     quantize_rows,
-    rms_norm,
     rotate_qkv,
     row_scores,
     silu_mul,
@@ -40,10 +40,9 @@ def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[
             types |= dict.fromkeys(("layer", "layers", "capacity", "fresh_stride"), "i32") | {"scale": "fp32"}
             yield "slot_attention", slot_attention._slot_attention, types, constants, options
         types = dict.fromkeys(("x", "delta", "weight", "total", "out"), x) | {"size": "i32", "eps": "fp32"}
-        for add, operator in enumerate(("rms_norm", "add_rms_norm")):
-            options = rms_norm.options(3584)
-            constants = {"ADD": bool(add), "BLOCK": options.pop("BLOCK")}
-            yield operator, rms_norm._rms_norm, types, constants, options
+        options = add_rms_norm.options(3584)
+        constants = {"BLOCK": options.pop("BLOCK")}
+        yield "add_rms_norm", add_rms_norm._add_rms_norm, types, constants, options
         types = dict.fromkeys(("qkv", "cos", "sin", "q_weight", "k_weight", "q_out", "kv_out"), x)
         types |= {"rows": "i32", "eps": "fp32"}
         shape = {"HEADS": 28, "KV_HEADS": 4, "DIM": 128, "HEAD_BLOCK": 8, "HALF_BLOCK": 64}
@@ -52,10 +51,8 @@ def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[
         types = {"gate_up": x, "out": x, "width": "i32"}
         yield "silu_mul", silu_mul._silu_mul, types, {"BLOCK": silu_mul.BLOCK}, {}
         types = {"logits": x, "numbers": "*fp64", "ending_ids": "*i64", "banned": "*i1", "out": "*fp64"}
-        types |= {"vocab_size": "i32", "number_stride": "i32"}
-        for ending_ids in (0, 3):
-            constants = row_scores.constants(ending_ids)
-            yield "row_scores", row_scores._row_scores, types, constants, {"num_warps": 8}
+        types |= dict.fromkeys(("vocab_size", "number_stride", "num_ending_ids"), "i32")
+        yield "row_scores", row_scores._row_scores, types, row_scores.constants(), {"num_warps": 8}
         types = {"x": x, "out": "*i8", "scales": "*fp32", "size": "i32"}
         yield "quantize_rows", quantize_rows._quantize_rows, types, quantize_rows.constants(), {}
         types = {

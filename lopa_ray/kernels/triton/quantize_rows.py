@@ -16,11 +16,15 @@ BLOCK = 1024
 def _quantize_rows(x, out, scales, size, TINY: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     largest = tl.zeros((BLOCK,), tl.float32)
+    broken = tl.zeros((BLOCK,), tl.int32)
     for begin in range(0, size, BLOCK):
         columns = begin + tl.arange(0, BLOCK)
         value = tl.load(x + row * size + columns, mask=columns < size, other=0.0).to(tl.float32)
         largest = tl.maximum(largest, tl.abs(value))
+        # The maximum passes NaN over, and the row has to become NaN as a whole.
+        broken = broken | (value != value).to(tl.int32)
     scale = tl.maximum(tl.div_rn(tl.max(largest, 0), LIMIT), TINY)
+    scale = tl.where(tl.max(broken, 0) > 0, float("nan"), scale)
     tl.store(scales + row, scale)
     for begin in range(0, size, BLOCK):
         columns = begin + tl.arange(0, BLOCK)

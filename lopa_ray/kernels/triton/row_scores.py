@@ -13,7 +13,8 @@ BLOCK = 2048
 LOWEST = -3.4028234663852886e38
 
 
-@triton.jit
+# Requests choose how many ids end an answer: that must not have the kernel compiled anew.
+@triton.jit(do_not_specialize=["num_ending_ids"], do_not_specialize_on_alignment=["ending_ids"])
 def _row_scores(
     logits,
     numbers,
@@ -22,11 +23,11 @@ def _row_scores(
     out,
     vocab_size,
     number_stride,
+    num_ending_ids,
     LOWEST: tl.constexpr,
     MARGIN: tl.constexpr,
     NEG_ENTROPY: tl.constexpr,
     COLUMNS: tl.constexpr,
-    ENDING_IDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -67,8 +68,8 @@ def _row_scores(
         shaped_max = highest
 
         allowed = there & (tl.load(banned + ids, mask=there, other=1) == 0)
-        for at in tl.static_range(ENDING_IDS):
-            allowed = allowed & (ids != tl.load(ending_ids + row * ENDING_IDS + at))
+        for at in range(num_ending_ids):
+            allowed = allowed & (ids != tl.load(ending_ids + row * num_ending_ids + at))
         candidate = tl.where(allowed, shaped, float("-inf"))
         better = candidate > best
         second = tl.where(better, best, tl.maximum(second, candidate))
@@ -85,6 +86,7 @@ def _row_scores(
 
     winner = tl.max(best, 0)
     token = tl.min(tl.where(best == winner, best_id, 0x7FFFFFFF), 0)
+    token = tl.where(token < vocab_size, token, 0)  # a row of NaN has no best
     runner_up = tl.max(tl.where(best_id == token, second, best), 0)
     probability = tl.exp(winner - top) / total
     score = probability
@@ -113,19 +115,19 @@ def launch(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) 
         out,
         vocab_size,
         numbers.stride(0),
-        **constants(ending_ids.shape[1]),
+        ending_ids.shape[1],
+        **constants(),
         num_warps=8,
     )
     return out
 
 
-def constants(ending_ids: int) -> dict[str, float]:
+def constants() -> dict[str, float]:
     """What the kernel is compiled for."""
     return {
         "LOWEST": LOWEST,
         "MARGIN": RANKINGS.index("margin"),
         "NEG_ENTROPY": RANKINGS.index("neg_entropy"),
         "COLUMNS": SCORE_COLUMNS,
-        "ENDING_IDS": ending_ids,
         "BLOCK": BLOCK,
     }

@@ -12,7 +12,7 @@ from torch import Tensor
 from lopa_ray.kernels.slot_attention import TILE_COLUMNS, TILE_ROWS
 
 
-@triton.jit(do_not_specialize=["layer"])  # compiled once, not once per kind of number
+@triton.jit(do_not_specialize=["layer", "layers"])  # compiled once, not once per kind of number
 def _slot_attention(
     q,
     k,
@@ -57,7 +57,7 @@ def _slot_attention(
         cached = slots + (((slot * layers + layer) * 2) * KV_HEADS + kv_head) * capacity * DIM
         # Positions before the lane, those of the lane, and those behind it; online softmax over all of them.
         for part in range(3):
-            keys, values, stride = cached, cached + KV_HEADS * capacity * DIM, DIM
+            keys, values, stride = cached, cached + capacity.to(tl.int64) * (KV_HEADS * DIM), DIM
             begin, end = 0, tl.minimum(start, seen)
             if part == 1:
                 # Both pointers are such that position `start` is the lane's first row.
@@ -135,7 +135,7 @@ def constants(group: int, kv_heads: int, dim: int) -> dict[str, int]:
 def options(dim: int, dtype: torch.dtype) -> dict[str, int]:
     """Keys per block, warps and stages: what registers and shared memory of an SM leave, from sm_80 on."""
     if dtype == torch.float32:  # without tensor cores every product is an instruction of its own
-        return {"KEY_BLOCK": 16, "num_warps": 8, "num_stages": 2}
+        return {"KEY_BLOCK": 16, "num_warps": 8, "num_stages": 1 if dim > 128 else 2}
     if dim > 128:
         return {"KEY_BLOCK": 32, "num_warps": 8, "num_stages": 2}
     return {"KEY_BLOCK": 64, "num_warps": 4, "num_stages": 3}

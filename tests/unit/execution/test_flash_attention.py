@@ -5,6 +5,7 @@ What is checked is that each version is asked for what it has, in the layout tha
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import json
@@ -18,10 +19,13 @@ import torch
 from torch import Tensor
 
 from lopa_ray.execution.attention import PackedAttention
+from lopa_ray.execution.attention_backends import BACKENDS, resolve_attention
 from lopa_ray.execution.attention_trial import attention_formula
+from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.flash_attention import VERSIONS, FlashAttention
 from support.backend_contract import check_backend
 from support.paths import ROOT
+from support.tiny_model import load_tiny_model
 
 RECORDED = json.loads((ROOT / "tests" / "data" / "flash_attn.json").read_text(encoding="utf-8"))
 
@@ -137,3 +141,16 @@ def test_versions_that_are_not_installed_say_so(monkeypatch: pytest.MonkeyPatch)
 
 def test_it_pads_like_the_backend_that_it_hands_steps_to() -> None:
     assert FlashAttention(2).bucket is PackedAttention().bucket
+
+
+def test_auto_times_the_slots_that_it_is_going_to_use(
+    fake: FakeFlash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 2 takes slots with a multiple of 256 positions alone."""
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
+    monkeypatch.setitem(BACKENDS, "flash_attn", (FlashAttention(fake.version),))
+    device = dataclasses.replace(
+        DEVICES["cpu"], attention_backends=("flash_attn",), timed_attention=("flash_attn",)
+    )
+    config = load_tiny_model().config
+    assert resolve_attention(device, config, torch.float16, 1024) == "flash_attn"

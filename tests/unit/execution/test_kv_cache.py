@@ -11,6 +11,7 @@ from lopa_ray.errors import CapacityError, ProtocolError
 from lopa_ray.execution.kv_cache import KVCache, SlotChecksum, merge_spans
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, StepPlan
+from support.step_plans import plan_of, step_of
 from support.tiny_model import load_tiny_model
 
 MODEL = load_tiny_model()
@@ -211,3 +212,20 @@ def test_checksums_agree_exactly_or_within_a_tolerance_in_magnitude():
     assert one.agrees(near, tolerance=1e-3)
     assert not one.agrees(replace(near, magnitude=101.0), tolerance=1e-3)
     assert not one.agrees(replace(one, spans=(range(4),)), tolerance=1.0)
+
+
+def test_what_is_staged_goes_once_it_is_committed() -> None:
+    """The rows of a whole step hang on each of its lanes."""
+    runner = BranchRunner(load_tiny_model(), max_num_seqs=2, max_model_len=64)
+    mask = runner.vocabulary.mask_token_id
+    first = plan_of(mask, 3, 16, start=0, step=1, staged=8)
+    second = plan_of(mask, 3, 16, start=8, step=2, committed=8)
+    runner.execute(step_of(runner, [first, first]))
+    held = [runner._staging.get(slot, 1, 2) for slot in range(2)]
+    assert held[0] is not None and held[1] is not None and held[0].step is held[1].step
+    runner.execute(step_of(runner, [second]))
+    assert runner._staging.get(0, 1, 2) is None and runner._staging.get(1, 1, 2) is held[1]
+    # The same step once more finds the K/V in the slot.
+    before = runner.cache.checksum(0)
+    runner.execute(step_of(runner, [second]))
+    assert runner.cache.checksum(0) == before

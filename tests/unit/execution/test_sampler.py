@@ -11,6 +11,8 @@ from torch import Tensor
 
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.sampler import SamplerOutput
+from lopa_ray.execution.scoring_kind import ScoringKind
+from lopa_ray.kernels.row_scores import row_scores
 from lopa_ray.protocol.keyed_random import keyed_uniform
 from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -335,3 +337,17 @@ def test_the_padding_of_a_group_asks_for_nothing_that_the_group_has_not() -> Non
         ((_, alone),) = runner.execute(StepPlan(0, 1, (request,))).reports
         assert report.tokens.tolist() == alone.tokens.tolist()
         assert report.probabilities.tolist() == alone.probabilities.tolist()
+
+
+@pytest.mark.parametrize("ids", [[[0, -1], [0, 3]], [[VOCAB - 1, 10**6], [-1, VOCAB + 5]]])
+def test_ids_that_are_none_let_no_other_through(ids) -> None:
+    """Requests of one step may have different numbers of ids that end an answer."""
+    logits = rows(2)
+    for row, first in enumerate(ids):
+        logits[row, first[0] if first[0] >= 0 else 7] = 50.0
+    nothing = torch.zeros(VOCAB, dtype=torch.bool)
+    numbers = torch.tensor([ScoringKind.numbers(SamplingParams())] * 2, dtype=torch.float64)
+    found = row_scores(logits, numbers, torch.tensor(ids), nothing)[:, 0].long().tolist()
+    for row, (token, ruled_out) in enumerate(zip(found, ids, strict=True)):
+        left = [each for each in range(VOCAB) if each not in ruled_out]
+        assert token == max(left, key=lambda each: logits[row, each].item())
