@@ -1,4 +1,4 @@
-"""Steps that nobody has asked for, so that what compiles at first use is compiled before a request waits."""
+"""Steps of no request, which compile what is compiled at first use before any request waits for it."""
 
 from __future__ import annotations
 
