@@ -63,7 +63,6 @@ def test_recorded_cases(name, passed, refused):
             assert refused[verdict.id] in verdict.reason
 
 
-@pytest.mark.usefixtures("either_attention")
 @pytest.mark.parametrize("name", ["lopa_cases", "lora_cases"])
 def test_recorded_block_states(name):
     """What the comparison above leaves out: block states, masks, completeness and the EOS flag per round."""

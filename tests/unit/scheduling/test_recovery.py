@@ -21,6 +21,7 @@ from lopa_ray.config.decoder_settings import (
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import TransferError
+from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
@@ -209,7 +210,15 @@ def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[
     return group.counts
 
 
-@pytest.mark.usefixtures("either_attention")
+@pytest.mark.parametrize("kind", ["two_phase", "single_phase", "dual_cache", "block_diffusion"])
+def test_lost_and_new_workers_change_no_bit_of_packed_attention(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lopa_ray.execution.runner.DEFAULT_ATTENTION", PackedAttention())
+    counts = run(1, [kind], 20)
+    assert counts["lost"] > 3 and counts["replayed"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
     counts = run(1, [kind], 40)
