@@ -51,9 +51,10 @@ DECODERS: dict[str, GenerationSettings] = {
 }
 
 
-@pytest.fixture(scope="module")
-def engine() -> LocalEngine:
-    return LocalEngine.from_pretrained("demo")
+@pytest.fixture(scope="module", params=["auto", "reference"])
+def engine(request: pytest.FixtureRequest) -> LocalEngine:
+    """With attention as CPUs have it, and as accelerators do: one call per layer."""
+    return LocalEngine.from_pretrained("demo", attention=request.param)
 
 
 def keeps(settings: GenerationSettings, text: str) -> bool:
