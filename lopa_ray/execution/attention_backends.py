@@ -81,8 +81,13 @@ def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, c
         if isinstance(found, str):
             reasons.append(found)
         elif device.timed_attention:
-            seconds[name] = _seconds(found, device, config, dtype, capacity)
-            reasons.append(f"{name} takes {1e6 * seconds[name]:.0f} µs per layer")
+            try:
+                seconds[name] = _seconds(found, device, config, dtype, capacity)
+            # A step of usual size may ask for more than the small one that worked.
+            except Exception as error:
+                reasons.append(_failure(name, error))
+            else:
+                reasons.append(f"{name} takes {1e6 * seconds[name]:.0f} µs per layer")
         else:
             seconds[name] = 0.0
             break
@@ -108,14 +113,16 @@ def _first_that_works(
             off = (trial.run().float() - trial.formula()).abs().max().item()
         # Whatever a kernel, its import or its compiler raises is the reason that is asked for.
         except Exception as error:
-            reasons.append(
-                f"{name} fails with {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-            )
+            reasons.append(_failure(name, error))
             continue
         if off <= TOLERANCE[dtype]:
             return backend
         reasons.append(f"{name} is off by {off:.1g}")
     return ", ".join(dict.fromkeys(reasons))
+
+
+def _failure(name: str, error: Exception) -> str:
+    return f"{name} fails with {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 def _seconds(

@@ -65,6 +65,12 @@ def select(name: str, device: Device) -> AttentionBackend:
     return select_backend(name, device, load_tiny_model().config, torch.float32, CAPACITY)
 
 
+def short_of_memory(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    if len(q) > 20:
+        raise MemoryError(f"{len(q)} rows")
+    return sdpa(q, keys, values)
+
+
 def test_auto_says_what_it_took_and_why(monkeypatch, caplog) -> None:
     caplog.set_level(logging.INFO, "lopa.attention")
     assert select("auto", DEVICES["cpu"]) is BACKENDS["sdpa"][0]
@@ -85,10 +91,12 @@ def test_a_device_may_have_auto_take_the_fastest(monkeypatch, caplog) -> None:
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
     monkeypatch.setitem(BACKENDS, "flash_attn", (LaneAttention(wrong),))
     monkeypatch.setitem(BACKENDS, "flex", (LaneAttention(slow),))
-    names = ("flex", "flash_attn", "sdpa")
+    monkeypatch.setitem(BACKENDS, "npu", (LaneAttention(short_of_memory),))
+    names = ("flex", "flash_attn", "npu", "sdpa")
     timed = dataclasses.replace(DEVICES["cpu"], attention_backends=names, timed_attention=names)
     assert resolve_attention(timed, load_tiny_model().config, torch.float32, CAPACITY) == "sdpa"
     assert "attention on cpu: sdpa (flex takes " in caplog.messages[-1]
+    assert "npu fails with MemoryError: 64 rows" in caplog.messages[-1]
     assert "flash_attn is off by" in caplog.messages[-1] and "µs per layer" in caplog.messages[-1]
     none = dataclasses.replace(timed, timed_attention=("flash_attn",))
     with pytest.raises(SettingsError, match="got 'auto', but flash_attn is off by"):
