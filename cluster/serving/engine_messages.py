@@ -10,13 +10,15 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from lopa_ray.errors import LopaError
-from lopa_ray.protocol.outcome import FinishReason
+from lopa_ray.text.tool_format import ToolCall
 
-Prompt: TypeAlias = str | tuple[int, ...] | tuple[Mapping[str, str], ...]
-"""Text, token ids, or chat messages with role and content."""
+Prompt: TypeAlias = str | tuple[int, ...] | tuple[Mapping[str, Any], ...]
+"""Text, token ids, or chat messages; see `lopa_ray.text.chat_template.Message`."""
+
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,14 @@ class EngineRequest:
     raw: bool = False
     """Text prompts go in as they are, without the chat template."""
     stop: tuple[str, ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Functions that the model is told of, in the shape of OpenAI's chat API."""
+    forced_tools: tuple[str, ...] = ()
+    """Names of functions one of which the answer calls; empty: the model writes what it likes."""
+    parallel_tool_calls: bool = True
+    """A choice may have more than one call."""
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
+    """Further variables of the chat template."""
     echo: bool = False
     """The prompt's text comes in front of the answer."""
     logprobs: bool = False
@@ -72,12 +82,28 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """What is new of a call."""
+
+    index: int
+    """Which call of the choice."""
+    name: str | None
+    """In the first delta of a call."""
+    arguments: str
+    """JSON text behind that of the deltas before."""
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Text of a choice that can no longer change, behind all deltas before it."""
+    """What can no longer change of a choice, behind all deltas before it: text, reasoning, or a call."""
 
     choice: int
-    text: str
+    text: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
+    reasoning: str = ""
+    tool_call: ToolCallDelta | None = None
+    tokens: int = 0
+    """Tokens of the choice up to here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +166,13 @@ class ChoiceFinished:
 
     choice: int
     text: str
-    """The whole of it, equal to its deltas joined."""
+    """The whole of it, equal to its deltas joined, as reasoning and calls are."""
     finish_reason: FinishReason | None
     """None: the deadline came first."""
     stats: ChoiceStats
     logprobs: tuple[TokenLogprob, ...] = ()
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
     trace: tuple[Mapping[str, Any], ...] = field(default=())
     """Events in Chrome's trace format."""
 

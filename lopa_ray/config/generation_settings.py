@@ -10,10 +10,14 @@ from pydantic import Field, field_validator, model_validator
 from lopa_ray.config.strict import StrictModel
 from lopa_ray.constraints.json_schema import schema_regex
 from lopa_ray.constraints.regex import alternatives, literal
+from lopa_ray.constraints.structural_tag import StructuralTag
 from lopa_ray.protocol.sampling_params import Ranking
 
-GUIDED = ("guided_regex", "guided_choice", "guided_json")
+GUIDED = ("guided_regex", "guided_choice", "guided_json", "guided_structural_tag")
 """Settings that say what the answer's text has to match."""
+
+CONSTRAINING = (*GUIDED, "bad_words")
+"""Settings that make a constraint, which takes a while."""
 
 
 class GenerationSettings(StrictModel):
@@ -65,14 +69,21 @@ class GenerationSettings(StrictModel):
     guided_json: str | None = None
     """The answer's text is JSON that is valid under this JSON schema, given as JSON text or as a mapping."""
 
+    guided_structural_tag: str | None = None
+    """The answer's text keeps to these structures wherever one of their triggers occurs; JSON text or a mapping,
+    see `lopa_ray.constraints.structural_tag`."""
+
+    bad_words: tuple[str, ...] = Field(default=(), max_length=256)
+    """No run of whole tokens in the answer spells one of these words, by itself or behind a space."""
+
     @property
     def constrained(self) -> bool:
-        """Whether the answer's text has to match something."""
-        return any(getattr(self, name) is not None for name in GUIDED)
+        """Whether the answer's text has to match something, or may not have something in it."""
+        return bool(self.bad_words) or any(getattr(self, name) is not None for name in GUIDED)
 
     @property
     def pattern(self) -> str | None:
-        """The regular expression that the answer's text has to match; None: any text will do.
+        """The regular expression that the answer's text has to match as a whole; None: there is none.
 
         Raises SettingsError for a JSON schema that cannot be kept.
         """
@@ -82,15 +93,29 @@ class GenerationSettings(StrictModel):
             return alternatives(map(literal, self.guided_choice))
         return self.guided_regex
 
-    @field_validator("guided_choice", "stop_token_ids", mode="before")
+    @field_validator("bad_words", "guided_choice", "stop_token_ids", mode="before")
     @classmethod
     def _list_as_tuple(cls, value: Any) -> Any:
         return tuple(value) if isinstance(value, list) else value
 
-    @field_validator("guided_json", mode="before")
+    @field_validator("bad_words")
+    @classmethod
+    def _words_are_not_blank(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(word.strip(" ") for word in value):
+            raise ValueError("got a word without characters; leave it out")
+        return value
+
+    @field_validator("guided_json", "guided_structural_tag", mode="before")
     @classmethod
     def _schema_as_text(cls, value: Any) -> Any:
         return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+
+    @field_validator("guided_structural_tag")
+    @classmethod
+    def _check_structural_tag(cls, value: str | None) -> str | None:
+        if value is not None:
+            StructuralTag.parse(value)
+        return value
 
     @model_validator(mode="after")
     def _one_pattern_that_can_end(self) -> Self:

@@ -88,7 +88,7 @@ class DecodeSession(ABC):
         settings = self.settings
         if (self.constraint is None) != (not settings.constrained):
             raise SettingsError(
-                "a session under guided_* settings needs the constraint that belongs to them, and no other one; "
+                "a session under guided_* or bad_words needs the constraint that belongs to them, and no other one; "
                 "make sessions with Engine.create_session or SessionFactory"
             )
         constraint_state = self._constraint_state([])
@@ -97,7 +97,7 @@ class DecodeSession(ABC):
         least, most = self.constraint.min_tokens(), settings.max_new_tokens
         if least is None:
             raise SettingsError(
-                "the pattern or schema matches no text that this model's tokens can spell; loosen it"
+                "the pattern or schema matches no text that this model's tokens can spell without bad_words; loosen it"
             )
         if least > most:
             raise SettingsError(

@@ -1,13 +1,18 @@
-"""ConstraintCompiler: patterns into constraints, for one tokenizer."""
+"""ConstraintCompiler: what settings ask of an answer's text into constraints, for one tokenizer."""
 
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
 from threading import Lock
 
+import numpy as np
+
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.constraints.banned_words import ban_words, restrict
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
+from lopa_ray.constraints.structural_tag import StructuralTag, tagged_text_automaton
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer
@@ -20,23 +25,55 @@ class ConstraintCompiler:
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
         self._tokenizer, self._vocabulary = tokenizer, vocabulary
-        self._compile_cached = lru_cache(CONSTRAINT_CACHE_SIZE)(self._compile)
+        self._from_regex_cached = lru_cache(CONSTRAINT_CACHE_SIZE)(self._from_regex)
+        self._from_tag_cached = lru_cache(CONSTRAINT_CACHE_SIZE)(self._from_tag)
+        self._restrict_cached = lru_cache(CONSTRAINT_CACHE_SIZE)(self._restrict)
         self._lock = Lock()
 
-    def compile(self, regex: str, *, trusted: bool = False) -> Constraint:
-        """The constraint to texts that `regex` matches as a whole.
+    def compile(self, settings: GenerationSettings) -> Constraint | None:
+        """The constraint to the texts that `settings` leave; None if they leave all.
 
         Raises SettingsError for a tokenizer whose tokens are no plain bytes, for what
         `ByteAutomaton.from_regex` refuses, and for what is too large for the vocabulary.
         """
         with self._lock:
-            return self._compile_cached(regex, trusted)
+            constraint: Constraint | None = None
+            if settings.guided_structural_tag is not None:
+                constraint = self._from_tag_cached(settings.guided_structural_tag)
+            elif settings.pattern is not None:
+                constraint = self._from_regex_cached(settings.pattern, settings.guided_regex is None)
+            if settings.bad_words:
+                constraint = self._restrict_cached(constraint, settings.bad_words)
+            return constraint
 
-    def _compile(self, regex: str, trusted: bool) -> Constraint:
+    def _from_regex(self, regex: str, trusted: bool) -> Constraint:
         token_bytes = self._token_bytes  # first: it raises for a tokenizer that cannot serve any pattern
         automaton = ByteAutomaton.from_regex(regex, trusted=trusted)
         function_ids, functions = token_functions(automaton.transitions, token_bytes)
         return build_constraint(function_ids, functions, automaton.accepting, self._vocabulary.eos_token_id)
+
+    def _from_tag(self, text: str) -> Constraint:
+        """Added tokens spell their text here, and special ones, which no text shows, may stand in the free text."""
+        token_bytes, neutral = list(self._token_bytes), []
+        tag = StructuralTag.parse(text)
+        automaton, num_free_states = tagged_text_automaton(tag)
+        for token, (written, special) in self._tokenizer.added_tokens.items():
+            if token >= self._vocabulary.size or token == self._vocabulary.mask_token_id:
+                continue
+            if special and written not in tag.literals:
+                neutral.append(token)
+            else:
+                token_bytes[token] = written.encode()
+        function_ids, functions = token_functions(automaton.transitions, token_bytes)
+        stays = np.arange(functions.shape[1])
+        stays[num_free_states:] = functions.shape[1] - 1
+        function_ids[neutral] = len(functions)
+        functions = np.append(functions, stays[None].astype(functions.dtype), axis=0)
+        return build_constraint(function_ids, functions, automaton.accepting, self._vocabulary.eos_token_id)
+
+    def _restrict(self, constraint: Constraint | None, bad_words: tuple[str, ...]) -> Constraint:
+        bans = ban_words(bad_words, self._token_bytes, self._vocabulary.eos_token_id)
+        return bans if constraint is None else restrict(constraint, bans)
 
     @cached_property
     def _token_bytes(self) -> list[bytes]:
@@ -44,8 +81,8 @@ class ConstraintCompiler:
         tokenizer, size = self._tokenizer, self._vocabulary.size
         if not tokenizer.byte_level:
             raise SettingsError(
-                "structured output needs a byte-level tokenizer, whose tokens spell the same bytes wherever they "
-                "stand; this checkpoint's is none: leave response_format and guided_* out"
+                "structured output and bad_words need a byte-level tokenizer, whose tokens spell the same bytes "
+                "wherever they stand; this checkpoint's is none: leave response_format, guided_* and bad_words out"
             )
         known = min(size, tokenizer.vocab_size)
         return [tokenizer.regular_token_bytes(token) for token in range(known)] + [b""] * (size - known)

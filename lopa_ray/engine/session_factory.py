@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
@@ -13,10 +13,11 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.constraint_compiler import ConstraintCompiler
 from lopa_ray.errors import PromptError, PromptTooLongError, SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
+from lopa_ray.text.chat_template import Message
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
-Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
-"""Text, token ids, or chat messages (mappings with role and content)."""
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
+"""Text, token ids, or chat messages."""
 
 
 class SessionFactory:
@@ -28,9 +29,17 @@ class SessionFactory:
         self.tokenizer = tokenizer
         self._constraint_compiler = None if tokenizer is None else ConstraintCompiler(tokenizer, vocabulary)
 
-    def encode(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
+    def encode(
+        self,
+        prompt: Prompt,
+        *,
+        raw: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
         """Prompt → token ids. Text gets the checkpoint's chat template, if it has one, unless `raw`.
 
+        `tools` and `variables` are those of `Tokenizer.apply_chat_template`, for chat messages.
         Raises PromptError for text or messages without a tokenizer, messages without a chat
         template, and anything that is no prompt.
         """
@@ -47,7 +56,8 @@ class SessionFactory:
             and all(isinstance(message, Mapping) for message in prompt)
         ):
             tokenizer = require_tokenizer(self.tokenizer)
-            return tokenizer.apply_chat_template(cast(Sequence[Mapping[str, str]], prompt))
+            messages = cast(Sequence[Message], prompt)
+            return tokenizer.apply_chat_template(messages, tools=tools, variables=variables)
         if isinstance(prompt, Sequence) and not prompt:
             return []
         raise PromptError(
@@ -74,15 +84,14 @@ class SessionFactory:
         return new_session(ids, settings, self.vocabulary, self._constraint(settings))
 
     def _constraint(self, settings: GenerationSettings) -> Constraint | None:
-        pattern = settings.pattern
-        if pattern is None:
+        if not settings.constrained:
             return None
         if self._constraint_compiler is None:
             raise SettingsError(
-                "got a pattern for the answer, but the checkpoint has no tokenizer "
-                "that says what its tokens spell; add its files or leave guided_* out"
+                "got a pattern or words for the answer, but the checkpoint has no tokenizer "
+                "that says what its tokens spell; add its files or leave guided_* and bad_words out"
             )
-        return self._constraint_compiler.compile(pattern, trusted=settings.guided_regex is None)
+        return self._constraint_compiler.compile(settings)
 
 
 def is_token_ids(prompt: object) -> bool:

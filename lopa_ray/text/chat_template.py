@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import jinja2
+import jinja2.meta
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken
@@ -17,6 +18,12 @@ from tokenizers import AddedToken
 from lopa_ray.errors import CheckpointError, PromptError
 
 ROLES = ("system", "user", "assistant", "tool")
+OPTIONAL_KEYS = {"reasoning_content": str, "tool_calls": Sequence, "tool_call_id": str, "name": str}
+"""What a message may have beside role and content, which all have."""
+
+Message: TypeAlias = Mapping[str, Any]
+"""Role and content, both text; of `OPTIONAL_KEYS` what there is. Tool calls are those of OpenAI's API, but that their
+arguments are objects."""
 
 # Private-use characters that replace characters of user text while a template renders it.
 _PLACEHOLDERS = range(0xF0000, 0xFFFFE)
@@ -29,24 +36,36 @@ class ChatTemplate:
         """`where` is named in errors; `variables` are variables of the template (`bos_token` …)."""
         self._source, self._where, self._variables = source, where, dict(variables)
 
+    @cached_property
+    def knows_tools(self) -> bool:
+        """Whether the template writes tools. Raises `CheckpointError` for one that cannot be read."""
+        try:
+            syntax_tree = _environment().parse(self._source)
+        except jinja2.TemplateError as error:
+            raise self._invalid(error) from None
+        return "tools" in jinja2.meta.find_undeclared_variables(syntax_tree)
+
+    def mentions(self, text: str) -> bool:
+        """Whether `text` stands in the template itself."""
+        return text in self._source
+
     def render(
-        self, messages: Sequence[Mapping[str, str]], special: Sequence[AddedToken]
+        self,
+        messages: Sequence[Message],
+        special: Sequence[AddedToken],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
     ) -> list[tuple[str, str | None]]:
         """Runs of plain text, each with the special token that the template wrote behind it.
 
-        The last run has None. Joined, they are the rendered text. Special tokens inside message
-        content are part of the runs. Raises `PromptError` for messages that cannot be rendered,
-        `CheckpointError` for a template that cannot be read.
+        The last run has None. Joined, they are the rendered text. Special tokens inside messages, `tools` and
+        `variables` (further ones of the template) are part of the runs. Raises `PromptError` for messages that cannot
+        be rendered, `CheckpointError` for a template that cannot be read.
         """
-        if not messages:
-            raise PromptError("got no chat messages; need one or more with role and content: add one")
-        for message in messages:
-            _check_message(message)
-        texts = [message["content"] for message in messages]
-        escaper = _SpecialTokenEscaper((token.content for token in special), (self._source, *texts))
-        rendered = self._render_template(
-            [{"role": m["role"], "content": escaper.escape(m["content"])} for m in messages]
-        )
+        values = {**(variables or {}), "messages": list(messages), "tools": list(tools) or None}
+        escaper = _SpecialTokenEscaper((token.content for token in special), (self._source, *_texts(values)))
+        rendered = self._render_template(_map_texts(values, escaper.escape))
         runs: list[tuple[str, str | None]] = []
         end = 0
         for found in _special_token_pattern(special).finditer(rendered):
@@ -54,23 +73,25 @@ class ChatTemplate:
             end = found.end()
         return [*runs, (escaper.unescape(rendered[end:]), None)]
 
-    def _render_template(self, messages: list[dict[str, str]]) -> str:
+    def _render_template(self, values: Mapping[str, Any]) -> str:
         try:
             template = _compile(self._source)
         except jinja2.TemplateError as error:
-            raise CheckpointError(
-                f"{self._where}: the chat template is not valid Jinja ({error}); "
-                f"correct it, or send plain text"
-            ) from None
+            raise self._invalid(error) from None
         try:
             return template.render(
-                messages=messages, add_generation_prompt=True, tools=None, documents=None, **self._variables
+                {"add_generation_prompt": True, "documents": None, **values, **self._variables}
             )
         except Exception as error:  # a template may fail in any way that an expression can
             raise PromptError(
                 f"the checkpoint's chat template does not accept these messages ({error}); "
                 f"change their roles or order, or send plain text"
             ) from None
+
+    def _invalid(self, error: jinja2.TemplateError) -> CheckpointError:
+        return CheckpointError(
+            f"{self._where}: the chat template is not valid Jinja ({error}); correct it, or send plain text"
+        )
 
 
 class _SpecialTokenEscaper:
@@ -128,9 +149,55 @@ def _special_token_pattern(tokens: Iterable[AddedToken]) -> re.Pattern[str]:
     return re.compile("|".join(patterns) or r"(?!)")
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from (key, *_texts(inner))
+    elif isinstance(value, Sequence):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """The same JSON value with changed texts."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): _map_texts(inner, change) for key, inner in value.items()}
+    if isinstance(value, Sequence):
+        return [_map_texts(inner, change) for inner in value]
+    return value
+
+
+def check_messages(messages: Sequence[Message]) -> None:
+    """Raises `PromptError` for what is no chat."""
+    if not messages:
+        raise PromptError("got no chat messages; need one or more with role and content: add one")
+    for message in messages:
+        _check_message(message)
+
+
+def _is_call(call: object) -> bool:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return isinstance(function, Mapping) and isinstance(function.get("name"), str) and "arguments" in function
+
+
 def _check_message(message: object) -> None:
-    if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
-        raise PromptError(f"got the chat message {message!r}; need an object with role and content alone")
+    if (
+        not isinstance(message, Mapping)
+        or not {"role", "content"} <= message.keys() <= {"role", "content", *OPTIONAL_KEYS}
+        or not all(
+            isinstance(message[key], OPTIONAL_KEYS[key]) for key in OPTIONAL_KEYS.keys() & message.keys()
+        )
+        or not all(map(_is_call, message.get("tool_calls", ())))
+    ):
+        raise PromptError(
+            f"got the chat message {message!r}; need an object with role and content, and of "
+            f"{', '.join(OPTIONAL_KEYS)} what there is"
+        )
     role, content = message["role"], message["content"]
     if role not in ROLES or not isinstance(content, str):
         raise PromptError(
@@ -141,6 +208,11 @@ def _check_message(message: object) -> None:
 
 @lru_cache(maxsize=8)
 def _compile(source: str) -> jinja2.Template:
+    return _environment().from_string(source)
+
+
+@cache
+def _environment() -> jinja2.Environment:
     def refuse(message: str) -> NoReturn:
         raise jinja2.TemplateError(message)
 
@@ -153,4 +225,4 @@ def _compile(source: str) -> jinja2.Template:
     )
     environment.globals["raise_exception"] = refuse
     environment.filters["tojson"] = tojson
-    return environment.from_string(source)
+    return environment

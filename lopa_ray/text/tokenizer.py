@@ -8,7 +8,7 @@ that a checkpoint does not mark as special, such as `<think>`, are ordinary voca
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from tokenizers.models import BPE
 
 from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.model.checkpoint_files import read_json
-from lopa_ray.text.chat_template import ChatTemplate
+from lopa_ray.text.chat_template import ChatTemplate, Message, check_messages
+from lopa_ray.text.tool_format import tool_format, without_tool_messages
 
 _TOKENIZER_CONFIG, _CHAT_TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
 _ADDED_TOKEN_FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
@@ -84,17 +85,47 @@ class Tokenizer:
         return self._template is not None
 
     @property
+    def chat_template(self) -> ChatTemplate:
+        """Raises PromptError if the checkpoint has none."""
+        if self._template is None:
+            raise PromptError("got chat messages, but the checkpoint has no chat template; send plain text")
+        return self._template
+
+    @property
     def vocab_size(self) -> int:
         """One more than the highest id. A model's own vocabulary may be padded beyond it."""
         return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    @property
+    def added_tokens(self) -> dict[int, tuple[str, bool]]:
+        """Of each token beside the vocabulary proper its text, and whether it is special, which no answer shows."""
+        added = self._backend.get_added_tokens_decoder()
+        return {token: (entry.content, entry.special) for token, entry in added.items()}
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, special tokens' text being plain characters, with what the tokenizer adds itself."""
         return self._encode_text(text, add_special_tokens=True)
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of `ids`; ids beyond the vocabulary are left out."""
-        return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+    def encode_markup(self, text: str) -> list[int]:
+        """Ids of text that no user wrote: special tokens are recognised in it."""
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def decode(
+        self, ids: Sequence[int], skip_special_tokens: bool = True, shown: Collection[str] = ()
+    ) -> str:
+        """Text of `ids`; ids beyond the vocabulary are left out. `shown`: special tokens that are not skipped."""
+        if not skip_special_tokens or not shown:
+            return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        runs: list[list[int]] = [[]]
+        for token in ids:
+            special = self._special_tokens.get(token)
+            runs[-1].append(token)
+            if special is not None and special.content in shown:
+                runs[-1].pop()
+                runs += [[token], []]
+        return "".join(
+            self._backend.decode(run, skip_special_tokens=at % 2 == 0) for at, run in enumerate(runs) if run
+        )
 
     def token_text(self, token: int) -> str:
         """One token as text to show, special tokens by name; `[id]` for an id that has no text."""
@@ -121,18 +152,30 @@ class Tokenizer:
             return b""
         return bytes(_BYTE_OF[char] for char in written)
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Ids of `messages` (`role`, `content`) as the checkpoint's chat template writes them.
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Ids of `messages` as the checkpoint's chat template writes them.
 
-        Ends where the assistant's answer begins. The ids are those of the rendered text, but special
-        tokens are recognised only where the template wrote them. Raises `PromptError` for messages
-        that cannot be rendered, `CheckpointError` for a template that cannot be read.
+        Ends where the assistant's answer begins. `tools` are those of OpenAI's API, `variables` further variables of
+        the template. The ids are those of the rendered text, but special tokens are recognised only where the
+        template wrote them. A template that knows no tools gets them in messages. Raises `PromptError` for
+        messages that cannot be rendered, `CheckpointError` for a template that cannot be read.
         """
-        if self._template is None:
-            raise PromptError("got chat messages, but the checkpoint has no chat template; send plain text")
+        template = self.chat_template
+        check_messages(messages)
+        if not template.knows_tools:
+            messages, tools = without_tool_messages(messages, tools, tool_format(template)), ()
         ids: list[int] = []
         by_text = {token.content: i for i, token in self._special_tokens.items()}
-        for text, special in self._template.render(messages, list(self._special_tokens.values())):
+        runs = template.render(
+            messages, list(self._special_tokens.values()), tools=tools, variables=variables
+        )
+        for text, special in runs:
             ids += self._encode_text(text)
             if special is not None:
                 ids.append(by_text[special])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response, Security
 
-from cluster.serving.engine_messages import Backend
+from cluster.serving.engine_messages import Backend, EngineRequest
 from cluster.serving.http.access_log import log_record_of, logger
 from cluster.serving.http.body import read_json_object
 from cluster.serving.http.dependencies import check_model, require_api_key
@@ -30,6 +31,8 @@ from cluster.serving.openai.response_models import (
 )
 from cluster.serving.settings import HttpSettings
 
+AnyRequest = TypeVar("AnyRequest", bound=GenerationRequest)
+
 _ERROR_STATUSES = (400, 404, 409, 413, 429, 499, 500, 503, 504)
 
 
@@ -44,7 +47,9 @@ def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRout
     running_ids: set[str] = set()
 
     async def respond(
-        http_request: Request, request_model: type[GenerationRequest], builder_class: type[ResponseBuilder]
+        http_request: Request,
+        request_model: type[AnyRequest],
+        new_builder: Callable[[AnyRequest, EngineRequest], ResponseBuilder],
     ) -> Responder:
         record = log_record_of(http_request.scope)
         body = await read_json_object(http_request, settings.max_body_bytes)
@@ -53,8 +58,7 @@ def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRout
         engine_request = make_engine_request(record.id, request, settings)
         check_model(request.model, backend().models)
         record.model = request.model
-        usage = request.stream_options is not None and bool(request.stream_options.include_usage)
-        builder = builder_class(request.model, engine_request, include_usage=usage)
+        builder = new_builder(request, engine_request)
         return Responder(
             backend(), builder, request.field_names(), record, running_ids, settings.retry_after_s
         )

@@ -14,6 +14,7 @@ from cluster.serving.engine_messages import Backend, EngineOutput, RequestAccept
 from cluster.serving.http.access_log import RequestLogRecord, log_unexpected_error
 from cluster.serving.http.body import ClientDisconnectedError
 from cluster.serving.openai.errors import ApiError, api_error
+from cluster.serving.openai.events import ServerSentEvent
 from cluster.serving.openai.field_names import FieldNames
 from cluster.serving.openai.response_builder import ResponseBuilder
 from cluster.serving.openai.response_models import dumps
@@ -89,28 +90,30 @@ class Responder(Response):
                 )
             await send({"type": "http.response.start", "status": 200, "headers": [*SSE_HEADERS]})
             try:
-                async for chunk in self._chunks(accepted, outputs):
-                    await _send_event(send, dumps(chunk))
+                async for event in self._events(accepted, outputs):
+                    await _send_event(send, event)
             except Exception as error:
                 failure = api_error(error, self._retry_after_s)
                 if failure.status == 500:
                     log_unexpected_error(self._record, error)
                 self._record.error = failure.code
         if failure is not None:
-            await _send_event(send, dumps(failure.body))
-        await _send_event(send, b"[DONE]")
+            for event in self._builder.error_events(failure):
+                await _send_event(send, event)
+        if self._builder.end_of_stream is not None:
+            await _send_event(send, self._builder.end_of_stream)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _chunks(
+    async def _events(
         self, accepted: RequestAccepted, outputs: AsyncIterator[EngineOutput]
-    ) -> AsyncIterator[dict[str, Any]]:
-        for chunk in self._builder.chunks(accepted):
-            yield chunk
+    ) -> AsyncIterator[ServerSentEvent]:
+        for event in self._builder.events(accepted):
+            yield event
         async for output in outputs:
-            for chunk in self._builder.chunks(output):
-                yield chunk
-        for chunk in self._builder.last_chunks():
-            yield chunk
+            for event in self._builder.events(output):
+                yield event
+        for event in self._builder.last_events():
+            yield event
 
 
 async def run_until_disconnect(receive: Receive, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -142,8 +145,8 @@ async def send_json(send: Send, status: int, value: Any, headers: Mapping[str, s
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def _send_event(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})
+async def _send_event(send: Send, event: ServerSentEvent) -> None:
+    await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

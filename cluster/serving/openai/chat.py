@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from cluster.serving.engine_messages import ChoiceFinished, Prompt, TextDelta, TokenLogprob
-from cluster.serving.openai.errors import invalid_value, short_repr
-from cluster.serving.openai.generation_request import GenerationRequest
-from cluster.serving.openai.request_model import MAX_INT, RequestModel
-from cluster.serving.openai.response_builder import ResponseBuilder, clamp_logprob
+from cluster.serving.engine_messages import (
+    ChoiceFinished,
+    EngineRequest,
+    Prompt,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+)
+from cluster.serving.openai.chat_messages import ChatMessage
+from cluster.serving.openai.completions_builder import CompletionsBuilder
+from cluster.serving.openai.completions_request import CompletionsRequest
+from cluster.serving.openai.errors import invalid_value
+from cluster.serving.openai.request_model import MAX_INT
+from cluster.serving.openai.response_builder import clamp_logprob
 from cluster.serving.openai.response_models import (
     AssistantMessage,
+    CallChunk,
+    CalledFunction,
+    CalledFunctionChunk,
     ChatChoice,
     ChatChunk,
     ChatChunkChoice,
@@ -22,84 +34,43 @@ from cluster.serving.openai.response_models import (
     ChatLogprob,
     ChatLogprobs,
     ChoiceCost,
+    MadeCall,
     TopLogprob,
+)
+from cluster.serving.openai.tools import (
+    NamedToolChoice,
+    ToolChoice,
+    Tools,
+    forced_names,
+    new_call_id,
+    offered_tools,
 )
 
 
-class TextPart(RequestModel):
-    """A piece of a message's text."""
-
-    type: Literal["text"]
-    """Only text is understood."""
-
-    text: str
-    """Pieces are joined with nothing between them."""
-
-
-def _as_parts(value: Any) -> Any:
-    if not isinstance(value, str | list) or (not value and isinstance(value, list)):
-        raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of text parts")
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
-
-
-class ChatMessage(RequestModel):
-    """A message of a chat. Clients hand answers back with all their empty fields."""
-
-    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "annotations": ([],),
-        "audio": (),
-        "function_call": (),
-        "name": (),
-        "reasoning": ("",),
-        "reasoning_content": ("",),
-        "refusal": ("",),
-        "tool_call_id": (),
-        "tool_calls": ([],),
-    }
-
-    role: Literal["system", "developer", "user", "assistant"]
-    """developer is another word for system."""
-
-    content: Annotated[
-        list[TextPart], BeforeValidator(_as_parts, json_schema_input_type=str | list[TextPart])
-    ]
-    """Text, or parts that are text."""
-
-    @property
-    def text(self) -> str:
-        """The whole of its content."""
-        return "".join(part.text for part in self.content)
-
-
-class ChatRequest(GenerationRequest):
+class ChatRequest(CompletionsRequest):
     """A chat completion."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **GenerationRequest.unsupported_fields,
+        **CompletionsRequest.unsupported_fields,
         # OpenAI's
         "audio": (),
         "function_call": ("none",),
         "functions": ([],),
         "modalities": (["text"],),
         "moderation": (),
-        "parallel_tool_calls": (True, False),
         "prediction": (),
         "prompt_cache_options": (),
         "prompt_cache_retention": (),
         "reasoning_effort": ("none",),
-        "tool_choice": ("none", "auto"),
-        "tools": ([],),
         "verbosity": (),
         "web_search_options": (),
         # vLLM's
         "add_generation_prompt": (True,),
         "add_special_tokens": (False,),
         "chat_template": (),
-        "chat_template_kwargs": ({},),
         "continue_final_message": (False,),
         "documents": ([],),
         "echo": (False,),
-        "include_reasoning": (True, False),
     }
 
     prompt_field: ClassVar[str] = "messages"
@@ -107,6 +78,22 @@ class ChatRequest(GenerationRequest):
 
     messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
     """The chat so far."""
+
+    tools: Tools | None = None
+    """Functions that the answer may call."""
+
+    tool_choice: ToolChoice = None
+    """none: no calls; auto (the default with `tools`): as the model likes; required: a call of one of the functions; or
+    a function to call."""
+
+    parallel_tool_calls: bool | None = None
+    """False: at most one call. An answer that has to call a function (`tool_choice`) always has one."""
+
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Variables for the chat template, such as enable_thinking."""
+
+    include_reasoning: bool | None = None
+    """False: leave the reasoning out of the response."""
 
     max_tokens: int | None = Field(default=None, ge=1, le=MAX_INT)
     """Exact number of positions for the answer, which may end earlier by itself."""
@@ -132,8 +119,24 @@ class ChatRequest(GenerationRequest):
 
     def prompts(self) -> tuple[Prompt, ...]:
         """One chat, in the roles that templates know."""
-        role = {"developer": "system"}
-        return (tuple({"role": role.get(m.role, m.role), "content": m.text} for m in self.messages),)
+        return (tuple(message.template_message() for message in self.messages),)
+
+    @property
+    def tools_field(self) -> str | None:
+        """`tools`, if it has any."""
+        return "tools" if self.tools else None
+
+    def engine_options(self) -> dict[str, Any]:
+        """See `GenerationRequest`."""
+        tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
+        choice = self.tool_choice if isinstance(self.tool_choice, str) else None
+        name = self.tool_choice.function.name if isinstance(self.tool_choice, NamedToolChoice) else None
+        return super().engine_options() | {
+            "tools": offered_tools(tools, choice),
+            "forced_tools": forced_names(tools, choice, name),
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "template_variables": self.chat_template_kwargs or {},
+        }
 
     def max_new_tokens(self) -> int | None:
         """`max_tokens`, under whichever name. Raises ApiError for two that differ."""
@@ -153,19 +156,32 @@ class ChatRequest(GenerationRequest):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-class ChatResponseBuilder(ResponseBuilder):
+class ChatResponseBuilder(CompletionsBuilder):
     """Builds the responses to a chat request."""
 
     id_prefix = "chatcmpl"
+
+    def __init__(self, http_request: ChatRequest, request: EngineRequest) -> None:
+        super().__init__(http_request, request)
+        self._include_reasoning = http_request.include_reasoning is not False
 
     def start_chunk_choice(self, index: int) -> ChatChunkChoice:
         delta = ChatDelta(role="assistant", content="", refusal=None)
         return ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=None)
 
-    def delta_chunk_choice(self, delta: TextDelta) -> ChatChunkChoice:
+    def delta_chunk_choice(self, delta: TextDelta) -> ChatChunkChoice | None:
+        if delta.reasoning and not self._include_reasoning:
+            return None
+        added: dict[str, Any] = {}
+        if delta.reasoning:
+            added = {"reasoning_content": delta.reasoning}
+        elif delta.tool_call is not None:
+            added = {"tool_calls": [_call_chunk(delta.tool_call)]}
+        else:
+            added = {"content": delta.text}
         return ChatChunkChoice(
             index=delta.choice,
-            delta=ChatDelta(content=delta.text),
+            delta=ChatDelta(**added),
             logprobs=self._logprobs(delta.logprobs),
             finish_reason=None,
         )
@@ -180,9 +196,23 @@ class ChatResponseBuilder(ResponseBuilder):
         )
 
     def completion_choice(self, finished: ChoiceFinished, cost: ChoiceCost) -> ChatChoice:
+        optional: dict[str, Any] = {}
+        if finished.reasoning and self._include_reasoning:
+            optional["reasoning_content"] = finished.reasoning
+        if finished.tool_calls:
+            optional["tool_calls"] = [
+                MadeCall(
+                    id=new_call_id(),
+                    type="function",
+                    function=CalledFunction(name=call.name, arguments=call.arguments),
+                )
+                for call in finished.tool_calls
+            ]
+        # As OpenAI has it: null beside calls, and else text, if only an empty one.
+        content = None if finished.tool_calls and not finished.text else finished.text
         return ChatChoice(
             index=finished.choice,
-            message=AssistantMessage(role="assistant", content=finished.text, refusal=None),
+            message=AssistantMessage(role="assistant", content=content, refusal=None, **optional),
             logprobs=self._logprobs(finished.logprobs),
             finish_reason=finished.finish_reason,
             lopa=cost,
@@ -210,3 +240,11 @@ class ChatResponseBuilder(ResponseBuilder):
             for token in tokens
         ]
         return ChatLogprobs(content=content, refusal=None)
+
+
+def _call_chunk(delta: ToolCallDelta) -> CallChunk:
+    """The first chunk of a call has its id and name, the others arguments alone."""
+    if delta.name is None:
+        return CallChunk(index=delta.index, function=CalledFunctionChunk(arguments=delta.arguments))
+    function = CalledFunctionChunk(name=delta.name, arguments=delta.arguments)
+    return CallChunk(index=delta.index, id=new_call_id(), type="function", function=function)

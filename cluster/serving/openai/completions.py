@@ -10,10 +10,11 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from cluster.serving.engine_messages import ChoiceFinished, Prompt, TextDelta, TokenLogprob
+from cluster.serving.openai.completions_builder import CompletionsBuilder
+from cluster.serving.openai.completions_request import CompletionsRequest
 from cluster.serving.openai.errors import invalid_value, short_repr
-from cluster.serving.openai.generation_request import GenerationRequest
 from cluster.serving.openai.request_model import MAX_INT
-from cluster.serving.openai.response_builder import ResponseBuilder, clamp_logprob
+from cluster.serving.openai.response_builder import clamp_logprob
 from cluster.serving.openai.response_models import (
     ChoiceCost,
     Completion,
@@ -46,11 +47,11 @@ def _is_token_ids(value: Any) -> bool:
     )
 
 
-class CompletionRequest(GenerationRequest):
+class CompletionRequest(CompletionsRequest):
     """A text completion: no chat template is applied."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **GenerationRequest.unsupported_fields,
+        **CompletionsRequest.unsupported_fields,
         "add_special_tokens": (True,),  # vLLM's
         "suffix": (),
     }
@@ -81,10 +82,9 @@ class CompletionRequest(GenerationRequest):
         """Text goes in as it is, without the chat template."""
         return True
 
-    @property
-    def echo_prompt(self) -> bool:
-        """The prompt's text comes in front of the answer."""
-        return bool(self.echo)
+    def engine_options(self) -> dict[str, Any]:
+        """See `GenerationRequest`."""
+        return super().engine_options() | {"echo": bool(self.echo)}
 
     def prompts(self) -> tuple[Prompt, ...]:
         """Each is text or token ids."""
@@ -101,7 +101,7 @@ class CompletionRequest(GenerationRequest):
         return self.logprobs
 
 
-class CompletionResponseBuilder(ResponseBuilder):
+class CompletionResponseBuilder(CompletionsBuilder):
     """Builds the responses to a text completion request."""
 
     id_prefix = "cmpl"

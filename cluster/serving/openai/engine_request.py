@@ -14,7 +14,8 @@ from cluster.serving.settings import HttpSettings
 def make_engine_request(request_id: str, request: GenerationRequest, limits: HttpSettings) -> EngineRequest:
     """Raises ApiError (400) for fields that contradict each other, or are beyond the limits."""
     options = request.lopa or LopaOptions()
-    prompts, n, stop = request.prompts(), request.n or 1, tuple(request.stop or ())
+    prompts, engine_options = request.prompts(), request.engine_options()
+    n, stop = engine_options.get("n", 1), engine_options.get("stop", ())
     if n * len(prompts) > limits.max_choices:
         got = f"n {n}" if len(prompts) == 1 else f"{len(prompts)} prompts with n {n}"
         raise invalid_value(
@@ -22,17 +23,11 @@ def make_engine_request(request_id: str, request: GenerationRequest, limits: Htt
         )
     if len(stop) > limits.max_stop:
         raise invalid_value("stop", f"got {len(stop)} texts; allowed: {limits.max_stop}; leave some out")
-    if request.stream_options is not None and not request.stream:
-        raise invalid_value("stream_options", "only has a meaning with stream: true; leave it out")
     if options.stream_canvas and not request.stream:
         raise invalid_value("lopa.stream_canvas", "needs stream: true; add that, or leave it out")
     if options.partial and options.deadline is None:
         raise invalid_value(
             "lopa.partial", "got true without a deadline, at which alone it has a meaning; add lopa.deadline"
-        )
-    if request.best_of not in (None, n):
-        raise invalid_value(
-            "best_of", f"got {request.best_of} with n {n}; other candidates are not made: leave it out"
         )
     if request.ignore_eos and request.stop_token_ids:
         raise invalid_value(
@@ -45,16 +40,14 @@ def make_engine_request(request_id: str, request: GenerationRequest, limits: Htt
         settings=options.decode_settings
         | _decode_settings(request, top_logprobs)
         | request.constraint_settings(),
-        n=n,
         raw=request.raw,
-        stop=stop,
-        echo=request.echo_prompt,
         logprobs=top_logprobs is not None,
         stream=bool(request.stream),
         stream_canvas=bool(options.stream_canvas),
         trace=bool(options.trace),
         deadline_s=options.deadline,
         partial=bool(options.partial),
+        **engine_options,
     )
 
 
@@ -69,6 +62,7 @@ def _decode_settings(request: GenerationRequest, top_logprobs: int | None) -> di
         "min_tokens": request.min_tokens,
         "ignore_eos": request.ignore_eos,
         "stop_token_ids": request.stop_token_ids or None,
+        "bad_words": request.bad_words or None,
         "top_logprobs": top_logprobs,
     }
     top_k = {} if request.top_k is None else {"top_k": request.top_k if request.top_k > 0 else None}

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster.serving.openai.errors import ApiError
+from lopa_ray.config.generation_settings import GUIDED
 from lopa_ray.errors import PromptError, SettingsError
 
 _LEADING_SETTING = re.compile(r"(?:unknown setting )?(\w+)")
-_RENAMED_SETTINGS = re.compile(r"\b(max_new_tokens|top_logprobs|guided_json|guided_regex|guided_choice)\b")
+_RENAMED_SETTINGS = re.compile(rf"\b({'|'.join(('max_new_tokens', 'top_logprobs', *GUIDED))})\b")
 """Those that clients may know by another name."""
 
 

@@ -1,51 +1,25 @@
-"""What requests for chat and for text completions have in common."""
+"""What all requests for an answer have in common."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from cluster.serving.engine_messages import Prompt
-from cluster.serving.openai.errors import short_repr
+from cluster.serving.openai.errors import invalid_value
 from cluster.serving.openai.field_names import FieldNames
 from cluster.serving.openai.lopa_options import LOPA_DECODE_SETTINGS, OPENAI_FIELDS, LopaOptions
 from cluster.serving.openai.request_model import MAX_INT, RequestModel
-from cluster.serving.openai.structured_output import StructuredRequest
 from lopa_ray.config.generation_settings import GUIDED
 
 
-def _as_list(value: Any) -> Any:
-    if value is not None and not isinstance(value, str | list):
-        raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of texts")
-    return [value] if isinstance(value, str) else value
-
-
-Stop: TypeAlias = Annotated[
-    list[Annotated[str, StringConstraints(min_length=1)]],
-    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
-]
-
-
-class StreamOptions(RequestModel):
-    """How a stream looks."""
+class GenerationRequest(RequestModel, ABC):
+    """A request for an answer. Limits that are settings are not checked here."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "include_obfuscation": (False,),
-        "continuous_usage_stats": (False,),
-    }
-
-    include_usage: bool | None = None
-    """Send a last chunk without choices that has the usage of the whole request."""
-
-
-class GenerationRequest(StructuredRequest, ABC):
-    """A request for choices. Limits that are settings are not checked here."""
-
-    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **StructuredRequest.unsupported_fields,
         # OpenAI's
         "frequency_penalty": (0,),
         "logit_bias": ({},),
@@ -55,7 +29,6 @@ class GenerationRequest(StructuredRequest, ABC):
         "store": (False,),
         # vLLM's
         "allowed_token_ids": (),
-        "bad_words": ([],),
         "cache_salt": (),
         "detokenize": (True,),
         "include_stop_str_in_output": (False,),
@@ -93,15 +66,6 @@ class GenerationRequest(StructuredRequest, ABC):
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     """Same request, model and seed: same tokens."""
 
-    n: int | None = Field(default=None, ge=1, le=MAX_INT)
-    """Choices per prompt."""
-
-    best_of: int | None = Field(default=None, ge=1, le=MAX_INT)
-    """Only as many as `n`: no further candidates are made."""
-
-    stop: Stop | None = None
-    """The answer ends in front of the first of these texts."""
-
     stop_token_ids: Annotated[list[Annotated[int, Field(ge=0, le=MAX_INT)]], Field(max_length=64)] | None = (
         None
     )
@@ -113,11 +77,11 @@ class GenerationRequest(StructuredRequest, ABC):
     ignore_eos: bool | None = None
     """The answer has all of the tokens that it may have."""
 
+    bad_words: Annotated[list[str], Field(max_length=256)] | None = None
+    """No run of whole tokens in the answer spells one of these, by itself or behind a space."""
+
     stream: bool | None = None
     """Send text as server-sent events, as soon as it can no longer change."""
-
-    stream_options: StreamOptions | None = None
-    """Only with `stream`."""
 
     user: str | None = None
     """Who asks. Accepted, and not used."""
@@ -142,12 +106,14 @@ class GenerationRequest(StructuredRequest, ABC):
 
     def field_names(self) -> FieldNames:
         """The fields of this request that a group's error may be about."""
-        constraint = next(iter(self.constraint_fields()), None)
+        constraint = next(iter(self.constraint_fields()), self.tools_field)
         fields = {name: name for name in OPENAI_FIELDS} | {
             name: f"lopa.{name}" for name in LOPA_DECODE_SETTINGS
         }
         fields |= {"max_new_tokens": self.max_tokens_field, "top_logprobs": self.top_logprobs_field}
         fields |= {name: constraint for name in GUIDED if constraint is not None}
+        if self.tools_field is not None:
+            fields["guided_structural_tag"] = self.tools_field
         return FieldNames(self.prompt_field, fields, constraint)
 
     prompt_field: ClassVar[str]
@@ -155,6 +121,19 @@ class GenerationRequest(StructuredRequest, ABC):
 
     top_logprobs_field: ClassVar[str]
     """What says how many most likely tokens to list."""
+
+    @property
+    def tools_field(self) -> str | None:
+        """What has the functions that may be called, if there are any."""
+        return None
+
+    def constraint_settings(self) -> dict[str, Any]:
+        """The decode setting that constrains the answer, if any. Raises ApiError for more than one."""
+        given = self.constraint_fields()
+        if len(given) > 1:
+            first, second, *_ = given
+            raise invalid_value(second, f"got it beside {first}; an answer has one shape: give one of them")
+        return dict(given.values())
 
     @property
     def max_tokens_field(self) -> str:
@@ -166,11 +145,6 @@ class GenerationRequest(StructuredRequest, ABC):
     def raw(self) -> bool:
         """Text goes in as it is, without the chat template."""
 
-    @property
-    def echo_prompt(self) -> bool:
-        """The prompt's text comes in front of the answer."""
-        return False
-
     @abstractmethod
     def prompts(self) -> tuple[Prompt, ...]:
         """What is to be continued."""
@@ -178,6 +152,14 @@ class GenerationRequest(StructuredRequest, ABC):
     @abstractmethod
     def max_new_tokens(self) -> int | None:
         """`max_tokens`, under whichever name. Raises ApiError for two that differ."""
+
+    @abstractmethod
+    def engine_options(self) -> dict[str, Any]:
+        """Fields of the `EngineRequest` that not all requests have. Raises ApiError for what contradicts itself."""
+
+    @abstractmethod
+    def constraint_fields(self) -> dict[str, tuple[str, Any]]:
+        """Each field that constrains the answer, with the decode setting that it sets and its value."""
 
     @abstractmethod
     def num_top_logprobs(self) -> int | None:

@@ -24,6 +24,8 @@ OPENAI_FIELDS = {
     "guided_json": "response_format or guided_json",
     "guided_regex": "guided_regex",
     "guided_choice": "guided_choice",
+    "guided_structural_tag": "structured_outputs.structural_tag",
+    "bad_words": "bad_words",
 }
 """Decode settings that have a field of their own beside `lopa`."""
 

@@ -1,16 +1,13 @@
-"""Turns the outputs of a request into OpenAI's objects, all at once or as they come. No I/O."""
+"""Turns the outputs of a request into OpenAI's objects, all at once or as events of a stream. No I/O."""
 
 from __future__ import annotations
 
-import math
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
 
 from cluster.serving.engine_messages import (
-    CanvasSnapshot,
     ChoiceFinished,
     ChoiceStats,
     EngineOutput,
@@ -19,105 +16,66 @@ from cluster.serving.engine_messages import (
     TextDelta,
 )
 from cluster.serving.openai.errors import ApiError
-from cluster.serving.openai.response_models import (
-    Canvas,
-    CanvasBranch,
-    CanvasCell,
-    CanvasNote,
-    ChoiceCost,
-    RequestCost,
-    ResponseModel,
-    Trace,
-    Usage,
-)
-from lopa_ray import __version__
+from cluster.serving.openai.events import ServerSentEvent
+from cluster.serving.openai.response_models import ChoiceCost, RequestCost, Trace
 
 MIN_LOGPROB = -9999.0
 """OpenAI's log-probability of what is as good as impossible; JSON has no infinity."""
 
 
 class ResponseBuilder(ABC):
-    """Builds the completion, or the chunks, of one request. It takes every output, in order."""
+    """Builds the response, or the events, of one request. It takes every output, in order."""
 
-    id_prefix: str
-    """Of completion ids."""
+    end_of_stream: ClassVar[ServerSentEvent | None] = None
+    """Behind all other events, also where an error ended them."""
 
-    def __init__(self, model: str, request: EngineRequest, *, include_usage: bool) -> None:
+    def __init__(self, model: str, request: EngineRequest) -> None:
         self.model, self.request = model, request
         self.prompt_tokens = 0
-        self._include_usage = include_usage
+        self._tokens: dict[int, int] = {}
+        """Tokens of each choice so far."""
         self._finished: dict[int, ChoiceFinished] = {}
-        self._envelope = {
-            "id": f"{self.id_prefix}-{request.id}",
-            "created": int(time.time()),
-            "model": model,
-            "system_fingerprint": f"lopa-ray-{__version__}",
-        }
 
     @property
     def completion_tokens(self) -> int:
-        """Tokens of the choices that have ended."""
-        return sum(finished.stats.tokens for finished in self._finished.values())
+        """Tokens of all choices so far."""
+        return sum(self._tokens.values())
 
     def add(self, output: EngineOutput) -> None:
-        """Store what the completion needs of an output."""
+        """Store what the response needs of an output."""
         if isinstance(output, RequestAccepted):
             self.prompt_tokens = sum(output.prompt_tokens)
+        elif isinstance(output, TextDelta):
+            self._tokens[output.choice] = output.tokens
         elif isinstance(output, ChoiceFinished):
             self._finished[output.choice] = output
-
-    def chunks(self, output: EngineOutput) -> Iterator[dict[str, Any]]:
-        """Add an output; returns its chunks.
-
-        A canvas snapshot is a chunk without choices, as the one with the usage is: clients of
-        OpenAI's streams know those, and events of another kind would break them.
-        """
-        self.add(output)
-        if isinstance(output, RequestAccepted):
-            for index in range(self._num_choices):
-                yield from self._choice_chunks(self.start_chunk_choice(index))
-        elif isinstance(output, TextDelta):
-            yield from self._choice_chunks(self.delta_chunk_choice(output))
-        elif isinstance(output, CanvasSnapshot):
-            yield self._chunk([], lopa=CanvasNote(canvas=_canvas(output)))
-        elif output.finish_reason is not None:
-            yield from self._choice_chunks(self.finish_chunk_choice(output, choice_cost(output.stats)))
-
-    def last_chunks(self) -> Iterator[dict[str, Any]]:
-        """The chunks behind those of the choices. Raises ApiError (504) if a choice ran into its deadline."""
-        self._check_finished()
-        if self._include_usage or self.request.trace:
-            usage = {"usage": self._usage()} if self._include_usage else {}
-            yield self._chunk([], **usage, lopa=self._request_cost())
+            self._tokens[output.choice] = output.stats.tokens
 
     def completion(self) -> dict[str, Any]:
         """The whole response. Raises ApiError (504) if a choice ran into its deadline."""
         self._check_finished()
         return self._completion()
 
-    @abstractmethod
-    def start_chunk_choice(self, index: int) -> ResponseModel | None:
-        """A choice's first entry in a chunk, if it has one before its text."""
+    def events(self, output: EngineOutput) -> Iterator[ServerSentEvent]:
+        """Add an output; returns its events."""
+        self.add(output)
+        yield from self._events(output)
 
     @abstractmethod
-    def delta_chunk_choice(self, delta: TextDelta) -> ResponseModel:
-        """A choice's entry in a chunk that adds text."""
+    def last_events(self) -> Iterator[ServerSentEvent]:
+        """The events behind those of the outputs. Raises ApiError (504) if a choice ran into its deadline."""
 
     @abstractmethod
-    def finish_chunk_choice(self, finished: ChoiceFinished, cost: ChoiceCost) -> ResponseModel:
-        """A choice's last entry in a chunk."""
+    def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]:
+        """The events of an error that ends a stream."""
 
     @abstractmethod
-    def completion_choice(self, finished: ChoiceFinished, cost: ChoiceCost) -> ResponseModel:
-        """A whole choice, as a completion has it."""
+    def _events(self, output: EngineOutput) -> Iterator[ServerSentEvent]:
+        """The events of an output that was added."""
 
     @abstractmethod
-    def chunk_object(self, **fields: Any) -> ResponseModel:
-        """A chunk with these fields."""
-
-    @abstractmethod
-    def completion_object(self, **fields: Any) -> ResponseModel:
-        """A completion with these fields."""
+    def _completion(self) -> dict[str, Any]:
+        """The response of what was decided."""
 
     @property
     def _num_choices(self) -> int:
@@ -138,27 +96,6 @@ class ResponseBuilder(ABC):
             # OpenAI's client repeats every 5xx unless it is told not to.
             headers = {"X-Should-Retry": "false"}
             raise ApiError(504, message, "deadline_exceeded", headers=headers, partial=self._completion())
-
-    def _completion(self) -> dict[str, Any]:
-        choices = [
-            self.completion_choice(finished, choice_cost(finished.stats))
-            for _, finished in sorted(self._finished.items())
-        ]
-        return self.completion_object(
-            **self._envelope, choices=choices, usage=self._usage(), lopa=self._request_cost()
-        ).to_dict()
-
-    def _choice_chunks(self, choice: ResponseModel | None) -> Iterator[dict[str, Any]]:
-        if choice is not None:
-            yield self._chunk([choice])
-
-    def _chunk(self, choices: Sequence[ResponseModel], **fields: Any) -> dict[str, Any]:
-        usage = {"usage": None} if self._include_usage else {}
-        return self.chunk_object(**{**self._envelope, "choices": choices, **usage, **fields}).to_dict()
-
-    def _usage(self) -> Usage:
-        prompt, completion = self.prompt_tokens, self.completion_tokens
-        return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
 
     def _request_cost(self) -> RequestCost:
         all_stats = [finished.stats for finished in self._finished.values()]
@@ -189,21 +126,3 @@ def choice_cost(stats: ChoiceStats) -> ChoiceCost:
 def clamp_logprob(logprob: float) -> float:
     """A log-probability that JSON can say."""
     return max(logprob, MIN_LOGPROB)
-
-
-def _canvas(snapshot: CanvasSnapshot) -> Canvas:
-    return Canvas(
-        choice=snapshot.choice,
-        step=snapshot.step,
-        seconds=snapshot.seconds,
-        cells=[CanvasCell(t=cell.text, s=cell.step) for cell in snapshot.cells],
-        branches=[
-            CanvasBranch(
-                name=branch.name,
-                tried=branch.tried,
-                confidence=branch.confidence if math.isfinite(branch.confidence) else None,
-            )
-            for branch in snapshot.branches
-        ],
-        winner=snapshot.winner,
-    )

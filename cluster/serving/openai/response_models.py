@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-FinishReason: TypeAlias = Literal["stop", "length"]
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 
 class ResponseModel(BaseModel):
@@ -144,12 +144,32 @@ class ChatLogprobs(ResponseModel):
     refusal: None
 
 
+class CalledFunction(ResponseModel):
+    """A function and what it is called with."""
+
+    name: str
+    arguments: str
+    """JSON text."""
+
+
+class MadeCall(ResponseModel):
+    """A call of a function."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class AssistantMessage(ResponseModel):
     """An answer."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    """Null if the answer has calls alone."""
     refusal: None
+    reasoning_content: str | None = None
+    """What the model wrote between `<think>` and `</think>`."""
+    tool_calls: list[MadeCall] | None = None
 
 
 class ChatChoice(ResponseModel):
@@ -172,12 +192,30 @@ class ChatCompletion(Envelope):
     lopa: RequestCost
 
 
+class CalledFunctionChunk(ResponseModel):
+    """What a chunk adds to a call's function."""
+
+    name: str | None = None
+    arguments: str
+
+
+class CallChunk(ResponseModel):
+    """What a chunk adds to a call: id, type and name in its first."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: CalledFunctionChunk
+
+
 class ChatDelta(ResponseModel):
-    """What a chunk adds to a message: all of it in the first, text in the next ones, nothing in the last."""
+    """What a chunk adds to a message: all fields in the first, one part of it in the next ones, nothing in the last."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
     refusal: None = None
+    reasoning_content: str | None = None
+    tool_calls: list[CallChunk] | None = None
 
 
 class ChatChunkChoice(ResponseModel):

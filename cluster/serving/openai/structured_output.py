@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from cluster.serving.openai.errors import invalid_value, short_repr
+from cluster.serving.openai.errors import short_repr
 from cluster.serving.openai.request_model import RequestModel
 
 ANY_JSON_OBJECT = '{"type": "object"}'
@@ -79,7 +79,6 @@ class StructuredOutputs(RequestModel):
         "disable_any_whitespace": (False,),
         "disable_fallback": (False, True),
         "grammar": (),
-        "structural_tag": (),
         "whitespace_pattern": (),
     }
 
@@ -94,6 +93,9 @@ class StructuredOutputs(RequestModel):
 
     choice: GuidedChoice | None = None
     """The answer is one of these."""
+
+    structural_tag: JsonSchema = None
+    """Structures (begin, schema, end) that the answer keeps to wherever one of the triggers occurs."""
 
 
 class StructuredRequest(RequestModel):
@@ -132,16 +134,9 @@ class StructuredRequest(RequestModel):
             ),
             "structured_outputs.regex": ("guided_regex", outputs.regex),
             "structured_outputs.choice": ("guided_choice", outputs.choice),
+            "structured_outputs.structural_tag": ("guided_structural_tag", outputs.structural_tag),
             "guided_json": ("guided_json", self.guided_json),
             "guided_regex": ("guided_regex", self.guided_regex),
             "guided_choice": ("guided_choice", self.guided_choice),
         }
         return {name: (setting, value) for name, (setting, value) in fields.items() if value is not None}
-
-    def constraint_settings(self) -> dict[str, Any]:
-        """The decode setting that constrains the answer, if any. Raises ApiError for more than one."""
-        given = self.constraint_fields()
-        if len(given) > 1:
-            first, second, *_ = given
-            raise invalid_value(second, f"got it beside {first}; an answer has one shape: give one of them")
-        return dict(given.values())

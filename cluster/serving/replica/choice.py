@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Any
 
 from cluster.serving.engine_messages import (
@@ -15,17 +16,20 @@ from cluster.serving.engine_messages import (
     ChoiceStats,
     EngineOutput,
     EngineRequest,
+    FinishReason,
     TextDelta,
     TokenLogprob,
 )
+from cluster.serving.replica.answer_format import AnswerFormat
+from cluster.serving.replica.answer_parser import AnswerDelta
 from cluster.serving.replica.detokenizer import IncrementalDetokenizer
 from lopa_ray.decoding.result import ResultBuilder, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.events import RequestStep
-from lopa_ray.protocol.outcome import Decision, FinishReason
+from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Plan
 from lopa_ray.protocol.report import StepTiming
-from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
+from lopa_ray.text.tokenizer import Tokenizer
 
 PHASES = tuple(field.name for field in fields(StepTiming))
 
@@ -38,20 +42,27 @@ class ChoiceState:
         request: EngineRequest,
         index: int,
         session: DecodeSession,
-        tokenizer: Tokenizer | None,
+        tokenizer: Tokenizer,
+        answer_format: AnswerFormat,
         position_bytes: int,
         arrival_time: float,
     ) -> None:
-        """`arrival_time`: when the request arrived, on the monotonic clock. Raises PromptError without a tokenizer."""
+        """`arrival_time`: when the request arrived, on the monotonic clock."""
         self.index, self.session, self.arrival_time = index, session, arrival_time
         self.finished = False
         self._request = request
-        self._tokenizer = require_tokenizer(tokenizer)
+        self._tokenizer = tokenizer
         settings, vocabulary = session.settings, session.vocabulary
         self._result = ResultBuilder(len(session.prompt), settings, session.end_token_ids, with_trace=False)
         self._detokenizer = IncrementalDetokenizer(
-            self._tokenizer.decode, vocabulary.mask_token_id, session.end_token_ids, request.stop
+            partial(tokenizer.decode, shown=answer_format.shown_tokens),
+            vocabulary.mask_token_id,
+            session.end_token_ids,
+            # A call that has to be valid is not cut.
+            () if request.forced_tools else request.stop,
         )
+        self._parser = answer_format.new_parser()
+        self._follows_text = bool(request.stream or request.stop or not request.parallel_tool_calls)
         self._echo = ""
         self._decisions: dict[int, Decision] = {}
         self._decided_at_step: dict[int, int] = {}
@@ -84,25 +95,34 @@ class ChoiceState:
         if self._request.stream_canvas:
             yield self._snapshot(step, now)
         finished = outcome.finish_reason is not None
-        if finished or self._request.stream or self._request.stop:
+        if finished or self._follows_text:
             yield from self._new_text(final=finished)
-        if finished or self._detokenizer.stopped:
-            yield self._finish("stop" if self._detokenizer.stopped else outcome.finish_reason)
+        if finished or self._text_ended:
+            yield self._finish("stop" if self._text_ended else outcome.finish_reason)
 
     def finish_at_deadline(self) -> Iterator[EngineOutput]:
         """End with what is decided so far; returns the last outputs."""
         yield from self._new_text(final=True)
-        yield self._finish("stop" if self._detokenizer.stopped else None)
+        yield self._finish("stop" if self._text_ended else None)
 
     # Text
+
+    @property
+    def _text_ended(self) -> bool:
+        """The text has all that it may have, though positions may be masked."""
+        return self._detokenizer.stopped or self._parser.complete
 
     def _new_text(self, *, final: bool) -> Iterator[EngineOutput]:
         first = len(self._logprobs)
         delta = self._detokenizer.update(self._result.canvas, final=final)
         if self._request.logprobs:
             self._logprobs += [self._logprob(self._decisions[first + at]) for at in range(delta.tokens)]
-        if self._request.stream and (delta.text or delta.tokens):
-            yield TextDelta(self.index, delta.text, tuple(self._logprobs[first:]))
+        parts = list(self._parser.update(delta.text, final=final or self._detokenizer.stopped))
+        if self._request.stream and (parts or delta.tokens):
+            logprobs, tokens = tuple(self._logprobs[first:]), self._detokenizer.num_emitted_tokens
+            for part in parts or [AnswerDelta()]:
+                yield TextDelta(self.index, part.content, logprobs, part.reasoning, part.tool_call, tokens)
+                logprobs = ()
 
     def _logprob(self, decision: Decision) -> TokenLogprob:
         top = tuple((*self._token(token), logprob) for token, logprob in decision.top_logprobs)
@@ -114,12 +134,15 @@ class ChoiceState:
 
     def _finish(self, reason: FinishReason | None) -> ChoiceFinished:
         self.finished = True
+        answer = self._parser.answer
         return ChoiceFinished(
             choice=self.index,
-            text=self._echo + self._detokenizer.text,
-            finish_reason=reason,
+            text=self._echo + answer.content,
+            finish_reason="tool_calls" if answer.tool_calls and reason == "stop" else reason,
             stats=self._stats(),
             logprobs=tuple(self._logprobs),
+            reasoning=answer.reasoning,
+            tool_calls=tuple(answer.tool_calls),
             trace=tuple(self._trace_events),
         )
 

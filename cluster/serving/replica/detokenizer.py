@@ -36,7 +36,7 @@ class IncrementalDetokenizer:
         self._mask_token_id = mask_token_id
         self._end_token_ids = frozenset(end_token_ids)
         self._stop_strings = tuple(stop_strings)
-        self._emitted_tokens = 0
+        self.num_emitted_tokens = 0
         """Tokens of the decided prefix whose text was returned."""
         self.text = ""
         self.stopped = False
@@ -60,7 +60,7 @@ class IncrementalDetokenizer:
 
     def num_text_tokens(self, canvas: Sequence[int]) -> int:
         """Tokens that the answer has so far, up to the end of its text: a first EOS is not among them."""
-        return self._emitted_tokens if self.stopped else len(self._decided_prefix(canvas))
+        return self.num_emitted_tokens if self.stopped else len(self._decided_prefix(canvas))
 
     def _decided_prefix(self, canvas: Sequence[int]) -> list[int]:
         prefix = []
@@ -75,9 +75,9 @@ class IncrementalDetokenizer:
             raise ValueError(
                 f"the tokenizer decodes {len(prefix)} tokens to a text that does not go on from the text of fewer"
             )
-        new = DetokenizedText(text[len(self.text) :], max(0, tokens - self._emitted_tokens))
+        new = DetokenizedText(text[len(self.text) :], max(0, tokens - self.num_emitted_tokens))
         self.text = text
-        self._emitted_tokens = max(self._emitted_tokens, tokens)
+        self.num_emitted_tokens = max(self.num_emitted_tokens, tokens)
         return new
 
     def _stop_offset(self, text: str) -> int | None:
@@ -98,7 +98,7 @@ class IncrementalDetokenizer:
 
     def _tokens_within(self, prefix: list[int], length: int) -> int:
         """How many tokens lie wholly within the first `length` characters."""
-        low, high = self._emitted_tokens, len(prefix)
+        low, high = self.num_emitted_tokens, len(prefix)
         while low < high:
             middle = (low + high + 1) // 2
             if len(self._decode(prefix[:middle])) <= length:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -24,14 +23,12 @@ from cluster.serving.engine_messages import (
     RequestAccepted,
 )
 from cluster.serving.replica.choice import ChoiceState
+from cluster.serving.replica.choice_factory import ChoiceFactory
 from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
-from lopa_ray.config.generation_settings import GUIDED, GenerationSettings
-from lopa_ray.errors import ClusterError, DeadlineError, LopaError, PromptTooLongError, WorkerLostError
+from lopa_ray.config.generation_settings import CONSTRAINING
+from lopa_ray.errors import ClusterError, DeadlineError, LopaError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure
-
-SEED_LIMIT = 2**63
 
 STALL_FACTOR = 1.5
 """A step that takes this many times its own deadline means that the master itself is stuck."""
@@ -52,6 +49,7 @@ class GroupServer:
     async def start(self) -> None:
         """Start master and workers. Raises CheckpointError, SettingsError, WorkerLostError."""
         self._engine = await AsyncRayEngine.start(self._config, on_step=self._metrics.on_step)
+        self._choices = ChoiceFactory(self._engine, self._engine.position_bytes)
         logger.info(f"model {self._model!r} is ready on {self._config.group.num_workers} workers")
 
     @property
@@ -67,8 +65,8 @@ class GroupServer:
         choices: list[ChoiceState] = []
         try:
             # A new constraint takes a while to compile; nothing else has to wait for it.
-            constrained = any(name in request.settings for name in GUIDED)
-            create = partial(self._create_choices, request, arrival_time)
+            constrained = bool(request.tools) or any(name in request.settings for name in CONSTRAINING)
+            create = partial(self._choices.create, request, arrival_time)
             choices = await asyncio.to_thread(create) if constrained else create()
             yield RequestAccepted(
                 tuple(len(choice.session.prompt) for choice in choices[:: request.n]),
@@ -145,53 +143,6 @@ class GroupServer:
                         return
         except Exception as error:
             queue.put_nowait(error)
-
-    # Requests
-
-    def _create_choices(self, request: EngineRequest, arrival_time: float) -> list[ChoiceState]:
-        """Raises PromptError and SettingsError. Each of `n` choices draws with a seed of its own."""
-        choices: list[ChoiceState] = []
-        engine = self._started_engine
-        # Without a seed each request draws anew.
-        random_seed = secrets.randbelow(SEED_LIMIT)
-        for prompt in request.prompts:
-            ids = engine.encode(prompt, raw=request.raw)
-            settings = self._generation_settings(request, len(ids))
-            first_seed = settings.seed if "seed" in request.settings else random_seed
-            for offset in range(request.n):
-                if settings.temperature > 0:
-                    settings = settings.replace(seed=(first_seed + offset) % SEED_LIMIT)
-                session = engine.create_session(ids, settings)
-                choices.append(
-                    ChoiceState(
-                        request,
-                        len(choices),
-                        session,
-                        engine.tokenizer,
-                        engine.position_bytes,
-                        arrival_time,
-                    )
-                )
-        return choices
-
-    def _generation_settings(self, request: EngineRequest, prompt_len: int) -> GenerationSettings:
-        """The group's decode settings with those of the request on top."""
-        defaults = self._config.decode.model_dump(exclude_unset=True)
-        overrides = dict(request.settings)
-        if "num_branches" in overrides:
-            overrides.setdefault("branch_budget", "fixed")
-        available = self._config.model.max_model_len - prompt_len
-        if "max_new_tokens" not in overrides:
-            if available < 1:
-                raise PromptTooLongError(
-                    f"{prompt_len} prompt tokens leave no room for an answer: prompt and answer together may "
-                    f"have {self._config.model.max_model_len} tokens; shorten the prompt"
-                )
-            overrides["max_new_tokens"] = min(self._config.decode.max_new_tokens, available)
-            overrides.setdefault("min_tokens", min(self._config.decode.min_tokens, available))
-        return parse_decoder_settings(
-            merge_decoder_settings({"decoder": self._config.decode.decoder, **defaults}, overrides)
-        )
 
     # Administration
 

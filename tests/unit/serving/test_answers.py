@@ -17,7 +17,7 @@ from cluster.serving.engine_messages import (
     TextDelta,
     TokenLogprob,
 )
-from cluster.serving.openai.completions import CompletionResponseBuilder
+from cluster.serving.openai.completions import CompletionRequest, CompletionResponseBuilder
 from cluster.serving.openai.response_models import (
     ChatChunk,
     ChatCompletion,
@@ -122,9 +122,12 @@ def test_logprobs_of_a_text_completion(client: httpx.Client) -> None:
     assert [offset for part in offsets for offset in part] == choice.logprobs.text_offset
 
 
+PLAIN_REQUEST = CompletionRequest.parse({"model": MODEL, "prompt": "a"})
+
+
 def test_a_character_in_several_tokens_has_one_place() -> None:
     request = EngineRequest("id", ("a",), {}, logprobs=True)
-    builder = CompletionResponseBuilder(MODEL, request, include_usage=False)
+    builder = CompletionResponseBuilder(PLAIN_REQUEST, request)
     tokens = tuple(TokenLogprob("\ufffd", part, -1.0, ()) for part in (b"a\xf0", b"\x9f\x99", b"\x82", b"b"))
     deltas = [TextDelta(0, "a", tokens[:1]), TextDelta(0, "🙂b", tokens[1:])]
     logprobs = [builder.delta_chunk_choice(delta).logprobs for delta in deltas]
@@ -132,9 +135,7 @@ def test_a_character_in_several_tokens_has_one_place() -> None:
 
 
 def test_a_token_that_the_text_leaves_out_has_no_width() -> None:
-    builder = CompletionResponseBuilder(
-        MODEL, EngineRequest("id", ("a",), {}, logprobs=True), include_usage=False
-    )
+    builder = CompletionResponseBuilder(PLAIN_REQUEST, EngineRequest("id", ("a",), {}, logprobs=True))
     end = TokenLogprob("<end>", b"<end>", -1.0, (), in_text=False)
     a, b = (TokenLogprob(text, text.encode(), -1.0, ()) for text in "ab")
     logprobs = builder.delta_chunk_choice(TextDelta(0, "ab", (end, a, end, b))).logprobs

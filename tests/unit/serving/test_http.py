@@ -67,7 +67,7 @@ def test_the_document_describes_requests_and_errors(client: httpx.Client) -> Non
     named = chat["requestBody"]["content"]["application/json"]["schema"]["$ref"]
     assert named == "#/components/schemas/ChatRequest"
     assert schemas["ChatRequest"]["required"] == ["model", "messages"]
-    assert schemas["ChatRequest"]["properties"]["tools"]["enum"] == [None, []]
+    assert schemas["ChatRequest"]["properties"]["functions"]["enum"] == [None, []]
     lopa = schemas["LopaOptions"]["properties"]
     assert {"num_branches", "window_attention", "steps", "deadline"} <= lopa.keys()
     assert not {"seed", "max_new_tokens", "top_logprobs"} & lopa.keys()

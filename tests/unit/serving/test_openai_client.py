@@ -109,9 +109,9 @@ def test_errors_are_the_clients_own(server: Server, client: openai.OpenAI) -> No
     def ask(**fields: Any) -> Any:
         return client.chat.completions.create(**{"model": MODEL, "messages": HI, **fields})
 
-    with pytest.raises(openai.BadRequestError, match="tools is not supported") as wrong:
-        ask(tools=[{"type": "function", "function": {"name": "f"}}])
-    assert (wrong.value.param, wrong.value.code) == ("tools", "unsupported_parameter")
+    with pytest.raises(openai.BadRequestError, match="functions is not supported") as wrong:
+        ask(functions=[{"name": "f"}])
+    assert (wrong.value.param, wrong.value.code) == ("functions", "unsupported_parameter")
     with pytest.raises(openai.NotFoundError, match="served: fake"):
         ask(model="gpt-5")
     with pytest.raises(openai.AuthenticationError):

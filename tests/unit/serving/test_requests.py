@@ -13,6 +13,8 @@ from cluster.serving.openai.chat import ChatRequest
 from cluster.serving.openai.errors import ApiError
 from support.fake_backend import CHAT, HI, MODEL, OTHER_MODEL, TEXT, Server, error_of
 
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+
 HTTP_SETTINGS = {"max_body_bytes": 20_000, "max_choices": 4}
 
 
@@ -206,8 +208,22 @@ def test_what_asks_for_nothing_is_taken(server: Server, client: httpx.Client) ->
         ({"presence_penalty": 0.5}, "presence_penalty", "unsupported_parameter"),
         ({"presence_penalty": False}, "presence_penalty", "unsupported_parameter"),
         ({"logit_bias": {"1": 1}}, "logit_bias", "unsupported_parameter"),
-        ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
-        ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_parameter"),
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type", "invalid_value"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            "tools[0].function.name",
+            "invalid_value",
+        ),
+        ({"tools": [TOOL, TOOL]}, "tools", "invalid_value"),
+        ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice", "invalid_value"),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+            "tool_choice",
+            "invalid_value",
+        ),
+        ({"bad_words": ["a"] * 257}, "bad_words", "invalid_value"),
         ({"guided_grammar": "root ::= a"}, "guided_grammar", "unsupported_parameter"),
         ({"structured_outputs": {"grammar": "a"}}, "structured_outputs.grammar", "unsupported_parameter"),
         ({"lopa": {"guided_regex": "a"}}, "lopa.guided_regex", "unsupported_parameter"),
@@ -234,14 +250,14 @@ def test_what_asks_for_nothing_is_taken(server: Server, client: httpx.Client) ->
         ({"messages": "hi"}, "messages", "invalid_value"),
         ({"messages": [None]}, "messages[0]", "invalid_value"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_parameter"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role", "invalid_value"),
-        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "invalid_value"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "invalid_value"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "missing_parameter"),
         ({"messages": [*HI, {"role": "user", "content": []}]}, "messages[1].content", "invalid_value"),
-        ({"messages": [{**HI[0], "name": "Mia"}]}, "messages[0].name", "unsupported_parameter"),
+        ({"messages": [{**HI[0], "tool_call_id": "1"}]}, "messages[0].tool_call_id", "unsupported_parameter"),
         (
             {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
-            "messages[0].tool_calls",
-            "unsupported_parameter",
+            "messages[0].tool_calls[0].function",
+            "missing_parameter",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},

@@ -70,7 +70,6 @@ def test_fields_become_a_setting(
             "structured_outputs.regex",
             "beside response_format",
         ),
-        ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs.structural_tag", "not supported"),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "not supported"),
     ],
 )  # fmt: skip

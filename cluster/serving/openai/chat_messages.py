@@ -1,0 +1,129 @@
+"""The messages of a chat, from OpenAI's shape to the one that chat templates know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BeforeValidator, model_validator
+from pydantic_core import PydanticCustomError
+
+from cluster.serving.openai.errors import short_repr
+from cluster.serving.openai.request_model import RequestModel
+
+
+class TextPart(RequestModel):
+    """A piece of a message's text."""
+
+    type: Literal["text"]
+    """Only text is understood."""
+
+    text: str
+    """Pieces are joined with nothing between them."""
+
+
+class CalledFunction(RequestModel):
+    """A function and what it was called with."""
+
+    name: str
+    """Its name."""
+
+    arguments: str
+    """JSON text."""
+
+
+class MadeCall(RequestModel):
+    """A call that an assistant's message made."""
+
+    id: str | None = None
+    """By which a tool's message refers to it."""
+
+    type: Literal["function"] = "function"
+    """Only functions are known."""
+
+    function: CalledFunction
+    """What was called."""
+
+    index: int | None = None
+    """Accepted, and not used."""
+
+
+def _as_parts(value: Any) -> Any:
+    if value is None:
+        return value
+    if not isinstance(value, str | list) or (not value and isinstance(value, list)):
+        raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of text parts")
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+class ChatMessage(RequestModel):
+    """A message of a chat. Clients hand answers back with all their empty fields."""
+
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "annotations": ([],),
+        "audio": (),
+        "function_call": (),
+        "refusal": ("",),
+    }
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    """developer is another word for system; tool: what a function returned."""
+
+    content: Annotated[
+        list[TextPart] | None, BeforeValidator(_as_parts, json_schema_input_type=str | list[TextPart] | None)
+    ] = None
+    """Text, or parts that are text. An assistant's message that makes calls needs none."""
+
+    name: str | None = None
+    """Who speaks, for templates that write it."""
+
+    reasoning_content: str | None = None
+    """An assistant's reasoning, for templates that write it."""
+
+    reasoning: str | None = None
+    """The same under another name."""
+
+    tool_calls: list[MadeCall] | None = None
+    """Only in an assistant's message."""
+
+    tool_call_id: str | None = None
+    """Only in a tool's message: the call whose result it has."""
+
+    @model_validator(mode="after")
+    def _check_role(self) -> Self:
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise PydanticCustomError("missing", "missing", {"field": "content"})
+        for name, role in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
+            if getattr(self, name) and self.role != role:
+                raise PydanticCustomError(
+                    "unsupported",
+                    "is only for the role {role}; leave it out",
+                    {"field": name, "role": role},
+                )
+        return self
+
+    def template_message(self) -> dict[str, Any]:
+        """What the template gets; see `lopa_ray.text.chat_template.Message`."""
+        message: dict[str, Any] = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": "".join(part.text for part in self.content or ()),
+        }
+        if self.tool_calls:
+            message["tool_calls"] = [_template_call(call) for call in self.tool_calls]
+        reasoning = self.reasoning_content or self.reasoning
+        optional = {"name": self.name, "reasoning_content": reasoning, "tool_call_id": self.tool_call_id}
+        return message | {name: value for name, value in optional.items() if value}
+
+
+def _template_call(call: MadeCall) -> dict[str, Any]:
+    """Templates write arguments as JSON, so they get them as values; text that is no JSON object they get as it is."""
+    try:
+        arguments = json.loads(call.function.arguments)
+    except (ValueError, RecursionError):
+        arguments = None
+    function = {
+        "name": call.function.name,
+        "arguments": arguments if isinstance(arguments, dict) else call.function.arguments,
+    }
+    return {"type": "function", "function": function} | ({} if call.id is None else {"id": call.id})

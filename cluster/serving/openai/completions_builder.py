@@ -1,0 +1,145 @@
+"""Chat and text completions: what their responses, and the chunks of their streams, have in common."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from cluster.serving.engine_messages import (
+    CanvasSnapshot,
+    ChoiceFinished,
+    EngineOutput,
+    EngineRequest,
+    RequestAccepted,
+    TextDelta,
+)
+from cluster.serving.openai.completions_request import CompletionsRequest
+from cluster.serving.openai.errors import ApiError
+from cluster.serving.openai.events import ServerSentEvent
+from cluster.serving.openai.response_builder import ResponseBuilder, choice_cost
+from cluster.serving.openai.response_models import (
+    Canvas,
+    CanvasBranch,
+    CanvasCell,
+    CanvasNote,
+    ChoiceCost,
+    ResponseModel,
+    Usage,
+)
+from lopa_ray import __version__
+
+
+class CompletionsBuilder(ResponseBuilder):
+    """Builds a completion of choices, or its chunks."""
+
+    end_of_stream: ClassVar[ServerSentEvent] = ServerSentEvent("[DONE]")
+
+    id_prefix: ClassVar[str]
+    """Of completion ids."""
+
+    def __init__(self, http_request: CompletionsRequest, request: EngineRequest) -> None:
+        super().__init__(http_request.model, request)
+        options = http_request.stream_options
+        self._include_usage = options is not None and bool(options.include_usage)
+        self._continuous_usage = options is not None and bool(options.continuous_usage_stats)
+        self._envelope = {
+            "id": f"{self.id_prefix}-{request.id}",
+            "created": int(time.time()),
+            "model": self.model,
+            "system_fingerprint": f"lopa-ray-{__version__}",
+        }
+
+    def _events(self, output: EngineOutput) -> Iterator[ServerSentEvent]:
+        """Chunks. A canvas snapshot is one without choices, as the one with the usage is: clients of
+        OpenAI's streams know those, and events of another kind would break them.
+        """
+        if isinstance(output, RequestAccepted):
+            for index in range(self._num_choices):
+                yield from self._choice_chunks(self.start_chunk_choice(index))
+        elif isinstance(output, TextDelta):
+            yield from self._choice_chunks(self.delta_chunk_choice(output))
+        elif isinstance(output, CanvasSnapshot):
+            yield self._chunk([], lopa=CanvasNote(canvas=_canvas(output)))
+        elif output.finish_reason is not None:
+            yield from self._choice_chunks(self.finish_chunk_choice(output, choice_cost(output.stats)))
+
+    def last_events(self) -> Iterator[ServerSentEvent]:
+        """See `ResponseBuilder`."""
+        self._check_finished()
+        if self._include_usage or self.request.trace:
+            usage = {"usage": self._usage()} if self._include_usage else {}
+            yield self._chunk([], **usage, lopa=self._request_cost())
+
+    def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]:
+        """See `ResponseBuilder`."""
+        yield ServerSentEvent(error.body)
+
+    @abstractmethod
+    def start_chunk_choice(self, index: int) -> ResponseModel | None:
+        """A choice's first entry in a chunk, if it has one before its text."""
+
+    @abstractmethod
+    def delta_chunk_choice(self, delta: TextDelta) -> ResponseModel | None:
+        """A choice's entry in a chunk that adds something, if that is sent."""
+
+    @abstractmethod
+    def finish_chunk_choice(self, finished: ChoiceFinished, cost: ChoiceCost) -> ResponseModel:
+        """A choice's last entry in a chunk."""
+
+    @abstractmethod
+    def completion_choice(self, finished: ChoiceFinished, cost: ChoiceCost) -> ResponseModel:
+        """A whole choice, as a completion has it."""
+
+    @abstractmethod
+    def chunk_object(self, **fields: Any) -> ResponseModel:
+        """A chunk with these fields."""
+
+    @abstractmethod
+    def completion_object(self, **fields: Any) -> ResponseModel:
+        """A completion with these fields."""
+
+    def _completion(self) -> dict[str, Any]:
+        choices = [
+            self.completion_choice(finished, choice_cost(finished.stats))
+            for _, finished in sorted(self._finished.items())
+        ]
+        return self.completion_object(
+            **self._envelope, choices=choices, usage=self._usage(), lopa=self._request_cost()
+        ).to_dict()
+
+    def _choice_chunks(self, choice: ResponseModel | None) -> Iterator[ServerSentEvent]:
+        if choice is not None:
+            yield self._chunk([choice])
+
+    def _chunk(self, choices: Sequence[ResponseModel], **fields: Any) -> ServerSentEvent:
+        usage: dict[str, Any] = {}
+        if self._include_usage:
+            usage = {"usage": self._usage() if choices and self._continuous_usage else None}
+        return ServerSentEvent(
+            self.chunk_object(**{**self._envelope, "choices": choices, **usage, **fields}).to_dict()
+        )
+
+    def _usage(self) -> Usage:
+        prompt, completion = self.prompt_tokens, self.completion_tokens
+        return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+
+
+def _canvas(snapshot: CanvasSnapshot) -> Canvas:
+    return Canvas(
+        choice=snapshot.choice,
+        step=snapshot.step,
+        seconds=snapshot.seconds,
+        cells=[CanvasCell(t=cell.text, s=cell.step) for cell in snapshot.cells],
+        branches=[
+            CanvasBranch(
+                name=branch.name,
+                tried=branch.tried,
+                confidence=branch.confidence if math.isfinite(branch.confidence) else None,
+            )
+            for branch in snapshot.branches
+        ],
+        winner=snapshot.winner,
+    )

@@ -1,0 +1,69 @@
+"""What requests for chat and for text completions have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from cluster.serving.openai.errors import invalid_value, short_repr
+from cluster.serving.openai.generation_request import GenerationRequest
+from cluster.serving.openai.request_model import MAX_INT, RequestModel
+from cluster.serving.openai.structured_output import StructuredRequest
+
+
+def _as_list(value: Any) -> Any:
+    if value is not None and not isinstance(value, str | list):
+        raise ValueError(f"got {short_repr(value)}; allowed: text, or a list of texts")
+    return [value] if isinstance(value, str) else value
+
+
+Stop: TypeAlias = Annotated[
+    list[Annotated[str, StringConstraints(min_length=1)]],
+    BeforeValidator(_as_list, json_schema_input_type=str | list[str]),
+]
+
+
+class StreamOptions(RequestModel):
+    """How a stream looks."""
+
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {"include_obfuscation": (False,)}
+
+    include_usage: bool | None = None
+    """Send a last chunk without choices that has the usage of the whole request."""
+
+    continuous_usage_stats: bool | None = None
+    """With `include_usage`: every chunk has the usage up to there."""
+
+
+class CompletionsRequest(StructuredRequest, GenerationRequest):
+    """A request for choices."""
+
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **GenerationRequest.unsupported_fields,
+        **StructuredRequest.unsupported_fields,
+    }
+
+    n: int | None = Field(default=None, ge=1, le=MAX_INT)
+    """Choices per prompt."""
+
+    best_of: int | None = Field(default=None, ge=1, le=MAX_INT)
+    """Only as many as `n`: no further candidates are made."""
+
+    stop: Stop | None = None
+    """The answer ends in front of the first of these texts."""
+
+    stream_options: StreamOptions | None = None
+    """Only with `stream`."""
+
+    def engine_options(self) -> dict[str, Any]:
+        """See `GenerationRequest`."""
+        n = self.n or 1
+        if self.stream_options is not None and not self.stream:
+            raise invalid_value("stream_options", "only has a meaning with stream: true; leave it out")
+        if self.best_of not in (None, n):
+            raise invalid_value(
+                "best_of", f"got {self.best_of} with n {n}; other candidates are not made: leave it out"
+            )
+        return {"n": n, "stop": tuple(self.stop or ())}

@@ -1,0 +1,107 @@
+"""Functions that a model may call, in the words of OpenAI's chat API."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from cluster.serving.openai.errors import invalid_value, short_repr
+from cluster.serving.openai.request_model import RequestModel
+
+MAX_TOOLS = 128
+
+FunctionName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+"""Nothing that could end the text around it, or be a special token."""
+
+
+class Function(RequestModel):
+    """A function that may be called."""
+
+    name: FunctionName
+    """Letters, digits and _.:/-"""
+
+    description: str | None = None
+    """What it does, for the model."""
+
+    parameters: dict[str, Any] | None = None
+    """JSON schema of its arguments; left out: it has none."""
+
+    strict: bool | None = None
+    """Also a call that the model makes of its own accord is valid under `parameters`. Calls that `tool_choice` asks for
+    always are."""
+
+
+class Tool(RequestModel):
+    """A tool."""
+
+    type: Literal["function"]
+    """Only functions are known."""
+
+    function: Function
+    """Which one."""
+
+
+class FunctionReference(RequestModel):
+    """One of the functions."""
+
+    name: str
+    """Its name in `tools`."""
+
+
+class NamedToolChoice(RequestModel):
+    """A call of one function."""
+
+    type: Literal["function"]
+    """Only functions are known."""
+
+    function: FunctionReference
+    """Which one."""
+
+
+def _check_choice(value: Any) -> Any:
+    if isinstance(value, dict | None) or value in ("none", "auto", "required"):
+        return value
+    raise ValueError(
+        f"got {short_repr(value)}; allowed: none, auto, required, or an object that names a function"
+    )
+
+
+Tools: TypeAlias = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
+
+ToolChoice: TypeAlias = Annotated[
+    Literal["none", "auto", "required"] | NamedToolChoice | None,
+    BeforeValidator(_check_choice),
+]
+
+
+def new_call_id() -> str:
+    """The id of a call, by which its result refers to it. Conversations hold many, so each is new."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+def offered_tools(tools: Sequence[Mapping[str, Any]], choice: str | None) -> tuple[Mapping[str, Any], ...]:
+    """The functions that the model is told of. Raises ApiError for two of one name."""
+    names = [tool["function"]["name"] for tool in tools]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise invalid_value("tools", f"got two functions with the name {name!r}; rename one")
+    return () if choice == "none" else tuple(tools)
+
+
+def forced_names(tools: Sequence[Mapping[str, Any]], choice: str | None, name: str | None) -> tuple[str, ...]:
+    """Names of the functions one of which the answer has to call: by `choice` ("required"), or by `name`.
+
+    Raises ApiError where there is no such function.
+    """
+    names = tuple(tool["function"]["name"] for tool in tools)
+    if name is not None:
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise invalid_value("tool_choice", f"got the function {short_repr(name)}; tools has: {known}")
+        return (name,)
+    if choice == "required" and not names:
+        raise invalid_value("tool_choice", "got required without tools; add tools, or leave it out")
+    return names if choice == "required" else ()

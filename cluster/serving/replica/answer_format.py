@@ -1,0 +1,103 @@
+"""AnswerFormat: how the answer of a chat begins, what its text is bound to, and how it is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from cluster.serving.engine_messages import EngineRequest
+from cluster.serving.replica.answer_parser import (
+    END_THINK,
+    THINK,
+    AnswerParser,
+    CallParser,
+    ChatParser,
+    PlainParser,
+)
+from lopa_ray.config.generation_settings import GUIDED
+from lopa_ray.text.tokenizer import Tokenizer
+from lopa_ray.text.tool_format import ToolFormat, tool_format
+
+PROMPT_TAIL = 8
+"""Tokens at the end of a prompt in which an opened `<think>` is looked for."""
+
+NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """What a request's tools, and the checkpoint's template, make of its answer."""
+
+    new_parser: Callable[[], AnswerParser] = PlainParser
+    prefill: str = ""
+    """The beginning of the answer, which is not left to the model."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Decode settings in place of the request's, by name; None takes one away."""
+    shown_tokens: frozenset[str] = frozenset()
+    """Special tokens that the answer's text has."""
+
+
+def answer_format(request: EngineRequest, tokenizer: Tokenizer, prompt: Sequence[int]) -> AnswerFormat:
+    """The format of the answer to a prompt. Raises CheckpointError for a template that cannot be read."""
+    if request.raw:
+        return AnswerFormat()
+    known = tool_format(tokenizer.chat_template)
+    tail = tokenizer.decode(prompt[-PROMPT_TAIL:], skip_special_tokens=False)
+    thinking = tail.rstrip().endswith(THINK)
+    # What is bound to a form leaves no room for reasoning.
+    end_thinking = f"\n{END_THINK}\n\n" if thinking else ""
+    shown = frozenset((THINK, END_THINK, known.trigger, known.separator, known.end))
+    if request.forced_tools:
+        named = request.forced_tools[0] if len(request.forced_tools) == 1 else None
+        prefill = known.opening + ("" if named is None else named + known.separator)
+        structures = [
+            {"begin": "" if named else name + known.separator, "schema": _parameters(request, name)}
+            for name in request.forced_tools
+        ]
+        return AnswerFormat(
+            partial(CallParser, known, named), end_thinking + prefill, _tag(structures, []), shown
+        )
+    bound = [name for name in GUIDED if request.settings.get(name) is not None]
+    tools = known if request.tools and bound in ([], ["guided_json"]) else None
+    parser = partial(
+        ChatParser,
+        thinking=thinking and not bound,
+        tools=tools,
+        parallel_tool_calls=request.parallel_tool_calls,
+    )
+    settings: Mapping[str, Any] = {}
+    if tools is not None and bound:
+        answer = {"begin": "", "schema": json.loads(request.settings["guided_json"])}
+        settings = {"guided_json": None, **_tag([answer, *_calls(request, known)], [])}
+    elif tools is not None and any(tool["function"].get("strict") for tool in request.tools):
+        settings = _tag(_calls(request, known), [known.trigger])
+    return AnswerFormat(parser, end_thinking if bound else "", settings, shown)
+
+
+def _tag(structures: Sequence[Mapping[str, Any]], triggers: Sequence[str]) -> dict[str, Any]:
+    tag = {"structures": structures, "triggers": triggers}
+    return {"guided_structural_tag": json.dumps(tag, ensure_ascii=False)}
+
+
+def _calls(request: EngineRequest, known: ToolFormat) -> list[dict[str, Any]]:
+    """A structure per function; the arguments of one that is not strict are any object."""
+    functions = [tool["function"] for tool in request.tools]
+    return [
+        {
+            "begin": known.opening + function["name"] + known.separator,
+            "schema": _parameters(request, function["name"])
+            if function.get("strict")
+            else {"type": "object"},
+            "end": known.closing,
+        }
+        for function in functions
+    ]
+
+
+def _parameters(request: EngineRequest, name: str) -> Mapping[str, Any]:
+    """The schema of a function's arguments."""
+    found = next(tool["function"] for tool in request.tools if tool["function"]["name"] == name)
+    return found.get("parameters") or NO_PARAMETERS

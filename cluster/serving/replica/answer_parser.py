@@ -1,0 +1,198 @@
+"""From the text of an answer to its parts: reasoning, content and tool calls, as the text becomes final.
+
+A part is returned when nothing that follows can change it: what may be the beginning of a tag is held back, and so is
+a call until all of it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from cluster.serving.engine_messages import ToolCallDelta
+from lopa_ray.text.tool_format import ToolCall, ToolFormat
+
+THINK, END_THINK = "<think>", "</think>"
+
+
+@dataclass(slots=True)
+class Answer:
+    """The parts of an answer so far."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDelta:
+    """What is new in one of the parts."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_call: ToolCallDelta | None = None
+
+
+class AnswerParser(Protocol):
+    """What `update` returns, joined, is `answer`."""
+
+    answer: Answer
+
+    @property
+    def complete(self) -> bool:
+        """The answer has all that it may have; what follows is dropped."""
+
+    def update(self, text: str, *, final: bool = False) -> Iterator[AnswerDelta]:
+        """Take in text behind all before; with `final` nothing is held back any more."""
+
+
+@dataclass(slots=True)
+class PlainParser:
+    """All is content."""
+
+    answer: Answer = field(default_factory=Answer)
+    complete: bool = False
+
+    def update(self, text: str, *, final: bool = False) -> Iterator[AnswerDelta]:
+        """See `AnswerParser`."""
+        if text:
+            yield _add(self.answer, AnswerDelta(content=text))
+
+
+class CallParser:
+    """The text is one call, without what the server writes around it: `separator` behind the name, and all before."""
+
+    def __init__(self, known: ToolFormat, name: str | None) -> None:
+        """`name`: that of the function, if the text begins with its arguments."""
+        self.answer = Answer()
+        self.complete = False
+        self._separator, self._name, self._text = known.separator, name, ""
+
+    def update(self, text: str, *, final: bool = False) -> Iterator[AnswerDelta]:
+        """See `AnswerParser`."""
+        self._text += text
+        if self._name is None:
+            name, separator, rest = self._text.partition(self._separator)
+            if not separator:
+                return
+            self._name, self._text = name, rest
+        arguments = self._text if self.answer.tool_calls else self._text.lstrip(" ")
+        if arguments:
+            self._text = ""
+            new_name = None if self.answer.tool_calls else self._name
+            yield _add(self.answer, AnswerDelta(tool_call=ToolCallDelta(0, new_name, arguments)))
+
+
+State = Literal["start", "reasoning", "after", "content"]
+
+
+class ChatParser:
+    """Reasoning between `<think>` and `</think>` at the beginning, then content, and calls if a format is given."""
+
+    def __init__(self, *, thinking: bool, tools: ToolFormat | None, parallel_tool_calls: bool) -> None:
+        """`thinking`: the prompt has opened the reasoning."""
+        self.answer = Answer()
+        self.complete = False
+        self._tools, self._parallel_tool_calls = tools, parallel_tool_calls
+        self._state: State = "after" if thinking else "start"
+        self._in_reasoning = thinking
+        self._text = ""
+
+    def update(self, text: str, *, final: bool = False) -> Iterator[AnswerDelta]:
+        """See `AnswerParser`."""
+        self._text += text
+        while not self.complete and (delta := self._next(final)) is not None:
+            if delta != AnswerDelta():
+                yield _add(self.answer, delta)
+
+    def _next(self, final: bool) -> AnswerDelta | None:
+        """What comes next, which may be a change of state alone; None if that is not known yet."""
+        match self._state:
+            case "start":
+                return self._start(final)
+            case "after":  # behind a tag, where white space says nothing
+                self._text = self._text.lstrip()
+                if not self._text:
+                    return None
+                self._state = "reasoning" if self._in_reasoning else "content"
+                return AnswerDelta()
+            case "reasoning":
+                return self._reasoning(final)
+            case "content":
+                return self._content(final)
+
+    def _start(self, final: bool) -> AnswerDelta | None:
+        stripped = self._text.lstrip()
+        if stripped.startswith(THINK):
+            self._text, self._in_reasoning, self._state = stripped[len(THINK) :], True, "after"
+            return AnswerDelta()
+        if THINK.startswith(stripped) and not final:
+            return None
+        self._state = "content"
+        return AnswerDelta()
+
+    def _reasoning(self, final: bool) -> AnswerDelta | None:
+        before, tag, rest = self._text.partition(END_THINK)
+        if tag:
+            self._text, self._in_reasoning, self._state = rest, False, "after"
+            return AnswerDelta(reasoning=before.rstrip())
+        return self._release(_before_tag(self._text, END_THINK), final, "reasoning")
+
+    def _content(self, final: bool) -> AnswerDelta | None:
+        if self._tools is None:
+            return self._release(len(self._text), final, "content")
+        before, tag, rest = self._text.partition(self._tools.trigger)
+        if not tag:
+            return self._release(_before_tag(self._text, self._tools.trigger), final, "content")
+        if before.rstrip():
+            self._text = tag + rest
+            return AnswerDelta(content=before.rstrip())
+        split = self._tools.split(rest)
+        if split is None and not final:
+            return None
+        body, after = split or (rest, "")
+        call = self._tools.parse(body)
+        if call is None:
+            # No call after all: text up to the next one.
+            following = rest.find(self._tools.trigger)
+            end = len(self._text) if following < 0 else len(before) + len(tag) + following
+            shown, self._text = self._text[:end], self._text[end:]
+            return AnswerDelta(content=shown)
+        self._text, self._state = after, "after"
+        self.complete = not self._parallel_tool_calls
+        return _call_delta(len(self.answer.tool_calls), call)
+
+    def _release(self, stable: int, final: bool, part: Literal["reasoning", "content"]) -> AnswerDelta | None:
+        """The first `stable` characters, without white space at their end where a tag may follow."""
+        if final:
+            stable = len(self._text)
+        elif part == "reasoning" or self._tools is not None:
+            stable = len(self._text[:stable].rstrip())
+        if not stable:
+            return None
+        text, self._text = self._text[:stable], self._text[stable:]
+        return AnswerDelta(reasoning=text) if part == "reasoning" else AnswerDelta(content=text)
+
+
+def _before_tag(text: str, tag: str) -> int:
+    """How much of `text` comes before what may be the beginning of `tag` at its end."""
+    sizes = range(min(len(tag) - 1, len(text)), 0, -1)
+    return next((len(text) - size for size in sizes if tag.startswith(text[-size:])), len(text))
+
+
+def _call_delta(index: int, call: ToolCall) -> AnswerDelta:
+    return AnswerDelta(tool_call=ToolCallDelta(index, call.name, call.arguments))
+
+
+def _add(answer: Answer, delta: AnswerDelta) -> AnswerDelta:
+    """Add a delta to an answer; returns it."""
+    answer.content += delta.content
+    answer.reasoning += delta.reasoning
+    call = delta.tool_call
+    if call is not None and call.name is not None:
+        answer.tool_calls.append(ToolCall(call.name, call.arguments))
+    elif call is not None:
+        last = answer.tool_calls[call.index]
+        answer.tool_calls[call.index] = ToolCall(last.name, last.arguments + call.arguments)
+    return delta

@@ -1,0 +1,80 @@
+"""ChoiceFactory: from a request to the choices that answer it, with their sessions."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from cluster.serving.engine_messages import EngineRequest
+from cluster.serving.replica.answer_format import answer_format
+from cluster.serving.replica.choice import ChoiceState
+from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.engine.session_factory import SessionFactory
+from lopa_ray.errors import PromptTooLongError
+from lopa_ray.text.tokenizer import require_tokenizer
+
+SEED_LIMIT = 2**63
+
+
+class ChoiceFactory:
+    """Makes choices for one model."""
+
+    def __init__(self, sessions: SessionFactory, position_bytes: int = 0) -> None:
+        """`position_bytes`: bytes of K/V that a committed position adds to the cache, for statistics."""
+        self._sessions, self._position_bytes = sessions, position_bytes
+
+    def create(self, request: EngineRequest, arrival_time: float) -> list[ChoiceState]:
+        """The choices of a request; each of `n` draws with a seed of its own.
+
+        `arrival_time`: on the monotonic clock. Raises PromptError and SettingsError.
+        """
+        choices: list[ChoiceState] = []
+        tokenizer = require_tokenizer(self._sessions.tokenizer)
+        # Without a seed each request draws anew.
+        random_seed = secrets.randbelow(SEED_LIMIT)
+        for prompt in request.prompts:
+            ids = self._sessions.encode(
+                prompt, raw=request.raw, tools=request.tools, variables=request.template_variables
+            )
+            answer = answer_format(request, tokenizer, ids)
+            ids = ids + tokenizer.encode_markup(answer.prefill)
+            settings = self._generation_settings({**request.settings, **answer.settings}, len(ids))
+            first_seed = settings.seed if "seed" in request.settings else random_seed
+            for offset in range(request.n):
+                if settings.temperature > 0:
+                    settings = settings.replace(seed=(first_seed + offset) % SEED_LIMIT)
+                session = self._sessions.create_session(ids, settings)
+                choices.append(
+                    ChoiceState(
+                        request,
+                        len(choices),
+                        session,
+                        tokenizer,
+                        answer,
+                        self._position_bytes,
+                        arrival_time,
+                    )
+                )
+        return choices
+
+    def _generation_settings(self, overrides: Mapping[str, Any], prompt_len: int) -> GenerationSettings:
+        """The model's decode settings with those of the request on top."""
+        config = self._sessions.config
+        defaults = config.decode.model_dump(exclude_unset=True)
+        overrides = dict(overrides)
+        if "num_branches" in overrides:
+            overrides.setdefault("branch_budget", "fixed")
+        available = config.model.max_model_len - prompt_len
+        if "max_new_tokens" not in overrides:
+            if available < 1:
+                raise PromptTooLongError(
+                    f"{prompt_len} prompt tokens leave no room for an answer: prompt and answer together may "
+                    f"have {config.model.max_model_len} tokens; shorten the prompt"
+                )
+            overrides["max_new_tokens"] = min(config.decode.max_new_tokens, available)
+            overrides.setdefault("min_tokens", min(config.decode.min_tokens, available))
+        return parse_decoder_settings(
+            merge_decoder_settings({"decoder": config.decode.decoder, **defaults}, overrides)
+        )

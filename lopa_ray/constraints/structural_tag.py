@@ -1,0 +1,148 @@
+"""Structural tags: free text in which certain texts (triggers) begin a part of a fixed shape, such as a tool call.
+
+The JSON is vLLM's: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`. Wherever a trigger occurs in the
+answer's text, one of the structures that begin with it follows as a whole, and then free text again. Without triggers
+the whole answer is one of the structures.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import Annotated, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from lopa_ray.constraints.byte_automaton import ByteAutomaton
+from lopa_ray.constraints.json_regex import SPACE
+from lopa_ray.constraints.json_schema import schema_regex
+from lopa_ray.constraints.regex import alternatives, literal
+from lopa_ray.errors import SettingsError
+
+
+class Structure(BaseModel):
+    """A part of a fixed shape: `begin`, JSON that is valid under a schema, `end`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    begin: str
+    json_schema: dict[str, object] = Field(alias="schema")
+    end: str = ""
+
+    def regex(self, trigger: str) -> str:
+        """What follows `trigger`, which `begin` begins with. A space may stand in front of the JSON."""
+        schema = schema_regex(json.dumps(self.json_schema, ensure_ascii=False))
+        return f"{literal(self.begin.removeprefix(trigger))}{SPACE}(?:{schema}){literal(self.end)}"
+
+
+class StructuralTag(BaseModel):
+    """Which structures there are, and what begins them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    structures: list[Structure] = Field(min_length=1)
+    triggers: list[Annotated[str, Field(min_length=1)]]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From JSON. Raises SettingsError."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            detail = error.errors(include_url=False)[0]
+            where = ".".join(map(str, detail["loc"]))
+            raise SettingsError(
+                f"guided_structural_tag: {where}: {detail['msg']}; give structures (begin, schema, end) and triggers"
+            ) from None
+
+    @model_validator(mode="after")
+    def _triggers_fit(self) -> Self:
+        for structure in self.structures if self.triggers else ():
+            if not any(structure.begin.startswith(trigger) for trigger in self.triggers):
+                raise ValueError(f"got begin {structure.begin!r}, which begins with none of the triggers")
+        for trigger in self.triggers:
+            if any(trigger in other for other in self.triggers if other != trigger):
+                raise ValueError(f"got the trigger {trigger!r}, which is a part of another one")
+            if not any(structure.begin.startswith(trigger) for structure in self.structures):
+                raise ValueError(f"got the trigger {trigger!r}, with which no structure begins")
+        return self
+
+    def regex(self, trigger: str = "") -> str:
+        """The structures that begin with a trigger, without it. Raises SettingsError for a schema not supported."""
+        found = alternatives(
+            structure.regex(trigger) for structure in self.structures if structure.begin.startswith(trigger)
+        )
+        assert found is not None  # each trigger begins a structure
+        return found
+
+    @property
+    def literals(self) -> str:
+        """All text that is written as it stands."""
+        return "\0".join(text for each in self.structures for text in (each.begin, each.end))
+
+
+def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
+    """Free text with tags, and how many states, from 0 on, are those of the free text.
+
+    Raises SettingsError for what `ByteAutomaton.from_regex` refuses, and for a structure after which it is
+    not clear whether it has ended.
+    """
+    if not tag.triggers:
+        return ByteAutomaton.from_regex(tag.regex(), trusted=True), 0
+    triggers = [trigger.encode() for trigger in tag.triggers]
+    free, trigger_states = _search_automaton(triggers)
+    parts, offset = [free], len(free)
+    starts: dict[int, int] = {}
+    for trigger, reached in zip(tag.triggers, trigger_states, strict=True):
+        automaton = ByteAutomaton.from_regex(tag.regex(trigger), trusted=True)
+        dead = len(automaton.transitions) - 1
+        if (automaton.transitions[automaton.accepting] != dead).any():
+            raise SettingsError(
+                f"guided_structural_tag: structures that begin with {trigger!r} may go on after their end; give each "
+                "an end that its JSON cannot contain, such as a closing tag"
+            )
+        # A complete structure leads back to the start of the free text.
+        target = np.arange(dead + 1) + offset
+        target[automaton.accepting], target[dead] = 0, -1
+        parts.append(target[automaton.transitions[:dead]].astype(np.int32))
+        starts[reached] = offset
+        offset += dead
+    transitions = np.concatenate(parts)
+    for reached, start in starts.items():
+        transitions[: len(free)][free == reached] = start
+    transitions = np.append(transitions, np.full((1, 256), -1, np.int32), axis=0)
+    transitions[transitions == -1] = offset
+    accepting = np.zeros(offset + 1, np.bool_)
+    accepting[: len(free)] = True
+    return ByteAutomaton(transitions, accepting), len(free)
+
+
+def _search_automaton(words: list[bytes]) -> tuple[npt.NDArray[np.int32], list[int]]:
+    """Which of `words` a text ends with so far: the next state [states, 256], and the state of each whole word.
+
+    None of the words is a part of another (Aho and Corasick, 1975).
+    """
+    children: list[dict[int, int]] = [{}]
+    ends = []
+    for word in words:
+        node = 0
+        for byte in word:
+            if byte not in children[node]:
+                children[node][byte] = len(children)
+                children.append({})
+            node = children[node][byte]
+        ends.append(node)
+    transitions = np.zeros((len(children), 256), np.int32)
+    failure = [0] * len(children)
+    waiting = deque([0])
+    while waiting:
+        node = waiting.popleft()
+        if node:
+            transitions[node] = transitions[failure[node]]
+        for byte, child in children[node].items():
+            failure[child] = int(transitions[node, byte]) if node else 0
+            transitions[node, byte] = child
+            waiting.append(child)
+    return transitions, ends

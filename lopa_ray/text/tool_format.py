@@ -1,0 +1,136 @@
+"""ToolFormat: how a model is told of functions, and how it writes calls of them into its text.
+
+A checkpoint's chat template shows which format it was trained with; `TOOL_FORMATS` has those that are known here.
+A new one is one more entry there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lopa_ray.text.chat_template import ChatTemplate, Message
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a function."""
+
+    name: str
+    arguments: str
+    """JSON text of an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """A call is written as `opening`, its name, `separator`, its arguments as JSON, and `closing`."""
+
+    opening: str
+    separator: str
+    closing: str
+    trigger: str
+    """What `opening` begins with: with this text a call begins, wherever it stands in an answer."""
+    end: str
+    """What `closing` ends with; empty: a call ends with its arguments."""
+
+    def write(self, call: ToolCall) -> str:
+        """A call as the model would write it."""
+        return f"{self.opening}{call.name}{self.separator} {call.arguments}{self.closing}"
+
+    def split(self, text: str) -> tuple[str, str] | None:
+        """`text`, which comes behind a trigger, as the body of a call and what follows the call.
+
+        None if the call has not ended yet.
+        """
+        if self.end:
+            body, end, rest = text.partition(self.end)
+            return (body, rest) if end else None
+        start = text.find("{")
+        try:
+            _, length = json.JSONDecoder().raw_decode(text[start:]) if start >= 0 else (None, -1)
+        except ValueError:
+            return None
+        return None if length < 0 else (text[: start + length], text[start + length :])
+
+    def parse(self, body: str) -> ToolCall | None:
+        """The call that a body is; None if it is none. White space between its parts may be any."""
+        if self.separator.startswith('"'):  # name and arguments are members of one object
+            try:
+                value = json.loads(body)
+            except (ValueError, RecursionError):
+                return None
+            name = value.get("name") if isinstance(value, dict) else None
+            arguments = value.get("arguments", {}) if isinstance(value, dict) else None
+        else:
+            name, _, rest = body.partition(self.separator)
+            try:
+                name, arguments = name.strip(), json.loads(rest)
+            except (ValueError, RecursionError):
+                return None
+        if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+            return None
+        return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
+
+
+HERMES = ToolFormat(
+    '<tool_call>\n{"name": "', '", "arguments":', "}\n</tool_call>", "<tool_call>", "</tool_call>"
+)
+"""Of Hermes and Qwen, which SDAR and LLaDA2 took over."""
+
+TOOL_FORMATS: dict[str, ToolFormat] = {
+    "hermes": HERMES,
+    "mistral": ToolFormat("[TOOL_CALLS]", "[ARGS]", "", "[TOOL_CALLS]", ""),
+}
+"""By the names that vLLM has for their parsers."""
+
+
+def tool_format(template: ChatTemplate) -> ToolFormat:
+    """The format that a chat template writes; Hermes' for one that writes no calls."""
+    return next((known for known in TOOL_FORMATS.values() if template.mentions(known.trigger)), HERMES)
+
+
+def without_tool_messages(
+    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], known: ToolFormat
+) -> list[Message]:
+    """The same chat for a template that knows no tools: they are described in a system message, calls are part of
+    an assistant's text, and what functions returned is a user's."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        content = message["content"]
+        if message["role"] == "tool":
+            content = f"<tool_response>\n{content}\n</tool_response>"
+            if found and found[-1]["role"] == "tool":
+                found[-1]["content"] += f"\n{content}"
+                continue
+        calls = [
+            known.write(ToolCall(call["function"]["name"], _arguments_text(call["function"]["arguments"])))
+            for call in message.get("tool_calls", ())
+        ]
+        text = "\n".join([content, *calls] if content else calls) if calls else content
+        found.append({**message, "content": text})
+    if tools:
+        system = _description(tools, known)
+        if found and found[0]["role"] == "system":
+            found[0]["content"] += f"\n\n{system}"
+        else:
+            found.insert(0, {"role": "system", "content": system})
+    return [
+        {"role": {"tool": "user"}.get(message["role"], message["role"]), "content": message["content"]}
+        for message in found
+    ]
+
+
+def _description(tools: Sequence[Mapping[str, Any]], known: ToolFormat) -> str:
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    shape = f"{known.opening}NAME{known.separator} ARGUMENTS{known.closing}"
+    return (
+        "# Tools\n\nThese functions can be called. Each line between <tools> and </tools> is the JSON signature of "
+        f"one:\n<tools>\n{listed}\n</tools>\n\nTo call a function, write its name and a JSON object of its "
+        f"arguments in this form:\n{shape}\n\nThe results come back between <tool_response> and </tool_response>."
+    )
+
+
+def _arguments_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
