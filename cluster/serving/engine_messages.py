@@ -172,6 +172,8 @@ class ChoiceFinished:
     stats: ChoiceStats
     logprobs: tuple[TokenLogprob, ...] = ()
     reasoning: str = ""
+    reasoning_tokens: int = 0
+    """Tokens that `reasoning` has when it is encoded."""
     tool_calls: tuple[ToolCall, ...] = ()
     trace: tuple[Mapping[str, Any], ...] = field(default=())
     """Events in Chrome's trace format."""

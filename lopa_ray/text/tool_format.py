@@ -126,9 +126,8 @@ def _description(tools: Sequence[Mapping[str, Any]], known: ToolFormat) -> str:
     listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     shape = f"{known.opening}NAME{known.separator} ARGUMENTS{known.closing}"
     return (
-        "# Tools\n\nThese functions can be called. Each line between <tools> and </tools> is the JSON signature of "
-        f"one:\n<tools>\n{listed}\n</tools>\n\nTo call a function, write its name and a JSON object of its "
-        f"arguments in this form:\n{shape}\n\nThe results come back between <tool_response> and </tool_response>."
+        f"# Tools\n\nYou can call these functions:\n<tools>\n{listed}\n</tools>\n\n"
+        f"Write a call, with its arguments as a JSON object, in this form:\n{shape}"
     )
 
 

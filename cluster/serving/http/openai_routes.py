@@ -12,7 +12,12 @@ from cluster.serving.engine_messages import Backend, EngineRequest
 from cluster.serving.http.access_log import log_record_of, logger
 from cluster.serving.http.body import read_json_object
 from cluster.serving.http.dependencies import check_model, require_api_key
-from cluster.serving.http.openapi import completion_response, error_responses, request_body
+from cluster.serving.http.openapi import (
+    completion_response,
+    error_responses,
+    request_body,
+    responses_response,
+)
 from cluster.serving.http.responder import Responder
 from cluster.serving.http.status_models import CancelledRequest
 from cluster.serving.openai.chat import ChatRequest, ChatResponseBuilder
@@ -29,6 +34,8 @@ from cluster.serving.openai.response_models import (
     ModelCard,
     ModelList,
 )
+from cluster.serving.openai.responses import ResponsesRequest
+from cluster.serving.openai.responses_builder import ResponsesBuilder
 from cluster.serving.settings import HttpSettings
 
 AnyRequest = TypeVar("AnyRequest", bound=GenerationRequest)
@@ -85,6 +92,17 @@ def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRout
     )
     async def completions(request: Request) -> Response:
         return await respond(request, CompletionRequest, CompletionResponseBuilder)
+
+    @router.post(
+        "/responses",
+        summary="Answer with items, in the words of OpenAI's Responses API",
+        response_model=None,
+        responses={200: responses_response(), **error_responses(_ERROR_STATUSES)},
+        openapi_extra=request_body(ResponsesRequest),
+    )
+    async def responses(request: Request) -> Response:
+        """Nothing is stored, so no response can be asked for later."""
+        return await respond(request, ResponsesRequest, ResponsesBuilder)
 
     @router.get("/models", summary="List the models")
     async def models() -> ModelList:

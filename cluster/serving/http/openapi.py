@@ -11,13 +11,17 @@ from cluster.serving.http.scale_request import ScaleRequest
 from cluster.serving.openai.chat import ChatRequest
 from cluster.serving.openai.completions import CompletionRequest
 from cluster.serving.openai.response_models import ChatChunk, CompletionChunk, ErrorObject
+from cluster.serving.openai.responses import ResponsesRequest
+from cluster.serving.openai.responses_models import ResponseEvent, ResponseObject
 
 ADDED_SCHEMAS: tuple[type[BaseModel], ...] = (
     ChatRequest,
     CompletionRequest,
     ScaleRequest,
+    ResponsesRequest,
     ChatChunk,
     CompletionChunk,
+    ResponseEvent,
 )
 _SCHEMAS = "#/components/schemas/"
 _JSON_TEXT = {"type": "string", "contentMediaType": "application/json"}
@@ -57,13 +61,23 @@ def completion_response(chunk: type[BaseModel], completion: type[BaseModel]) -> 
         {"const": "[DONE]"},
         *({**_JSON_TEXT, "contentSchema": _ref(event)} for event in (chunk, ErrorObject)),
     ]
-    event = {"type": "object", "properties": {"data": {"anyOf": data}}, "required": ["data"]}
-    return {
-        "model": completion,
-        "description": description,
-        # A keyword of OpenAPI 3.2, which tools take in 3.1 too.
-        "content": {"text/event-stream": {"itemSchema": event}},
-    }
+    return {"model": completion, "description": description, "content": _event_stream({"anyOf": data})}
+
+
+def responses_response() -> dict[str, Any]:
+    """The 200 of the Responses API."""
+    description = (
+        "The whole answer; with `stream: true` server-sent events of ResponseEvent, each `event: TYPE`, `data: {JSON}` "
+        "and an empty line. An error in a stream is an event `error`, and `response.failed` behind it."
+    )
+    data = {**_JSON_TEXT, "contentSchema": _ref(ResponseEvent)}
+    return {"model": ResponseObject, "description": description, "content": _event_stream(data)}
+
+
+def _event_stream(data: dict[str, Any]) -> dict[str, Any]:
+    event = {"type": "object", "properties": {"data": data}, "required": ["data"]}
+    # A keyword of OpenAPI 3.2, which tools take in 3.1 too.
+    return {"text/event-stream": {"itemSchema": event}}
 
 
 def add_schemas(document: dict[str, Any]) -> dict[str, Any]:

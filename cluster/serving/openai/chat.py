@@ -44,6 +44,7 @@ from cluster.serving.openai.tools import (
     forced_names,
     new_call_id,
     offered_tools,
+    reasoning_variables,
 )
 
 
@@ -61,7 +62,6 @@ class ChatRequest(CompletionsRequest):
         "prediction": (),
         "prompt_cache_options": (),
         "prompt_cache_retention": (),
-        "reasoning_effort": ("none",),
         "verbosity": (),
         "web_search_options": (),
         # vLLM's
@@ -88,6 +88,9 @@ class ChatRequest(CompletionsRequest):
 
     parallel_tool_calls: bool | None = None
     """False: at most one call. An answer that has to call a function (`tool_choice`) always has one."""
+
+    reasoning_effort: str | None = Field(default=None, max_length=32)
+    """For templates that know it; none: also `enable_thinking` is false."""
 
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables for the chat template, such as enable_thinking."""
@@ -135,7 +138,8 @@ class ChatRequest(CompletionsRequest):
             "tools": offered_tools(tools, choice),
             "forced_tools": forced_names(tools, choice, name),
             "parallel_tool_calls": self.parallel_tool_calls is not False,
-            "template_variables": self.chat_template_kwargs or {},
+            "template_variables": reasoning_variables(self.reasoning_effort)
+            | (self.chat_template_kwargs or {}),
         }
 
     def max_new_tokens(self) -> int | None:
@@ -225,21 +229,23 @@ class ChatResponseBuilder(CompletionsBuilder):
         return ChatCompletion(object="chat.completion", **fields)
 
     def _logprobs(self, tokens: Sequence[TokenLogprob]) -> ChatLogprobs | None:
-        if not self.request.logprobs:
-            return None
-        content = [
-            ChatLogprob(
-                token=token.token,
-                logprob=clamp_logprob(token.logprob),
-                bytes=list(token.bytes),
-                top_logprobs=[
-                    TopLogprob(token=text, logprob=clamp_logprob(logprob), bytes=list(raw))
-                    for text, raw, logprob in token.top
-                ],
-            )
-            for token in tokens
-        ]
-        return ChatLogprobs(content=content, refusal=None)
+        return ChatLogprobs(content=chat_logprobs(tokens), refusal=None) if self.request.logprobs else None
+
+
+def chat_logprobs(tokens: Sequence[TokenLogprob]) -> list[ChatLogprob]:
+    """Log-probabilities as they are sent."""
+    return [
+        ChatLogprob(
+            token=token.token,
+            logprob=clamp_logprob(token.logprob),
+            bytes=list(token.bytes),
+            top_logprobs=[
+                TopLogprob(token=text, logprob=clamp_logprob(logprob), bytes=list(raw))
+                for text, raw, logprob in token.top
+            ],
+        )
+        for token in tokens
+    ]
 
 
 def _call_chunk(delta: ToolCallDelta) -> CallChunk:

@@ -110,13 +110,13 @@ class ChatMessage(RequestModel):
             "content": "".join(part.text for part in self.content or ()),
         }
         if self.tool_calls:
-            message["tool_calls"] = [_template_call(call) for call in self.tool_calls]
+            message["tool_calls"] = [template_call(call) for call in self.tool_calls]
         reasoning = self.reasoning_content or self.reasoning
         optional = {"name": self.name, "reasoning_content": reasoning, "tool_call_id": self.tool_call_id}
         return message | {name: value for name, value in optional.items() if value}
 
 
-def _template_call(call: MadeCall) -> dict[str, Any]:
+def template_call(call: MadeCall) -> dict[str, Any]:
     """Templates write arguments as JSON, so they get them as values; text that is no JSON object they get as it is."""
     try:
         arguments = json.loads(call.function.arguments)

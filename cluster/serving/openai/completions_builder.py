@@ -62,7 +62,7 @@ class CompletionsBuilder(ResponseBuilder):
         elif isinstance(output, TextDelta):
             yield from self._choice_chunks(self.delta_chunk_choice(output))
         elif isinstance(output, CanvasSnapshot):
-            yield self._chunk([], lopa=CanvasNote(canvas=_canvas(output)))
+            yield self._chunk([], lopa=CanvasNote(canvas=canvas_object(output)))
         elif output.finish_reason is not None:
             yield from self._choice_chunks(self.finish_chunk_choice(output, choice_cost(output.stats)))
 
@@ -127,7 +127,8 @@ class CompletionsBuilder(ResponseBuilder):
         return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
 
 
-def _canvas(snapshot: CanvasSnapshot) -> Canvas:
+def canvas_object(snapshot: CanvasSnapshot) -> Canvas:
+    """The canvas as it is sent."""
     return Canvas(
         choice=snapshot.choice,
         step=snapshot.step,

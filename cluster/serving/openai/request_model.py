@@ -15,6 +15,9 @@ from cluster.serving.openai.errors import ApiError, invalid_value, short_repr
 MAX_INT = 2**31 - 1
 """No count, size or token id is larger."""
 
+TAG_MARK = "|"
+"""The tags of unions begin with it, so that they are told from the fields of a value."""
+
 MAX_ERRORS = 1000
 """To list more takes seconds, in which no other request is served."""
 
@@ -85,7 +88,8 @@ def _first_error(error: ValidationError, model: type[RequestModel]) -> ApiError:
         return ApiError(400, message, "invalid_value")
     detail = error.errors(include_url=False)[0]
     context = detail.get("ctx", {})
-    location = [*detail["loc"], *([context["field"]] if "field" in context else [])]
+    location = [part for part in detail["loc"] if not str(part).startswith(TAG_MARK)]
+    location += [context["field"]] if "field" in context else []
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)[1:100]
     error_type, message = detail["type"], detail["msg"]
     if error_type == "missing":

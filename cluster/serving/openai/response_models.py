@@ -294,8 +294,8 @@ class ErrorObject(ResponseModel):
     """An error, as a response's body or as an event of a stream."""
 
     error: ErrorDetail
-    partial: ChatCompletion | Completion | None = None
-    """What was decided by the deadline, if `lopa.partial` asked for it."""
+    partial: ChatCompletion | Completion | dict[str, Any] | None = None
+    """What was decided by the deadline, if `lopa.partial` asked for it; of the Responses API a ResponseObject."""
 
 
 class ModelCard(ResponseModel):

@@ -6,12 +6,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag
 
 from cluster.serving.openai.errors import invalid_value, short_repr
-from cluster.serving.openai.request_model import RequestModel
+from cluster.serving.openai.request_model import TAG_MARK, RequestModel
 
 MAX_TOOLS = 128
+
+_WORD, _OBJECT = f"{TAG_MARK}word", f"{TAG_MARK}object"
 
 FunctionName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 """Nothing that could end the text around it, or be a special token."""
@@ -61,7 +63,8 @@ class NamedToolChoice(RequestModel):
     """Which one."""
 
 
-def _check_choice(value: Any) -> Any:
+def check_choice(value: Any) -> Any:
+    """Refuse a `tool_choice` of a wrong type, by what is allowed."""
     if isinstance(value, dict | None) or value in ("none", "auto", "required"):
         return value
     raise ValueError(
@@ -71,15 +74,30 @@ def _check_choice(value: Any) -> Any:
 
 Tools: TypeAlias = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
 
+
+def choice_type(value: Any) -> str:
+    """The tag of a `tool_choice` that `check_choice` took."""
+    return _OBJECT if isinstance(value, dict | RequestModel) else _WORD
+
+
+ToolChoiceWord: TypeAlias = Annotated[Literal["none", "auto", "required"] | None, Tag(_WORD)]
+
 ToolChoice: TypeAlias = Annotated[
-    Literal["none", "auto", "required"] | NamedToolChoice | None,
-    BeforeValidator(_check_choice),
+    ToolChoiceWord | Annotated[NamedToolChoice, Tag(_OBJECT)],
+    Discriminator(choice_type),
+    BeforeValidator(check_choice),
 ]
 
 
 def new_call_id() -> str:
     """The id of a call, by which its result refers to it. Conversations hold many, so each is new."""
     return f"call_{uuid.uuid4().hex[:24]}"
+
+
+def reasoning_variables(effort: str | None) -> dict[str, Any]:
+    """Variables of the chat template that say how much to reason."""
+    thinking = {"enable_thinking": False} if effort == "none" else {}
+    return {} if effort is None else {"reasoning_effort": effort, **thinking}
 
 
 def offered_tools(tools: Sequence[Mapping[str, Any]], choice: str | None) -> tuple[Mapping[str, Any], ...]:

@@ -142,6 +142,7 @@ class ChoiceState:
             stats=self._stats(),
             logprobs=tuple(self._logprobs),
             reasoning=answer.reasoning,
+            reasoning_tokens=len(self._tokenizer.encode_markup(answer.reasoning)),
             tool_calls=tuple(answer.tool_calls),
             trace=tuple(self._trace_events),
         )

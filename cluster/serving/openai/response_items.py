@@ -1,0 +1,154 @@
+"""The items of a response as they come: reasoning, a message, calls."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeAlias
+
+from cluster.serving.engine_messages import TextDelta
+from cluster.serving.openai.response_models import ChatLogprob
+from cluster.serving.openai.responses_models import (
+    ItemStatus,
+    OutputFunctionCall,
+    OutputItem,
+    OutputMessage,
+    OutputReasoning,
+    OutputText,
+    ReasoningText,
+)
+from cluster.serving.openai.tools import new_call_id
+
+Kind: TypeAlias = Literal["reasoning", "message", "function_call"]
+
+EventFields: TypeAlias = tuple[str, dict[str, Any]]
+"""The type of an event, and its fields but for the sequence number."""
+
+_ID_PREFIX: dict[Kind, str] = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+
+
+class _OpenItem:
+    """An item that grows."""
+
+    def __init__(self, kind: Kind, output_index: int, call_index: int | None, name: str) -> None:
+        self.kind, self.call_index = kind, call_index
+        self._name, self._call_id = name, new_call_id()
+        self._where = {
+            "item_id": f"{_ID_PREFIX[kind]}_{uuid.uuid4().hex}",
+            "output_index": output_index,
+        }
+        self._text = ""
+        self._logprobs: list[ChatLogprob] = []
+
+    def output(self, status: ItemStatus) -> OutputItem:
+        """The item as it stands."""
+        item_id: Any = self._where["item_id"]
+        match self.kind:
+            case "reasoning":
+                content = [ReasoningText(type="reasoning_text", text=self._text)] if self._text else []
+                return OutputReasoning(
+                    type="reasoning", id=item_id, summary=[], content=content, status=status
+                )
+            case "message":
+                parts = [] if status == "in_progress" else [self._part()]
+                return OutputMessage(
+                    type="message", id=item_id, role="assistant", status=status, content=parts
+                )
+            case "function_call":
+                return OutputFunctionCall(
+                    type="function_call",
+                    id=item_id,
+                    call_id=self._call_id,
+                    name=self._name,
+                    arguments=self._text,
+                    status=status,
+                )
+
+    def begin(self) -> Iterator[EventFields]:
+        """The events of its beginning."""
+        item = self.output("in_progress").to_dict()
+        yield "response.output_item.added", {"output_index": self._where["output_index"], "item": item}
+        if self.kind == "message":
+            yield "response.content_part.added", self._part_fields(part=self._part().to_dict())
+
+    def add(self, text: str, logprobs: Sequence[ChatLogprob]) -> Iterator[EventFields]:
+        """Add text; returns its events."""
+        self._text += text
+        self._logprobs += logprobs
+        match self.kind:
+            case "reasoning":
+                yield "response.reasoning_text.delta", self._part_fields(delta=text)
+            case "message":
+                added = [logprob.to_dict() for logprob in logprobs]
+                yield "response.output_text.delta", self._part_fields(delta=text, logprobs=added)
+            case "function_call":
+                yield "response.function_call_arguments.delta", {**self._where, "delta": text}
+
+    def end(self, item: OutputItem) -> Iterator[EventFields]:
+        """The events of its end; `item` is what it has become."""
+        match self.kind:
+            case "reasoning":
+                yield "response.reasoning_text.done", self._part_fields(text=self._text)
+            case "message":
+                part = self._part().to_dict()
+                yield (
+                    "response.output_text.done",
+                    self._part_fields(text=self._text, logprobs=part["logprobs"]),
+                )
+                yield "response.content_part.done", self._part_fields(part=part)
+            case "function_call":
+                fields = {**self._where, "name": self._name, "arguments": self._text}
+                yield "response.function_call_arguments.done", fields
+        fields = {"output_index": self._where["output_index"], "item": item.to_dict()}
+        yield "response.output_item.done", fields
+
+    def _part(self) -> OutputText:
+        return OutputText(type="output_text", text=self._text, annotations=[], logprobs=self._logprobs)
+
+    def _part_fields(self, **fields: Any) -> dict[str, Any]:
+        return {**self._where, "content_index": 0, **fields}
+
+
+class ResponseItems:
+    """Turns the deltas of a choice into items, one behind the other, and their events."""
+
+    def __init__(self) -> None:
+        self.finished: list[OutputItem] = []
+        self._open: _OpenItem | None = None
+
+    def add(self, delta: TextDelta, logprobs: Sequence[ChatLogprob]) -> Iterator[EventFields]:
+        """Add a delta; returns its events."""
+        call = delta.tool_call
+        if call is not None:
+            yield from self._grow("function_call", call.index, call.name or "", call.arguments, ())
+        elif delta.reasoning:
+            yield from self._grow("reasoning", None, "", delta.reasoning, ())
+        elif delta.text or (logprobs and self._open is not None and self._open.kind == "message"):
+            yield from self._grow("message", None, "", delta.text, logprobs)
+
+    def close(self, *, complete: bool) -> Iterator[EventFields]:
+        """The answer has ended; returns the last events. An answer of nothing is an empty message."""
+        if self._open is None:
+            yield from self._grow("message", None, "", "", ())
+        yield from self._end("completed" if complete else "incomplete")
+
+    def _grow(
+        self,
+        kind: Kind,
+        call_index: int | None,
+        name: str,
+        text: str,
+        logprobs: Sequence[ChatLogprob],
+    ) -> Iterator[EventFields]:
+        if self._open is None or (self._open.kind, self._open.call_index) != (kind, call_index):
+            yield from self._end("completed")
+            self._open = _OpenItem(kind, len(self.finished), call_index, name)
+            yield from self._open.begin()
+        yield from self._open.add(text, logprobs)
+
+    def _end(self, status: ItemStatus) -> Iterator[EventFields]:
+        if self._open is not None:
+            item = self._open.output(status)
+            yield from self._open.end(item)
+            self.finished.append(item)
+            self._open = None

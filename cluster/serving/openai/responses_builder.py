@@ -1,0 +1,157 @@
+"""Builds what the Responses API sends: a response, or the events from which clients build it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cluster.serving.engine_messages import (
+    CanvasSnapshot,
+    ChoiceFinished,
+    EngineOutput,
+    EngineRequest,
+    RequestAccepted,
+    TextDelta,
+    ToolCallDelta,
+)
+from cluster.serving.openai.chat import chat_logprobs
+from cluster.serving.openai.completions_builder import canvas_object
+from cluster.serving.openai.errors import ApiError
+from cluster.serving.openai.events import ServerSentEvent
+from cluster.serving.openai.response_builder import ResponseBuilder
+from cluster.serving.openai.response_items import EventFields, ResponseItems
+from cluster.serving.openai.responses import ResponsesRequest
+from cluster.serving.openai.responses_models import (
+    IncompleteDetails,
+    InputTokensDetails,
+    OutputTokensDetails,
+    ResponseFailure,
+    ResponseObject,
+    ResponseUsage,
+)
+
+
+class ResponsesBuilder(ResponseBuilder):
+    """Builds one response."""
+
+    def __init__(self, http_request: ResponsesRequest, request: EngineRequest) -> None:
+        super().__init__(http_request.model, request)
+        self._http_request = http_request
+        self._created = int(time.time())
+        self._items = ResponseItems()
+        self._num_events = 0
+
+    def add(self, output: EngineOutput) -> None:
+        """See `ResponseBuilder`. Without a stream all items come from the end of the choice."""
+        super().add(output)
+        if isinstance(output, ChoiceFinished) and not self.request.stream:
+            for delta in _whole_answer(output):
+                deque(self._items.add(delta, chat_logprobs(delta.logprobs)), maxlen=0)
+            deque(self._items.close(complete=_is_complete(output)), maxlen=0)
+
+    def _events(self, output: EngineOutput) -> Iterator[ServerSentEvent]:
+        if isinstance(output, RequestAccepted):
+            for name in ("response.created", "response.in_progress"):
+                yield self._event(name, {"response": self._response("in_progress")})
+        elif isinstance(output, TextDelta):
+            yield from self._named(self._items.add(output, chat_logprobs(output.logprobs)))
+        elif isinstance(output, CanvasSnapshot):
+            yield self._event("response.lopa.canvas", {"canvas": canvas_object(output).to_dict()})
+        else:
+            yield from self._named(self._items.close(complete=_is_complete(output)))
+
+    def last_events(self) -> Iterator[ServerSentEvent]:
+        """See `ResponseBuilder`."""
+        self._check_finished()
+        response = self._completion()
+        yield self._event(f"response.{response['status']}", {"response": response})
+
+    def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]:
+        """See `ResponseBuilder`: an event that tells the error, and the failed response."""
+        yield self._event("error", {"code": error.code, "message": error.message, "param": error.param})
+        failure = ResponseFailure(code=error.code, message=error.message)
+        yield self._event("response.failed", {"response": self._response("failed", error=failure)})
+
+    def _completion(self) -> dict[str, Any]:
+        (finished,) = self._finished.values()
+        if finished.finish_reason is None:
+            return self._response("incomplete")
+        if finished.finish_reason == "length":
+            details = IncompleteDetails(reason="max_output_tokens")
+            return self._response("incomplete", incomplete_details=details)
+        return self._response("completed")
+
+    def _named(self, events: Iterator[EventFields]) -> Iterator[ServerSentEvent]:
+        for name, fields in events:
+            yield self._event(name, fields)
+
+    def _event(self, name: str, fields: Mapping[str, Any]) -> ServerSentEvent:
+        number = self._num_events
+        self._num_events += 1
+        return ServerSentEvent({"type": name, "sequence_number": number, **fields}, name)
+
+    def _response(self, status: Any, **changes: Any) -> dict[str, Any]:
+        asked = self._http_request
+        finished = bool(self._finished)
+        fields: dict[str, Any] = {
+            "id": f"resp_{self.request.id}",
+            "object": "response",
+            "created_at": self._created,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": asked.instructions,
+            "max_output_tokens": asked.max_output_tokens,
+            "max_tool_calls": asked.max_tool_calls,
+            "metadata": asked.metadata or {},
+            "model": self.model,
+            "output": self._items.finished,
+            "parallel_tool_calls": asked.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "reasoning": {"effort": asked.reasoning and asked.reasoning.effort, "summary": None},
+            "safety_identifier": asked.safety_identifier,
+            "service_tier": "default",
+            "store": False,
+            "temperature": asked.temperature,
+            "text": asked.text.model_dump(by_alias=True, exclude_none=True)
+            if asked.text and asked.text.format
+            else {"format": {"type": "text"}},
+            "tool_choice": asked.model_dump()["tool_choice"] or "auto",
+            "tools": [tool.model_dump(exclude_none=True) for tool in asked.tools or ()],
+            "top_logprobs": asked.top_logprobs or 0,
+            "top_p": asked.top_p,
+            "truncation": "disabled",
+            "usage": self._usage() if finished else None,
+            "user": asked.user,
+        }
+        if finished:
+            fields["lopa"] = self._request_cost()
+        return ResponseObject(**fields | changes).to_dict()
+
+    def _usage(self) -> ResponseUsage:
+        prompt, answer = self.prompt_tokens, self.completion_tokens
+        reasoning = sum(finished.reasoning_tokens for finished in self._finished.values())
+        return ResponseUsage(
+            input_tokens=prompt,
+            input_tokens_details=InputTokensDetails(cached_tokens=0, cache_write_tokens=0),
+            output_tokens=answer,
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning),
+            total_tokens=prompt + answer,
+        )
+
+
+def _is_complete(finished: ChoiceFinished) -> bool:
+    return finished.finish_reason in ("stop", "tool_calls")
+
+
+def _whole_answer(finished: ChoiceFinished) -> Iterator[TextDelta]:
+    """The parts of a finished choice, as a stream would have had them."""
+    yield TextDelta(finished.choice, reasoning=finished.reasoning)
+    yield TextDelta(finished.choice, finished.text, finished.logprobs)
+    for index, call in enumerate(finished.tool_calls):
+        delta = ToolCallDelta(index, call.name, call.arguments)
+        yield TextDelta(finished.choice, tool_call=delta)

@@ -1,0 +1,150 @@
+"""The objects of OpenAI's Responses API, with what this project adds under `lopa`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from pydantic import ConfigDict
+
+from cluster.serving.openai.response_models import ChatLogprob, RequestCost, ResponseModel
+
+ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
+
+
+class OutputText(ResponseModel):
+    """Text of an answer."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any]
+    """Always empty."""
+    logprobs: list[ChatLogprob]
+    """Of its tokens, if they were asked for."""
+
+
+class OutputMessage(ResponseModel):
+    """An answer's text as an item."""
+
+    type: Literal["message"]
+    id: str
+    role: Literal["assistant"]
+    status: ItemStatus
+    content: list[OutputText]
+
+
+class OutputFunctionCall(ResponseModel):
+    """A call of a function as an item."""
+
+    type: Literal["function_call"]
+    id: str
+    call_id: str
+    """By which its output refers to it."""
+    name: str
+    arguments: str
+    """JSON text."""
+    status: ItemStatus
+
+
+class ReasoningText(ResponseModel):
+    """Text of an answer's reasoning."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class OutputReasoning(ResponseModel):
+    """An answer's reasoning as an item."""
+
+    type: Literal["reasoning"]
+    id: str
+    summary: list[Any]
+    """Always empty."""
+    content: list[ReasoningText]
+    status: ItemStatus
+
+
+OutputItem: TypeAlias = OutputReasoning | OutputMessage | OutputFunctionCall
+
+
+class InputTokensDetails(ResponseModel):
+    """Not counted here, so 0."""
+
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+class OutputTokensDetails(ResponseModel):
+    """Of the tokens of an answer."""
+
+    reasoning_tokens: int
+    """Those that its reasoning has when it is encoded."""
+
+
+class ResponseUsage(ResponseModel):
+    """Tokens of a request."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class IncompleteDetails(ResponseModel):
+    """Why an answer is not complete."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseFailure(ResponseModel):
+    """Why there is no answer, or only a part of one."""
+
+    code: str
+    message: str
+
+
+class ResponseObject(ResponseModel):
+    """A response. What the request set is repeated in it."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    background: Literal[False]
+    error: ResponseFailure | None
+    incomplete_details: IncompleteDetails | None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[OutputItem]
+    parallel_tool_calls: bool
+    previous_response_id: None
+    reasoning: dict[str, Any]
+    safety_identifier: str | None
+    service_tier: Literal["default"]
+    store: Literal[False]
+    temperature: float | None
+    """Null: the model's default."""
+    text: dict[str, Any]
+    tool_choice: Any
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float | None
+    truncation: Literal["disabled"]
+    usage: ResponseUsage | None
+    """Null as long as the answer is not there."""
+    user: str | None
+    lopa: RequestCost | None = None
+
+
+class ResponseEvent(ResponseModel):
+    """An event of a response's stream; `type` says which other fields it has."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    sequence_number: int
+    """Counts the events of the stream, from 0."""
