@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Self
 
 from pydantic import ConfigDict, Field, GetJsonSchemaHandler, model_validator
@@ -101,6 +102,7 @@ def _setting_error(error_type: str, name: str, message: str) -> PydanticCustomEr
     return PydanticCustomError(error_type, "{message}", {"field": name, "message": message})
 
 
+@cache
 def _setting_schema(name: str) -> dict[str, Any]:
     """What any of the decoders that know a setting takes."""
     variants: list[dict[str, Any]] = []

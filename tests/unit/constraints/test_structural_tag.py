@@ -1,0 +1,106 @@
+"""Structural tags: free text, in which a trigger is always followed by one of its structures."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.constraints.structural_tag import StructuralTag, tagged_text_automaton
+from lopa_ray.errors import SettingsError
+
+NUMBER = {"type": "integer", "minimum": 0, "maximum": 9}
+CALLS = {
+    "structures": [
+        {"begin": '<call>f("', "schema": {"enum": ["x", "y"]}, "end": ")</call>"},
+        {"begin": "<call>g(", "schema": NUMBER, "end": ")</call>"},
+        {"begin": "#", "schema": NUMBER, "end": ";"},
+    ],
+    "triggers": ["<call>", "#"],
+}
+PIECES = [
+    *'<>calf("xyg7)/#; ',
+    "<call>",
+    "<cal",
+    'f("',
+    '"x"',
+    "g(",
+    ")</call>",
+    "g(5)</call>",
+    "#3;",
+    "text",
+]
+
+
+def matches(tag: dict[str, Any], text: str) -> bool:
+    automaton, _ = tagged_text_automaton(StructuralTag.parse(json.dumps(tag)))
+    state = 0
+    for byte in text.encode():
+        state = automaton.transitions[state, byte]
+    return bool(automaton.accepting[state])
+
+
+def expected(text: str) -> bool:
+    """By hand: from trigger to trigger, each followed by one of its structures as a whole."""
+    while True:
+        found = [(text.index(trigger), trigger) for trigger in CALLS["triggers"] if trigger in text]
+        if not found:
+            return True
+        start, trigger = min(found)
+        rest = text[start + len(trigger) :]
+        spaces, digits = ("", " "), range(10)
+        values = {
+            "<call>": [f'f("{space}"{word}")</call>' for space in spaces for word in "xy"]
+            + [f"g({space}{digit})</call>" for space in spaces for digit in digits],
+            "#": [f"{space}{digit};" for space in spaces for digit in digits],
+        }
+        body = next((body for body in values[trigger] if rest.startswith(body)), None)
+        if body is None:
+            return False
+        text = rest[len(body) :]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
+def test_triggers_are_followed_by_their_structures(text: str) -> None:
+    assert matches(CALLS, text) == expected(text)
+
+
+def test_without_triggers_the_whole_text_is_a_structure() -> None:
+    tag = {"structures": [{"begin": "n=", "schema": NUMBER, "end": "!"}], "triggers": []}
+    assert [matches(tag, text) for text in ("n=3!", "n= 3!", "n=3", "3", "", "n=3!n=3!")] == [True] * 2 + [
+        False
+    ] * 4
+
+
+def test_free_states_are_those_in_which_text_may_end() -> None:
+    automaton, free = tagged_text_automaton(StructuralTag.parse(json.dumps(CALLS)))
+    assert np.flatnonzero(automaton.accepting).tolist() == list(range(free))
+
+
+@pytest.mark.parametrize(
+    ("tag", "message"),
+    [
+        ("no JSON", "guided_structural_tag"),
+        ({"structures": [], "triggers": []}, "structures"),
+        (
+            {"structures": [{"begin": "a", "schema": {}}], "triggers": ["b"]},
+            "begins with none of the triggers",
+        ),
+        ({"structures": [{"begin": "ab", "schema": {}}], "triggers": ["a", "ab"]}, "part of another"),
+        ({"structures": [{"begin": "a", "schema": {}}], "triggers": ["a", "b"]}, "no structure begins"),
+        ({"structures": [{"begin": "a", "schema": {}, "more": 1}], "triggers": ["a"]}, "more"),
+    ],
+)
+def test_wrong_tags_are_refused(tag: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        LopaSettings(guided_structural_tag=tag)
+
+
+def test_a_structure_that_may_go_on_behind_its_end_is_refused() -> None:
+    tag = {"structures": [{"begin": "a", "schema": {"type": "integer"}}], "triggers": ["a"]}
+    with pytest.raises(SettingsError, match="may go on after their end"):
+        matches(tag, "a1")
