@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from lopa_ray.constraints.constraint import decompress_bitmask
 from lopa_ray.execution.lane import Lane
+from lopa_ray.execution.logit_changes import LogitChangeTables
 from lopa_ray.execution.scoring_kind import (
     BITMASK,
     GREEDY,
@@ -58,6 +59,7 @@ class RowsToScore:
         self._distinguish_params()
         self._params_of_row = self._params_of_lane[lane_of_row]
         self._set_of_row = self._bitmask_of_rows()
+        self.logit_changes = LogitChangeTables(lanes, bucket)
         group_of_row = self._group_rows()
         self.groups: list[ScoringGroup] = []
         self._index = np.arange(len(positions))
@@ -79,6 +81,7 @@ class RowsToScore:
         """N."""
         self.numbers = self._numbers()
         self.ending_ids = self._ending_ids()
+        self.change_rows = self._change_rows()
 
     def padded(self, of_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """A value per row, in the order of the N; 0 for padding."""
@@ -127,17 +130,28 @@ class RowsToScore:
         """The index of each row's kind among `_kinds`."""
         index_of: dict[ScoringKind, int] = {}
 
-        def index(params: SamplingParams, *, is_constrained: bool) -> int:
-            kind = ScoringKind.of(params, self._vocab_size, is_constrained=is_constrained)
+        def index(params: SamplingParams, is_constrained: bool, has_logit_changes: bool) -> int:
+            kind = ScoringKind.of(
+                params, self._vocab_size, is_constrained=is_constrained, has_logit_changes=has_logit_changes
+            )
             if self._fuse_greedy and kind.is_greedy:
                 kind = GREEDY
             return index_of.setdefault(kind, len(index_of))
 
-        free = np.array([index(each, is_constrained=False) for each in self._params], np.int64)
-        found: npt.NDArray[np.int64] = free[self._params_of_row]
+        def kinds(is_constrained: bool, has_logit_changes: bool) -> npt.NDArray[np.int64]:
+            """Of all rows, as if they were like that."""
+            of_params = [index(each, is_constrained, has_logit_changes) for each in self._params]
+            return np.array(of_params, np.int64)[self._params_of_row]
+
+        is_constrained = self._set_of_row > 0
+        found = kinds(False, False)
         if len(self.bitmasks):
-            bound = np.array([index(each, is_constrained=True) for each in self._params], np.int64)
-            found = np.where(self._set_of_row > 0, bound[self._params_of_row], found)
+            found = np.where(is_constrained, kinds(True, False), found)
+        if self.logit_changes:
+            changing = kinds(False, True)
+            if len(self.bitmasks):
+                changing = np.where(is_constrained, kinds(True, True), changing)
+            found = np.where(self.logit_changes.canvas_of_lane[self._lane_of_row] >= 0, changing, found)
         self._kinds = list(index_of)
         return found
 
@@ -177,6 +191,13 @@ class RowsToScore:
         ids = np.full((self._size, table.shape[1]), -1, np.int64)
         ids[self._index[early]] = table[self._params_of_row[early]]
         return ids
+
+    def _change_rows(self) -> npt.NDArray[np.int64]:
+        """See `StepColumns.change_rows`."""
+        rows = np.zeros((self._size if self.logit_changes else 0, 2), np.int64)
+        if len(rows):
+            rows[self._index] = self.logit_changes.rows(self._lane_of_row)
+        return rows
 
     # Reports
 
