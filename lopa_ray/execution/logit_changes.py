@@ -127,7 +127,8 @@ class LogitChangeTables:
 def _keys(ids: Sequence[npt.NDArray[np.int32]]) -> Ints:
     """Ids of each group, as numbers that tell groups apart and are in their order."""
     groups = np.repeat(np.arange(len(ids)), [len(each) for each in ids])
-    return groups << ID_BITS | np.concatenate([NO_TOKENS, *ids])
+    keys: Ints = groups << ID_BITS | np.concatenate([NO_TOKENS, *ids])
+    return keys
 
 
 def _ids(keys: Ints) -> Ints:
