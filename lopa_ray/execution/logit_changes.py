@@ -34,6 +34,16 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
+NO_CHANGES = np.zeros((0, 0, CHANGE_COLUMNS))
+NO_CHANGING_ROWS = np.zeros((0, 2), np.int64)
+"""The tables and rows of a step in which no logits change."""
+
+
+def logit_changes_of_lane(lane: Lane) -> LogitChanges | None:
+    """Those of the lane's plan; None: its logits do not change."""
+    return None if lane.request is None or lane.index < 0 else lane.request.plan.logit_changes
+
+
 class LogitChangeTables:
     """What changes by the canvases of a step, and what by the fill sets of its lanes, which overrides that."""
 
@@ -44,16 +54,12 @@ class LogitChangeTables:
         self.canvas_of_lane = np.full(len(lanes), -1)
         """int64 [L]; -1: the lane's logits do not change."""
         self._index_plans(lanes)
-        self.of_canvases = self.of_fills = np.zeros((0, 0, CHANGE_COLUMNS))
-        """fp64 [C, E, 4] and [L, F, 4]."""
-        if self._plans:
-            penalties = [(p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for p in self._plans]
-            self._penalties = np.array(penalties, np.float64)
-            self._set_canvas_changes()
-            self._set_fill_changes(lanes)
-
-    def __bool__(self) -> bool:
-        return bool(self._plans)
+        penalties = [(p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for p in self._plans]
+        self._penalties = np.array(penalties, np.float64)
+        self.of_canvases = self._canvas_changes()
+        """fp64 [C, E, 4]."""
+        self.of_fills = self._fill_changes(lanes)
+        """fp64 [L, F, 4]."""
 
     def rows(self, lane_of_row: Ints) -> Ints:
         """Of each row its canvas and its lane, int64 [rows, 2]; canvas 0 where logits do not change."""
@@ -62,14 +68,14 @@ class LogitChangeTables:
     def _index_plans(self, lanes: Sequence[Lane]) -> None:
         index_of: dict[int, int] = {}
         for at, lane in enumerate(lanes):
-            changes = None if lane.request is None or lane.index < 0 else lane.request.plan.logit_changes
+            changes = logit_changes_of_lane(lane)
             if changes is None:
                 continue
             index = self.canvas_of_lane[at] = index_of.setdefault(id(changes), len(self._plans))
             if index == len(self._plans):
                 self._plans.append(changes)
 
-    def _set_canvas_changes(self) -> None:
+    def _canvas_changes(self) -> Floats:
         biased = _keys([plan.biased_ids for plan in self._plans])
         prompt = _keys([plan.prompt_ids for plan in self._plans])
         answer = _keys([plan.answer_ids for plan in self._plans])
@@ -83,9 +89,9 @@ class LogitChangeTables:
         is_seen[np.searchsorted(self._keys, prompt)] = True
         canvases = self._keys >> ID_BITS
         changes = self._changes(canvases, self._keys, self._bias, self._counts, is_seen)
-        self.of_canvases = self._table(changes, canvases, len(self._plans))
+        return self._table(changes, canvases, len(self._plans))
 
-    def _set_fill_changes(self, lanes: Sequence[Lane]) -> None:
+    def _fill_changes(self, lanes: Sequence[Lane]) -> Floats:
         """Of the tokens that lanes add to their canvas, with those that are there already."""
         found = []
         for at in np.flatnonzero(self.canvas_of_lane >= 0).tolist():
@@ -102,7 +108,7 @@ class LogitChangeTables:
         bias = np.where(is_listed, np.append(self._bias, 0.0)[at], 0.0)
         counts += np.where(is_listed, np.append(self._counts, 0)[at], 0)
         changes = self._changes(canvases, fills, bias, counts, counts > 0)
-        self.of_fills = self._table(changes, lane_of_fill, len(lanes))
+        return self._table(changes, lane_of_fill, len(lanes))
 
     def _changes(
         self, canvases: Ints, keys: Ints, bias: Floats, counts: Ints, is_seen: npt.NDArray[np.bool_]

@@ -134,8 +134,8 @@ class Packing:
             ending_ids=self.rows_to_score.ending_ids,
             bitmasks=self.rows_to_score.bitmasks,
             change_rows=self.rows_to_score.change_rows,
-            canvas_changes=self.rows_to_score.logit_changes.of_canvases,
-            fill_changes=self.rows_to_score.logit_changes.of_fills,
+            canvas_changes=self.rows_to_score.canvas_changes,
+            fill_changes=self.rows_to_score.fill_changes,
         )
 
     def to_device(self, device: torch.device) -> StepColumns[Tensor]:

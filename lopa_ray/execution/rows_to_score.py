@@ -13,7 +13,12 @@ import numpy.typing as npt
 
 from lopa_ray.constraints.constraint import decompress_bitmask
 from lopa_ray.execution.lane import Lane
-from lopa_ray.execution.logit_changes import LogitChangeTables
+from lopa_ray.execution.logit_changes import (
+    NO_CHANGES,
+    NO_CHANGING_ROWS,
+    LogitChangeTables,
+    logit_changes_of_lane,
+)
 from lopa_ray.execution.scoring_kind import (
     BITMASK,
     GREEDY,
@@ -59,7 +64,9 @@ class RowsToScore:
         self._distinguish_params()
         self._params_of_row = self._params_of_lane[lane_of_row]
         self._set_of_row = self._bitmask_of_rows()
-        self.logit_changes = LogitChangeTables(lanes, bucket)
+        self._logit_changes: LogitChangeTables | None = None
+        if any(logit_changes_of_lane(lane) is not None for lane in lanes):
+            self._logit_changes = LogitChangeTables(lanes, bucket)
         group_of_row = self._group_rows()
         self.groups: list[ScoringGroup] = []
         self._index = np.arange(len(positions))
@@ -81,7 +88,12 @@ class RowsToScore:
         """N."""
         self.numbers = self._numbers()
         self.ending_ids = self._ending_ids()
-        self.change_rows = self._change_rows()
+        self.change_rows, self.canvas_changes, self.fill_changes = NO_CHANGING_ROWS, NO_CHANGES, NO_CHANGES
+        if self._logit_changes is not None:
+            self.change_rows = np.zeros((self._size, 2), np.int64)
+            self.change_rows[self._index] = self._logit_changes.rows(lane_of_row)
+            self.canvas_changes = self._logit_changes.of_canvases
+            self.fill_changes = self._logit_changes.of_fills
 
     def padded(self, of_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """A value per row, in the order of the N; 0 for padding."""
@@ -143,15 +155,16 @@ class RowsToScore:
             of_params = [index(each, is_constrained, has_logit_changes) for each in self._params]
             return np.array(of_params, np.int64)[self._params_of_row]
 
-        is_constrained = self._set_of_row > 0
-        found = kinds(False, False)
-        if len(self.bitmasks):
-            found = np.where(is_constrained, kinds(True, False), found)
-        if self.logit_changes:
-            changing = kinds(False, True)
-            if len(self.bitmasks):
-                changing = np.where(is_constrained, kinds(True, True), changing)
-            found = np.where(self.logit_changes.canvas_of_lane[self._lane_of_row] >= 0, changing, found)
+        def with_constraint(has_logit_changes: bool) -> npt.NDArray[np.int64]:
+            free = kinds(False, has_logit_changes)
+            if not len(self.bitmasks):
+                return free
+            return np.where(self._set_of_row > 0, kinds(True, has_logit_changes), free)
+
+        found = with_constraint(False)
+        if self._logit_changes is not None:
+            is_changing = self._logit_changes.canvas_of_lane[self._lane_of_row] >= 0
+            found = np.where(is_changing, with_constraint(True), found)
         self._kinds = list(index_of)
         return found
 
@@ -191,13 +204,6 @@ class RowsToScore:
         ids = np.full((self._size, table.shape[1]), -1, np.int64)
         ids[self._index[early]] = table[self._params_of_row[early]]
         return ids
-
-    def _change_rows(self) -> npt.NDArray[np.int64]:
-        """See `StepColumns.change_rows`."""
-        rows = np.zeros((self._size if self.logit_changes else 0, 2), np.int64)
-        if len(rows):
-            rows[self._index] = self.logit_changes.rows(self._lane_of_row)
-        return rows
 
     # Reports
 

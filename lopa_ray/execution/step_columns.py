@@ -76,7 +76,8 @@ def copy_to_device(
     host = host_buffer(sum(sizes), device)
     buffer, at = host.numpy(), 0
     for array, words, padding in zip(arrays, sizes[::2], sizes[1::2], strict=True):
-        buffer[at : at + words] = array.reshape(-1).view(np.int64)
+        if words:
+            buffer[at : at + words] = array.reshape(-1).view(np.int64)
         at += words + padding
     tensors = []
     for array, part in zip(arrays, host.to(device, non_blocking=True).split(sizes)[::2], strict=True):

@@ -68,7 +68,7 @@ def score_rows(
     numbers, ending_ids = torch.from_numpy(rows.numbers), torch.from_numpy(rows.ending_ids)
     change = None
     if rows.groups[0].kind.has_logit_changes:
-        tables = (rows.logit_changes.of_canvases, rows.logit_changes.of_fills)
+        tables = (rows.canvas_changes, rows.fill_changes)
         on_device = [DeviceChanges.of(torch.from_numpy(table), ops.local_ids) for table in tables]
         change = partial(change_logits, rows=torch.from_numpy(rows.change_rows), tables=on_device)
     return sampler.score_rows(
