@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -12,6 +12,9 @@ from lopa_ray.constraints.json_schema import schema_regex
 from lopa_ray.constraints.regex import alternatives, literal
 from lopa_ray.constraints.structural_tag import StructuralTag
 from lopa_ray.protocol.sampling_params import Ranking
+
+MAX_LOGIT_BIAS = 1024
+"""Tokens that may have a bias: every plan lists them. vLLM's limit."""
 
 GUIDED = ("guided_regex", "guided_choice", "guided_json", "guided_structural_tag")
 """Settings that say what the answer's text has to match."""
@@ -53,6 +56,23 @@ class GenerationSettings(StrictModel):
 
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Same prompt, settings and seed: same tokens, on any number of workers."""
+
+    repetition_penalty: float = Field(default=1.0, ge=0.01, le=100.0)
+    """Above 1 (off) tokens of the prompt and of the answer become less likely: positive logits are divided by it,
+    others multiplied (arXiv 1909.05858)."""
+
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    """Subtracted from a token's logit as often as the answer has the token, as decided so far, before and behind
+    the position."""
+
+    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    """Subtracted once from the logits of tokens that the answer has."""
+
+    logit_bias: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100.0, le=100.0)]] = Field(
+        default={}, max_length=MAX_LOGIT_BIAS
+    )
+    """Token id → what is added to its logit, before penalties; -100 as good as bans a token, 100 as good as
+    forces it. At most 1024 tokens."""
 
     ranking: Ranking = "probability"
     """Score that ranks positions."""
@@ -104,6 +124,17 @@ class GenerationSettings(StrictModel):
         if not all(word.strip(" ") for word in value):
             raise ValueError("got a word without characters; leave it out")
         return value
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _ids_from_text(cls, value: Any) -> Any:
+        """JSON's keys are text."""
+        if not isinstance(value, dict):
+            return value
+        return {
+            int(token) if isinstance(token, str) and token.isascii() and token.isdigit() else token: bias
+            for token, bias in value.items()
+        }
 
     @field_validator("guided_json", "guided_structural_tag", mode="before")
     @classmethod

@@ -25,6 +25,7 @@ import numpy as np
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import requested_branches
+from lopa_ray.decoding.logit_changes import logit_changes_of
 from lopa_ray.decoding.result import length_through_end
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
@@ -33,7 +34,7 @@ from lopa_ray.protocol.report import BranchReport
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.vocabulary import Vocabulary
 
-IMMUTABLE_ATTRIBUTES = ("prompt", "settings", "vocabulary", "constraint", "replay")
+IMMUTABLE_ATTRIBUTES = ("prompt", "settings", "vocabulary", "constraint", "logit_changes", "replay")
 """What no step of a session changes."""
 
 
@@ -51,7 +52,8 @@ class DecodeSession(ABC):
 
         Raises PromptError for an empty prompt, ids outside the vocabulary, or mask tokens in
         the prompt (the published decoders fill those or hang on them; here they are refused),
-        and SettingsError for a constraint that no answer of this length can keep, or a stop token that is none.
+        and SettingsError for a constraint that no answer of this length can keep, or a stop token or a token of
+        `logit_bias` that is none.
         """
         if not prompt:
             raise PromptError("the prompt is empty; give at least one token")
@@ -75,6 +77,7 @@ class DecodeSession(ABC):
         self.settings = settings
         self.vocabulary = vocabulary
         self.constraint = constraint
+        self.logit_changes = logit_changes_of(settings, prompt, vocabulary)
         self.replay: tuple[ScheduledRequest, ...] = ()
         """Steps that a cache without K/V of the request must carry out before the next step; see `Journal`."""
         self._check_constraint()
@@ -206,6 +209,9 @@ class DecodeSession(ABC):
                     "decides at least one; this is a bug or a broken model, please report it"
                 )
             self._pending_plan = self._plan(num_branches or requested_branches(self.settings))
+            if self.logit_changes is not None and self._pending_plan.scored:
+                changes = self.logit_changes.with_answer(self.generated)
+                self._pending_plan = replace(self._pending_plan, logit_changes=changes)
         self._pending_plan = replace(self._pending_plan, epoch=epoch, step=self.steps + 1)
         return self._pending_plan
 

@@ -6,9 +6,12 @@ part of it), S slots, M top tokens.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from lopa_ray.execution.logit_changes import DeviceChanges, change_logits
 from lopa_ray.execution.packing import ROW_MULTIPLE, padded_rows
 from lopa_ray.execution.rows_to_score import ScoringGroup
 from lopa_ray.execution.sampler import score_rows
@@ -65,6 +68,7 @@ class LMHead:
         """
         scores, tops = [], []
         allowed_tokens = self._unpack(columns.bitmasks)
+        changes = self._logit_changes(columns)
         for group in groups:
             ids, logprobs = [], []
             for first in range(group.rows.start, group.rows.stop, self.max_rows):
@@ -77,8 +81,11 @@ class LMHead:
                 allowed = None
                 if group.kind.is_constrained:
                     allowed = allowed_tokens.index_select(0, numbers[:, BITMASK].to(torch.int64))
+                change = None
+                if group.kind.has_logit_changes:
+                    change = partial(change_logits, rows=columns.change_rows[chunk], tables=changes)
                 found = score_rows(
-                    logits, numbers, ending_ids, group, self._banned_tokens, allowed, self._vocab_ops
+                    logits, numbers, ending_ids, group, self._banned_tokens, allowed, self._vocab_ops, change
                 )
                 per_row = (found.tokens, found.probabilities, found.logprobs, found.scores)
                 scores.append(torch.stack([column.double() for column in per_row], dim=1))
@@ -87,6 +94,13 @@ class LMHead:
             tops += [part.flatten() for part in (*ids, *logprobs) if group.kind.top_logprobs]
         parts = [*(part.flatten() for part in scores), *tops]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _logit_changes(self, columns: StepColumns[Tensor]) -> tuple[DeviceChanges, ...]:
+        """Those by canvas, and those by fill set; none where no logits change."""
+        if not len(columns.change_rows):
+            return ()
+        tables = (columns.canvas_changes, columns.fill_changes)
+        return tuple(DeviceChanges.of(table, self._vocab_ops.local_ids) for table in tables)
 
     def _unpack(self, bitmasks: Tensor) -> Tensor:
         """Sets of tokens, uint8 [sets, bytes] → bool [sets, V]."""

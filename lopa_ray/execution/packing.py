@@ -133,6 +133,9 @@ class Packing:
             score_numbers=self.rows_to_score.numbers,
             ending_ids=self.rows_to_score.ending_ids,
             bitmasks=self.rows_to_score.bitmasks,
+            change_rows=self.rows_to_score.change_rows,
+            canvas_changes=self.rows_to_score.canvas_changes,
+            fill_changes=self.rows_to_score.fill_changes,
         )
 
     def to_device(self, device: torch.device) -> StepColumns[Tensor]:

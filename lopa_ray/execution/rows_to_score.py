@@ -13,6 +13,12 @@ import numpy.typing as npt
 
 from lopa_ray.constraints.constraint import decompress_bitmask
 from lopa_ray.execution.lane import Lane
+from lopa_ray.execution.logit_changes import (
+    NO_CHANGES,
+    NO_CHANGING_ROWS,
+    LogitChangeTables,
+    logit_changes_of_lane,
+)
 from lopa_ray.execution.scoring_kind import (
     BITMASK,
     GREEDY,
@@ -58,6 +64,9 @@ class RowsToScore:
         self._distinguish_params()
         self._params_of_row = self._params_of_lane[lane_of_row]
         self._set_of_row = self._bitmask_of_rows()
+        self._logit_changes: LogitChangeTables | None = None
+        if any(logit_changes_of_lane(lane) is not None for lane in lanes):
+            self._logit_changes = LogitChangeTables(lanes, bucket)
         group_of_row = self._group_rows()
         self.groups: list[ScoringGroup] = []
         self._index = np.arange(len(positions))
@@ -79,6 +88,12 @@ class RowsToScore:
         """N."""
         self.numbers = self._numbers()
         self.ending_ids = self._ending_ids()
+        self.change_rows, self.canvas_changes, self.fill_changes = NO_CHANGING_ROWS, NO_CHANGES, NO_CHANGES
+        if self._logit_changes is not None:
+            self.change_rows = np.zeros((self._size, 2), np.int64)
+            self.change_rows[self._index] = self._logit_changes.rows(lane_of_row)
+            self.canvas_changes = self._logit_changes.of_canvases
+            self.fill_changes = self._logit_changes.of_fills
 
     def padded(self, of_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """A value per row, in the order of the N; 0 for padding."""
@@ -127,17 +142,29 @@ class RowsToScore:
         """The index of each row's kind among `_kinds`."""
         index_of: dict[ScoringKind, int] = {}
 
-        def index(params: SamplingParams, *, is_constrained: bool) -> int:
-            kind = ScoringKind.of(params, self._vocab_size, is_constrained=is_constrained)
+        def index(params: SamplingParams, is_constrained: bool, has_logit_changes: bool) -> int:
+            kind = ScoringKind.of(
+                params, self._vocab_size, is_constrained=is_constrained, has_logit_changes=has_logit_changes
+            )
             if self._fuse_greedy and kind.is_greedy:
                 kind = GREEDY
             return index_of.setdefault(kind, len(index_of))
 
-        free = np.array([index(each, is_constrained=False) for each in self._params], np.int64)
-        found: npt.NDArray[np.int64] = free[self._params_of_row]
-        if len(self.bitmasks):
-            bound = np.array([index(each, is_constrained=True) for each in self._params], np.int64)
-            found = np.where(self._set_of_row > 0, bound[self._params_of_row], found)
+        def kinds(is_constrained: bool, has_logit_changes: bool) -> npt.NDArray[np.int64]:
+            """Of all rows, as if they were like that."""
+            of_params = [index(each, is_constrained, has_logit_changes) for each in self._params]
+            return np.array(of_params, np.int64)[self._params_of_row]
+
+        def with_constraint(has_logit_changes: bool) -> npt.NDArray[np.int64]:
+            free = kinds(False, has_logit_changes)
+            if not len(self.bitmasks):
+                return free
+            return np.where(self._set_of_row > 0, kinds(True, has_logit_changes), free)
+
+        found = with_constraint(False)
+        if self._logit_changes is not None:
+            is_changing = self._logit_changes.canvas_of_lane[self._lane_of_row] >= 0
+            found = np.where(is_changing, with_constraint(True), found)
         self._kinds = list(index_of)
         return found
 

@@ -13,6 +13,7 @@ Shape suffixes: N rows to score, V vocabulary (of a shard: its part of it), W id
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -73,16 +74,19 @@ def score_rows(
     banned_tokens: Tensor,
     allowed_tokens: Tensor | None,
     ops: VocabOps,
+    change: Callable[[Tensor], Tensor] | None = None,
 ) -> SamplerOutput:
     """Score rows of logits [N, V] (any float type; computed in fp32, unless the group's kind says otherwise).
 
     `numbers` fp64 [N, 8] are those of `ScoringKind`; `ending_ids` int64 [N, W] are ids that a row must not choose
     (-1: none). `banned_tokens` bool [V] marks ids that are never chosen, and `allowed_tokens` bool [N, V], if given,
-    what each row may choose. `ops` says which columns of the vocabulary these are.
+    what each row may choose. `ops` says which columns of the vocabulary these are. `change`, if given, makes the logits
+    that tokens, probabilities and scores are of; log-probabilities are of the logits without it.
     """
     kind = group.kind
     plain = logits.to(torch.float64 if kind.precision == "float64" else torch.float32)
-    logits = plain.half().float() if kind.precision == "float16" else plain
+    logits = plain if change is None else change(plain)
+    logits = logits.half().float() if kind.precision == "float16" else logits
 
     def number(column: int) -> Tensor:
         return numbers[:, column, None].to(logits.dtype)

@@ -34,11 +34,15 @@ class ScoringKind:
     ranking: Ranking = "probability"
     top_logprobs: int = 0
     is_constrained: bool = False
+    has_logit_changes: bool = False
+    """Penalties or biases."""
     is_fused: bool = False
     """Scored by `row_scores`, which takes ranking and temperature of each row from its numbers."""
 
     @classmethod
-    def of(cls, params: SamplingParams, vocab_size: int, *, is_constrained: bool) -> Self:
+    def of(
+        cls, params: SamplingParams, vocab_size: int, *, is_constrained: bool, has_logit_changes: bool
+    ) -> Self:
         """The kind of rows with these parameters."""
         is_sampled, shape = params.temperature > 0, params.confidence_temperature
         has_top_k = params.top_k is not None and params.top_k < vocab_size
@@ -54,17 +58,19 @@ class ScoringKind:
             params.ranking,
             params.top_logprobs,
             is_constrained,
+            has_logit_changes,
         )
 
     @property
     def is_greedy(self) -> bool:
-        """Whether `row_scores` can do it: the most likely token, and nothing is filtered."""
+        """Whether `row_scores` can do it: the most likely token, and nothing is filtered or changed."""
         return not (
             self.is_sampled
             or self.has_top_p
             or self.has_top_k
             or self.top_logprobs
             or self.is_constrained
+            or self.has_logit_changes
             or self.precision == "float64"
         )
 

@@ -26,7 +26,8 @@ class StepColumns(Generic[Column]):
     """Arrays on the host, or the same as tensors on the device: int64, but for numbers and bits.
 
     Shape suffixes: R rows, T tiles, P staged rows, Q staged boundary rows, N scored rows, W ids that end an answer,
-    M sets of tokens, B their bytes. Rows of the forward are counted from 0 on, boundary rows of slots from R on.
+    M sets of tokens, B their bytes; C canvases, E tokens whose logits change, L lanes, F tokens of a lane's fill set.
+    Rows of the forward are counted from 0 on, boundary rows of slots from R on.
     """
 
     ids: Column
@@ -55,6 +56,12 @@ class StepColumns(Generic[Column]):
     """[N, W]: ids that the row must not choose; -1: none."""
     bitmasks: Column
     """uint8 [M, B]: sets of tokens, a bit each; the first has all."""
+    change_rows: Column
+    """[N, 2]: canvas and lane of each row, whose changes of logits are its own; [0, 2] where no logits change."""
+    canvas_changes: Column
+    """fp64 [C, E, 4]: see `LogitChangeTables`."""
+    fill_changes: Column
+    """fp64 [L, F, 4]."""
 
 
 def copy_to_device(
@@ -69,7 +76,8 @@ def copy_to_device(
     host = host_buffer(sum(sizes), device)
     buffer, at = host.numpy(), 0
     for array, words, padding in zip(arrays, sizes[::2], sizes[1::2], strict=True):
-        buffer[at : at + words] = array.reshape(-1).view(np.int64)
+        if words:
+            buffer[at : at + words] = array.reshape(-1).view(np.int64)
         at += words + padding
     tensors = []
     for array, part in zip(arrays, host.to(device, non_blocking=True).split(sizes)[::2], strict=True):

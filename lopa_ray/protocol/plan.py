@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from lopa_ray.protocol.logit_changes import LogitChanges
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 Fill: TypeAlias = tuple[int, int]
@@ -79,6 +80,8 @@ class Plan:
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     token_bitmasks: tuple[bytes, ...] = ()
     """Sets of tokens under a constraint; see `lopa_ray.constraints.constraint.unpack_bitmask`."""
+    logit_changes: LogitChanges | None = None
+    """Penalties and biases; None: logits stay what they are."""
 
     def token_bitmask(self, branch: Branch, position: int) -> bytes | None:
         """The tokens that a masked position may get; None: any."""

@@ -50,6 +50,7 @@ class Journal:
             commit=self._commit,
             sampling_params=SamplingParams(),
             token_bitmasks=(),
+            logit_changes=None,
         )
 
     def restored_session(self) -> DecodeSession:

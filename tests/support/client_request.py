@@ -25,6 +25,10 @@ TOP_LEVEL_FIELDS = {
     "seed": "seed",
     "min_tokens": "min_tokens",
     "ignore_eos": "ignore_eos",
+    "repetition_penalty": "repetition_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "logit_bias": "logit_bias",
 }
 """Decode setting → the field of a request beside `lopa` that has it."""
 
@@ -144,6 +148,9 @@ def _random_settings(rng: random.Random) -> dict[str, Any]:
         settings |= {"temperature": 0.8, "seed": rng.randrange(1000)}
     if rng.random() < 0.2:
         settings["ignore_eos"] = True
+    if rng.random() < 0.3:
+        settings |= {"repetition_penalty": 1.2, "frequency_penalty": 0.5, "presence_penalty": -0.2}
+        settings["logit_bias"] = {"40": 2.0, "50": -100}
     if settings["decoder"] != "fast_dllm":
         settings["window_attention"] = rng.choice(["full", "block_causal"])
     if settings["decoder"] == "lopa":

@@ -12,6 +12,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
 from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.vocabulary import Vocabulary
 from support.fake_model import VOCABULARY, FakeModel
 
 
@@ -25,8 +26,10 @@ class SessionStep:
     outcome: StepOutcome
 
 
-def create_session(prompt: list[int], settings: GenerationSettings) -> DecodeSession:
-    return new_session(prompt, settings, VOCABULARY)
+def create_session(
+    prompt: list[int], settings: GenerationSettings, vocabulary: Vocabulary = VOCABULARY
+) -> DecodeSession:
+    return new_session(prompt, settings, vocabulary)
 
 
 def decode(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,10 +11,12 @@ from torch import Tensor
 
 from lopa_ray.execution import sampler
 from lopa_ray.execution.lane import Lane
+from lopa_ray.execution.logit_changes import DeviceChanges, change_logits
 from lopa_ray.execution.rows_to_score import RowsToScore
 from lopa_ray.execution.sampler import SamplerOutput
 from lopa_ray.execution.vocab_parallel import VocabOps
-from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest
+from lopa_ray.protocol.logit_changes import LogitChanges
+from lopa_ray.protocol.plan import Branch, Fill, Plan, ScheduledRequest
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 
@@ -25,10 +28,15 @@ def rows_to_score(
     eos: int,
     *,
     fuse_greedy: bool = False,
+    logit_changes: LogitChanges | None = None,
+    fills: tuple[Fill, ...] = (),
 ) -> RowsToScore:
     """Rows of one branch of a request, one per position."""
-    plan = Plan(0, step, 0, (), (Branch(((0, 0),)),), (), range(0), sampling_params=sampling)
-    lane = Lane(0, 0, np.zeros(0, np.int64), ((0, 0),), request=ScheduledRequest(1, 0, plan, (0,)), index=0)
+    branch = Branch(((0, 0),), fills)
+    plan = Plan(
+        0, step, 0, (), (branch,), (), range(0), sampling_params=sampling, logit_changes=logit_changes
+    )
+    lane = Lane(0, 0, np.zeros(0, np.int64), ((0, 0),), fills, (), ScheduledRequest(1, 0, plan, (0,)), 0)
     return RowsToScore(
         [lane],
         np.zeros(len(positions), np.int64),
@@ -49,9 +57,20 @@ def score_rows(
     eos: int,
     allowed_tokens: Tensor | None = None,
     ops: VocabOps | None = None,
+    logit_changes: LogitChanges | None = None,
+    fills: tuple[Fill, ...] = (),
 ) -> SamplerOutput:
     """Of whole rows [N, V], or of the columns that `ops` names."""
     ops = ops or VocabOps(logits.shape[-1])
-    rows = rows_to_score(positions, step, sampling, ops.vocab_size, eos)
+    rows = rows_to_score(
+        positions, step, sampling, ops.vocab_size, eos, logit_changes=logit_changes, fills=fills
+    )
     numbers, ending_ids = torch.from_numpy(rows.numbers), torch.from_numpy(rows.ending_ids)
-    return sampler.score_rows(logits, numbers, ending_ids, rows.groups[0], banned, allowed_tokens, ops)
+    change = None
+    if rows.groups[0].kind.has_logit_changes:
+        tables = (rows.canvas_changes, rows.fill_changes)
+        on_device = [DeviceChanges.of(torch.from_numpy(table), ops.local_ids) for table in tables]
+        change = partial(change_logits, rows=torch.from_numpy(rows.change_rows), tables=on_device)
+    return sampler.score_rows(
+        logits, numbers, ending_ids, rows.groups[0], banned, allowed_tokens, ops, change
+    )

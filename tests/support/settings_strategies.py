@@ -26,6 +26,19 @@ FAKE_MODELS = st.builds(
 )
 
 
+TOKENS = st.integers(0, EOS)
+PENALTIES = st.sampled_from(
+    [
+        {},
+        {},
+        {"repetition_penalty": 1.5},
+        {"frequency_penalty": 0.5, "presence_penalty": -1.0},
+        {"repetition_penalty": 0.8, "frequency_penalty": -0.1, "presence_penalty": 2.0},
+    ]
+)
+LOGIT_BIASES = st.one_of(st.just({}), st.dictionaries(TOKENS, st.floats(-100, 100), max_size=4))
+
+
 @st.composite
 def common_settings(draw: st.DrawFn) -> dict[str, object]:
     """Settings that all decoders share."""
@@ -35,6 +48,8 @@ def common_settings(draw: st.DrawFn) -> dict[str, object]:
         "min_tokens": draw(st.integers(0, length)),
         "ignore_eos": draw(st.booleans()),
         "stop_at_eos": draw(st.booleans()),
+        **draw(PENALTIES),
+        "logit_bias": draw(LOGIT_BIASES),
         "ranking": draw(st.sampled_from(["probability", "margin", "neg_entropy"])),
         "top_logprobs": draw(st.sampled_from([0, 2])),
         "confidence_threshold": draw(PROBABILITIES),

@@ -39,6 +39,16 @@ SETTINGS: dict[str, GenerationSettings] = {
     "sampled": LopaSettings(max_new_tokens=64, num_branches=4, temperature=0.8, top_p=0.95, seed=3),
     "d2f": D2FSettings(max_new_tokens=64, block_size=16, stop_at_eos=False),
     "auto_budget": LopaSettings(max_new_tokens=48, num_branches="auto", max_branches=8, block_size=16),
+    "penalties": LopaSettings(
+        max_new_tokens=64,
+        num_branches=4,
+        block_size=16,
+        confidence_threshold=0.3,
+        repetition_penalty=1.2,
+        frequency_penalty=0.4,
+        presence_penalty=0.2,
+        logit_bias={7: -100.0, 19: 1.5},
+    ),
     "prefix_cache": FastDllmSettings(
         max_new_tokens=40, block_size=16, cache="prefix", num_branches=4, stop_at_eos=False
     ),

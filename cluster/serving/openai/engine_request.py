@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cluster.serving.engine_messages import EngineRequest
@@ -51,12 +52,20 @@ def make_engine_request(request_id: str, request: GenerationRequest, limits: Htt
     )
 
 
+def _by_token_id(logit_bias: Mapping[str, float]) -> dict[int, float]:
+    return {int(token): bias for token, bias in logit_bias.items()}
+
+
 def _decode_settings(request: GenerationRequest, top_logprobs: int | None) -> dict[str, Any]:
     """Decode settings that have fields of their own, outside of `lopa`."""
     given = {
         "max_new_tokens": request.max_new_tokens(),
         "temperature": request.temperature,
         "top_p": request.top_p,
+        "repetition_penalty": request.repetition_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "presence_penalty": request.presence_penalty,
+        "logit_bias": None if request.logit_bias is None else _by_token_id(request.logit_bias),
         # Seeds are not negative; OpenAI's are any 64-bit number.
         "seed": None if request.seed is None else request.seed % 2**63,
         "min_tokens": request.min_tokens,

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from cluster.serving.engine_messages import Prompt
-from cluster.serving.openai.errors import invalid_value
+from cluster.serving.openai.errors import invalid_value, short_repr
 from cluster.serving.openai.field_names import FieldNames
 from cluster.serving.openai.lopa_options import LOPA_DECODE_SETTINGS, OPENAI_FIELDS, LopaOptions
 from cluster.serving.openai.request_model import MAX_INT, RequestModel
-from lopa_ray.config.generation_settings import GUIDED
+from lopa_ray.config.generation_settings import GUIDED, MAX_LOGIT_BIAS
+
+
+def _check_token_ids(value: Any) -> Any:
+    for token in value if isinstance(value, dict) else ():
+        if not re.fullmatch(r"[0-9]{1,10}", token):
+            raise ValueError(f"got {short_repr(token)}; allowed: token ids, as text")
+    return value
+
+
+LogitBias: TypeAlias = Annotated[
+    dict[str, Annotated[float, Field(ge=-100, le=100)]],
+    Field(max_length=MAX_LOGIT_BIAS),
+    BeforeValidator(_check_token_ids),
+]
 
 
 class GenerationRequest(RequestModel, ABC):
@@ -21,9 +36,6 @@ class GenerationRequest(RequestModel, ABC):
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         # OpenAI's
-        "frequency_penalty": (0,),
-        "logit_bias": ({},),
-        "presence_penalty": (0,),
         "prompt_cache_key": (),
         "service_tier": ("auto", "default"),
         "store": (False,),
@@ -40,7 +52,6 @@ class GenerationRequest(RequestModel, ABC):
         "mm_processor_kwargs": ({},),
         "priority": (0,),
         "prompt_logprobs": (),
-        "repetition_penalty": (1,),
         "request_id": (),
         "return_token_ids": (False,),
         "return_tokens_as_token_ids": (False,),
@@ -62,6 +73,18 @@ class GenerationRequest(RequestModel, ABC):
 
     top_k: int | None = Field(default=None, ge=-1, le=MAX_INT)
     """Draw from this many most likely tokens; 0 or -1: from all."""
+
+    repetition_penalty: float | None = Field(default=None, ge=0.01, le=100)
+    """Above 1, tokens of the prompt and of the answer become less likely."""
+
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """Above 0, a token becomes less likely the more often the answer has it, before or behind the place."""
+
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """Above 0, tokens that the answer has become less likely."""
+
+    logit_bias: LogitBias | None = None
+    """Token id, as text → what is added to the token's logit."""
 
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     """Same request, model and seed: same tokens."""

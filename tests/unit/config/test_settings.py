@@ -88,6 +88,13 @@ BAD: list[tuple[type, dict[str, Any], list[str]]] = [
         ["branch_confidence geometric", "neg_entropy"],
     ),
     (LopaSettings, {"stop_token_ids": ["a"]}, ["stop_token_ids", "got 'a'"]),
+    (LopaSettings, {"repetition_penalty": 0.0}, ["repetition_penalty", "got 0.0", "0.01"]),
+    (LopaSettings, {"frequency_penalty": 2.5}, ["frequency_penalty", "got 2.5"]),
+    (VanillaSettings, {"presence_penalty": -3}, ["presence_penalty", "got -3"]),
+    (LopaSettings, {"logit_bias": {5: 101}}, ["logit_bias.5", "got 101"]),
+    (LopaSettings, {"logit_bias": {"x": 1.0}}, ["logit_bias.x", "got 'x'", "integer"]),
+    (LopaSettings, {"logit_bias": {-1: 1.0}}, ["logit_bias", "got -1"]),
+    (LopaSettings, {"logit_bias": dict.fromkeys(range(1025), 1.0)}, ["logit_bias", "1024"]),
     (LopaSettings, {"lookahead_below": 1.5}, ["lookahead_below", "got 1.5"]),
     (
         FastDllmSettings,

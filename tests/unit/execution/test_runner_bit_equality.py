@@ -83,6 +83,10 @@ def any_settings(draw: random.Random) -> GenerationSettings:
         "top_k": draw.choice([None, 7]),
         "top_logprobs": draw.choice([0, 3]),
         "seed": draw.randrange(100),
+        "repetition_penalty": draw.choice([1.0, 1.0, 1.3]),
+        "frequency_penalty": draw.choice([0.0, 0.0, 0.5]),
+        "presence_penalty": draw.choice([0.0, 0.0, -0.4]),
+        "logit_bias": draw.choice([{}, {}, {3: 2.5, 9: -100.0}]),
     }
     if draw.random() < 0.2:
         return FastDllmSettings(**common)

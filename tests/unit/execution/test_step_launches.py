@@ -21,6 +21,7 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.transformer import Transformer
+from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
 from lopa_ray.protocol.sampling_params import SamplingParams
 from support.launch_counter import META, LaunchCounter, pageable  # noqa: F401  # a fixture
 from support.paths import GOLDEN
@@ -114,6 +115,38 @@ def test_no_way_of_sampling_has_the_host_wait(name):
         assert (counter.copies_in, counter.syncs) == (1, 1)
         counts.append(counter.total)
     assert counts[0] == counts[1] <= 100 + 37 * 2
+
+
+def test_penalties_cost_launches_and_no_wait_where_they_are_on():
+    """For any number of requests, whose tables differ in size; requests without them are scored as ever."""
+    runner = runner_of("dream-tiny-2l", vocab_size=1000)
+    plain = [plan_of(runner.vocabulary.mask_token_id, 4, 32) for _ in range(4)]
+    changes = [
+        LogitChanges(1.2, 0.5, 0.1, prompt=pack_ids(range(50 * at + 20)), answer=pack_ids([3, 3, at]))
+        for at in range(4)
+    ]
+    forks = [
+        replace(
+            plan,
+            logit_changes=each,
+            branches=tuple(
+                replace(branch, fills=((PROMPT + at, 7),)) for at, branch in enumerate(plan.branches)
+            ),
+        )
+        for plan, each in zip(plain, changes, strict=True)
+    ]
+    counters = []
+    for together in (plain, forks[:1], forks, plain[:2] + forks[2:]):
+        with LaunchCounter() as counter:
+            runner.execute(step_of(runner, together))
+        assert (counter.copies_in, counter.syncs) == (1, 1)
+        counters.append(counter)
+    without, one, four, mixed = counters
+    fused = [sum(n for name, n in each.launches.items() if "row_scores" in name) for each in counters]
+    assert fused == [1, 0, 0, 1]
+    assert one.total == four.total <= without.total + 70
+    assert not any("scatter" in name for name in without.launches)
+    assert mixed.total <= four.total + 10
 
 
 def graph_hash(runner: BranchRunner, packing: Packing) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from lopa_ray.execution.sampler import SamplerOutput
 from lopa_ray.execution.vocab_parallel import NUCLEUS_CANDIDATES, VocabOps, VocabParallelOps
+from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
 from lopa_ray.protocol.sampling_params import SamplingParams
 from support.scoring import score_rows
 from support.thread_tensor_parallel import HostReads, ShardThreads, ThreadTensorParallelGroup
@@ -22,7 +25,12 @@ shards = cache(ShardThreads)
 
 
 def scored_by_shards(
-    size: int, logits: Tensor, sampling: SamplingParams, banned: Tensor, allowed_tokens: Tensor | None
+    size: int,
+    logits: Tensor,
+    sampling: SamplingParams,
+    banned: Tensor,
+    allowed_tokens: Tensor | None,
+    **changes: Any,
 ) -> list[SamplerOutput]:
     vocab = logits.shape[1]
 
@@ -31,7 +39,15 @@ def scored_by_shards(
         local = slice(ops.local_ids.start, ops.local_ids.stop)
         allowed = None if allowed_tokens is None else allowed_tokens[:, local]
         return score_rows(
-            logits[:, local], list(range(ROWS)), 1, sampling, banned[local], vocab - 1, allowed, ops
+            logits[:, local],
+            list(range(ROWS)),
+            1,
+            sampling,
+            banned[local],
+            vocab - 1,
+            allowed,
+            ops,
+            **changes,
         )
 
     return shards(size).run(score)
@@ -69,9 +85,10 @@ samplings = st.builds(
     spread=st.sampled_from([0.0, 0.3, 3.0]),
     grid=st.sampled_from([0.0, 0.5, 2.0]),
     constrained=st.booleans(),
+    changing=st.booleans(),
     sampling=samplings,
 )
-def test_shards_score_as_one_process(size, vocab, seed, spread, grid, constrained, sampling):
+def test_shards_score_as_one_process(size, vocab, seed, spread, grid, constrained, changing, sampling):
     """`grid`: logits are multiples of it, so many are equal."""
     draw = torch.Generator().manual_seed(seed)
     logits = torch.randn(ROWS, vocab, generator=draw) * spread
@@ -84,10 +101,18 @@ def test_shards_score_as_one_process(size, vocab, seed, spread, grid, constraine
         allowed_tokens = torch.rand(ROWS, vocab, generator=draw) < 0.3
         allowed_tokens[: ROWS // 2] = True
         allowed_tokens[:, 0] = True
+    changes = {}
+    if changing:
+        ids = torch.randint(vocab, (4, vocab // 4), generator=draw).tolist()
+        biases = np.linspace(-2.0, 100.0, len({*ids[0]}))
+        logit_changes = LogitChanges(
+            1.25, 0.5, -0.25, pack_ids({*ids[0]}), biases.tobytes(), pack_ids({*ids[1]}), pack_ids(ids[2])
+        )
+        changes = {"logit_changes": logit_changes, "fills": tuple(enumerate(ids[3]))}
     whole = score_rows(
-        logits, list(range(ROWS)), 1, sampling, banned, vocab - 1, allowed_tokens, VocabOps(vocab)
+        logits, list(range(ROWS)), 1, sampling, banned, vocab - 1, allowed_tokens, VocabOps(vocab), **changes
     )
-    first, *others = scored_by_shards(size, logits, sampling, banned, allowed_tokens)
+    first, *others = scored_by_shards(size, logits, sampling, banned, allowed_tokens, **changes)
     agree(whole, first)
     for other in others:
         assert all(

@@ -10,8 +10,10 @@ import pytest
 
 from lopa_ray.config.decoder_settings import parse_decoder_settings
 from lopa_ray.constraints.json_schema import schema_regex
+from lopa_ray.decoding.decoders import new_session
 from lopa_ray.errors import LopaError, PromptError, PromptTooLongError, SettingsError
 from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of
+from support.fake_model import VOCABULARY
 
 
 def caught(call: Callable[[], object]) -> LopaError:
@@ -27,6 +29,9 @@ MIN_BEYOND_MAX = caught(lambda: parse_decoder_settings({"min_tokens": 9, "max_ne
 NO_SUCH_STEPS = caught(lambda: parse_decoder_settings({"decoder": "lopa", "steps": 8}))
 TOO_MANY_STEPS = caught(lambda: parse_decoder_settings({"decoder": "vanilla", "steps": 10**6}))
 UNSUPPORTED = caught(lambda: schema_regex('{"type": "string", "steps": 1}'))
+NO_SUCH_TOKEN = caught(
+    lambda: new_session([1], parse_decoder_settings({"logit_bias": {"4": 1, "50": 1}}), VOCABULARY)
+)
 TOO_SHORT = SettingsError(
     "the shortest answer that matches the pattern or schema has 9 tokens; max_new_tokens is 8"
 )
@@ -42,6 +47,8 @@ TOO_SHORT = SettingsError(
         (CHAT, {"min_tokens": 9}, MIN_BEYOND_MAX, "min_tokens", "exceeds max_tokens (8)"),
         (CHAT, {"lopa": {"steps": 8}}, NO_SUCH_STEPS, "lopa.steps", "unknown setting steps"),
         (CHAT, {"lopa": {"steps": 8}}, TOO_MANY_STEPS, "lopa.steps", "steps: got 1000000"),
+        (CHAT, {"logit_bias": {"50": 1}}, NO_SUCH_TOKEN, "logit_bias", "got token 50"),
+        (TEXT, {"logit_bias": {"50": 1}}, NO_SUCH_TOKEN, "logit_bias", "ids 0 to 49"),
         (CHAT, {"guided_json": {}}, UNSUPPORTED, "guided_json", "keyword steps"),
         (
             CHAT,
