@@ -88,9 +88,9 @@ class Tokenizer:
         """One more than the highest id. A model's own vocabulary may be padded beyond it."""
         return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text`, special tokens' text being plain characters, with what the tokenizer adds itself."""
-        return self._encode_text(text, add_special_tokens=True)
+        return self._encode_text(text, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of `ids`; ids beyond the vocabulary are left out."""
@@ -101,6 +101,10 @@ class Tokenizer:
         if self._backend.id_to_token(token) is None:
             return f"[{token}]"
         return self._backend.decode([token], skip_special_tokens=False)
+
+    def token_string(self, token: int) -> str:
+        """One token as the vocabulary writes it (byte-level ones: `Ġpens`); `[id]` for an id that it does not have."""
+        return self._backend.id_to_token(token) or f"[{token}]"
 
     def token_bytes(self, token: int) -> bytes:
         """The UTF-8 bytes that one token stands for, which may be a part of a character."""

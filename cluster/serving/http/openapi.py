@@ -11,10 +11,13 @@ from cluster.serving.http.scale_request import ScaleRequest
 from cluster.serving.openai.chat import ChatRequest
 from cluster.serving.openai.completions import CompletionRequest
 from cluster.serving.openai.response_models import ChatChunk, CompletionChunk, ErrorObject
+from cluster.serving.openai.tokenization import DetokenizeRequest, TokenizeRequest
 
 ADDED_SCHEMAS: tuple[type[BaseModel], ...] = (
     ChatRequest,
     CompletionRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
     ScaleRequest,
     ChatChunk,
     CompletionChunk,

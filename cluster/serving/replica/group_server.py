@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -21,15 +21,25 @@ from cluster.serving.engine_messages import (
     EngineOutput,
     EngineRequest,
     GroupWorkers,
+    Prompt,
     RequestAccepted,
+    TokenizedPrompt,
 )
 from cluster.serving.replica.choice import ChoiceState
 from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
 from lopa_ray.config.generation_settings import GUIDED, GenerationSettings
-from lopa_ray.errors import ClusterError, DeadlineError, LopaError, PromptTooLongError, WorkerLostError
+from lopa_ray.errors import (
+    ClusterError,
+    DeadlineError,
+    LopaError,
+    PromptError,
+    PromptTooLongError,
+    WorkerLostError,
+)
 from lopa_ray.protocol.events import RequestFailure
+from lopa_ray.text.tokenizer import require_tokenizer
 
 SEED_LIMIT = 2**63
 
@@ -193,7 +203,40 @@ class GroupServer:
             merge_decoder_settings({"decoder": self._config.decode.decoder, **defaults}, overrides)
         )
 
+    # Text and tokens
+
+    async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool) -> TokenizedPrompt:
+        """See `Backend.tokenize`, for this model."""
+        # A long text takes a while; steps do not wait for it.
+        return await asyncio.to_thread(self._tokenize, prompt, add_special_tokens)
+
+    def _tokenize(self, prompt: Prompt, add_special_tokens: bool) -> TokenizedPrompt:
+        engine = self._started_engine
+        tokenizer = require_tokenizer(engine.tokenizer)
+        if isinstance(prompt, str):
+            tokens = tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+        else:
+            tokens = engine.encode(prompt)
+        strings = tuple(map(tokenizer.token_string, tokens))
+        return TokenizedPrompt(tuple(tokens), strings, self._config.model.max_model_len)
+
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        """See `Backend.detokenize`, for this model."""
+        engine = self._started_engine
+        for index, token in enumerate(tokens):
+            if not 0 <= token < engine.vocabulary.size:
+                raise PromptError(
+                    f"token {index} is {token}, but the vocabulary has ids 0 to {engine.vocabulary.size - 1}; "
+                    "correct it"
+                )
+        tokenizer = require_tokenizer(engine.tokenizer)
+        return await asyncio.to_thread(tokenizer.decode, tokens, skip_special_tokens=False)
+
     # Administration
+
+    def metrics_text(self) -> str:
+        """What was recorded up to now, in Prometheus' text format."""
+        return self._metrics.text()
 
     async def workers(self) -> GroupWorkers:
         """See `Backend.workers`, for this group."""

@@ -1,0 +1,93 @@
+"""Text to tokens and back: the requests and responses of /tokenize and /detokenize, in vLLM's shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from cluster.serving.engine_messages import Prompt
+from cluster.serving.openai.chat import ChatMessage, ChatRequest
+from cluster.serving.openai.errors import ApiError, invalid_value
+from cluster.serving.openai.request_model import MAX_INT, RequestModel
+from cluster.serving.openai.response_models import ResponseModel
+
+
+class TokenizeRequest(RequestModel):
+    """A text or a chat, one of the two."""
+
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "add_generation_prompt": (True,),
+        "chat_template": (),
+        "chat_template_kwargs": ({},),
+        "continue_final_message": (False,),
+        "media_io_kwargs": ({},),
+        "mm_processor_kwargs": ({},),
+        "tools": ([],),
+    }
+
+    model: str | None = None
+    """Which of the models that are served; may be left out if it is the only one."""
+
+    prompt: str | None = None
+    """Text, without chat template."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)] | None = None
+    """A chat, which the chat template turns into text that ends where the answer begins."""
+
+    add_special_tokens: bool | None = None
+    """Tokens that the tokenizer puts around every text. A text has them unless this is false; a chat has those of its
+    template, and no others."""
+
+    return_token_strs: bool | None = None
+    """Send each token as the vocabulary writes it, too."""
+
+    @property
+    def prompt_field(self) -> str:
+        """What has the prompt."""
+        return "prompt" if self.messages is None else "messages"
+
+    def as_prompt(self, model: str) -> Prompt:
+        """What `model` would be given to continue. Raises ApiError (400) for two prompts, or for none."""
+        if self.messages is None:
+            if self.prompt is None:
+                raise ApiError(
+                    400, "got neither prompt nor messages; add one", "missing_parameter", param="prompt"
+                )
+            return self.prompt
+        if self.prompt is not None:
+            raise invalid_value("prompt", "got it with messages; leave one of them out")
+        if self.add_special_tokens:
+            raise invalid_value(
+                "add_special_tokens", "got true with messages; a chat has those of its template: leave it out"
+            )
+        (prompt,) = ChatRequest(model=model, messages=self.messages).prompts()
+        return prompt
+
+
+class DetokenizeRequest(RequestModel):
+    """Tokens of a model."""
+
+    model: str | None = None
+    """Which of the models that are served; may be left out if it is the only one."""
+
+    tokens: list[Annotated[int, Field(ge=0, le=MAX_INT)]] = Field(fail_fast=True)
+    """Ids of the model's vocabulary."""
+
+
+class TokenizeResponse(ResponseModel):
+    """The tokens of a prompt."""
+
+    count: int
+    max_model_len: int
+    """How many tokens a prompt and its answer may have together."""
+    tokens: list[int]
+    token_strs: list[str] | None
+    """Each token as the vocabulary writes it, if that was asked for."""
+
+
+class DetokenizeResponse(ResponseModel):
+    """The text of tokens."""
+
+    prompt: str
