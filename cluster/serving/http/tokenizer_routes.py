@@ -11,8 +11,7 @@ from cluster.serving.http.access_log import log_record_of
 from cluster.serving.http.body import read_json_object
 from cluster.serving.http.dependencies import choose_model, require_api_key
 from cluster.serving.http.openapi import error_responses, request_body
-from cluster.serving.openai.errors import api_error
-from cluster.serving.openai.field_names import FieldNames
+from cluster.serving.openai.errors import ApiError, api_error
 from cluster.serving.openai.tokenization import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -27,6 +26,11 @@ _ERROR_STATUSES = (400, 404, 413, 429, 503)
 
 def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRouter:
     """Both routes. `model` may be left out where one model is served."""
+
+    def refusal(error: PromptError, param: str) -> ApiError:
+        response = api_error(error, settings.retry_after_s)
+        return ApiError(response.status, response.message, response.code, param=param)
+
     router = APIRouter(
         dependencies=[Security(require_api_key(settings.api_keys))] if settings.api_keys else [],
         responses=error_responses([*_ERROR_STATUSES, *([401] if settings.api_keys else [])]),
@@ -44,8 +48,7 @@ def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> 
         try:
             tokenized = await backend().tokenize(model, prompt, add_special_tokens=special)
         except PromptError as error:
-            field = FieldNames(request.prompt_field, {}, None)
-            raise field.translate(error, api_error(error, settings.retry_after_s)) from None
+            raise refusal(error, request.prompt_field) from None
         return TokenizeResponse(
             count=len(tokenized.tokens),
             max_model_len=tokenized.max_model_len,
@@ -63,7 +66,6 @@ def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> 
         try:
             return DetokenizeResponse(prompt=await backend().detokenize(model, request.tokens))
         except PromptError as error:
-            field = FieldNames("tokens", {}, None)
-            raise field.translate(error, api_error(error, settings.retry_after_s)) from None
+            raise refusal(error, "tokens") from None
 
     return router

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -40,13 +41,14 @@ def _find_replicas(deployments: Mapping[str, str]) -> list[tuple[str, str, Any]]
             f"Ray Serve has named this replica {name!r}, so others cannot be found; use Ray's metrics"
         )
     prefixes = {model: f"{front}{deployment}{separator}" for model, deployment in deployments.items()}
-    actors = ray.util.list_named_actors(all_namespaces=True)
-    return [
-        (model, actor["name"].removeprefix(prefix), ray.get_actor(actor["name"], actor["namespace"]))
-        for model, prefix in prefixes.items()
-        for actor in actors
-        if actor["name"].startswith(prefix)
-    ]
+    replicas = []
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        for model, prefix in prefixes.items():
+            if actor["name"].startswith(prefix):
+                with suppress(ValueError):  # it has ended since it was listed
+                    handle = ray.get_actor(actor["name"], actor["namespace"])
+                    replicas.append((model, actor["name"].removeprefix(prefix), handle))
+    return replicas
 
 
 async def _read(model: str, replica: str, actor: Any) -> ReplicaMetrics:

@@ -56,8 +56,10 @@ def test_tokens(client: httpx.Client) -> None:
 
 def test_the_only_model_need_not_be_named() -> None:
     with serving(FakeBackend(models=(OTHER_MODEL,))) as server:
-        assert httpx.post(f"{server.url}{TOKENIZE}", json={"prompt": "hi"}).json()["count"] == 3
-        assert httpx.post(f"{server.url}{DETOKENIZE}", json={"tokens": [104]}).json() == {"prompt": "h"}
+        assert httpx.post(f"{server.url}{TOKENIZE}", json={"prompt": "hi"}, timeout=30).json()["count"] == 3
+        assert httpx.post(f"{server.url}{DETOKENIZE}", json={"tokens": [104]}, timeout=30).json() == {
+            "prompt": "h"
+        }
         assert server.backend.tokenized == [(OTHER_MODEL, "hi")]
 
 
@@ -110,7 +112,7 @@ def test_refusals(
 
 
 def test_what_the_group_says(server: Server, client: httpx.Client) -> None:
-    server.backend.rejection = PromptError("got text that cannot be encoded; it must be valid Unicode")
+    server.backend.rejection = PromptError("the template does not accept these messages (max_new_tokens)")
     for body, param in (({"prompt": "x"}, "prompt"), ({"messages": HI}, "messages")):
         assert error_of(client.post(TOKENIZE, json={"model": MODEL, **body}), 400).param == param
     server.backend.rejection = OverloadedError("the queue is full; try again later")
@@ -120,7 +122,7 @@ def test_what_the_group_says(server: Server, client: httpx.Client) -> None:
 
 
 def test_keys() -> None:
-    with serving(api_keys=["right"]) as server, httpx.Client(base_url=server.url) as client:
+    with serving(api_keys=["right"]) as server, httpx.Client(base_url=server.url, timeout=30) as client:
         for path, body in ((TOKENIZE, {"prompt": "x"}), (DETOKENIZE, {"tokens": [1]})):
             whole = {"model": MODEL, **body}
             assert error_of(client.post(path, json=whole), 401).code == "invalid_api_key"
