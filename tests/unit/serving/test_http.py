@@ -85,7 +85,10 @@ def test_the_document_describes_requests_and_errors(client: httpx.Client) -> Non
 
 def test_keys(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    with serving(api_keys=["right-key", "other-key"]) as server, httpx.Client(base_url=server.url) as client:
+    with (
+        serving(api_keys=["right-key", "other-key"]) as server,
+        httpx.Client(base_url=server.url, timeout=30) as client,
+    ):
         for method, path in (("GET", "/v1/models"), ("POST", CHAT), ("DELETE", "/v1/requests/x")):
             for header in (
                 None,
