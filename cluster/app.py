@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -20,7 +20,14 @@ from ray import serve
 from ray.serve import Application
 
 from actors.placement import worker_bundle
-from cluster.serving.engine_messages import Backend, EngineOutput, EngineRequest, RequestRejected
+from cluster.serving.engine_messages import (
+    Backend,
+    EngineOutput,
+    EngineRequest,
+    PromptToTokenize,
+    RequestRejected,
+    TokenizedPrompt,
+)
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.http.auth import load_api_keys
 from cluster.serving.replica.group_server import GroupServer
@@ -57,6 +64,22 @@ class GroupReplica(GroupServer):
                     yield output
         except (PromptError, SettingsError) as error:
             yield RequestRejected(error)
+
+    async def tokenize(  # type: ignore[override]  # it returns one more type
+        self, given: PromptToTokenize
+    ) -> TokenizedPrompt | RequestRejected:
+        """See `GroupServer.tokenize` and `RequestRejected`."""
+        try:
+            return await super().tokenize(given)
+        except PromptError as error:
+            return RequestRejected(error)
+
+    async def detokenize(self, tokens: Sequence[int]) -> str | RequestRejected:  # type: ignore[override]
+        """See `GroupServer.detokenize` and `RequestRejected`."""
+        try:
+            return await super().detokenize(tokens)
+        except PromptError as error:
+            return RequestRejected(error)
 
     def __del__(self) -> None:
         self.close()

@@ -1,7 +1,13 @@
-"""Batch jobs: a file of prompts, decoded by many groups.
+"""Batch jobs: a file of prompts, decoded by many groups; and decoding as a step of a Ray Data pipeline.
 
     ray job submit --working-dir . -- python -m cluster.jobs --input FILE --output FILE --groups 4
 
 `source` reads the prompts, `work_queue` sends them in chunks to the actors of `group`, which decode them,
-`resumable_output` writes the results, `progress` logs, `storage` reaches files at any URL.
+`resumable_output` writes the results, `progress` logs, `storage` reaches files at any URL. `predictor` is for Ray Data.
+
+`__init__.pyi` lists the public API; each name is imported when it is first used.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -105,7 +105,7 @@ class Source:
             for batch in _open_parquet(file).iter_batches(READ_ROWS):
                 for row in batch.to_pylist():
                     number += 1
-                    yield parse_record(number, _without_nulls(row))
+                    yield parse_record(number, without_nulls(row))
 
 
 def _open_parquet(file: Any) -> Any:
@@ -118,9 +118,13 @@ def _open_parquet(file: Any) -> Any:
     return pyarrow.parquet.ParquetFile(file)
 
 
-def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:
+def without_nulls(row: dict[str, Any]) -> dict[str, Any]:
     """A column, or a field of one, that a row does not have is null there."""
     kept = {key: value for key, value in row.items() if value is not None}
     if isinstance(kept.get("settings"), dict):
-        kept["settings"] = _without_nulls(kept["settings"])
+        kept["settings"] = without_nulls(kept["settings"])
+    if isinstance(kept.get("messages"), list):
+        kept["messages"] = [
+            without_nulls(each) if isinstance(each, dict) else each for each in kept["messages"]
+        ]
     return kept

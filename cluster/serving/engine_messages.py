@@ -217,6 +217,41 @@ class GroupWorkers:
     """Why the last attempt to get another one failed; None once one came in after it."""
 
 
+@dataclass(frozen=True, slots=True)
+class PromptToTokenize:
+    """A text, which goes in as it is, or a chat."""
+
+    prompt: Prompt
+    add_special_tokens: bool = True
+    """A text gets the tokens that the tokenizer puts around every text; a chat has those of its template."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """See `EngineRequest`."""
+    template_variables: Mapping[str, Any] = field(default_factory=dict)
+    """See `EngineRequest`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompt:
+    """A prompt as a model gets it."""
+
+    tokens: tuple[int, ...]
+    token_strings: tuple[str, ...]
+    """Each token as the vocabulary writes it."""
+    max_model_len: int
+    """How many tokens a prompt and its answer may have together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMetrics:
+    """The metrics of one group."""
+
+    model: str
+    replica: str
+    """Serve's id of the replica that has the group."""
+    text: str | None
+    """Prometheus' text format; None: the replica is starting, or did not answer."""
+
+
 class Backend(Protocol):
     """What the HTTP layer needs of the side that decodes."""
 
@@ -232,6 +267,20 @@ class Backend(Protocol):
 
     async def cancel(self, request_id: str) -> bool:
         """End a running request; false if there is none of that id."""
+
+    async def tokenize(self, model: str, prompt: PromptToTokenize) -> TokenizedPrompt:
+        """What `generate` makes of a text without chat template, or of messages, before it decodes.
+
+        Raises PromptError for what cannot be encoded, OverloadedError, and any other LopaError if the group does not
+        answer.
+        """
+
+    async def detokenize(self, model: str, tokens: Sequence[int]) -> str:
+        """The text of tokens, special ones too. Raises PromptError for ids that the model does not have, and
+        otherwise what `tokenize` raises."""
+
+    async def metrics(self) -> list[ReplicaMetrics]:
+        """Of every group of every model, as they are now."""
 
     async def status(self) -> list[GroupStatus]:
         """Of every group. Raises LopaError if one does not answer."""

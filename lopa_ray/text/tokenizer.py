@@ -102,9 +102,9 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         return {token: (entry.content, entry.special) for token, entry in added.items()}
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text`, special tokens' text being plain characters, with what the tokenizer adds itself."""
-        return self._encode_text(text, add_special_tokens=True)
+        return self._encode_text(text, add_special_tokens=add_special_tokens)
 
     def encode_markup(self, text: str) -> list[int]:
         """Ids of text that no user wrote: special tokens are recognised in it."""
@@ -132,6 +132,10 @@ class Tokenizer:
         if self._backend.id_to_token(token) is None:
             return f"[{token}]"
         return self._backend.decode([token], skip_special_tokens=False)
+
+    def token_string(self, token: int) -> str:
+        """One token as the vocabulary writes it (byte-level ones: `Ġpens`); `[id]` for an id that it does not have."""
+        return self._backend.id_to_token(token) or f"[{token}]"
 
     def token_bytes(self, token: int) -> bytes:
         """The UTF-8 bytes that one token stands for, which may be a part of a character."""

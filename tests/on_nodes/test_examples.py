@@ -19,6 +19,7 @@ EXAMPLES = ROOT / "examples"
         ("decode_locally.py", ["4 branches: ", "1 branches: ", "#### 27"]),
         ("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"]),
         ("decode_with_asyncio.py", ["#### 35", "#### 27", "#### 31"]),
+        ("batch_with_ray_data.py", ["#### 35", "#### 31", "not decoded: "]),
         pytest.param(
             "scale_while_decoding.py",
             ["3 workers", "2 workers", "answers as before: yes"],

@@ -48,6 +48,11 @@ def test_workers_of_all_replicas(tmp_path: Path) -> None:
             wait_until(lambda: groups() == [two, two], 180, "the second worker of each group")
             responses += [request.send(client) for _ in range(2)]
             assert responses == [request.decode_locally(local_engine(DEMO))] * 3
+            page = client.get("/metrics").text
+            tokens = [
+                float(line.split()[-1]) for line in page.splitlines() if line.startswith("lopa_tokens_total{")
+            ]
+            assert sum(tokens) == 3 * 96 and page.count("lopa_replica_up{") == 2
             beyond = client.post(PATH, json={"num_workers": 3})
             assert beyond.status_code == 400
             assert "allowed: 1 to 2, as group.scaling says" in beyond.json()["error"]["message"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 
 import httpx
@@ -18,6 +20,11 @@ def exported(server: ServerProcess) -> str:
     """The page that the server says Prometheus is to read."""
     (url,) = re.findall(r"^Metrics for Prometheus on (http://\S+)$", server.output, re.MULTILINE)
     return httpx.get(url, timeout=30).raise_for_status().text
+
+
+def own_metrics(server: ServerProcess) -> str:
+    """The server's own page, which needs no key."""
+    return httpx.get(f"{server.url}/metrics", timeout=30).raise_for_status().text
 
 
 def total(text: str, name: str, **tags: str) -> float:
@@ -69,3 +76,59 @@ def test_metrics_count_what_happens(server: ServerProcess, client: httpx.Client)
     for phase in ("plan", "scatter", "commit", "forward", "gather", "select"):
         assert count("ray_lopa_step_phase_seconds_count", phase=phase) > 0
     wait_until(lambda: count("ray_lopa_workers") == 1, 20, "the number of workers")
+
+
+def test_the_servers_own_page_has_what_happened_up_to_now(
+    server: ServerProcess, client: httpx.Client
+) -> None:
+    request = ClientRequest(settings={"max_new_tokens": 24, "ignore_eos": True})
+    before = own_metrics(server)
+    for _ in range(2):
+        client.post(CHAT, json=request.body()).raise_for_status()
+    after = own_metrics(server)
+    tokens = [total(text, "lopa_tokens_total", model="demo") for text in (before, after)]
+    finished = [
+        total(text, "lopa_requests_total", model="demo", outcome="finished") for text in (before, after)
+    ]
+    assert tokens[1] - tokens[0] == 48 and finished[1] - finished[0] == 2
+    assert total(after, "lopa_replica_up") == 2
+    # Ray has the same ones.
+    names = set(re.findall(r"^# TYPE (lopa_\w+)", after, re.MULTILINE)) - {"lopa_replica_up"}
+    assert len(names) > 10
+
+    def missing() -> set[str]:
+        there = set(re.findall(r"^# TYPE ray_(lopa_\w+)", exported(server), re.MULTILINE))
+        recorded = {name for name in names if re.search(rf"^{name}\w*{{", after, re.MULTILINE)}
+        return recorded - there
+
+    wait_until(lambda: not missing(), 20, f"the metrics {sorted(missing())} in Ray's")
+
+
+def test_the_servers_own_page_does_not_wait_for_a_busy_group(
+    server: ServerProcess, client: httpx.Client
+) -> None:
+    """Serve sends nothing more to the group, which has the two requests that it takes."""
+    slow = ClientRequest(settings=SLOW, model="demo-d2f")
+    with ThreadPoolExecutor(2) as pool:
+        responses = [pool.submit(client.post, CHAT, json=slow.body()) for _ in range(2)]
+        steps = total(own_metrics(server), "lopa_steps_total", model="demo-d2f")
+        wait_until(
+            lambda: total(own_metrics(server), "lopa_steps_total", model="demo-d2f") > steps + 10, 20, "steps"
+        )
+        assert total(own_metrics(server), "lopa_replica_up", model="demo-d2f") == 1
+        assert not any(response.done() for response in responses)
+
+
+def test_the_servers_own_page_comes_without_a_replica_that_hangs(server: ServerProcess) -> None:
+    (replica,) = server.processes("ray::ServeReplica:lopa:demo-d2f")
+    replica.suspend()
+    try:
+        began = time.monotonic()
+        page = own_metrics(server)
+        assert time.monotonic() - began < 10
+    finally:
+        replica.resume()
+    assert [total(page, "lopa_replica_up", model=model) for model in ("demo", "demo-d2f")] == [1, 0]
+    assert total(page, "lopa_steps_total", model="demo") > 0
+    assert total(page, "lopa_steps_total", model="demo-d2f") == 0
+    assert total(own_metrics(server), "lopa_replica_up") == 2

@@ -24,10 +24,11 @@ def test_only_who_has_a_key_is_let_in(server: ServerProcess, keys: tuple[str, st
             assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
             assert anonymous.get("/v1/models", headers=headers).status_code == 401
             assert anonymous.delete("/v1/requests/x", headers=headers).status_code == 401
+            assert anonymous.post("/tokenize", json={}, headers=headers).status_code == 401
         for key in keys:
             response = anonymous.post(CHAT, json=body, headers={"Authorization": f"Bearer {key}"})
             assert response.status_code == 200
-        for path in ("/health", "/version", "/docs", "/openapi.json", "/"):
+        for path in ("/health", "/ping", "/metrics", "/version", "/docs", "/openapi.json", "/"):
             assert anonymous.get(path).status_code == 200
     with (
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0) as ai,

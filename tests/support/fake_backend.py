@@ -7,7 +7,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,14 +25,17 @@ from cluster.serving.engine_messages import (
     EngineRequest,
     GroupStatus,
     GroupWorkers,
+    PromptToTokenize,
+    ReplicaMetrics,
     RequestAccepted,
     TextDelta,
+    TokenizedPrompt,
     TokenLogprob,
 )
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.openai.response_models import ErrorObject
 from cluster.serving.settings import HttpSettings
-from lopa_ray.errors import PromptTooLongError, RequestCancelledError, SettingsError
+from lopa_ray.errors import PromptError, PromptTooLongError, RequestCancelledError, SettingsError
 
 MODEL, OTHER_MODEL = "fake", "team/fake-2"
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -40,6 +43,7 @@ HI: list[Any] = [{"role": "user", "content": "hi"}]
 WORDS = ("Once", " upon", " a", " time", " — «", "ünïcode", "»", "\u2028", "🙂", " end.")
 MAX_MODEL_LEN = 2048
 MAX_WORKERS = 8
+VOCABULARY_SIZE = 128
 
 
 @dataclass
@@ -64,6 +68,8 @@ class FakeBackend:
     closed: list[str] = field(default_factory=list)
     cancelled: set[str] = field(default_factory=set)
     num_workers: dict[str, int] = field(default_factory=dict)
+    replica_metrics: list[ReplicaMetrics] = field(default_factory=list)
+    tokenized: list[tuple[str, PromptToTokenize]] = field(default_factory=list)
 
     def reset(self) -> None:
         """Back to how it was made."""
@@ -82,6 +88,28 @@ class FakeBackend:
     async def cancel(self, request_id: str) -> bool:
         self.cancelled.add(request_id)
         return request_id in self.running
+
+    async def tokenize(self, model: str, given: PromptToTokenize) -> TokenizedPrompt:
+        """A text's tokens are its characters, behind token 1; a chat's those of its contents."""
+        prompt = given.prompt
+        self.tokenized.append((model, given))
+        if self.rejection is not None:
+            raise self.rejection
+        if isinstance(prompt, str):
+            tokens = [1] * given.add_special_tokens + list(map(ord, prompt))
+        else:
+            tokens = [ord(char) for message in prompt for char in message["content"]]
+        return TokenizedPrompt(tuple(tokens), tuple(map(chr, tokens)), MAX_MODEL_LEN)
+
+    async def detokenize(self, model: str, tokens: Sequence[int]) -> str:
+        if self.rejection is not None:
+            raise self.rejection
+        if any(token >= VOCABULARY_SIZE for token in tokens):
+            raise PromptError(f"the vocabulary has ids 0 to {VOCABULARY_SIZE - 1}; correct it")
+        return "".join(map(chr, tokens))
+
+    async def metrics(self) -> list[ReplicaMetrics]:
+        return self.replica_metrics
 
     async def status(self) -> list[GroupStatus]:
         if self.status_error is not None:

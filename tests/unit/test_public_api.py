@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import actors
+import cluster.jobs
 import lopa_ray
 from lopa_ray import errors
 from support.paths import ROOT
@@ -45,7 +46,8 @@ IMPORT_S = 0.3
 
 def test_the_lists_are_these_and_every_name_is_there() -> None:
     assert set(lopa_ray.__all__) == LOPA_RAY and set(actors.__all__) == ACTORS
-    for package in (lopa_ray, actors):
+    assert set(cluster.jobs.__all__) == {"LopaPredictor"}
+    for package in (lopa_ray, actors, cluster.jobs):
         for name in package.__all__:
             assert getattr(package, name) is not None and name in dir(package)
 
@@ -62,7 +64,8 @@ def test_what_is_not_there_is_an_import_error() -> None:
 
 def test_importing_brings_nothing_along() -> None:
     code = (
-        "import time; began = time.perf_counter(); import lopa_ray, actors; print(time.perf_counter() - began); "
+        "import time; began = time.perf_counter(); import lopa_ray, actors, cluster.jobs; "
+        "print(time.perf_counter() - began); "
         "import sys; assert not {'torch', 'ray', 'numpy', 'pydantic'} & set(sys.modules)"
     )
     seconds = [

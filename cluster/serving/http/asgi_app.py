@@ -1,9 +1,8 @@
-"""The HTTP application: OpenAI's API under /v1, health, version, documentation and the playground."""
+"""The HTTP application: OpenAI's API under /v1, the other routes, documentation and the playground."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
@@ -12,16 +11,16 @@ from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 
 from cluster.serving.engine_messages import Backend
-from cluster.serving.http.access_log import log_record_of, log_unexpected_error
 from cluster.serving.http.admin_routes import admin_routes
+from cluster.serving.http.health_routes import health_routes
+from cluster.serving.http.metrics_routes import metrics_routes
 from cluster.serving.http.middleware import ErrorMiddleware, RequestLogMiddleware
 from cluster.serving.http.openai_routes import v1_routes
-from cluster.serving.http.openapi import add_schemas, error_responses
-from cluster.serving.http.status_models import GroupHealth, Health, Version
+from cluster.serving.http.openapi import add_schemas
+from cluster.serving.http.tokenizer_routes import tokenizer_routes
 from cluster.serving.openai.errors import ApiError
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
-from lopa_ray.errors import LopaError
 
 # Pages use nothing from other hosts and stand in no other page, and a browser holds them to that.
 _PAGE_HEADERS = {
@@ -62,23 +61,10 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
         raise ApiError(error.status_code, message, code, headers=error.headers)
 
     app.include_router(v1_routes(backend, settings))
+    app.include_router(tokenizer_routes(backend, settings))
+    app.include_router(health_routes(backend))
+    app.include_router(metrics_routes(backend))
     app.include_router(admin_routes(backend, settings))
-
-    @app.get("/health", summary="Whether every decode group answers", responses=error_responses([503]))
-    async def health(request: Request) -> Health:
-        try:
-            groups = await backend().status()
-        except LopaError:
-            raise
-        except Exception as error:
-            log_unexpected_error(log_record_of(request.scope), error)
-            message = "a decode group does not answer; the log has the details under this request's id"
-            raise ApiError(503, message, "unavailable") from error
-        return Health(status="ok", groups=[GroupHealth(**asdict(group)) for group in groups])
-
-    @app.get("/version", summary="The version of lopa-ray")
-    async def version() -> Version:
-        return Version(version=__version__)
 
     def page(name: str) -> Response:
         file = files("cluster.serving.http").joinpath(name)

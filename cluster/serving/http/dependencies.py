@@ -34,3 +34,17 @@ def check_model(model: str, models: Sequence[str]) -> None:
             "model_not_found",
             param="model",
         )
+
+
+def choose_model(model: str | None, models: Sequence[str]) -> str:
+    """The model itself, or the only one that is served if none is named.
+
+    Raises ApiError: 404 for one that is not served, 400 if it has to be named.
+    """
+    if model is None:
+        if len(models) > 1:
+            message = f"model is missing; add one of those that are served: {', '.join(models)}"
+            raise ApiError(400, message, "missing_parameter", param="model")
+        return models[0]
+    check_model(model, models)
+    return model

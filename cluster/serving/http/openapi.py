@@ -13,10 +13,13 @@ from cluster.serving.openai.completions import CompletionRequest
 from cluster.serving.openai.response_models import ChatChunk, CompletionChunk, ErrorObject
 from cluster.serving.openai.responses import ResponsesRequest
 from cluster.serving.openai.responses_models import ResponseEvent, ResponseObject
+from cluster.serving.openai.tokenization import DetokenizeRequest, TokenizeRequest
 
 ADDED_SCHEMAS: tuple[type[BaseModel], ...] = (
     ChatRequest,
     CompletionRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
     ScaleRequest,
     ResponsesRequest,
     ChatChunk,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -20,15 +20,24 @@ from cluster.serving.engine_messages import (
     EngineOutput,
     EngineRequest,
     GroupWorkers,
+    PromptToTokenize,
     RequestAccepted,
+    TokenizedPrompt,
 )
 from cluster.serving.replica.choice import ChoiceState
 from cluster.serving.replica.choice_factory import ChoiceFactory
 from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import CONSTRAINING
-from lopa_ray.errors import ClusterError, DeadlineError, LopaError, WorkerLostError
+from lopa_ray.errors import (
+    ClusterError,
+    DeadlineError,
+    LopaError,
+    PromptError,
+    WorkerLostError,
+)
 from lopa_ray.protocol.events import RequestFailure
+from lopa_ray.text.tokenizer import require_tokenizer
 
 STALL_FACTOR = 1.5
 """A step that takes this many times its own deadline means that the master itself is stuck."""
@@ -144,7 +153,40 @@ class GroupServer:
         except Exception as error:
             queue.put_nowait(error)
 
+    # Text and tokens
+
+    async def tokenize(self, given: PromptToTokenize) -> TokenizedPrompt:
+        """See `Backend.tokenize`, for this model."""
+        # A long text takes a while; steps do not wait for it.
+        return await asyncio.to_thread(self._tokenize, given)
+
+    def _tokenize(self, given: PromptToTokenize) -> TokenizedPrompt:
+        engine = self._started_engine
+        tokenizer = require_tokenizer(engine.tokenizer)
+        if isinstance(given.prompt, str):
+            tokens = tokenizer.encode(given.prompt, add_special_tokens=given.add_special_tokens)
+        else:
+            tokens = engine.encode(given.prompt, tools=given.tools, variables=given.template_variables)
+        strings = tuple(map(tokenizer.token_string, tokens))
+        return TokenizedPrompt(tuple(tokens), strings, self._config.model.max_model_len)
+
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        """See `Backend.detokenize`, for this model."""
+        engine = self._started_engine
+        for index, token in enumerate(tokens):
+            if not 0 <= token < engine.vocabulary.size:
+                raise PromptError(
+                    f"token {index} is {token}, but the vocabulary has ids 0 to {engine.vocabulary.size - 1}; "
+                    "correct it"
+                )
+        tokenizer = require_tokenizer(engine.tokenizer)
+        return await asyncio.to_thread(tokenizer.decode, tokens, skip_special_tokens=False)
+
     # Administration
+
+    def metrics_text(self) -> str:
+        """What was recorded up to now, in Prometheus' text format."""
+        return self._metrics.text()
 
     async def workers(self) -> GroupWorkers:
         """See `Backend.workers`, for this group."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, cast
 
 from ray import serve
@@ -20,12 +20,19 @@ from cluster.serving.engine_messages import (
     EngineRequest,
     GroupStatus,
     GroupWorkers,
+    PromptToTokenize,
+    ReplicaMetrics,
     RequestRejected,
+    TokenizedPrompt,
 )
+from cluster.serving.replica.metrics_reader import read_metrics
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
 
 DEADLINE_GRACE_S = 1.0
 """A group ends its requests at their deadline; here that is enforced where a request never reached a group."""
+
+QUEUE_TIMEOUT_S = 60.0
+"""How long text and tokens may wait for a group that has all the requests it takes."""
 
 ADMIN_TIMEOUT_S = 60.0
 """How long groups may take to answer an operator: one that has all the requests it takes answers when one ends."""
@@ -91,6 +98,36 @@ class Ingress:
         if event is not None:
             event.set()
         return event is not None
+
+    async def tokenize(self, model: str, prompt: PromptToTokenize) -> TokenizedPrompt:
+        """See `Backend.tokenize`. The call waits in the model's queue, as requests do."""
+        response = self._groups[model].tokenize.remote(prompt)
+        tokenized: TokenizedPrompt = await self._answer(model, response)
+        return tokenized
+
+    async def detokenize(self, model: str, tokens: Sequence[int]) -> str:
+        """See `Backend.detokenize`."""
+        text: str = await self._answer(model, self._groups[model].detokenize.remote(tokens))
+        return text
+
+    async def _answer(self, model: str, response: Any) -> Any:
+        """What a replica of the model returned. Raises its error."""
+        try:
+            answer = await asyncio.wait_for(response, QUEUE_TIMEOUT_S)
+        except TimeoutError:
+            response.cancel()
+            raise OverloadedError(
+                f"model {model!r} had no time for this in {QUEUE_TIMEOUT_S:g} s; try again later"
+            ) from None
+        except Exception as error:
+            raise _unwrap(error) from None
+        if isinstance(answer, RequestRejected):
+            raise answer.error
+        return answer
+
+    async def metrics(self) -> list[ReplicaMetrics]:
+        """See `Backend.metrics`."""
+        return await read_metrics({model: handle.deployment_name for model, handle in self._groups.items()})
 
     async def status(self) -> list[GroupStatus]:
         """See `Backend.status`: how Serve's controller sees the groups."""

@@ -42,6 +42,14 @@ def test_health_and_version(server: Server, client: httpx.Client) -> None:
     assert "secret" not in error_of(client.get("/health"), 503).message
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_ping(server: Server, client: httpx.Client, method: str) -> None:
+    answer = client.request(method, "/ping")
+    assert (answer.status_code, answer.content) == (200, b"")
+    server.backend.status_error = WorkerLostError("no worker is left")
+    assert error_of(client.request(method, "/ping"), 503).message == "no worker is left"
+
+
 def test_unknown_routes(client: httpx.Client) -> None:
     assert error_of(client.get("/v1/nothing"), 404).code == "not_found"
     response = client.get(CHAT)
@@ -77,7 +85,10 @@ def test_the_document_describes_requests_and_errors(client: httpx.Client) -> Non
 
 def test_keys(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    with serving(api_keys=["right-key", "other-key"]) as server, httpx.Client(base_url=server.url) as client:
+    with (
+        serving(api_keys=["right-key", "other-key"]) as server,
+        httpx.Client(base_url=server.url, timeout=30) as client,
+    ):
         for method, path in (("GET", "/v1/models"), ("POST", CHAT), ("DELETE", "/v1/requests/x")):
             for header in (
                 None,
@@ -93,7 +104,7 @@ def test_keys(caplog: pytest.LogCaptureFixture) -> None:
                 assert response.headers["www-authenticate"] == "Bearer"
         for header in ("Bearer right-key", "bearer other-key"):
             assert client.get("/v1/models", headers={"Authorization": header}).status_code == 200
-        for path in ("/health", "/version", "/docs", "/openapi.json"):
+        for path in ("/health", "/ping", "/metrics", "/version", "/docs", "/openapi.json"):
             assert client.get(path).status_code == 200
         said = client.get("/openapi.json").json()["paths"][CHAT]["post"]
         assert said["security"] and "401" in said["responses"]

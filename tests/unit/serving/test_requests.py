@@ -247,7 +247,6 @@ def test_what_asks_for_nothing_is_taken(server: Server, client: httpx.Client) ->
         ({"structured_outputs": {"grammar": "a"}}, "structured_outputs.grammar", "unsupported_parameter"),
         ({"lopa": {"guided_regex": "a"}}, "lopa.guided_regex", "unsupported_parameter"),
         ({"modalities": ["text", "audio"]}, "modalities", "unsupported_parameter"),
-        ({"reasoning_effort": "high"}, "reasoning_effort", "unsupported_parameter"),
         ({"echo": True}, "echo", "unsupported_parameter"),
         (
             {"stream": True, "stream_options": {"include_obfuscation": True}},

@@ -1,0 +1,154 @@
+"""LopaPredictor: decoding as a step of a Ray Data pipeline, on a pool of actors.
+
+dataset.map_batches(
+    LopaPredictor, fn_constructor_kwargs={"config": "d2f-dream-7b"}, batch_size=64, concurrency=4, num_gpus=1
+)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+
+from actors.engine import RayEngine
+from cluster.jobs.source import without_nulls
+from cluster.prompt_file import PROMPT_KEYS, CompletedRequest, decode_requests, parse_record
+from cluster.result_format import result_as_dict
+from lopa_ray.config.config import Config
+from lopa_ray.engine.base import Engine
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import SettingsError
+
+RESULT_TYPES = {
+    "text": "string",
+    "token_ids": "list",
+    "finish_reason": "string",
+    "tokens": "int64",
+    "prompt_tokens": "int64",
+    "steps": "int64",
+    "forwards": "int64",
+    "tpf": "double",
+    "tps": "double",
+    "seconds": "double",
+    "decoder": "string",
+    "num_branches": "string",  # a number or auto
+    "error": "string",
+}
+"""Columns that a result adds, with pyarrow's names of their types; `list` is one of int64."""
+
+
+class LopaPredictor:
+    """What `Dataset.map_batches` makes an actor of: rows with prompts in, the same rows with results out."""
+
+    def __init__(
+        self,
+        config: str | Path = "demo",
+        overrides: dict[str, dict[str, Any]] | None = None,
+        *,
+        raw: bool = False,
+        output_prefix: str = "",
+    ) -> None:
+        """Load the model.
+
+        `config` is a preset, or a YAML file that every node can read, with `overrides` (section → values) on top.
+        With one worker the model is in this process, on the device that `num_gpus` of `map_batches` gives to it.
+        With more, or with shards, this process starts a group of actors. `raw` leaves the chat template out, and
+        `output_prefix` comes in front of the names of the columns that results add.
+
+        Raises SettingsError, CheckpointError, and what `RayEngine.from_config` raises.
+        """
+        self._raw, self._prefix = raw, output_prefix
+        self._engine = _start_engine(Config.load(config, overrides))
+
+    def __call__(self, batch: Any) -> Any:
+        """Decode the rows of a batch in flight together; returns a pyarrow.Table.
+
+        `batch` is a mapping of columns or a pyarrow.Table. A row needs exactly one of `prompt` (text or token ids),
+        `messages` and `token_ids`, and may have `settings`, which go on top of the configuration's; null is the same as
+        not there. All columns stay, and those of `RESULT_TYPES` are added. A row that cannot be decoded has the reason
+        in `error`, which is null in the others, and no result. Raises SettingsError for a batch without prompts, and
+        if results have names that columns have already.
+        """
+        table = _as_table(batch)
+        self._check_columns(table.column_names)
+        columns = [name for name in (*PROMPT_KEYS, "settings") if name in table.column_names]
+        records = [without_nulls(_plain(record)) for record in table.select(columns).to_pylist()]
+        lines = [parse_record(number, record) for number, record in enumerate(records, 1)]
+        rows: list[dict[str, Any]] = []
+        for output in decode_requests(self._engine, lines, raw=self._raw):
+            if isinstance(output, CompletedRequest):
+                row = result_as_dict(output.result, output.settings)
+                rows.append({**row, "num_branches": str(row["num_branches"])})
+            else:
+                rows.append({"error": output.error})
+        for name, values in _as_columns(rows).items():
+            table = table.append_column(self._prefix + name, values)
+        return table
+
+    def _check_columns(self, names: list[str]) -> None:
+        if not set(PROMPT_KEYS) & set(names):
+            raise SettingsError(
+                f"got the columns {', '.join(names)}; needed: one of {', '.join(PROMPT_KEYS)}; rename the one with the "
+                "prompts"
+            )
+        taken = sorted({self._prefix + name for name in RESULT_TYPES} & set(names))
+        if taken:
+            raise SettingsError(
+                f"got a column {taken[0]!r}, and results add one of that name; set output_prefix, which comes in front "
+                "of the names that are added"
+            )
+
+
+def _start_engine(config: Config) -> Engine:
+    if config.group.max_actors == 1:
+        torch.set_num_threads(config.group.threads_per_worker)
+        return LocalEngine.from_config(config)
+    if config.model.device != "cpu" and ray.is_initialized():
+        reserved = ray.get_runtime_context().get_accelerator_ids()
+        if any(reserved.values()):
+            raise SettingsError(
+                f"group: got {config.group.max_actors} actors, which reserve their own accelerators, beside those that "
+                "map_batches reserves for this process; leave num_gpus out there, or set group.num_workers and "
+                "tensor_parallel_size to 1"
+            )
+    return RayEngine.from_config(config)
+
+
+def _as_table(batch: Any) -> Any:
+    import pyarrow
+
+    if isinstance(batch, pyarrow.Table):
+        return batch
+    if isinstance(batch, Mapping):
+        from ray.data.block import BlockAccessor
+
+        return BlockAccessor.batch_to_arrow_block(dict(batch))
+    raise SettingsError(
+        f"got a batch of type {type(batch).__name__}; allowed: batch_format numpy (the default) or pyarrow"
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Lists for arrays of numbers, and whole numbers again where Ray Data has made floats of them, as it does beside
+    nulls in numpy's format."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | np.ndarray):
+        return [_plain(each) for each in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _as_columns(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Name → pyarrow.Array of its type, whatever is null in this batch."""
+    import pyarrow
+
+    types = {
+        name: pyarrow.list_(pyarrow.int64()) if kind == "list" else pyarrow.type_for_alias(kind)
+        for name, kind in RESULT_TYPES.items()
+    }
+    return {name: pyarrow.array([row.get(name) for row in rows], kind) for name, kind in types.items()}

@@ -1,0 +1,56 @@
+"""The routes that say how the server is: /health, /ping and /version. They need no API key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+from fastapi import APIRouter, Request, Response
+
+from cluster.serving.engine_messages import Backend
+from cluster.serving.http.access_log import log_record_of, log_unexpected_error
+from cluster.serving.http.openapi import error_responses
+from cluster.serving.http.status_models import GroupHealth, Health, Version
+from cluster.serving.openai.errors import ApiError
+from lopa_ray import __version__
+from lopa_ray.errors import LopaError
+
+
+def health_routes(backend: Callable[[], Backend]) -> APIRouter:
+    """Health, as JSON and as SageMaker asks for it, and the version."""
+    router = APIRouter()
+
+    @router.get("/health", summary="Whether every decode group answers", responses=error_responses([503]))
+    async def health(request: Request) -> Health:
+        try:
+            groups = await backend().status()
+        except LopaError:
+            raise
+        except Exception as error:
+            log_unexpected_error(log_record_of(request.scope), error)
+            message = "a decode group does not answer; the log has the details under this request's id"
+            raise ApiError(503, message, "unavailable") from error
+        return Health(status="ok", groups=[GroupHealth(**asdict(group)) for group in groups])
+
+    @router.get(
+        "/ping",
+        summary="The same, without a body",
+        response_class=Response,
+        responses=error_responses([503]),
+    )
+    @router.post(
+        "/ping",
+        summary="The same, without a body",
+        response_class=Response,
+        responses=error_responses([503]),
+    )
+    async def ping(request: Request) -> Response:
+        """SageMaker's health check."""
+        await health(request)
+        return Response()
+
+    @router.get("/version", summary="The version of lopa-ray")
+    async def version() -> Version:
+        return Version(version=__version__)
+
+    return router

@@ -1,0 +1,69 @@
+"""/tokenize and /detokenize, as vLLM has them: text to tokens and back, without decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import APIRouter, Request, Security
+
+from cluster.serving.engine_messages import Backend
+from cluster.serving.http.access_log import log_record_of
+from cluster.serving.http.body import read_json_object
+from cluster.serving.http.dependencies import choose_model, require_api_key
+from cluster.serving.http.openapi import error_responses, request_body
+from cluster.serving.openai.errors import ApiError, api_error
+from cluster.serving.openai.tokenization import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+from cluster.serving.settings import HttpSettings
+from lopa_ray.errors import PromptError
+
+_ERROR_STATUSES = (400, 404, 413, 429, 503)
+
+
+def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRouter:
+    """Both routes. `model` may be left out where one model is served."""
+
+    def refusal(error: PromptError, param: str) -> ApiError:
+        response = api_error(error, settings.retry_after_s)
+        return ApiError(response.status, response.message, response.code, param=param)
+
+    router = APIRouter(
+        dependencies=[Security(require_api_key(settings.api_keys))] if settings.api_keys else [],
+        responses=error_responses([*_ERROR_STATUSES, *([401] if settings.api_keys else [])]),
+    )
+
+    @router.post(
+        "/tokenize", summary="Turn a text or a chat into tokens", openapi_extra=request_body(TokenizeRequest)
+    )
+    async def tokenize(http_request: Request) -> TokenizeResponse:
+        """A chat's tokens are those that /v1/chat/completions decodes, a text's those of /v1/completions."""
+        request = TokenizeRequest.parse(await read_json_object(http_request, settings.max_body_bytes))
+        model = log_record_of(http_request.scope).model = choose_model(request.model, backend().models)
+        try:
+            tokenized = await backend().tokenize(model, request.as_prompt())
+        except PromptError as error:
+            raise refusal(error, request.prompt_field) from None
+        return TokenizeResponse(
+            count=len(tokenized.tokens),
+            max_model_len=tokenized.max_model_len,
+            tokens=list(tokenized.tokens),
+            token_strs=list(tokenized.token_strings) if request.return_token_strs else None,
+        )
+
+    @router.post(
+        "/detokenize", summary="Turn tokens into text", openapi_extra=request_body(DetokenizeRequest)
+    )
+    async def detokenize(http_request: Request) -> DetokenizeResponse:
+        """Special tokens show in the text, under their names."""
+        request = DetokenizeRequest.parse(await read_json_object(http_request, settings.max_body_bytes))
+        model = log_record_of(http_request.scope).model = choose_model(request.model, backend().models)
+        try:
+            return DetokenizeResponse(prompt=await backend().detokenize(model, request.tokens))
+        except PromptError as error:
+            raise refusal(error, "tokens") from None
+
+    return router

@@ -1,0 +1,106 @@
+"""Text to tokens and back: the requests and responses of /tokenize and /detokenize, in vLLM's shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from cluster.serving.engine_messages import PromptToTokenize
+from cluster.serving.openai.chat_messages import ChatMessage
+from cluster.serving.openai.errors import ApiError, invalid_value
+from cluster.serving.openai.request_model import MAX_INT, RequestModel
+from cluster.serving.openai.response_models import ResponseModel
+from cluster.serving.openai.tools import Tools, offered_tools
+
+
+class TokenizeRequest(RequestModel):
+    """A text or a chat, one of the two."""
+
+    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "chat_template": (),
+        "continue_final_message": (False,),
+        "media_io_kwargs": ({},),
+        "mm_processor_kwargs": ({},),
+    }
+
+    model: str | None = None
+    """Which of the models that are served; may be left out if it is the only one."""
+
+    prompt: str | None = None
+    """Text, without chat template."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)] | None = None
+    """A chat, which the chat template turns into text that ends where the answer begins."""
+
+    tools: Tools | None = None
+    """Functions that the model is told of in a chat."""
+
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Variables for the chat template, such as enable_thinking."""
+
+    add_generation_prompt: bool | None = None
+    """False: end with the chat's last message, and not where the answer begins."""
+
+    add_special_tokens: bool | None = None
+    """Tokens that the tokenizer puts around every text. A text has them unless this is false; a chat has those of its
+    template, and no others."""
+
+    return_token_strs: bool | None = None
+    """Send each token as the vocabulary writes it, too."""
+
+    @property
+    def prompt_field(self) -> str:
+        """What has the prompt."""
+        return "prompt" if self.messages is None else "messages"
+
+    def as_prompt(self) -> PromptToTokenize:
+        """What a model would be given to continue. Raises ApiError (400) for two prompts, or for none."""
+        if self.messages is None:
+            if self.prompt is None:
+                raise ApiError(
+                    400, "got neither prompt nor messages; add one", "missing_parameter", param="prompt"
+                )
+            return PromptToTokenize(self.prompt, self.add_special_tokens is not False)
+        if self.prompt is not None:
+            raise invalid_value("prompt", "got it with messages; leave one of them out")
+        if self.add_special_tokens:
+            raise invalid_value(
+                "add_special_tokens", "got true with messages; a chat has those of its template: leave it out"
+            )
+        variables = dict(self.chat_template_kwargs or {})
+        if self.add_generation_prompt is not None:
+            variables["add_generation_prompt"] = self.add_generation_prompt
+        return PromptToTokenize(
+            tuple(message.template_message() for message in self.messages),
+            tools=offered_tools([tool.model_dump(exclude_none=True) for tool in self.tools or ()], None),
+            template_variables=variables,
+        )
+
+
+class DetokenizeRequest(RequestModel):
+    """Tokens of a model."""
+
+    model: str | None = None
+    """Which of the models that are served; may be left out if it is the only one."""
+
+    tokens: list[Annotated[int, Field(ge=0, le=MAX_INT)]] = Field(fail_fast=True)
+    """Ids of the model's vocabulary."""
+
+
+class TokenizeResponse(ResponseModel):
+    """The tokens of a prompt."""
+
+    count: int
+    max_model_len: int
+    """How many tokens a prompt and its answer may have together."""
+    tokens: list[int]
+    token_strs: list[str] | None
+    """Each token as the vocabulary writes it, if that was asked for."""
+
+
+class DetokenizeResponse(ResponseModel):
+    """The text of tokens."""
+
+    prompt: str

@@ -1,0 +1,65 @@
+"""Reads the metrics of all decode groups of this application.
+
+Serve lets a call wait while a replica has all the requests that it takes, and a busy group is when metrics are read. So
+the replicas' actors are called past Serve, each with a deadline of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import RayError
+
+from cluster.serving.engine_messages import ReplicaMetrics
+from lopa_ray.errors import ClusterError
+
+READ_TIMEOUT_S = 3.0
+"""How long a replica may take. Prometheus gives a scrape ten seconds, unless it is told otherwise."""
+
+
+async def read_metrics(deployments: Mapping[str, str]) -> list[ReplicaMetrics]:
+    """Of every replica of every deployment; `deployments`: model → its name on Serve. In a replica of Serve only."""
+    replicas = await asyncio.to_thread(_find_replicas, deployments)
+    return await asyncio.gather(*(_read(*replica) for replica in replicas))
+
+
+def _find_replicas(deployments: Mapping[str, str]) -> list[tuple[str, str, Any]]:
+    """(model, id of the replica, its actor), those that are about to start among them.
+
+    Serve names the actors of replicas alike, so their names differ from this replica's in deployment and id alone.
+    """
+    context = serve.get_replica_context()
+    name = ray.get_runtime_context().get_actor_name() or ""
+    front, own, separator = name.removesuffix(context.replica_tag).rpartition(context.deployment)
+    if not own:
+        raise ClusterError(
+            f"Ray Serve has named this replica {name!r}, so others cannot be found; use Ray's metrics"
+        )
+    prefixes = {model: f"{front}{deployment}{separator}" for model, deployment in deployments.items()}
+    replicas = []
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        for model, prefix in prefixes.items():
+            if actor["name"].startswith(prefix):
+                with suppress(ValueError):  # it has ended since it was listed
+                    handle = ray.get_actor(actor["name"], actor["namespace"])
+                    replicas.append((model, actor["name"].removeprefix(prefix), handle))
+    return replicas
+
+
+async def _read(model: str, replica: str, actor: Any) -> ReplicaMetrics:
+    try:
+        text = await asyncio.wait_for(actor.__ray_call__.remote(_metrics_of_replica), READ_TIMEOUT_S)
+    except (RayError, TimeoutError):
+        text = None
+    return ReplicaMetrics(model, replica, text)
+
+
+def _metrics_of_replica(_: object) -> str | None:
+    """Called in the group's replica; None as long as it starts."""
+    server: Any = serve.get_replica_context().servable_object
+    return None if server is None else server.metrics_text()
