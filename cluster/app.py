@@ -20,14 +20,8 @@ from ray import serve
 from ray.serve import Application
 
 from actors.placement import worker_bundle
-from cluster.serving.engine_messages import (
-    Backend,
-    EngineOutput,
-    EngineRequest,
-    PromptToTokenize,
-    RequestRejected,
-    TokenizedPrompt,
-)
+from cluster.choices.messages import EngineOutput, EngineRequest, PromptToTokenize, TokenizedPrompt
+from cluster.serving.backend import Backend, RequestRejected
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.http.auth import load_api_keys
 from cluster.serving.replica.group_server import GroupServer

@@ -14,10 +14,16 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from cluster.batch.prompt_file import (
+    BatchOutput,
+    FailedRequest,
+    decode_requests,
+    read_requests,
+    require_unicode,
+)
+from cluster.batch.result_format import StepRecorder, result_as_dict, stats_table
 from cluster.cli.exit_status import FAILED, error_exit
 from cluster.cli.watch import Watcher
-from cluster.prompt_file import BatchOutput, FailedRequest, decode_requests, read_requests, require_unicode
-from cluster.result_format import StepRecorder, result_as_dict, stats_table
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import TraceStep
 from lopa_ray.errors import PromptError, SettingsError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.engine import RayEngine
-from cluster.prompt_file import FailedRequest, ParsedLine, decode_requests
+from cluster.batch.prompt_file import FailedRequest, ParsedLine, decode_requests
 from lopa_ray.config.config import Config
 from lopa_ray.errors import WorkerLostError
 

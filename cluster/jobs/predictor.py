@@ -16,9 +16,9 @@ import ray
 import torch
 
 from actors.engine import RayEngine
+from cluster.batch.prompt_file import PROMPT_KEYS, CompletedRequest, decode_requests, parse_record
+from cluster.batch.result_format import result_as_dict
 from cluster.jobs.source import without_nulls
-from cluster.prompt_file import PROMPT_KEYS, CompletedRequest, decode_requests, parse_record
-from cluster.result_format import result_as_dict
 from lopa_ray.config.config import Config
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.local import LocalEngine

@@ -10,8 +10,8 @@ from typing import Any
 
 import fsspec
 
+from cluster.batch.prompt_file import PROMPT_KEYS, ParsedLine, parse_line, parse_record
 from cluster.jobs.storage import resolve_url, storage_errors
-from cluster.prompt_file import PROMPT_KEYS, ParsedLine, parse_line, parse_record
 from lopa_ray.errors import SettingsError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

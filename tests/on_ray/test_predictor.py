@@ -8,9 +8,9 @@ import pyarrow
 import pytest
 import ray.data
 
+from cluster.batch.result_format import result_as_dict
 from cluster.jobs import LopaPredictor
 from cluster.jobs.predictor import RESULT_TYPES
-from cluster.result_format import result_as_dict
 from lopa_ray import Config, LocalEngine, SettingsError
 from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
 from lopa_ray.presets.word_problems import held_out_problems

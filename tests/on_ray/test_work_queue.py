@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import cluster.jobs.work_queue
+from cluster.batch.prompt_file import BatchRequest
 from cluster.jobs.group import JobGroup
 from cluster.jobs.source import Chunk
 from cluster.jobs.work_queue import WorkQueue
-from cluster.prompt_file import BatchRequest
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CapacityError, CheckpointError, WorkerLostError
 from support.fake_job_group import EXIT_ONCE_PREFIX, EXIT_PROMPT, CapacityOne, CapacityZero, FakeJobGroup

@@ -14,8 +14,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from cluster.serving.engine_messages import (
-    Backend,
+from cluster.choices.messages import (
     BranchView,
     CanvasSnapshot,
     CellView,
@@ -23,17 +22,15 @@ from cluster.serving.engine_messages import (
     ChoiceStats,
     EngineOutput,
     EngineRequest,
-    GroupStatus,
-    GroupWorkers,
     PromptToTokenize,
-    ReplicaMetrics,
     RequestAccepted,
     TextDelta,
     TokenizedPrompt,
     TokenLogprob,
 )
+from cluster.openai.response_models import ErrorObject
+from cluster.serving.backend import Backend, GroupStatus, GroupWorkers, ReplicaMetrics
 from cluster.serving.http.asgi_app import create_app
-from cluster.serving.openai.response_models import ErrorObject
 from cluster.serving.settings import HttpSettings
 from lopa_ray.errors import PromptError, PromptTooLongError, RequestCancelledError, SettingsError
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster.batch.prompt_file import BatchRequest, ParsedLine
 from cluster.jobs.group import ChunkResult
-from cluster.prompt_file import BatchRequest, ParsedLine
 from lopa_ray.errors import CapacityError
 
 EXIT_PROMPT = "exit every time"

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 from fastapi import APIRouter, Request, Security
 
-from cluster.serving.engine_messages import Backend, GroupWorkers
+from cluster.openai.errors import ApiError
+from cluster.serving.backend import Backend, GroupWorkers
 from cluster.serving.http.body import read_json_object
 from cluster.serving.http.dependencies import check_model, require_api_key
 from cluster.serving.http.openapi import error_responses, request_body
 from cluster.serving.http.scale_request import ScaleRequest
 from cluster.serving.http.status_models import ModelWorkers, WorkersOfGroup
-from cluster.serving.openai.errors import ApiError
 from cluster.serving.settings import HttpSettings
 
 

@@ -10,7 +10,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 
-from cluster.serving.engine_messages import Backend
+from cluster.openai.errors import ApiError
+from cluster.serving.backend import Backend
 from cluster.serving.http.admin_routes import admin_routes
 from cluster.serving.http.health_routes import health_routes
 from cluster.serving.http.metrics_routes import metrics_routes
@@ -18,7 +19,6 @@ from cluster.serving.http.middleware import ErrorMiddleware, RequestLogMiddlewar
 from cluster.serving.http.openai_routes import v1_routes
 from cluster.serving.http.openapi import add_schemas
 from cluster.serving.http.tokenizer_routes import tokenizer_routes
-from cluster.serving.openai.errors import ApiError
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
 

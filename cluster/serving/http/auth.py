@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from cluster.serving.openai.errors import ApiError
+from cluster.openai.errors import ApiError
 from lopa_ray.errors import SettingsError
 
 API_KEYS_VARIABLE = "LOPA_API_KEYS"

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from starlette.requests import Request
 from starlette.types import Receive
 
-from cluster.serving.openai.errors import ApiError
+from cluster.openai.errors import ApiError
 
 DRAIN_FACTOR = 4
 """A body up to this many times too long is read to its end, so that its sender gets to read the response."""

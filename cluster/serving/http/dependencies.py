@@ -9,8 +9,8 @@ from fastapi import Request, Security
 from fastapi.security import HTTPBearer
 from pydantic import SecretStr
 
+from cluster.openai.errors import ApiError, short_repr
 from cluster.serving.http.auth import check_api_key
-from cluster.serving.openai.errors import ApiError, short_repr
 
 _BEARER = HTTPBearer(auto_error=False)
 """Only describes the keys in the OpenAPI document."""

@@ -8,10 +8,10 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cluster.openai.errors import api_error
 from cluster.serving.http.access_log import RequestLogRecord, log_record_of, log_request, log_unexpected_error
 from cluster.serving.http.body import ClientDisconnectedError
 from cluster.serving.http.responder import send_json
-from cluster.serving.openai.errors import api_error
 
 _VALID_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 

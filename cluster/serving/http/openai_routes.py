@@ -8,7 +8,24 @@ from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response, Security
 
-from cluster.serving.engine_messages import Backend, EngineRequest
+from cluster.choices.messages import EngineRequest
+from cluster.openai.chat import ChatRequest, ChatResponseBuilder
+from cluster.openai.completions import CompletionRequest, CompletionResponseBuilder
+from cluster.openai.engine_request import make_engine_request
+from cluster.openai.errors import ApiError, short_repr
+from cluster.openai.generation_request import GenerationRequest
+from cluster.openai.response_builder import ResponseBuilder
+from cluster.openai.response_models import (
+    ChatChunk,
+    ChatCompletion,
+    Completion,
+    CompletionChunk,
+    ModelCard,
+    ModelList,
+)
+from cluster.openai.responses import ResponsesRequest
+from cluster.openai.responses_builder import ResponsesBuilder
+from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import log_record_of, logger
 from cluster.serving.http.body import read_json_object
 from cluster.serving.http.dependencies import check_model, require_api_key
@@ -20,22 +37,6 @@ from cluster.serving.http.openapi import (
 )
 from cluster.serving.http.responder import Responder
 from cluster.serving.http.status_models import CancelledRequest
-from cluster.serving.openai.chat import ChatRequest, ChatResponseBuilder
-from cluster.serving.openai.completions import CompletionRequest, CompletionResponseBuilder
-from cluster.serving.openai.engine_request import make_engine_request
-from cluster.serving.openai.errors import ApiError, short_repr
-from cluster.serving.openai.generation_request import GenerationRequest
-from cluster.serving.openai.response_builder import ResponseBuilder
-from cluster.serving.openai.response_models import (
-    ChatChunk,
-    ChatCompletion,
-    Completion,
-    CompletionChunk,
-    ModelCard,
-    ModelList,
-)
-from cluster.serving.openai.responses import ResponsesRequest
-from cluster.serving.openai.responses_builder import ResponsesBuilder
 from cluster.serving.settings import HttpSettings
 
 AnyRequest = TypeVar("AnyRequest", bound=GenerationRequest)
@@ -62,7 +63,9 @@ def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRout
         body = await read_json_object(http_request, settings.max_body_bytes)
         logger.debug("request %s has the fields %s", record.id, sorted(body))
         request = request_model.parse(body)
-        engine_request = make_engine_request(record.id, request, settings)
+        engine_request = make_engine_request(
+            record.id, request, max_choices=settings.max_choices, max_stop=settings.max_stop
+        )
         check_model(request.model, backend().models)
         record.model = request.model
         builder = new_builder(request, engine_request)

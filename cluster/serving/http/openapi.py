@@ -7,13 +7,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from cluster.openai.chat import ChatRequest
+from cluster.openai.completions import CompletionRequest
+from cluster.openai.response_models import ChatChunk, CompletionChunk, ErrorObject
+from cluster.openai.responses import ResponsesRequest
+from cluster.openai.responses_models import ResponseEvent, ResponseObject
+from cluster.openai.tokenization import DetokenizeRequest, TokenizeRequest
 from cluster.serving.http.scale_request import ScaleRequest
-from cluster.serving.openai.chat import ChatRequest
-from cluster.serving.openai.completions import CompletionRequest
-from cluster.serving.openai.response_models import ChatChunk, CompletionChunk, ErrorObject
-from cluster.serving.openai.responses import ResponsesRequest
-from cluster.serving.openai.responses_models import ResponseEvent, ResponseObject
-from cluster.serving.openai.tokenization import DetokenizeRequest, TokenizeRequest
 
 ADDED_SCHEMAS: tuple[type[BaseModel], ...] = (
     ChatRequest,

@@ -10,14 +10,15 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cluster.serving.engine_messages import Backend, EngineOutput, RequestAccepted
+from cluster.choices.messages import EngineOutput, RequestAccepted
+from cluster.openai.errors import ApiError, api_error
+from cluster.openai.events import ServerSentEvent
+from cluster.openai.field_names import FieldNames
+from cluster.openai.response_builder import ResponseBuilder
+from cluster.openai.response_models import dumps
+from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import RequestLogRecord, log_unexpected_error
 from cluster.serving.http.body import ClientDisconnectedError
-from cluster.serving.openai.errors import ApiError, api_error
-from cluster.serving.openai.events import ServerSentEvent
-from cluster.serving.openai.field_names import FieldNames
-from cluster.serving.openai.response_builder import ResponseBuilder
-from cluster.serving.openai.response_models import dumps
 from lopa_ray.errors import PromptError, SettingsError
 
 SSE_HEADERS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cluster.serving.openai.request_model import RequestModel
+from cluster.openai.request_model import RequestModel
 
 MAX_WORKERS = 1024
 """Each of them is an actor that waits for its place, if there is none."""

@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 from fastapi import APIRouter, Request, Security
 
-from cluster.serving.engine_messages import Backend
-from cluster.serving.http.access_log import log_record_of
-from cluster.serving.http.body import read_json_object
-from cluster.serving.http.dependencies import choose_model, require_api_key
-from cluster.serving.http.openapi import error_responses, request_body
-from cluster.serving.openai.errors import ApiError, api_error
-from cluster.serving.openai.tokenization import (
+from cluster.openai.errors import ApiError, api_error
+from cluster.openai.tokenization import (
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
 )
+from cluster.serving.backend import Backend
+from cluster.serving.http.access_log import log_record_of
+from cluster.serving.http.body import read_json_object
+from cluster.serving.http.dependencies import choose_model, require_api_key
+from cluster.serving.http.openapi import error_responses, request_body
 from cluster.serving.settings import HttpSettings
 from lopa_ray.errors import PromptError
 

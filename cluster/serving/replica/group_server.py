@@ -15,17 +15,17 @@ from functools import partial
 from typing import Any
 
 from actors.async_engine import AsyncRayEngine
-from cluster.serving.engine_messages import (
+from cluster.choices.choice import ChoiceState
+from cluster.choices.choice_factory import ChoiceFactory
+from cluster.choices.messages import (
     ChoiceFinished,
     EngineOutput,
     EngineRequest,
-    GroupWorkers,
     PromptToTokenize,
     RequestAccepted,
     TokenizedPrompt,
 )
-from cluster.serving.replica.choice import ChoiceState
-from cluster.serving.replica.choice_factory import ChoiceFactory
+from cluster.serving.backend import GroupWorkers
 from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import CONSTRAINING

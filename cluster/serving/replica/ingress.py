@@ -15,16 +15,8 @@ from ray import serve
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, RayServeException
 
-from cluster.serving.engine_messages import (
-    EngineOutput,
-    EngineRequest,
-    GroupStatus,
-    GroupWorkers,
-    PromptToTokenize,
-    ReplicaMetrics,
-    RequestRejected,
-    TokenizedPrompt,
-)
+from cluster.choices.messages import EngineOutput, EngineRequest, PromptToTokenize, TokenizedPrompt
+from cluster.serving.backend import GroupStatus, GroupWorkers, ReplicaMetrics, RequestRejected
 from cluster.serving.replica.metrics_reader import read_metrics
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
 

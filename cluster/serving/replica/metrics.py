@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from actors.client_streams import StepEvents
 from actors.master import MasterStatus
-from cluster.serving.engine_messages import ChoiceFinished
+from cluster.choices.messages import ChoiceFinished
 from cluster.serving.replica.exported_metrics import ExportedMetrics
 from lopa_ray.protocol.events import RequestStep
 

@@ -15,12 +15,12 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
+from cluster.batch.prompt_file import BatchRequest, FailedRequest
 from cluster.jobs.__main__ import app
 from cluster.jobs.group import ChunkResult
 from cluster.jobs.progress import JobProgress
 from cluster.jobs.resumable_output import JobOutput, JobResult, JobSpec
 from cluster.jobs.source import Source
-from cluster.prompt_file import BatchRequest, FailedRequest
 from lopa_ray.errors import SettingsError
 
 LINES = ['{"prompt": "one", "id": 7}', "", "nonsense", '{"token_ids": [1, 2]}', '"five"']

@@ -10,15 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.serving.engine_messages import (
-    EngineOutput,
-    EngineRequest,
-    RequestAccepted,
-    TextDelta,
-    TokenLogprob,
-)
-from cluster.serving.openai.completions import CompletionRequest, CompletionResponseBuilder
-from cluster.serving.openai.response_models import (
+from cluster.choices.messages import EngineOutput, EngineRequest, RequestAccepted, TextDelta, TokenLogprob
+from cluster.openai.completions import CompletionRequest, CompletionResponseBuilder
+from cluster.openai.response_models import (
     ChatChunk,
     ChatCompletion,
     Completion,

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.serving.engine_messages import EngineRequest
-from cluster.serving.openai.chat import ChatRequest
-from cluster.serving.openai.errors import ApiError
+from cluster.choices.messages import EngineRequest
+from cluster.openai.chat import ChatRequest
+from cluster.openai.errors import ApiError
 from support.fake_backend import CHAT, HI, MODEL, OTHER_MODEL, TEXT, Server, error_of
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}

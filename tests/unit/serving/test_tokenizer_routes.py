@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.serving.engine_messages import PromptToTokenize
+from cluster.choices.messages import PromptToTokenize
 from cluster.serving.replica.group_server import GroupServer
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import OverloadedError, PromptError

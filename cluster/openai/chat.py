@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from cluster.serving.engine_messages import (
+from cluster.choices.messages import (
     ChoiceFinished,
     EngineRequest,
     Prompt,
@@ -15,13 +15,13 @@ from cluster.serving.engine_messages import (
     TokenLogprob,
     ToolCallDelta,
 )
-from cluster.serving.openai.chat_messages import ChatMessage
-from cluster.serving.openai.completions_builder import CompletionsBuilder
-from cluster.serving.openai.completions_request import CompletionsRequest
-from cluster.serving.openai.errors import invalid_value
-from cluster.serving.openai.request_model import MAX_INT
-from cluster.serving.openai.response_builder import clamp_logprob
-from cluster.serving.openai.response_models import (
+from cluster.openai.chat_messages import ChatMessage
+from cluster.openai.completions_builder import CompletionsBuilder
+from cluster.openai.completions_request import CompletionsRequest
+from cluster.openai.errors import invalid_value
+from cluster.openai.request_model import MAX_INT
+from cluster.openai.response_builder import clamp_logprob
+from cluster.openai.response_models import (
     AssistantMessage,
     CallChunk,
     CalledFunction,
@@ -37,7 +37,7 @@ from cluster.serving.openai.response_models import (
     MadeCall,
     TopLogprob,
 )
-from cluster.serving.openai.tools import (
+from cluster.openai.tools import (
     NamedToolChoice,
     ToolChoice,
     Tools,

@@ -8,13 +8,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from cluster.serving.engine_messages import Prompt
-from cluster.serving.openai.errors import short_repr
-from cluster.serving.openai.generation_request import GenerationRequest
-from cluster.serving.openai.request_model import MAX_INT, TAG_MARK, RequestModel
-from cluster.serving.openai.responses_input import Items, template_messages
-from cluster.serving.openai.structured_output import ANY_JSON_OBJECT, JsonSchema
-from cluster.serving.openai.tools import (
+from cluster.choices.messages import Prompt
+from cluster.openai.errors import short_repr
+from cluster.openai.generation_request import GenerationRequest
+from cluster.openai.request_model import MAX_INT, TAG_MARK, RequestModel
+from cluster.openai.responses_input import Items, template_messages
+from cluster.openai.structured_output import ANY_JSON_OBJECT, JsonSchema
+from cluster.openai.tools import (
     MAX_TOOLS,
     Function,
     FunctionReference,

@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from cluster.serving.openai.errors import invalid_value, short_repr
-from cluster.serving.openai.generation_request import GenerationRequest
-from cluster.serving.openai.request_model import MAX_INT, RequestModel
-from cluster.serving.openai.structured_output import StructuredRequest
+from cluster.openai.errors import invalid_value, short_repr
+from cluster.openai.generation_request import GenerationRequest
+from cluster.openai.request_model import MAX_INT, RequestModel
+from cluster.openai.structured_output import StructuredRequest
 
 
 def _as_list(value: Any) -> Any:

@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from cluster.serving.openai.chat_messages import CalledFunction, MadeCall, template_call
-from cluster.serving.openai.errors import short_repr
-from cluster.serving.openai.request_model import TAG_MARK, RequestModel
+from cluster.openai.chat_messages import CalledFunction, MadeCall, template_call
+from cluster.openai.errors import short_repr
+from cluster.openai.request_model import TAG_MARK, RequestModel
 
 
 class InputText(RequestModel):

@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from cluster.serving.engine_messages import Prompt
-from cluster.serving.openai.errors import invalid_value, short_repr
-from cluster.serving.openai.field_names import FieldNames
-from cluster.serving.openai.lopa_options import LOPA_DECODE_SETTINGS, OPENAI_FIELDS, LopaOptions
-from cluster.serving.openai.request_model import MAX_INT, RequestModel
+from cluster.choices.messages import Prompt
+from cluster.openai.errors import invalid_value, short_repr
+from cluster.openai.field_names import FieldNames
+from cluster.openai.lopa_options import LOPA_DECODE_SETTINGS, OPENAI_FIELDS, LopaOptions
+from cluster.openai.request_model import MAX_INT, RequestModel
 from lopa_ray.config.generation_settings import GUIDED, MAX_LOGIT_BIAS
 
 

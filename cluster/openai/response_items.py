@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
-from cluster.serving.engine_messages import TextDelta
-from cluster.serving.openai.response_models import ChatLogprob
-from cluster.serving.openai.responses_models import (
+from cluster.choices.messages import TextDelta
+from cluster.openai.response_models import ChatLogprob
+from cluster.openai.responses_models import (
     ItemStatus,
     OutputFunctionCall,
     OutputItem,
@@ -17,7 +17,7 @@ from cluster.serving.openai.responses_models import (
     OutputText,
     ReasoningText,
 )
-from cluster.serving.openai.tools import new_call_id
+from cluster.openai.tools import new_call_id
 
 Kind: TypeAlias = Literal["reasoning", "message", "function_call"]
 

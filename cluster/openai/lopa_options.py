@@ -8,8 +8,8 @@ from typing import Any, Self
 from pydantic import ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import PydanticCustomError
 
-from cluster.serving.openai.errors import short_repr
-from cluster.serving.openai.request_model import MAX_INT, RequestModel, unknown_field_message
+from cluster.openai.errors import short_repr
+from cluster.openai.request_model import MAX_INT, RequestModel, unknown_field_message
 from lopa_ray.config.decoder_settings import DECODER_SETTINGS
 
 OPENAI_FIELDS = {

@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from cluster.serving.engine_messages import EngineRequest
-from cluster.serving.replica.answer_format import answer_format
-from cluster.serving.replica.choice import ChoiceState
+from cluster.choices.answer_format import answer_format
+from cluster.choices.choice import ChoiceState
+from cluster.choices.messages import EngineRequest
 from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.engine.session_factory import SessionFactory

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from cluster.serving.engine_messages import EngineRequest
-from cluster.serving.replica.answer_parser import (
+from cluster.choices.answer_parser import (
     END_THINK,
     THINK,
     AnswerParser,
@@ -17,6 +16,7 @@ from cluster.serving.replica.answer_parser import (
     ChatParser,
     PlainParser,
 )
+from cluster.choices.messages import EngineRequest
 from lopa_ray.config.generation_settings import GUIDED
 from lopa_ray.text.tokenizer import Tokenizer
 from lopa_ray.text.tool_format import ToolFormat, tool_format

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import ConfigDict
 
-from cluster.serving.openai.response_models import ChatLogprob, RequestCost, ResponseModel
+from cluster.openai.response_models import ChatLogprob, RequestCost, ResponseModel
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from cluster.serving.openai.errors import short_repr
-from cluster.serving.openai.request_model import RequestModel
+from cluster.openai.errors import short_repr
+from cluster.openai.request_model import RequestModel
 
 ANY_JSON_OBJECT = '{"type": "object"}'
 """The schema of what asks for JSON alone."""

@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cluster.serving.engine_messages import EngineRequest
-from cluster.serving.openai.errors import invalid_value
-from cluster.serving.openai.generation_request import GenerationRequest
-from cluster.serving.openai.lopa_options import LopaOptions
-from cluster.serving.settings import HttpSettings
+from cluster.choices.messages import EngineRequest
+from cluster.openai.errors import invalid_value
+from cluster.openai.generation_request import GenerationRequest
+from cluster.openai.lopa_options import LopaOptions
 
 
-def make_engine_request(request_id: str, request: GenerationRequest, limits: HttpSettings) -> EngineRequest:
-    """Raises ApiError (400) for fields that contradict each other, or are beyond the limits."""
+def make_engine_request(
+    request_id: str,
+    request: GenerationRequest,
+    *,
+    max_choices: int | None = None,
+    max_stop: int | None = None,
+) -> EngineRequest:
+    """Raises ApiError (400) for fields that contradict each other, or are beyond the limits: choices, and stop texts."""
     options = request.lopa or LopaOptions()
     prompts, engine_options = request.prompts(), request.engine_options()
     n, stop = engine_options.get("n", 1), engine_options.get("stop", ())
-    if n * len(prompts) > limits.max_choices:
+    if max_choices is not None and n * len(prompts) > max_choices:
         got = f"n {n}" if len(prompts) == 1 else f"{len(prompts)} prompts with n {n}"
-        raise invalid_value(
-            "n", f"got {got}; allowed: {limits.max_choices} choices per request; ask in parts"
-        )
-    if len(stop) > limits.max_stop:
-        raise invalid_value("stop", f"got {len(stop)} texts; allowed: {limits.max_stop}; leave some out")
+        raise invalid_value("n", f"got {got}; allowed: {max_choices} choices per request; ask in parts")
+    if max_stop is not None and len(stop) > max_stop:
+        raise invalid_value("stop", f"got {len(stop)} texts; allowed: {max_stop}; leave some out")
     if options.stream_canvas and not request.stream:
         raise invalid_value("lopa.stream_canvas", "needs stream: true; add that, or leave it out")
     if options.partial and options.deadline is None:

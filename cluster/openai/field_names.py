@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cluster.serving.openai.errors import ApiError
+from cluster.openai.errors import ApiError
 from lopa_ray.config.generation_settings import GUIDED
 from lopa_ray.errors import PromptError, SettingsError
 

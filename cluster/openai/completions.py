@@ -9,13 +9,13 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from cluster.serving.engine_messages import ChoiceFinished, Prompt, TextDelta, TokenLogprob
-from cluster.serving.openai.completions_builder import CompletionsBuilder
-from cluster.serving.openai.completions_request import CompletionsRequest
-from cluster.serving.openai.errors import invalid_value, short_repr
-from cluster.serving.openai.request_model import MAX_INT
-from cluster.serving.openai.response_builder import clamp_logprob
-from cluster.serving.openai.response_models import (
+from cluster.choices.messages import ChoiceFinished, Prompt, TextDelta, TokenLogprob
+from cluster.openai.completions_builder import CompletionsBuilder
+from cluster.openai.completions_request import CompletionsRequest
+from cluster.openai.errors import invalid_value, short_repr
+from cluster.openai.request_model import MAX_INT
+from cluster.openai.response_builder import clamp_logprob
+from cluster.openai.response_models import (
     ChoiceCost,
     Completion,
     CompletionChunk,

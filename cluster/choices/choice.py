@@ -8,7 +8,10 @@ from dataclasses import asdict, fields
 from functools import partial
 from typing import Any
 
-from cluster.serving.engine_messages import (
+from cluster.choices.answer_format import AnswerFormat
+from cluster.choices.answer_parser import AnswerDelta
+from cluster.choices.detokenizer import IncrementalDetokenizer
+from cluster.choices.messages import (
     BranchView,
     CanvasSnapshot,
     CellView,
@@ -20,9 +23,6 @@ from cluster.serving.engine_messages import (
     TextDelta,
     TokenLogprob,
 )
-from cluster.serving.replica.answer_format import AnswerFormat
-from cluster.serving.replica.answer_parser import AnswerDelta
-from cluster.serving.replica.detokenizer import IncrementalDetokenizer
 from lopa_ray.decoding.result import ResultBuilder, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.events import RequestStep

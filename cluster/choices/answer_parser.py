@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from cluster.serving.engine_messages import ToolCallDelta
+from cluster.choices.messages import ToolCallDelta
 from lopa_ray.text.tool_format import ToolCall, ToolFormat
 
 THINK, END_THINK = "<think>", "</think>"

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag
 
-from cluster.serving.openai.errors import invalid_value, short_repr
-from cluster.serving.openai.request_model import TAG_MARK, RequestModel
+from cluster.openai.errors import invalid_value, short_repr
+from cluster.openai.request_model import TAG_MARK, RequestModel
 
 MAX_TOOLS = 128
 

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from cluster.serving.engine_messages import (
+from cluster.choices.messages import (
     CanvasSnapshot,
     ChoiceFinished,
     EngineOutput,
@@ -16,11 +16,11 @@ from cluster.serving.engine_messages import (
     RequestAccepted,
     TextDelta,
 )
-from cluster.serving.openai.completions_request import CompletionsRequest
-from cluster.serving.openai.errors import ApiError
-from cluster.serving.openai.events import ServerSentEvent
-from cluster.serving.openai.response_builder import ResponseBuilder, choice_cost
-from cluster.serving.openai.response_models import (
+from cluster.openai.completions_request import CompletionsRequest
+from cluster.openai.errors import ApiError
+from cluster.openai.events import ServerSentEvent
+from cluster.openai.response_builder import ResponseBuilder, choice_cost
+from cluster.openai.response_models import (
     Canvas,
     CanvasBranch,
     CanvasCell,

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, model_validator
 from pydantic_core import PydanticCustomError
 
-from cluster.serving.openai.errors import short_repr
-from cluster.serving.openai.request_model import RequestModel
+from cluster.openai.errors import short_repr
+from cluster.openai.request_model import RequestModel
 
 
 class TextPart(RequestModel):

@@ -7,12 +7,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from cluster.serving.engine_messages import PromptToTokenize
-from cluster.serving.openai.chat_messages import ChatMessage
-from cluster.serving.openai.errors import ApiError, invalid_value
-from cluster.serving.openai.request_model import MAX_INT, RequestModel
-from cluster.serving.openai.response_models import ResponseModel
-from cluster.serving.openai.tools import Tools, offered_tools
+from cluster.choices.messages import PromptToTokenize
+from cluster.openai.chat_messages import ChatMessage
+from cluster.openai.errors import ApiError, invalid_value
+from cluster.openai.request_model import MAX_INT, RequestModel
+from cluster.openai.response_models import ResponseModel
+from cluster.openai.tools import Tools, offered_tools
 
 
 class TokenizeRequest(RequestModel):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from cluster.serving.openai.errors import ApiError, invalid_value, short_repr
+from cluster.openai.errors import ApiError, invalid_value, short_repr
 
 MAX_INT = 2**31 - 1
 """No count, size or token id is larger."""

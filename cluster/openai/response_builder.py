@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from cluster.serving.engine_messages import (
+from cluster.choices.messages import (
     ChoiceFinished,
     ChoiceStats,
     EngineOutput,
@@ -15,9 +15,9 @@ from cluster.serving.engine_messages import (
     RequestAccepted,
     TextDelta,
 )
-from cluster.serving.openai.errors import ApiError
-from cluster.serving.openai.events import ServerSentEvent
-from cluster.serving.openai.response_models import ChoiceCost, RequestCost, Trace
+from cluster.openai.errors import ApiError
+from cluster.openai.events import ServerSentEvent
+from cluster.openai.response_models import ChoiceCost, RequestCost, Trace
 
 MIN_LOGPROB = -9999.0
 """OpenAI's log-probability of what is as good as impossible; JSON has no infinity."""

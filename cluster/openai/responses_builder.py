@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cluster.serving.engine_messages import (
+from cluster.choices.messages import (
     CanvasSnapshot,
     ChoiceFinished,
     EngineOutput,
@@ -16,14 +16,14 @@ from cluster.serving.engine_messages import (
     TextDelta,
     ToolCallDelta,
 )
-from cluster.serving.openai.chat import chat_logprobs
-from cluster.serving.openai.completions_builder import canvas_object
-from cluster.serving.openai.errors import ApiError
-from cluster.serving.openai.events import ServerSentEvent
-from cluster.serving.openai.response_builder import ResponseBuilder
-from cluster.serving.openai.response_items import EventFields, ResponseItems
-from cluster.serving.openai.responses import ResponsesRequest
-from cluster.serving.openai.responses_models import (
+from cluster.openai.chat import chat_logprobs
+from cluster.openai.completions_builder import canvas_object
+from cluster.openai.errors import ApiError
+from cluster.openai.events import ServerSentEvent
+from cluster.openai.response_builder import ResponseBuilder
+from cluster.openai.response_items import EventFields, ResponseItems
+from cluster.openai.responses import ResponsesRequest
+from cluster.openai.responses_models import (
     IncompleteDetails,
     InputTokensDetails,
     OutputTokensDetails,
