@@ -71,7 +71,7 @@ def cluster() -> Iterator[Cluster]:
     )
     made = Cluster(f"127.0.0.1:{ports['port']}", f"http://127.0.0.1:{ports['dashboard-port']}")
     try:
-        wait_until(lambda: answers(f"{made.dashboard}/api/healthz"), START_TIMEOUT_S, "the cluster")
+        wait_until(lambda: answers(f"{made.dashboard}/api/gcs_healthz"), START_TIMEOUT_S, "the cluster")
         yield made
     finally:
         process.send_signal(signal.SIGTERM)
