@@ -6,14 +6,17 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
 import ray
+from ray.exceptions import AuthenticationError
 
 from actors.node_weights import STORE_SHARE
 from actors.placement import check_nodes, check_resources
+from actors.ray_token import AUTH_MODE, wants_token
 from lopa_ray.config.config import Config
 from lopa_ray.errors import ClusterError
 from lopa_ray.execution.model_loader import model_weight_bytes, slots_bytes
@@ -24,6 +27,14 @@ LOCAL_STORE_BYTES = 200 * 2**20
 
 LOCAL_RAY = "local"
 """The address of a Ray that is started on this machine, and ends with the process that started it."""
+
+TOKEN_ADVICE = (
+    "have the token of the cluster's head in ~/.ray/auth_token (copy the head's), in RAY_AUTH_TOKEN, or in a file that "
+    "RAY_AUTH_TOKEN_PATH names, and set RAY_AUTH_MODE=token in the environment of the process"
+)
+
+ATTEMPTS_VARIABLE = "RAY_gcs_server_port_wait_time_s"
+"""The environment variable that Ray 2.60 takes for the number of attempts to connect, a second apart."""
 
 
 class RayConnection:
@@ -124,12 +135,56 @@ def connect_to_ray(
             "object_store_memory": object_store_memory,
             "include_dashboard": False,
         }
-    elif env_vars:
-        options["runtime_env"] = {"env_vars": dict(env_vars)}
+    else:
+        _check_auth_mode(address)
+        if env_vars:
+            options["runtime_env"] = {"env_vars": dict(env_vars)}
     try:
-        ray.init(address=address, **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        with nullcontext() if address == LOCAL_RAY else _few_attempts():
+            ray.init(address=address, **options)
+    except (AuthenticationError, OSError, RuntimeError, ValueError) as error:
+        raise ClusterError(_explain(address, error)) from error
+
+
+def _check_auth_mode(address: str) -> None:
+    """Raises ClusterError if this process shows a token where none is wanted, or none where one is."""
+    wants, shows = wants_token(address), os.environ.get(AUTH_MODE, "").lower() == "token"
+    if wants is True and not shows:
         raise ClusterError(
-            f"cannot connect to Ray at {address!r} ({error}); start it, correct RAY_ADDRESS, or unset it "
-            "for a Ray of this process"
-        ) from error
+            f"Ray at {address!r} asks for a token, and this process shows none; {TOKEN_ADVICE}"
+        )
+    if wants is False and shows:
+        raise ClusterError(
+            f"Ray at {address!r} asks for no token, so its processes could not answer this one, which runs with "
+            "RAY_AUTH_MODE=token (a local Ray sets that too); unset it, or start that cluster with RAY_AUTH_MODE=token"
+        )
+
+
+@contextmanager
+def _few_attempts() -> Iterator[None]:
+    """Have Ray give up after 2 attempts to connect, instead of 20 that take 20 s where a token is refused, and minutes
+    where nothing answers. A head that is started later is to have its own default."""
+    if ATTEMPTS_VARIABLE in os.environ:
+        yield
+        return
+    os.environ[ATTEMPTS_VARIABLE] = "2"
+    try:
+        yield
+    finally:
+        del os.environ[ATTEMPTS_VARIABLE]
+
+
+def _explain(address: str, error: Exception) -> str:
+    """What failed in `ray.init`, and what to do about it."""
+    if address == LOCAL_RAY:
+        return (
+            f"cannot start Ray on this machine ({error}); if that is for want of a writable HOME, where Ray puts its "
+            "token: set RAY_AUTH_TOKEN to a secret of your own"
+        )
+    # Ray chains no exception: the text of the last attempt's is in the cause.
+    if isinstance(error, AuthenticationError) or AuthenticationError.__name__ in str(error.__cause__):
+        return f"Ray at {address!r} does not accept the token of this process; {TOKEN_ADVICE}"
+    return (
+        f"cannot connect to Ray at {address!r} ({error}); start it, correct RAY_ADDRESS, or unset it "
+        "for a Ray of this process"
+    )

@@ -4,3 +4,5 @@
 groups; `batch` and `report` (files of prompts, results as JSON) serve both `cli` and `jobs`. `deploy` has files for
 Kubernetes, Slurm and Docker.
 """
+
+import actors as actors  # before Ray, whose authentication it sets

@@ -1,7 +1,7 @@
 """The Serve application: an ingress that speaks HTTP, and one deployment per model.
 
     serve run cluster.app:build                      # the demo model
-    serve deploy configs/serve.yaml                  # on a running cluster
+    RAY_AUTH_MODE=token serve deploy configs/serve.yaml     # on a running cluster that asks for Ray's token
 
 `num_replicas`, `autoscaling_config`, `max_ongoing_requests` and `max_queued_requests` are Serve's
 own, and stand in the `deployments` of a Serve config under the names `ingress` and of the models.

@@ -2,6 +2,8 @@
 
 python examples/decode_with_asyncio.py                          # on a local Ray
 RAY_ADDRESS=10.0.0.1:6379 python examples/decode_with_asyncio.py   # on a cluster
+
+Where the cluster asks for a token RAY_AUTH_MODE=token is set as well: this program imports Ray itself.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Submit a job that decodes a file of prompts, follow its log, and count its results.
 
+    export RAY_AUTH_MODE=token                    # to show the token that the head asks for
+    ray get-auth-token --generate > /dev/null     # makes ~/.ray/auth_token unless it is there
     ray start --head
     python examples/submit_a_job.py --folder /tmp/lopa-job
 

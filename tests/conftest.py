@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 
 os.environ.update(
     OMP_NUM_THREADS="1",
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
-    RAY_AUTH_MODE="disabled",
     RAY_USAGE_STATS_ENABLED="0",
 )
+# Without one Ray would write one into the home folder.
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 import hypothesis
 import pytest

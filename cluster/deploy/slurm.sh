@@ -22,6 +22,11 @@ export RAY_USAGE_STATS_ENABLED=0
 head="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
 # Several jobs may share a head's network: each has a port of its own.
 port="$((6379 + SLURM_JOB_ID % 1000))"
+# Where `python -m cluster.jobs` finds this Ray, and what keeps other users of the nodes out of it. In the environment,
+# since nodes need not share a home folder.
+export RAY_ADDRESS="$head:$port" RAY_AUTH_MODE=token
+RAY_AUTH_TOKEN="$(ray get-auth-token --generate)"
+export RAY_AUTH_TOKEN
 
 # On every node: start Ray; on the first: run the command, and end Ray everywhere when it is done.
 srun --kill-on-bad-exit=0 ray symmetric-run \

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ray.job_submission import JobStatus
 
 from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
@@ -76,9 +77,7 @@ def driver(cluster: RayHead) -> psutil.Process:
 def test_a_job_killed_half_way_and_submitted_again_ends_with_each_prompt_once(
     cluster: RayHead, prompts: Path, tmp_path: Path
 ) -> None:
-    from ray.job_submission import JobStatus, JobSubmissionClient
-
-    client = JobSubmissionClient(cluster.dashboard)
+    client = cluster.job_client()
     output, parts = tmp_path / "results.jsonl", tmp_path / "results.jsonl.parts"
 
     def finished() -> list[str]:

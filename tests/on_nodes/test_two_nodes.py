@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.processes import kill_process_tree, run_program
-from support.ray_nodes import run_head, start_node
+from support.ray_nodes import TOKEN_MODE, run_head, start_node
 from support.slow_link import ADDRESSES, SlowLink
 
 NODE_OPTIONS = "--num-cpus=1 --object-store-memory=100000000"
@@ -22,7 +22,7 @@ DELAYS_MS = [0.0, 1.0, 5.0, 20.0]
 
 def decode(address: str, prefix: Sequence[str] = ()) -> Any:
     """Two workers, one on each node."""
-    return run_program("spread_group.py", address, "2", prefix=prefix, timeout_s=600)
+    return run_program("spread_group.py", address, "2", prefix=prefix, environment=TOKEN_MODE, timeout_s=600)
 
 
 @pytest.mark.long
@@ -30,7 +30,10 @@ def test_a_group_over_two_nodes(tmp_path: Path) -> None:
     with ExitStack() as stack:
         first = stack.enter_context(run_head(tmp_path, NODE_OPTIONS, "--include-dashboard=false"))
         second = start_node(
-            tmp_path / "second.log", f"--address={first.address} --node-ip-address=127.0.0.2", NODE_OPTIONS
+            tmp_path / "second.log",
+            f"--address={first.address} --node-ip-address=127.0.0.2",
+            NODE_OPTIONS,
+            environment=first.environment,
         )
         stack.callback(kill_process_tree, second)
         found = decode(first.address)
@@ -60,6 +63,7 @@ def test_what_a_slow_link_costs(link: SlowLink, tmp_path: Path) -> None:
             f"--address={first.address} --node-ip-address={ADDRESSES[1]}",
             NODE_OPTIONS,
             prefix=there,
+            environment=first.environment,
         )
         stack.callback(kill_process_tree, second)
         for delay in DELAYS_MS:

@@ -40,7 +40,8 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "RAY_ADDRESS": self.address, "RAY_DASHBOARD_ADDRESS": self.dashboard}
+        ray = {"RAY_ADDRESS": self.address, "RAY_DASHBOARD_ADDRESS": self.dashboard, "RAY_AUTH_MODE": "token"}
+        return {**os.environ, **ray}
 
     def run(self, *command: str) -> str:
         """A command line tool; its output."""
@@ -70,7 +71,7 @@ def cluster() -> Iterator[Cluster]:
     )
     made = Cluster(f"127.0.0.1:{ports['port']}", f"http://127.0.0.1:{ports['dashboard-port']}")
     try:
-        wait_until(lambda: answers(f"{made.dashboard}/api/version"), START_TIMEOUT_S, "the cluster")
+        wait_until(lambda: answers(f"{made.dashboard}/api/gcs_healthz"), START_TIMEOUT_S, "the cluster")
         yield made
     finally:
         process.send_signal(signal.SIGTERM)

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -17,16 +17,26 @@ from support.paths import PROGRAMS
 
 
 def subprocess_environment() -> dict[str, str]:
-    """Ray nodes and drivers are started with it: workers import the project and the tests' own modules."""
-    inherited = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    """Ray nodes and drivers are started with it: workers import the project and the tests' own modules.
+
+    RAY_AUTH_MODE is not set, whether or not a local Ray of this process has set it.
+    """
+    excluded = {"RAY_ADDRESS", "RAY_AUTH_MODE"}
+    inherited = {name: value for name, value in os.environ.items() if name not in excluded}
     return {**inherited, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def run_program(program: str, *arguments: str, prefix: Sequence[str] = (), timeout_s: float = 280) -> Any:
+def run_program(
+    program: str,
+    *arguments: str,
+    prefix: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = 280,
+) -> Any:
     """The JSON that one of `tests/programs` prints last; `prefix` is put in front of its command."""
     done = subprocess.run(
         [*prefix, sys.executable, str(PROGRAMS / program), *arguments],
-        env=subprocess_environment(),
+        env={**subprocess_environment(), **(environment or {})},
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -8,17 +8,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import ray
 from ray.cluster_utils import Cluster
+from ray.job_submission import JobSubmissionClient
 
 from support.ports import free_port
 from support.processes import kill_process_tree, subprocess_environment
 
 START_TIMEOUT_S = 120.0
+
+TOKEN_MODE = {"RAY_AUTH_MODE": "token"}
+"""What is to be set on all nodes and for all clients of a cluster that is made by hand."""
 
 NODE_ARGS = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
 """Of each node of `three_node_cluster`."""
@@ -40,19 +44,29 @@ def three_node_cluster() -> Iterator[Cluster]:
 
 @dataclass
 class RayHead:
-    """A running head node."""
+    """A running head node, and the environment that it was started with."""
 
     process: subprocess.Popen[bytes]
     address: str
     dashboard: str
     environment: dict[str, str]
 
+    def job_client(self) -> JobSubmissionClient:
+        """For this process, which has its mode of authentication from another Ray."""
+        token = self.environment["RAY_AUTH_TOKEN"]
+        return JobSubmissionClient(self.dashboard, headers={"Authorization": f"Bearer {token}"})
+
 
 @contextlib.contextmanager
 def run_head(
-    folder: Path, *options: str, prefix: Sequence[str] = (), host: str = "127.0.0.1"
+    folder: Path,
+    *options: str,
+    prefix: Sequence[str] = (),
+    host: str = "127.0.0.1",
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[RayHead]:
     """A head node on ports of its own; `prefix` is put in front of its command."""
+    environment = {**subprocess_environment(), **TOKEN_MODE} if environment is None else dict(environment)
     port, dashboard = free_port(), free_port()
     # Not in `folder`: the names of Ray's sockets must not be long.
     temp_dir = Path(tempfile.mkdtemp(prefix="lopa-", dir="/tmp"))
@@ -63,15 +77,18 @@ def run_head(
         f"--dashboard-agent-listen-port={free_port()} --temp-dir={temp_dir}",
         *options,
         prefix=prefix,
+        environment=environment,
     )
     try:
-        yield RayHead(process, f"{host}:{port}", f"http://127.0.0.1:{dashboard}", subprocess_environment())
+        yield RayHead(process, f"{host}:{port}", f"http://127.0.0.1:{dashboard}", environment)
     finally:
         kill_process_tree(process)
         shutil.rmtree(temp_dir, ignore_errors=True)
 
 
-def start_node(log: Path, *options: str, prefix: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+def start_node(
+    log: Path, *options: str, prefix: Sequence[str] = (), environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     """`ray start --block` with the options, when it is ready."""
     arguments = " ".join(options).split()
     command = [*prefix, str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats"]
@@ -80,7 +97,7 @@ def start_node(log: Path, *options: str, prefix: Sequence[str] = ()) -> subproce
             [*command, *arguments],
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=subprocess_environment(),
+            env=dict(environment),
             start_new_session=True,
         )
     began = time.monotonic()

@@ -117,7 +117,7 @@ def start_server(folder: Path, *options: str, environment: Mapping[str, str] | N
     """Run `lopa serve` on a free port, without waiting for it."""
     port = free_port()
     command = [sys.executable, "-m", "cluster.cli", "serve", "--port", str(port), *options]
-    excluded = {"RAY_ADDRESS", "LOPA_API_KEYS"}
+    excluded = {"RAY_ADDRESS", "RAY_AUTH_MODE", "LOPA_API_KEYS"}
     inherited = {name: value for name, value in os.environ.items() if name not in excluded}
     # Metrics are to be seen without waiting for long.
     fast = {"RAY_metrics_report_interval_ms": "1000"}

@@ -111,7 +111,8 @@ def test_the_slurm_script_runs_a_job_on_all_nodes(tmp_path: Path) -> None:
     subprocess.run([BIN / "shellcheck", script], check=True)
     for name, body in {
         "scontrol": 'printf "first\\nsecond\\n"',
-        "srun": 'printf "%s\\n" "$@"',
+        "srun": 'printf "%s\\n" "$RAY_ADDRESS $RAY_AUTH_MODE $RAY_AUTH_TOKEN" "$@"',
+        "ray": '[ "$*" = "get-auth-token --generate" ] && echo secret',
     }.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
@@ -125,11 +126,22 @@ def test_the_slurm_script_runs_a_job_on_all_nodes(tmp_path: Path) -> None:
         text=True,
     )
     words = done.stdout.splitlines()
-    assert words[1:3] == ["ray", "symmetric-run"]
-    assert words[3:7] == ["--address", "first:6400", "--min-nodes", "2"]
-    assert words[7:] == ["--", "python", "-m", "cluster.jobs", *arguments]
+    assert words[0] == "first:6400 token secret"
+    assert words[2:4] == ["ray", "symmetric-run"]
+    assert words[4:8] == ["--address", "first:6400", "--min-nodes", "2"]
+    assert words[8:] == ["--", "python", "-m", "cluster.jobs", *arguments]
     directives = re.findall(r"^#SBATCH --([a-z-]+)", Path(script).read_text(), re.MULTILINE)
     assert {"nodes", "ntasks-per-node", "exclusive"} <= set(directives)
+
+
+def test_clusters_ask_for_a_token() -> None:
+    """Set, and not left to Ray: a head would ask for one if it found one, and other nodes would not show theirs."""
+    for name in MANIFESTS:
+        assert cluster_of(read(name))["authOptions"] == {"mode": "token"}
+    launcher = read("cluster-launcher.yaml")
+    assert "--env=RAY_AUTH_MODE=token" in launcher["docker"]["run_options"]
+    # The home folder of the images' user.
+    assert launcher["file_mounts"] == {"/home/ray/.ray/auth_token": "~/.ray/auth_token"}
 
 
 @pytest.mark.parametrize("name", DOCKERFILES)

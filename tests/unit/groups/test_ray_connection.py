@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -13,10 +14,13 @@ import actors.ray_connection
 from actors.engine import RayEngine
 from actors.event_loop_thread import EventLoopThread
 from actors.node_weights import STORE_SHARE
-from actors.ray_connection import LOCAL_RAY, LOCAL_STORE_BYTES, RayConnection
+from actors.ray_connection import ATTEMPTS_VARIABLE, LOCAL_RAY, LOCAL_STORE_BYTES, RayConnection
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ClusterError
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
+
+CLUSTER = "127.0.0.1:9"
+"""Where nothing listens, so that it does not say whether it wants a token."""
 
 
 class FakeRay:
@@ -96,9 +100,9 @@ def test_a_local_object_store_has_room_for_weights_and_for_the_slots_of_a_new_wo
 @pytest.mark.parametrize("connected_before", [False, True])
 def test_a_cluster_outlives_them(ray: FakeRay, connected_before: bool) -> None:
     if connected_before:
-        ray.init("10.0.0.1:6379")
-    RayConnection(tiny_config(), "10.0.0.1:6379").close()
-    assert ray.address == "10.0.0.1:6379"
+        ray.init(CLUSTER)
+    RayConnection(tiny_config(), CLUSTER).close()
+    assert ray.address == CLUSTER
 
 
 def test_a_ray_that_came_after_a_shutdown_is_another_one(ray: FakeRay) -> None:
@@ -125,3 +129,52 @@ def test_an_engine_says_that_ray_was_shut_down_under_it(ray: FakeRay) -> None:
             engine.generate(PROMPTS[0], SETTINGS["two_phase"])
         with pytest.raises(ClusterError, match="Ray was shut down"):
             engine.status()
+
+
+@pytest.mark.parametrize(
+    ("mode", "wanted", "refusal"),
+    [
+        (None, True, "asks for a token, and this process shows none; have the token of the cluster's head"),
+        ("disabled", True, "asks for a token"),
+        ("token", False, "asks for no token"),
+        ("token", True, None),
+        (None, False, None),
+        ("token", None, None),
+    ],
+)
+def test_a_cluster_that_would_refuse_this_process_is_not_connected_to(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, mode: str | None, wanted: bool | None, refusal: str | None
+) -> None:
+    monkeypatch.setattr(actors.ray_connection, "wants_token", lambda _: wanted)
+    if mode is None:
+        monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    else:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    if refusal is None:
+        RayConnection(tiny_config(), CLUSTER)
+        assert ray.address == CLUSTER
+    else:
+        with pytest.raises(ClusterError, match=refusal):
+            RayConnection(tiny_config(), CLUSTER)
+        assert ray.starts == 0
+
+
+@pytest.mark.parametrize("cluster", [True, False])
+def test_what_keeps_ray_from_starting_is_a_cluster_error(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch, cluster: bool
+) -> None:
+    def init(address: str, **options: Any) -> None:
+        if not cluster:
+            raise PermissionError("/nowhere/.ray")
+        assert os.environ[ATTEMPTS_VARIABLE] == "2"
+        # As Ray reports it: the exception of the last attempt is text.
+        raise ConnectionError from RuntimeError(
+            "Last connection error: ray.exceptions.AuthenticationError: ..."
+        )
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.delenv(ATTEMPTS_VARIABLE, raising=False)
+    expected = "does not accept the token of this process" if cluster else "/nowhere/.ray.*set RAY_AUTH_TOKEN"
+    with pytest.raises(ClusterError, match=expected):
+        RayConnection(tiny_config(), CLUSTER if cluster else None)
+    assert ATTEMPTS_VARIABLE not in os.environ

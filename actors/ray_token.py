@@ -1,0 +1,53 @@
+"""Whether this process shows Ray's token to the cluster that it connects to. Ray reads that once, when it is imported.
+
+Client and cluster have to agree: a cluster with a token refuses a client without one, and the processes of a cluster
+without one are refused by a client that asks for it, as soon as actors call back. `ray start` asks for a token where
+there is one, and a local `ray.init()` makes one, but a client that is given an address only shows it if RAY_AUTH_MODE
+says so (Ray 2.60). So this module asks the cluster. It never imports Ray.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import grpc
+
+AUTH_MODE = "RAY_AUTH_MODE"
+"""The environment variable with Ray's mode of authentication: `token` or `disabled`."""
+
+ANY_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+"""A call without effect. Only whether it is refused matters."""
+
+ANSWER_TIMEOUT_S = 5.0
+
+
+def follow_cluster() -> None:
+    """Set RAY_AUTH_MODE=token if the cluster at RAY_ADDRESS wants that, there is a token, and the mode is not set."""
+    if AUTH_MODE in os.environ or "ray" in sys.modules or not _has_token():
+        return
+    if wants_token(os.environ.get("RAY_ADDRESS", "")):
+        os.environ[AUTH_MODE] = "token"
+
+
+def wants_token(address: str) -> bool | None:
+    """Whether the Ray at `address` refuses calls without a token; None if that is no host:port, or does not say."""
+    if not re.fullmatch(r"[^/]+:\d+", address):
+        return None
+    # Ray's own connections use no proxy either.
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            channel.unary_unary(ANY_CALL)(b"", timeout=ANSWER_TIMEOUT_S)
+        except grpc.RpcError as error:
+            return True if error.code() == grpc.StatusCode.UNAUTHENTICATED else None
+    return False
+
+
+def _has_token() -> bool:
+    """Whether one of the places where Ray looks has a token."""
+    if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
+        return True
+    file = Path("~/.ray/auth_token").expanduser()
+    return file.is_file() and file.stat().st_size > 0

@@ -1,0 +1,166 @@
+"""Jobs, `serve deploy`, `lopa generate` and `lopa serve` on a head with Ray's own defaults: on a machine that has a
+token the head asks for it, on one that has none it does not. RAY_AUTH_MODE is set only as docs/cluster.md says."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from lopa_ray.config.yaml_files import serve_config
+from lopa_ray.engine.local import LocalEngine
+from support.client_request import ClientRequest
+from support.paths import ROOT
+from support.ports import free_port
+from support.processes import subprocess_environment
+from support.ray_nodes import TOKEN_MODE, RayHead, run_head
+from support.waiting import wait_until
+
+BIN = Path(sys.executable).parent
+
+PROBLEM = "Ben has 7 pens. Zoe has 4 times as many pens as Ben. How many pens do they have together?"
+
+GROUP = ["--workers=1", "--set=group.num_cpus=0.5"]
+
+TIMEOUT_S = 180.0
+
+
+@dataclass
+class Machine:
+    """A machine with a head on it. `environment` is what a user has there who has set nothing."""
+
+    head: RayHead
+    environment: dict[str, str]
+    token_mode: dict[str, str]
+    """What the documentation has users of Ray's own commands set."""
+
+    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
+        """A command of the Python environment's; `environment` is set in addition."""
+        return subprocess.Popen(
+            [str(BIN / command[0]), *command[1:]],
+            cwd=ROOT,
+            env={**self.environment, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    """What it has printed to stdout. It must succeed."""
+    try:
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0, out + err
+    return out
+
+
+def environment_at(home: Path) -> dict[str, str]:
+    """Of a user whose home folder that is."""
+    home.mkdir(exist_ok=True)
+    inherited = {
+        name: value for name, value in subprocess_environment().items() if not name.startswith("RAY_AUTH_")
+    }
+    return {**inherited, "HOME": str(home)}
+
+
+@pytest.fixture(scope="module", params=["token", pytest.param("no token", marks=pytest.mark.long)])
+def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    folder = tmp_path_factory.mktemp("machine")
+    environment = environment_at(folder / "home")
+    if request.param == "token":
+        subprocess.run([BIN / "ray", "get-auth-token", "--generate"], env=environment, check=True)
+    options = "--num-cpus=4 --object-store-memory=150000000 --include-dashboard=true"
+    with run_head(folder, options, environment=environment) as head:
+        mode = httpx.get(f"{head.dashboard}/api/authentication_mode").json()["authentication_mode"]
+        assert mode == ("token" if request.param == "token" else "disabled")
+        yield Machine(head, environment, TOKEN_MODE if request.param == "token" else {})
+
+
+@pytest.mark.timeout(4 * TIMEOUT_S)
+def test_a_job_a_deployment_and_lopa_generate(machine: Machine, tmp_path: Path) -> None:
+    """All at once, since most of the time they wait for Ray to start processes."""
+    port = free_port()
+    address = ["--address", machine.head.dashboard]
+    deploy = machine.start("serve", "deploy", str(serve_file(tmp_path, port)), *address, **machine.token_mode)
+    prompts, results = tmp_path / "prompts.jsonl", tmp_path / "results.jsonl"
+    prompts.write_text(json.dumps({"prompt": PROBLEM}))
+    job = [sys.executable, "-m", "cluster.jobs", f"--input={prompts}", f"--output={results}", *GROUP]
+    submit = machine.start(
+        "ray", "job", "submit", *address, "--working-dir=.", "--", *job, **machine.token_mode
+    )
+    generate = machine.start("lopa", "generate", *GROUP, "--json", PROBLEM, RAY_ADDRESS=machine.head.address)
+    assert "#### 35" in json.loads(end(generate))["text"]
+    end(submit)
+    assert "#### 35" in json.loads(results.read_text())["text"]
+    end(deploy)
+    wait_until(lambda: answers(port), TIMEOUT_S, "the deployment")
+    check_answer(port)
+
+
+def serve_file(folder: Path, port: int) -> Path:
+    """The Serve config that ships, but for its port and what Ray counts as a worker's CPUs."""
+    values = yaml.safe_load(serve_config().read_text())
+    values["http_options"]["port"] = port
+    values["applications"][0]["args"]["models"][0]["group"] = {"num_workers": 1, "num_cpus": 0.5}
+    path = folder / "serve.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3 * TIMEOUT_S)
+def test_lopa_serve(machine: Machine, tmp_path: Path) -> None:
+    port, output = free_port(), tmp_path / "output"
+    with output.open("w") as file:
+        server = subprocess.Popen(
+            [BIN / "lopa", "serve", "--port", str(port), "--set", "group.num_cpus=0.5"],
+            env={**machine.environment, "RAY_ADDRESS": machine.head.address},
+            stdout=file,
+            stderr=file,
+        )
+
+    def ready() -> bool:
+        assert server.poll() is None, output.read_text()
+        return "Serving demo" in output.read_text()
+
+    try:
+        wait_until(ready, TIMEOUT_S, "the server")
+        check_answer(port)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(TIMEOUT_S) == 0, output.read_text()
+    finally:
+        server.kill()
+
+
+def test_a_client_that_the_cluster_refuses_is_told_what_to_set(machine: Machine, tmp_path: Path) -> None:
+    """One without a token at a head with one, and the other way round."""
+    other = {"HOME": str(tmp_path)}
+    if not machine.token_mode:
+        other |= {**TOKEN_MODE, "RAY_AUTH_TOKEN": "a token of another cluster"}
+    refused = machine.start("lopa", "generate", PROBLEM, RAY_ADDRESS=machine.head.address, **other)
+    _, err = refused.communicate(timeout=TIMEOUT_S)
+    assert refused.returncode == 1 and "RAY_AUTH_MODE=token" in err
+    assert err.startswith(f"Error: Ray at '{machine.head.address}' asks for "), err
+
+
+def answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def check_answer(port: int) -> None:
+    request = ClientRequest(settings={"max_new_tokens": 32})
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        assert request.send(client) == request.decode_locally(LocalEngine.from_pretrained("demo"))
