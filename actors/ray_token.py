@@ -13,8 +13,6 @@ import re
 import sys
 from pathlib import Path
 
-import grpc
-
 AUTH_MODE = "RAY_AUTH_MODE"
 """The environment variable with Ray's mode of authentication: `token` or `disabled`."""
 
@@ -36,6 +34,8 @@ def wants_token(address: str) -> bool | None:
     """Whether the Ray at `address` refuses calls without a token; None if that is no host:port, or does not say."""
     if not re.fullmatch(r"[^/]+:\d+", address):
         return None
+    import grpc  # here, since a command that speaks to no cluster need not wait for it
+
     # Ray's own connections use no proxy either.
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:

@@ -1,8 +1,8 @@
 """The outside world: the command line, and what runs decode groups on a cluster.
 
 `cli` is the `lopa` command, `serving` and `app` the server behind `lopa serve`, `jobs` decodes files of prompts on many
-groups; `batch` and `report` (files of prompts, results as JSON) serve both `cli` and `jobs`. `deploy` has files for
-Kubernetes, Slurm and Docker.
+groups. All of them share `batch` (files of requests and their results), `openai` (requests and responses of OpenAI's
+API) and `choices` (from a request to the choices that answer it). `deploy` has files for Kubernetes, Slurm and Docker.
 """
 
 import actors as actors  # before Ray, whose authentication it sets

@@ -21,9 +21,11 @@ SEED_LIMIT = 2**63
 class ChoiceFactory:
     """Makes choices for one model."""
 
-    def __init__(self, sessions: SessionFactory, position_bytes: int = 0) -> None:
-        """`position_bytes`: bytes of K/V that a committed position adds to the cache, for statistics."""
+    def __init__(self, sessions: SessionFactory, *, position_bytes: int = 0, draws_anew: bool = True) -> None:
+        """`position_bytes`: bytes of K/V that a committed position adds to the cache, for statistics. `draws_anew`:
+        a request without a seed has another one each time, and not the configuration's."""
         self._sessions, self._position_bytes = sessions, position_bytes
+        self._draws_anew = draws_anew
 
     def create(self, request: EngineRequest, arrival_time: float) -> list[ChoiceState]:
         """The choices of a request; each of `n` draws with a seed of its own.
@@ -32,7 +34,6 @@ class ChoiceFactory:
         """
         choices: list[ChoiceState] = []
         tokenizer = require_tokenizer(self._sessions.tokenizer)
-        # Without a seed each request draws anew.
         random_seed = secrets.randbelow(SEED_LIMIT)
         for prompt in request.prompts:
             ids = self._sessions.encode(
@@ -41,7 +42,8 @@ class ChoiceFactory:
             answer = answer_format(request, tokenizer, ids)
             ids = ids + tokenizer.encode_markup(answer.prefill)
             settings = self._generation_settings({**request.settings, **answer.settings}, len(ids))
-            first_seed = settings.seed if "seed" in request.settings else random_seed
+            keeps_seed = "seed" in request.settings or not self._draws_anew
+            first_seed = settings.seed if keeps_seed else random_seed
             for offset in range(request.n):
                 if settings.temperature > 0:
                     settings = settings.replace(seed=(first_seed + offset) % SEED_LIMIT)

@@ -14,13 +14,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cluster.batch.prompt_file import (
-    BatchOutput,
-    FailedRequest,
-    decode_requests,
-    read_requests,
-    require_unicode,
-)
+from cluster.batch.decode import decode_lines
+from cluster.batch.lines import FailedLine, LineResult, read_lines, require_unicode
 from cluster.batch.result_format import StepRecorder, result_as_dict, stats_table
 from cluster.cli.exit_status import FAILED, error_exit
 from cluster.cli.watch import Watcher
@@ -92,21 +87,19 @@ def generate_many(
     config: Config, source: str, output: str, *, local: bool, raw: bool, trace: Path | None
 ) -> None:
     """Decode a file of prompts to a file of results. Raises typer.Exit if lines failed."""
-    lines = read_requests(source)
+    lines = read_lines(source)
     with StepRecorder(trace) as recorder, open_engine(config, local=local) as engine:
-        failures = _write_outputs(
-            decode_requests(engine, lines, raw=raw, recorder=recorder), output, len(lines)
-        )
+        failures = _write_outputs(decode_lines(engine, lines, raw=raw, recorder=recorder), output, len(lines))
     if failures:
         raise error_exit(f"{failures} of {len(lines)} lines failed", FAILED)
 
 
-def _write_outputs(outputs: Iterator[BatchOutput], path: str, total: int) -> int:
+def _write_outputs(outputs: Iterator[LineResult], path: str, total: int) -> int:
     """Write each output as it comes, reporting failures on stderr; returns how many failed."""
     failures = 0
     with _open_output(path) as file, _progress_bar(total) as progress:
         for output in outputs:
-            if isinstance(output, FailedRequest):
+            if isinstance(output, FailedLine):
                 failures += 1
                 progress.console.print(f"line {output.line}: {output.error}", markup=False, soft_wrap=True)
             file.write(json.dumps(output.as_dict()) + "\n")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.engine import RayEngine
-from cluster.batch.prompt_file import FailedRequest, ParsedLine, decode_requests
+from cluster.batch.decode import decode_lines
+from cluster.batch.lines import FailedLine, ParsedLine
 from lopa_ray.config.config import Config
 from lopa_ray.errors import WorkerLostError
 
@@ -19,7 +20,7 @@ class ChunkResult:
 
     rows: tuple[str, ...]
     """A line of the output per prompt, in order."""
-    failures: tuple[FailedRequest, ...]
+    failures: tuple[FailedLine, ...]
     tokens: int
     steps: int
 
@@ -42,15 +43,15 @@ class JobGroup:
         Raises WorkerLostError if the group is lost; then nothing of the chunk counts.
         """
         rows: list[str] = []
-        failures: list[FailedRequest] = []
+        failures: list[FailedLine] = []
         tokens = steps = 0
-        for output in decode_requests(self._engine, lines, raw=self._raw):
-            if isinstance(output, FailedRequest):
+        for output in decode_lines(self._engine, lines, raw=self._raw):
+            if isinstance(output, FailedLine):
                 if output.worker_lost:
                     raise WorkerLostError(output.error)
                 failures.append(output)
             else:
-                tokens += output.result.tokens
-                steps += output.result.steps
+                tokens += output.tokens
+                steps += output.steps
             rows.append(json.dumps(output.as_dict()))
         return ChunkResult(tuple(rows), tuple(failures), tokens, steps)

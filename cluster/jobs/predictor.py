@@ -16,8 +16,8 @@ import ray
 import torch
 
 from actors.engine import RayEngine
-from cluster.batch.prompt_file import PROMPT_KEYS, CompletedRequest, decode_requests, parse_record
-from cluster.batch.result_format import result_as_dict
+from cluster.batch.decode import decode_lines
+from cluster.batch.lines import PROMPT_KEYS, CompletedLine, parse_record
 from cluster.jobs.source import without_nulls
 from lopa_ray.config.config import Config
 from lopa_ray.engine.base import Engine
@@ -80,10 +80,9 @@ class LopaPredictor:
         records = [without_nulls(_plain(record)) for record in table.select(columns).to_pylist()]
         lines = [parse_record(number, record) for number, record in enumerate(records, 1)]
         rows: list[dict[str, Any]] = []
-        for output in decode_requests(self._engine, lines, raw=self._raw):
-            if isinstance(output, CompletedRequest):
-                row = result_as_dict(output.result, output.settings)
-                rows.append({**row, "num_branches": str(row["num_branches"])})
+        for output in decode_lines(self._engine, lines, raw=self._raw):
+            if isinstance(output, CompletedLine):
+                rows.append({**output.row, "num_branches": str(output.row["num_branches"])})
             else:
                 rows.append({"error": output.error})
         for name, values in _as_columns(rows).items():

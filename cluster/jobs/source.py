@@ -10,7 +10,7 @@ from typing import Any
 
 import fsspec
 
-from cluster.batch.prompt_file import PROMPT_KEYS, ParsedLine, parse_line, parse_record
+from cluster.batch.lines import PROMPT_KEYS, ParsedLine, parse_line, parse_record
 from cluster.jobs.storage import resolve_url, storage_errors
 from lopa_ray.errors import SettingsError
 
@@ -62,7 +62,7 @@ class Source:
         return InputSummary(digest.hexdigest(), lines)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """All prompts in order, so many at a time. A bad line is a `FailedRequest` in its place."""
+        """All prompts in order, so many at a time. A bad line is a `FailedLine` in its place."""
         with storage_errors("--input", self._url):
             lines = self._read_parquet() if self._is_parquet else self._read_jsonl()
             index = 0

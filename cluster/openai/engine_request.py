@@ -18,7 +18,7 @@ def make_engine_request(
     max_choices: int | None = None,
     max_stop: int | None = None,
 ) -> EngineRequest:
-    """Raises ApiError (400) for fields that contradict each other, or are beyond the limits: choices, and stop texts."""
+    """Raises ApiError (400) for fields that contradict each other, or are beyond the limits of choices and stops."""
     options = request.lopa or LopaOptions()
     prompts, engine_options = request.prompts(), request.engine_options()
     n, stop = engine_options.get("n", 1), engine_options.get("stop", ())

@@ -15,9 +15,11 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.session_factory import Prompt, SessionFactory, is_token_ids
-from lopa_ray.protocol.events import RequestEvent, RequestFailure
+from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 
 OnStep: TypeAlias = Callable[[int, TraceStep], None]
+
+OnEvent: TypeAlias = Callable[[int, RequestStep], None]
 
 
 class Engine(SessionFactory, ABC):
@@ -42,11 +44,16 @@ class Engine(SessionFactory, ABC):
         self.close()
 
     def run(
-        self, sessions: Sequence[DecodeSession], *, trace: bool = False, on_step: OnStep | None = None
+        self,
+        sessions: Sequence[DecodeSession],
+        *,
+        trace: bool = False,
+        on_step: OnStep | None = None,
+        on_event: OnEvent | None = None,
     ) -> Iterator[tuple[int, GenerationResult | Exception]]:
         """Decode sessions; yields (index, result or error) as each one ends.
 
-        `on_step` is called with (index, step) after every step of every request.
+        `on_step` is called with (index, step) after every step of every request, `on_event` with (index, event).
         """
         began = time.perf_counter()
         builders = [ResultBuilder(len(s.prompt), s.settings, s.end_token_ids, trace) for s in sessions]
@@ -61,6 +68,8 @@ class Engine(SessionFactory, ABC):
             step = builders[index].add_step(event.plan, event.outcome)
             if on_step is not None:
                 on_step(index, step)
+            if on_event is not None:
+                on_event(index, event)
             if builders[index].finish_reason is not None:
                 yield index, self._build_result(builders[index], began)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cluster.jobs.work_queue
-from cluster.batch.prompt_file import BatchRequest
+from cluster.batch.lines import PromptLine
 from cluster.jobs.group import JobGroup
 from cluster.jobs.source import Chunk
 from cluster.jobs.work_queue import WorkQueue
@@ -22,7 +22,7 @@ from support.fake_job_group import EXIT_ONCE_PREFIX, EXIT_PROMPT, CapacityOne, C
 def make_chunks(prompts: list[str], size: int = 2) -> Iterator[Chunk]:
     for index, start in enumerate(range(0, len(prompts), size)):
         lines = prompts[start : start + size]
-        yield Chunk(index, tuple(BatchRequest(start + at, prompt) for at, prompt in enumerate(lines)))
+        yield Chunk(index, tuple(PromptLine(start + at, prompt) for at, prompt in enumerate(lines)))
 
 
 def decode(queue: WorkQueue, chunks: Iterator[Chunk]) -> dict[int, str]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cluster.batch.prompt_file import BatchRequest, ParsedLine
+from cluster.batch.lines import ParsedLine, PromptLine
 from cluster.jobs.group import ChunkResult
 from lopa_ray.errors import CapacityError
 
@@ -39,7 +39,7 @@ class FakeJobGroup:
     def decode(self, lines: Sequence[ParsedLine]) -> ChunkResult:
         rows = []
         for line in lines:
-            assert isinstance(line, BatchRequest) and isinstance(line.prompt, str)
+            assert isinstance(line, PromptLine) and isinstance(line.prompt, str)
             if line.prompt == EXIT_PROMPT:
                 os._exit(1)
             if line.prompt.startswith(EXIT_ONCE_PREFIX):

@@ -15,7 +15,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
-from cluster.batch.prompt_file import BatchRequest, FailedRequest
+from cluster.batch.lines import FailedLine, PromptLine
 from cluster.jobs.__main__ import app
 from cluster.jobs.group import ChunkResult
 from cluster.jobs.progress import JobProgress
@@ -79,9 +79,9 @@ def test_lines_keep_their_numbers_and_bad_ones_their_places(folder: str, write: 
     assert source.summarize().lines == 4
     first, second = source.chunks(3)
     assert (first.index, second.index) == (0, 1)
-    assert first.lines[0] == BatchRequest(1, "one", 7)
-    assert isinstance(first.lines[1], FailedRequest) and first.lines[1].line == 3
-    assert first.lines[2:] + second.lines == (BatchRequest(4, [1, 2]), BatchRequest(5, "five"))
+    assert first.lines[0] == PromptLine(1, "one", 7)
+    assert isinstance(first.lines[1], FailedLine) and first.lines[1].line == 3
+    assert first.lines[2:] + second.lines == (PromptLine(4, [1, 2]), PromptLine(5, "five"))
 
 
 def test_parquet_rows_are_lines(folder: str) -> None:
@@ -96,9 +96,9 @@ def test_parquet_rows_are_lines(folder: str) -> None:
     assert source.summarize().lines == 3
     # The first record says which columns there are: messages is none of them.
     (chunk,) = source.chunks(10)
-    assert chunk.lines[0] == BatchRequest(1, "one", 1, {"seed": 3})
-    assert isinstance(chunk.lines[1], FailedRequest) and "no prompt" in chunk.lines[1].error
-    assert isinstance(chunk.lines[2], FailedRequest) and chunk.lines[2].id == 3
+    assert chunk.lines[0] == PromptLine(1, "one", 1, {"seed": 3})
+    assert isinstance(chunk.lines[1], FailedLine) and "no prompt" in chunk.lines[1].error
+    assert isinstance(chunk.lines[2], FailedLine) and chunk.lines[2].id == 3
 
 
 def test_parquet_with_other_columns_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
 
 def test_progress_counts_what_was_done_before(capsys: pytest.CaptureFixture[str]) -> None:
     progress = JobProgress(5, 2, {0, 2})
-    failure = FailedRequest(4, "too long")
+    failure = FailedLine(4, "too long")
     progress.report(1)  # too soon
     progress.add(ChunkResult(("{}", "{}"), (failure,), 10, 2))
     progress.report(1)

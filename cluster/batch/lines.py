@@ -1,34 +1,28 @@
-"""Many prompts from a JSONL file, decoded in flight together, with results in input order.
-
-`lopa generate --input` and the jobs share it.
-"""
+"""The lines of a file of requests: this project's, and those of OpenAI's batch files."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cluster.batch.result_format import StepRecorder, result_as_dict
-from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
-from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.result import GenerationResult
-from lopa_ray.errors import LopaError, PromptError, WorkerLostError
+from cluster.openai.errors import short_repr
+from lopa_ray.errors import PromptError
 
 if TYPE_CHECKING:
-    from lopa_ray.decoding.session import DecodeSession
-    from lopa_ray.engine.base import Engine
     from lopa_ray.engine.session_factory import Prompt
 
 PROMPT_KEYS = ("prompt", "messages", "token_ids")
 
+OPENAI_KEYS = ("custom_id", "method", "url", "body")
+
 
 @dataclass(frozen=True, slots=True)
-class BatchRequest:
-    """One line of the input. `id` is echoed in its result, `settings` go on top of the others."""
+class PromptLine:
+    """A line in this project's format. `id` is repeated in its result, `settings` go on top of the others."""
 
     line: int
     """Number of the line, from 1."""
@@ -38,7 +32,17 @@ class BatchRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedRequest:
+class OpenAILine:
+    """A line of OpenAI's batch files: what would be sent to a server."""
+
+    line: int
+    custom_id: str
+    url: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLine:
     """A line without a result, and why."""
 
     line: int
@@ -46,41 +50,42 @@ class FailedRequest:
     id: object = None
     worker_lost: bool = False
     """Its group was lost: nothing is wrong with the line itself."""
+    row: Mapping[str, Any] | None = None
+    """Its row of the output, if that is not the usual one."""
 
     def as_dict(self) -> dict[str, Any]:
         """Its row of the output."""
-        return {**_identity(self.line, self.id), "error": self.error}
+        return dict(self.row or {**identity(self.line, self.id), "error": self.error})
 
 
 @dataclass(frozen=True, slots=True)
-class CompletedRequest:
+class CompletedLine:
     """A line with its result."""
 
-    request: BatchRequest
-    result: GenerationResult
-    settings: GenerationSettings
-    """Those that it was decoded with."""
+    line: int
+    row: Mapping[str, Any]
+    """Its row of the output."""
+    tokens: int
+    steps: int
 
     def as_dict(self) -> dict[str, Any]:
         """Its row of the output."""
-        return {
-            **_identity(self.request.line, self.request.id),
-            **result_as_dict(self.result, self.settings),
-        }
+        return dict(self.row)
 
 
-ParsedLine: TypeAlias = BatchRequest | FailedRequest
-BatchOutput: TypeAlias = CompletedRequest | FailedRequest
+ParsedLine: TypeAlias = PromptLine | OpenAILine | FailedLine
+LineResult: TypeAlias = CompletedLine | FailedLine
 
 
-def _identity(line: int, request_id: object) -> dict[str, Any]:
+def identity(line: int, request_id: object) -> dict[str, Any]:
+    """What the row of a line in this project's format begins with."""
     return {"line": line} if request_id is None else {"line": line, "id": request_id}
 
 
 # Reading
 
 
-def read_requests(source: str) -> list[ParsedLine]:
+def read_lines(source: str) -> list[ParsedLine]:
     """All lines of a file, or of stdin for "-"; blank ones are left out. Raises OSError."""
     data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
@@ -92,9 +97,9 @@ def parse_line(number: int, line: bytes) -> ParsedLine:
     try:
         value = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
-        return FailedRequest(number, f"not UTF-8: {error.reason} at byte {error.start}")
+        return FailedLine(number, f"not UTF-8: {error.reason} at byte {error.start}")
     except (ValueError, RecursionError) as error:
-        return FailedRequest(number, f"not JSON: {error}")
+        return FailedLine(number, f"not JSON: {error}")
     return parse_record(number, value)
 
 
@@ -102,11 +107,33 @@ def parse_record(number: int, record: object) -> ParsedLine:
     """The same for a line whose JSON is parsed already."""
     if not isinstance(record, dict):
         record = {"prompt": record}
+    if set(OPENAI_KEYS) & record.keys():
+        return _parse_openai_line(number, record)
     request_id = record.get("id")
     try:
-        return BatchRequest(number, _parse_prompt(record), request_id, _parse_settings(record))
+        return PromptLine(number, _parse_prompt(record), request_id, _parse_settings(record))
     except PromptError as error:
-        return FailedRequest(number, str(error), request_id)
+        return FailedLine(number, str(error), request_id)
+
+
+def _parse_openai_line(number: int, record: dict[str, Any]) -> ParsedLine:
+    custom_id, url, body = (record.get(key) for key in ("custom_id", "url", "body"))
+    expected = {"custom_id": (custom_id, str), "url": (url, str), "body": (body, dict)}
+    problem = next(
+        (
+            f"{key}: got {short_repr(value)}; give a batch line's custom_id, method, url and body"
+            for key, (value, kind) in expected.items()
+            if not isinstance(value, kind)
+        ),
+        None,
+    )
+    if problem is None and record.get("method", "POST") != "POST":
+        problem = f"method: got {short_repr(record['method'])}; allowed: POST"
+    if isinstance(custom_id, str) and isinstance(url, str) and isinstance(body, dict) and problem is None:
+        return OpenAILine(number, custom_id, url, body)
+    error = {"code": "invalid_line", "message": problem}
+    row = {"id": f"batch_req_{number}", "custom_id": custom_id, "response": None, "error": error}
+    return FailedLine(number, str(problem), custom_id, row=row)
 
 
 def _parse_prompt(record: dict[str, Any]) -> Prompt:
@@ -136,7 +163,10 @@ def _parse_prompt(record: dict[str, Any]) -> Prompt:
 def _is_message(message: object) -> bool:
     if not isinstance(message, dict) or not {"role", "content"} <= set(message):
         return False
-    return all(isinstance(text, str) and require_unicode(text) == text for text in message.values())
+    return all(
+        isinstance(message[key], str) and require_unicode(message[key]) == message[key]
+        for key in ("role", "content")
+    )
 
 
 def require_unicode(text: str) -> str:
@@ -155,51 +185,3 @@ def _parse_settings(record: dict[str, Any]) -> dict[str, Any] | None:
     if settings is not None and not isinstance(settings, dict):
         raise PromptError(f"settings: got {json.dumps(settings)[:60]}; allowed: an object of decode settings")
     return settings
-
-
-# Decoding
-
-
-def decode_requests(
-    engine: Engine, lines: Sequence[ParsedLine], *, raw: bool, recorder: StepRecorder | None = None
-) -> Iterator[BatchOutput]:
-    """One output per line, in input order, each as soon as all before it are there."""
-    finished: dict[int, BatchOutput] = {}
-    sessions: list[DecodeSession] = []
-    submitted: list[tuple[int, BatchRequest]] = []
-    for index, line in enumerate(lines):
-        if isinstance(line, FailedRequest):
-            finished[index] = line
-            continue
-        try:
-            sessions.append(engine.create_session(line.prompt, _request_settings(engine, line), raw=raw))
-            submitted.append((index, line))
-        except LopaError as error:
-            finished[index] = FailedRequest(line.line, str(error), line.id)
-    next_index = 0
-
-    def pop_in_order() -> Iterator[BatchOutput]:
-        nonlocal next_index
-        while next_index in finished:
-            yield finished.pop(next_index)
-            next_index += 1
-
-    yield from pop_in_order()
-    numbers = [request.line for _, request in submitted]
-    on_step = None if recorder is None else recorder.listener(numbers)
-    for at, result in engine.run(sessions, on_step=on_step) if sessions else ():
-        index, request = submitted[at]
-        if isinstance(result, Exception):
-            worker_lost = isinstance(result, WorkerLostError)
-            finished[index] = FailedRequest(request.line, str(result), request.id, worker_lost)
-        else:
-            finished[index] = CompletedRequest(request, result, sessions[at].settings)
-        yield from pop_in_order()
-
-
-def _request_settings(engine: Engine, request: BatchRequest) -> GenerationSettings:
-    default = engine.config.decode
-    if not request.settings:
-        return default
-    values = {"decoder": default.decoder, **default.model_dump(exclude_unset=True)}
-    return parse_decoder_settings(merge_decoder_settings(values, request.settings))

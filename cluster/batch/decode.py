@@ -1,0 +1,118 @@
+"""Decodes the lines of a file, in flight together, with one result per line in input order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cluster.batch.lines import (
+    CompletedLine,
+    FailedLine,
+    LineResult,
+    OpenAILine,
+    ParsedLine,
+    PromptLine,
+    identity,
+)
+from cluster.batch.openai_line import BadLineError, OpenAIWork, failed_line
+from cluster.batch.result_format import StepRecorder, result_as_dict
+from cluster.openai.errors import api_error
+from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.base import Engine
+from lopa_ray.errors import LopaError, WorkerLostError
+from lopa_ray.protocol.events import RequestStep
+
+
+class PromptWork:
+    """What one line in this project's format asks for."""
+
+    def __init__(self, line: PromptLine, engine: Engine, *, raw: bool) -> None:
+        """Raises LopaError for what cannot be decoded."""
+        self._line = line
+        self._settings = _settings(line, engine)
+        self.sessions: Sequence[DecodeSession] = (
+            engine.create_session(line.prompt, self._settings, raw=raw),
+        )
+
+    def add_step(self, index: int, event: RequestStep) -> None:
+        """The result has all that is needed."""
+
+    def result(self, results: Sequence[GenerationResult]) -> LineResult:
+        """The line's result, when its session has ended."""
+        (result,) = results
+        row = {**identity(self._line.line, self._line.id), **result_as_dict(result, self._settings)}
+        return CompletedLine(self._line.line, row, result.tokens, result.steps)
+
+    def failure(self, error: Exception) -> FailedLine:
+        """The line's result when its session has failed."""
+        return _failure(self._line, error)
+
+
+def decode_lines(
+    engine: Engine, lines: Sequence[ParsedLine], *, raw: bool, recorder: StepRecorder | None = None
+) -> Iterator[LineResult]:
+    """One result per line, in input order, each as soon as all before it are there.
+
+    `raw` leaves the chat template out of this project's own lines.
+    """
+    finished: dict[int, LineResult] = {}
+    work: dict[int, PromptWork | OpenAIWork] = {}
+    for index, line in enumerate(lines):
+        if isinstance(line, FailedLine):
+            finished[index] = line
+            continue
+        try:
+            if isinstance(line, OpenAILine):
+                work[index] = OpenAIWork(line, engine)
+            else:
+                work[index] = PromptWork(line, engine, raw=raw)
+        except BadLineError as error:
+            finished[index] = error.result
+        except LopaError as error:
+            finished[index] = _failure(line, error)
+    of_session = [(index, at) for index, each in work.items() for at in range(len(each.sessions))]
+    sessions = [session for each in work.values() for session in each.sessions]
+    results: dict[int, list[GenerationResult | None]] = {
+        index: [None] * len(each.sessions) for index, each in work.items()
+    }
+    next_index = 0
+
+    def pop_in_order() -> Iterator[LineResult]:
+        nonlocal next_index
+        while next_index in finished:
+            yield finished.pop(next_index)
+            next_index += 1
+
+    def on_event(number: int, event: RequestStep) -> None:
+        index, at = of_session[number]
+        work[index].add_step(at, event)
+
+    yield from pop_in_order()
+    numbers = [lines[index].line for index, _ in of_session]
+    on_step = None if recorder is None else recorder.listener(numbers)
+    for number, result in engine.run(sessions, on_step=on_step, on_event=on_event) if sessions else ():
+        index, at = of_session[number]
+        if isinstance(result, Exception):
+            finished.setdefault(index, work[index].failure(result))
+        else:
+            results[index][at] = result
+            ended = [each for each in results[index] if each is not None]
+            if len(ended) == len(results[index]):
+                finished[index] = work[index].result(ended)
+        yield from pop_in_order()
+
+
+def _failure(line: PromptLine | OpenAILine, error: Exception) -> FailedLine:
+    if isinstance(line, OpenAILine):
+        return failed_line(line, api_error(error, 1))
+    return FailedLine(line.line, str(error), line.id, isinstance(error, WorkerLostError))
+
+
+def _settings(line: PromptLine, engine: Engine) -> GenerationSettings:
+    default = engine.config.decode
+    if not line.settings:
+        return default
+    values = {"decoder": default.decoder, **default.model_dump(exclude_unset=True)}
+    return parse_decoder_settings(merge_decoder_settings(values, line.settings))

@@ -1,0 +1,116 @@
+"""OpenAIWork: what one line of OpenAI's batch files asks for, answered as a server would."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cluster.batch.lines import CompletedLine, FailedLine, LineResult, OpenAILine
+from cluster.choices.choice_factory import ChoiceFactory
+from cluster.choices.messages import EngineRequest, RequestAccepted
+from cluster.openai.chat import ChatRequest, ChatResponseBuilder
+from cluster.openai.completions import CompletionRequest, CompletionResponseBuilder
+from cluster.openai.engine_request import make_engine_request
+from cluster.openai.errors import ApiError, api_error, invalid_value
+from cluster.openai.generation_request import GenerationRequest
+from cluster.openai.response_builder import ResponseBuilder
+from cluster.openai.responses import ResponsesRequest
+from cluster.openai.responses_builder import ResponsesBuilder
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.session_factory import SessionFactory
+from lopa_ray.errors import PromptError, SettingsError, WorkerLostError
+from lopa_ray.protocol.events import RequestStep
+
+NewBuilder = Callable[[Any, EngineRequest], ResponseBuilder]
+
+URLS: dict[str, tuple[type[GenerationRequest], NewBuilder]] = {
+    "/v1/chat/completions": (ChatRequest, ChatResponseBuilder),
+    "/v1/completions": (CompletionRequest, CompletionResponseBuilder),
+    "/v1/responses": (ResponsesRequest, ResponsesBuilder),
+}
+
+
+class OpenAIWork:
+    """The choices of one request. Its `model` is repeated in the response, and not checked: a run has one model."""
+
+    def __init__(self, line: OpenAILine, sessions: SessionFactory) -> None:
+        """Raises BadLineError for a request that cannot be answered."""
+        self._line = line
+        request_id = f"batch-{line.line}"
+        try:
+            request, new_builder = self._parse()
+            engine_request = make_engine_request(request_id, request)
+            self._builder = new_builder(request, engine_request)
+            try:
+                self._choices = ChoiceFactory(sessions, draws_anew=False).create(
+                    engine_request, time.monotonic()
+                )
+            except (PromptError, SettingsError) as error:
+                raise request.field_names().translate(error, api_error(error, 1)) from None
+        except ApiError as error:
+            raise BadLineError(failed_line(line, error)) from None
+        prompts = self._choices[:: engine_request.n]
+        settings = self._choices[0].session.settings
+        self._builder.add(
+            RequestAccepted(tuple(len(choice.session.prompt) for choice in prompts), settings.max_new_tokens)
+        )
+        self.sessions: Sequence[DecodeSession] = [choice.session for choice in self._choices]
+        for choice in self._choices:
+            for output in choice.start():
+                self._builder.add(output)
+
+    def _parse(self) -> tuple[GenerationRequest, NewBuilder]:
+        if self._line.url not in URLS:
+            raise invalid_value("url", f"got {self._line.url!r}; allowed: {', '.join(URLS)}")
+        request_class, new_builder = URLS[self._line.url]
+        request = request_class.parse(self._line.body)
+        if request.stream:
+            raise invalid_value("stream", "got true, and a file has whole responses; leave it out")
+        if request.lopa is not None and request.lopa.deadline is not None:
+            raise invalid_value("lopa.deadline", "has no meaning in a file; leave it out")
+        return request, new_builder
+
+    def add_step(self, index: int, event: RequestStep) -> None:
+        """Take in a step of a session."""
+        choice = self._choices[index]
+        if not choice.finished:  # a stop text may have ended it, while its session goes on
+            for output in choice.add_step(event):
+                self._builder.add(output)
+
+    def result(self, results: Sequence[GenerationResult]) -> LineResult:
+        """The line's result, when all its sessions have ended."""
+        row = _row(self._line, 200, self._builder.completion())
+        return CompletedLine(
+            self._line.line, row, self._builder.completion_tokens, sum(result.steps for result in results)
+        )
+
+    def failure(self, error: Exception) -> FailedLine:
+        """The line's result when one of its sessions has failed."""
+        worker_lost = isinstance(error, WorkerLostError)
+        return failed_line(self._line, api_error(error, 1), worker_lost=worker_lost)
+
+
+class BadLineError(Exception):
+    """A line that cannot be answered, with its result."""
+
+    def __init__(self, result: FailedLine) -> None:
+        super().__init__(result.error)
+        self.result = result
+
+
+def failed_line(line: OpenAILine, error: ApiError, *, worker_lost: bool = False) -> FailedLine:
+    """The result of a line: the response that a server would have sent."""
+    row = _row(line, error.status, error.body)
+    return FailedLine(line.line, error.message, line.custom_id, worker_lost, row)
+
+
+def _row(line: OpenAILine, status: int, body: Any) -> dict[str, Any]:
+    response = {"status_code": status, "request_id": f"batch-{line.line}", "body": body}
+    return {
+        "id": f"batch_req_{line.line}",
+        "custom_id": line.custom_id,
+        "response": response,
+        "error": None,
+    }
