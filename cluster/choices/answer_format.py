@@ -57,24 +57,34 @@ def answer_format(request: EngineRequest, tokenizer: Tokenizer, prompt: Sequence
             {"begin": "" if named else name + known.separator, "schema": _parameters(request, name)}
             for name in request.forced_tools
         ]
-        return AnswerFormat(
-            partial(CallParser, known, named), end_thinking + prefill, _tag(structures, []), shown
-        )
+        # Another form that was asked for is that of answers in text.
+        settings = {**dict.fromkeys(GUIDED), **_tag(structures, [])}
+        return AnswerFormat(partial(CallParser, known, named), end_thinking + prefill, settings, shown)
     bound = [name for name in GUIDED if request.settings.get(name) is not None]
-    tools = known if request.tools and bound in ([], ["guided_json"]) else None
+    schema = _json_object(request.settings.get("guided_json"))
+    tools = known if request.tools and (not bound or schema is not None) else None
     parser = partial(
         ChatParser,
         thinking=thinking and not bound,
         tools=tools,
         parallel_tool_calls=request.parallel_tool_calls,
     )
-    settings: Mapping[str, Any] = {}
-    if tools is not None and bound:
-        answer = {"begin": "", "schema": json.loads(request.settings["guided_json"])}
+    settings = {}
+    if tools is not None and schema is not None:
+        answer = {"begin": "", "schema": schema}
         settings = {"guided_json": None, **_tag([answer, *_calls(request, known)], [])}
     elif tools is not None and any(tool["function"].get("strict") for tool in request.tools):
         settings = _tag(_calls(request, known), [known.trigger])
     return AnswerFormat(parser, end_thinking if bound else "", settings, shown)
+
+
+def _json_object(text: str | None) -> dict[str, Any] | None:
+    """The object that a text is; None for any other, about which the decode settings complain."""
+    try:
+        value = None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _tag(structures: Sequence[Mapping[str, Any]], triggers: Sequence[str]) -> dict[str, Any]:

@@ -34,6 +34,8 @@ class ToolFormat:
     """What `opening` begins with: with this text a call begins, wherever it stands in an answer."""
     end: str
     """What `closing` ends with; empty: a call ends with its arguments."""
+    is_object: bool
+    """Name and arguments are members of one JSON object."""
 
     def write(self, call: ToolCall) -> str:
         """A call as the model would write it."""
@@ -50,38 +52,34 @@ class ToolFormat:
         start = text.find("{")
         try:
             _, length = json.JSONDecoder().raw_decode(text[start:]) if start >= 0 else (None, -1)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return None if length < 0 else (text[: start + length], text[start + length :])
 
     def parse(self, body: str) -> ToolCall | None:
         """The call that a body is; None if it is none. White space between its parts may be any."""
-        if self.separator.startswith('"'):  # name and arguments are members of one object
-            try:
-                value = json.loads(body)
-            except (ValueError, RecursionError):
-                return None
-            name = value.get("name") if isinstance(value, dict) else None
-            arguments = value.get("arguments", {}) if isinstance(value, dict) else None
-        else:
-            name, _, rest = body.partition(self.separator)
-            try:
-                name, arguments = name.strip(), json.loads(rest)
-            except (ValueError, RecursionError):
-                return None
+        before, _, rest = ("", "", body) if self.is_object else body.partition(self.separator)
+        try:
+            value = json.loads(rest)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(value, dict):
+            return None
+        name = value.get("name") if self.is_object else before.strip()
+        arguments = value.get("arguments", {}) if self.is_object else value
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
             return None
         return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
 
 
 HERMES = ToolFormat(
-    '<tool_call>\n{"name": "', '", "arguments":', "}\n</tool_call>", "<tool_call>", "</tool_call>"
+    '<tool_call>\n{"name": "', '", "arguments":', "}\n</tool_call>", "<tool_call>", "</tool_call>", True
 )
 """Of Hermes and Qwen, which SDAR and LLaDA2 took over."""
 
 TOOL_FORMATS: dict[str, ToolFormat] = {
     "hermes": HERMES,
-    "mistral": ToolFormat("[TOOL_CALLS]", "[ARGS]", "", "[TOOL_CALLS]", ""),
+    "mistral": ToolFormat("[TOOL_CALLS]", "[ARGS]", "", "[TOOL_CALLS]", "", False),
 }
 """By the names that vLLM has for their parsers."""
 
