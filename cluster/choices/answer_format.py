@@ -18,6 +18,8 @@ from cluster.choices.answer_parser import (
 )
 from cluster.choices.messages import EngineRequest
 from lopa_ray.config.generation_settings import GUIDED
+from lopa_ray.constraints.json_schema import schema_regex
+from lopa_ray.errors import SettingsError
 from lopa_ray.text.tokenizer import Tokenizer
 from lopa_ray.text.tool_format import ToolFormat, tool_format
 
@@ -93,18 +95,19 @@ def _tag(structures: Sequence[Mapping[str, Any]], triggers: Sequence[str]) -> di
 
 
 def _calls(request: EngineRequest, known: ToolFormat) -> list[dict[str, Any]]:
-    """A structure per function; the arguments of one that is not strict are any object."""
-    functions = [tool["function"] for tool in request.tools]
-    return [
-        {
-            "begin": known.opening + function["name"] + known.separator,
-            "schema": _parameters(request, function["name"])
-            if function.get("strict")
-            else {"type": "object"},
-            "end": known.closing,
-        }
-        for function in functions
-    ]
+    """A structure per function. A function that is not strict may have a schema that cannot be kept: then its
+    arguments are any object."""
+    structures = []
+    for function in (tool["function"] for tool in request.tools):
+        schema = _parameters(request, function["name"])
+        if not function.get("strict"):
+            try:
+                schema_regex(json.dumps(schema))
+            except SettingsError:
+                schema = {"type": "object"}
+        begin = known.opening + function["name"] + known.separator
+        structures.append({"begin": begin, "schema": schema, "end": known.closing})
+    return structures
 
 
 def _parameters(request: EngineRequest, name: str) -> Mapping[str, Any]:
