@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -114,18 +115,11 @@ class Tokenizer:
         self, ids: Sequence[int], skip_special_tokens: bool = True, shown: Collection[str] = ()
     ) -> str:
         """Text of `ids`; ids beyond the vocabulary are left out. `shown`: special tokens that are not skipped."""
-        if not skip_special_tokens or not shown:
+        shown_ids = {token for token, added in self._special_tokens.items() if added.content in shown}
+        if not skip_special_tokens or shown_ids.isdisjoint(ids):
             return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
-        runs: list[list[int]] = [[]]
-        for token in ids:
-            special = self._special_tokens.get(token)
-            runs[-1].append(token)
-            if special is not None and special.content in shown:
-                runs[-1].pop()
-                runs += [[token], []]
-        return "".join(
-            self._backend.decode(run, skip_special_tokens=at % 2 == 0) for at, run in enumerate(runs) if run
-        )
+        runs = (list(run) for _, run in groupby(ids, key=shown_ids.__contains__))
+        return "".join(self._backend.decode(run, skip_special_tokens=run[0] not in shown_ids) for run in runs)
 
     def token_text(self, token: int) -> str:
         """One token as text to show, special tokens by name; `[id]` for an id that has no text."""
