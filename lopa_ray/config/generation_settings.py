@@ -16,6 +16,9 @@ from lopa_ray.protocol.sampling_params import Ranking
 MAX_LOGIT_BIAS = 1024
 """Tokens that may have a bias: every plan lists them. vLLM's limit."""
 
+MAX_BAD_WORDS_CHARS = 4096
+"""Characters of all `bad_words`: each place in them is looked at with every token."""
+
 GUIDED = ("guided_regex", "guided_choice", "guided_json", "guided_structural_tag")
 """Settings that say what the answer's text has to match."""
 
@@ -123,6 +126,10 @@ class GenerationSettings(StrictModel):
     def _words_are_not_blank(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not all(word.strip(" ") for word in value):
             raise ValueError("got a word without characters; leave it out")
+        if sum(map(len, value)) > MAX_BAD_WORDS_CHARS:
+            raise ValueError(
+                f"got {sum(map(len, value))} characters in all; allowed: {MAX_BAD_WORDS_CHARS}; leave some out"
+            )
         return value
 
     @field_validator("logit_bias", mode="before")

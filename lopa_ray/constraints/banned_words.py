@@ -7,7 +7,8 @@ automaton over tokens settles both, and follows all words, and all ways to spell
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,56 +17,86 @@ from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.constraints.constraint_builder import MAX_CELLS, MAX_CLASSES
 from lopa_ray.errors import SettingsError
 
+MAX_STATES = 4_000
+"""Bounds the time and the memory that words may take: some can be spelled in very many ways."""
+
+Spelled: TypeAlias = frozenset[tuple[int, int]]
+"""What the last tokens spell: (index of a word, bytes of it)."""
+
+BEHIND_SPACE = -1
+"""The place in a word of the space in front of it."""
+
 
 def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: int) -> Constraint:
     """The constraint to answers without any of `words`; `token_bytes` [vocabulary]: what each token spells.
 
-    EOS is a token like any other here, so that all else is as without a constraint. Raises SettingsError if the words
-    are too many or too long.
+    EOS is a token like any other here, so that all else is as without a constraint. Raises SettingsError if there are
+    too many ways to spell them.
     """
-    spellings = [prefix + word.strip(" ").encode() for word in words for prefix in (b"", b" ")]
-    parts = {
-        word[start:stop]
-        for word in spellings
-        for start in range(len(word))
-        for stop in range(start + 1, len(word) + 1)
-    }
-    texts = sorted(parts.intersection(token_bytes))
-    start: frozenset[tuple[int, int]] = frozenset()
-    state_of, order = {start: 0}, [start]
-    rows: list[list[int | None]] = []
+    spellings = [word.strip(" ").encode() for word in words]
+    pieces = _pieces(spellings, token_bytes)
+    begun = _continued([(word, at) for word in range(len(spellings)) for at in (0, BEHIND_SPACE)], pieces)
+    order: list[Spelled] = [frozenset()]
+    state_of = {order[0]: 0}
+    rows: list[dict[bytes, int | None]] = []
+    """Per state where texts lead to, if that is not where they lead to from the start; None: a word is complete."""
     for state in order:  # grows as new states are found
-        row: list[int | None] = []
-        for text in texts:
-            target = _continue(state, text, spellings)
-            if target is not None and target not in state_of:
+        row: dict[bytes, int | None] = {}
+        for text, spelled in (begun if not state else _continued(state, pieces)).items():
+            target = spelled | begun.get(text, frozenset())
+            complete = any(at == len(spellings[word]) for word, at in target)
+            if not complete and target not in state_of:
                 state_of[target] = len(order)
                 order.append(target)
-            row.append(None if target is None else state_of[target])
+            row[text] = None if complete else state_of[target]
         rows.append(row)
-        if len(order) * (len(texts) + 1) > MAX_CELLS:
-            raise SettingsError("bad_words: the words are too many or too long; leave some out")
+        if len(order) > MAX_STATES or len(order) * len(begun) > MAX_CELLS:
+            raise SettingsError(
+                "bad_words: there are too many ways to spell these words with this model's tokens; leave out long "
+                "words, or those that repeat a character"
+            )
 
     # The state after EOS, which nothing leads to here, and the dead one come behind the others.
     dead = len(order) + 1
-    transitions = np.full((len(texts) + 1, dead + 1), dead, np.uint16)
-    transitions[0, : len(order)] = 0
-    for at, row in enumerate(rows):
-        transitions[1:, at] = [dead if target is None else target for target in row]
+    texts = sorted({text for row in rows for text in row})
     class_of = {text: at for at, text in enumerate(texts, 1)}
+    transitions = np.full((len(texts) + 1, dead + 1), dead, np.uint16)
+    transitions[:, : len(order)] = 0
+    for at, row in enumerate(rows):
+        for text, target_index in row.items():
+            # What the start leads to is what all states do that say nothing else.
+            to = slice(len(order)) if at == 0 else at
+            transitions[class_of[text], to] = dead if target_index is None else target_index
     token_classes = np.array([class_of.get(text, 0) for text in token_bytes], np.uint16)
     accepting = np.ones(dead + 1, np.bool_)
     accepting[dead] = False
     return Constraint(token_classes, transitions, accepting, eos_token_id)
 
 
-def _continue(
-    state: frozenset[tuple[int, int]], text: bytes, words: Sequence[bytes]
-) -> frozenset[tuple[int, int]] | None:
-    """What is spelled so far (word, bytes of it), behind one more token; None if a word is complete."""
-    begun = [*state, *((word, 0) for word in range(len(words)))]
-    found = frozenset((word, at + len(text)) for word, at in begun if words[word].startswith(text, at))
-    return None if any(at == len(words[word]) for word, at in found) else found
+def _pieces(words: Sequence[bytes], token_bytes: Sequence[bytes]) -> dict[tuple[int, int], list[bytes]]:
+    """By place in a word what tokens spell there: (word, offset in bytes) → texts."""
+    known = set(token_bytes) - {b""}
+    longest = max(map(len, known), default=0)
+    found = {}
+    for index, word in enumerate(words):
+        spaced = b" " + word
+        for start in range(len(spaced)):
+            stops = range(start + 1, min(start + longest, len(spaced)) + 1)
+            found[index, start + BEHIND_SPACE] = [
+                spaced[start:stop] for stop in stops if spaced[start:stop] in known
+            ]
+    return found
+
+
+def _continued(
+    places: Iterable[tuple[int, int]], pieces: dict[tuple[int, int], list[bytes]]
+) -> dict[bytes, Spelled]:
+    """What is spelled behind each text that goes on at one of `places`."""
+    found: dict[bytes, set[tuple[int, int]]] = {}
+    for word, at in places:
+        for text in pieces[word, at]:
+            found.setdefault(text, set()).add((word, at + len(text)))
+    return {text: frozenset(spelled) for text, spelled in found.items()}
 
 
 def restrict(constraint: Constraint, bans: Constraint) -> Constraint:
