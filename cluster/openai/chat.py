@@ -19,7 +19,7 @@ from cluster.openai.chat_messages import ChatMessage
 from cluster.openai.completions_builder import CompletionsBuilder
 from cluster.openai.completions_request import CompletionsRequest
 from cluster.openai.errors import invalid_value
-from cluster.openai.request_model import MAX_INT
+from cluster.openai.request_model import MAX_INT, JsonObject
 from cluster.openai.response_builder import clamp_logprob
 from cluster.openai.response_models import (
     AssistantMessage,
@@ -92,7 +92,7 @@ class ChatRequest(CompletionsRequest):
     reasoning_effort: str | None = Field(default=None, max_length=32)
     """For templates that know it; none: also `enable_thinking` is false."""
 
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
     """Variables for the chat template, such as enable_thinking."""
 
     include_reasoning: bool | None = None

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from cluster.openai.errors import short_repr
-from cluster.openai.request_model import RequestModel
+from cluster.openai.request_model import RequestModel, is_too_deep
 
 
 class TextPart(RequestModel):
@@ -124,6 +124,8 @@ def template_call(call: MadeCall) -> dict[str, Any]:
         arguments = None
     function = {
         "name": call.function.name,
-        "arguments": arguments if isinstance(arguments, dict) else call.function.arguments,
+        "arguments": arguments
+        if isinstance(arguments, dict) and not is_too_deep(arguments)
+        else call.function.arguments,
     }
     return {"type": "function", "function": function} | ({} if call.id is None else {"id": call.id})

@@ -5,9 +5,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from cluster.openai.errors import ApiError, invalid_value, short_repr
@@ -18,8 +25,36 @@ MAX_INT = 2**31 - 1
 TAG_MARK = "|"
 """The tags of unions begin with it, so that they are told from the fields of a value."""
 
+MAX_DEPTH = 64
+"""Objects and lists within each other: what walks through them calls itself."""
+
 MAX_ERRORS = 1000
 """To list more takes seconds, in which no other request is served."""
+
+
+def is_too_deep(value: Any) -> bool:
+    """Whether a JSON value nests deeper than `MAX_DEPTH`."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _check_depth(value: dict[str, Any]) -> dict[str, Any]:
+    if is_too_deep(value):
+        raise ValueError(f"it nests too deeply; allowed: {MAX_DEPTH} levels; simplify it")
+    return value
+
+
+JsonObject: TypeAlias = Annotated[dict[str, Any], AfterValidator(_check_depth)]
+"""Any object."""
 
 
 class RequestModel(BaseModel):

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from cluster.choices.messages import Prompt
 from cluster.openai.errors import short_repr
 from cluster.openai.generation_request import GenerationRequest
-from cluster.openai.request_model import MAX_INT, TAG_MARK, RequestModel
+from cluster.openai.request_model import MAX_INT, TAG_MARK, JsonObject, RequestModel
 from cluster.openai.responses_input import Items, template_messages
 from cluster.openai.structured_output import ANY_JSON_OBJECT, JsonSchema
 from cluster.openai.tools import (
@@ -168,7 +168,7 @@ class ResponsesRequest(GenerationRequest):
     reasoning: Reasoning | None = None
     """How much the model is to reason."""
 
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
     """Variables for the chat template, such as enable_thinking."""
 
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None

@@ -10,7 +10,7 @@ from pydantic import Field
 from cluster.choices.messages import PromptToTokenize
 from cluster.openai.chat_messages import ChatMessage
 from cluster.openai.errors import ApiError, invalid_value
-from cluster.openai.request_model import MAX_INT, RequestModel
+from cluster.openai.request_model import MAX_INT, JsonObject, RequestModel
 from cluster.openai.response_models import ResponseModel
 from cluster.openai.tools import Tools, offered_tools
 
@@ -37,7 +37,7 @@ class TokenizeRequest(RequestModel):
     tools: Tools | None = None
     """Functions that the model is told of in a chat."""
 
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: JsonObject | None = None
     """Variables for the chat template, such as enable_thinking."""
 
     add_generation_prompt: bool | None = None

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag
 
 from cluster.openai.errors import invalid_value, short_repr
-from cluster.openai.request_model import TAG_MARK, RequestModel
+from cluster.openai.request_model import TAG_MARK, JsonObject, RequestModel
 
 MAX_TOOLS = 128
 
@@ -28,7 +28,7 @@ class Function(RequestModel):
     description: str | None = None
     """What it does, for the model."""
 
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     """JSON schema of its arguments; left out: it has none."""
 
     strict: bool | None = None
