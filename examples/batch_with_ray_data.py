@@ -15,7 +15,7 @@ from cluster.jobs import LopaPredictor
 ROWS = [
     {"prompt": "Ben has 7 pens. Zoe has 4 times as many pens as Ben. How many pens do they have together?"},
     {"prompt": "How many stamps does Zoe have left from 9 jars of 6 stamps if she gives 23 to Kate?"},
-    {"prompt": "Ben has 7 pens. " * 100},  # longer than the model reads
+    {"prompt": "Ben has 7 pens. " * 1000},  # longer than the model reads
 ]
 
 

@@ -48,7 +48,7 @@ def content(text: str) -> list[dict[str, str]]:
 
 WRONG: dict[str, tuple[bytes, int, str]] = {
     "prompt longer than the cache": (
-        body(messages=content("pens " * 2000)),
+        body(messages=content("pens " * 3000)),
         400,
         "context_length_exceeded",
     ),
