@@ -19,6 +19,7 @@ from cluster.openai.chat_messages import ChatMessage
 from cluster.openai.completions_builder import CompletionsBuilder
 from cluster.openai.completions_request import CompletionsRequest
 from cluster.openai.errors import invalid_value
+from cluster.openai.lopa_models import ChoiceCost
 from cluster.openai.request_model import MAX_INT, JsonObject
 from cluster.openai.response_builder import clamp_logprob
 from cluster.openai.response_models import (
@@ -33,7 +34,6 @@ from cluster.openai.response_models import (
     ChatDelta,
     ChatLogprob,
     ChatLogprobs,
-    ChoiceCost,
     MadeCall,
     TopLogprob,
 )

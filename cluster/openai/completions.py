@@ -13,15 +13,10 @@ from cluster.choices.messages import ChoiceFinished, Prompt, TextDelta, TokenLog
 from cluster.openai.completions_builder import CompletionsBuilder
 from cluster.openai.completions_request import CompletionsRequest
 from cluster.openai.errors import invalid_value, short_repr
+from cluster.openai.lopa_models import ChoiceCost
 from cluster.openai.request_model import MAX_INT
 from cluster.openai.response_builder import clamp_logprob
-from cluster.openai.response_models import (
-    ChoiceCost,
-    Completion,
-    CompletionChunk,
-    TextChoice,
-    TextLogprobs,
-)
+from cluster.openai.response_models import Completion, CompletionChunk, TextChoice, TextLogprobs
 
 
 def _as_list(value: Any) -> Any:

@@ -19,16 +19,10 @@ from cluster.choices.messages import (
 from cluster.openai.completions_request import CompletionsRequest
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
+from cluster.openai.lopa_models import Canvas, CanvasBranch, CanvasCell, CanvasNote, ChoiceCost
 from cluster.openai.response_builder import ResponseBuilder, choice_cost
-from cluster.openai.response_models import (
-    Canvas,
-    CanvasBranch,
-    CanvasCell,
-    CanvasNote,
-    ChoiceCost,
-    ResponseModel,
-    Usage,
-)
+from cluster.openai.response_model import ResponseModel
+from cluster.openai.response_models import Usage
 from lopa_ray import __version__
 
 

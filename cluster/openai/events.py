@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.openai.response_models import dumps
+from cluster.openai.response_model import dumps
 
 
 @dataclass(frozen=True, slots=True)

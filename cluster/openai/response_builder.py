@@ -17,7 +17,7 @@ from cluster.choices.messages import (
 )
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
-from cluster.openai.response_models import ChoiceCost, RequestCost, Trace
+from cluster.openai.lopa_models import ChoiceCost, RequestCost, Trace
 
 MIN_LOGPROB = -9999.0
 """OpenAI's log-probability of what is as good as impossible; JSON has no infinity."""

@@ -5,27 +5,12 @@ Only fields that were set are sent: null stands where OpenAI sends null, and not
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from cluster.openai.lopa_models import CanvasNote, ChoiceCost, RequestCost
+from cluster.openai.response_model import ResponseModel
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
-
-
-class ResponseModel(BaseModel):
-    """Base of what is sent."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields that were set."""
-        return self.model_dump(exclude_unset=True)
-
-
-def dumps(value: Any) -> bytes:
-    """JSON in ASCII: no client takes a line separator of Unicode for the end of an event."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 class Usage(ResponseModel):
@@ -34,84 +19,6 @@ class Usage(ResponseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-
-
-class Cost(ResponseModel):
-    """What a choice cost, or all of a request's choices together."""
-
-    steps: int
-    forwards: int
-    """Branches that were evaluated."""
-    tokens: int
-    tpf: float
-    """Tokens per forward: tokens ÷ steps."""
-    seconds: float
-    """From arrival to the last step."""
-    queued_seconds: float
-    """From arrival to the first step."""
-    phases_seconds: dict[str, float]
-    """Per phase, over the steps that the choice took part in."""
-    commit_bytes: int
-    """K/V that entered the cache."""
-
-
-class ChoiceCost(Cost):
-    """What a choice cost."""
-
-    seed: int
-    """Sent again as the request's `seed`, with n = 1, it gives this choice."""
-
-
-class Trace(ResponseModel):
-    """Steps in Chrome's trace format."""
-
-    traceEvents: list[dict[str, Any]]  # noqa: N815 - Chrome's name
-
-
-class RequestCost(Cost):
-    """What all choices cost together; times are the longest of them, but phases are summed."""
-
-    trace: Trace | None = None
-    """If it was asked for."""
-
-
-class CanvasCell(ResponseModel):
-    """A position of the canvas."""
-
-    t: str
-    """Its text; empty while it is masked."""
-    s: int
-    """The step that decided it; 0 while it is masked."""
-
-
-class CanvasBranch(ResponseModel):
-    """An evaluated branch."""
-
-    name: str
-    """anchor, or +1, +2 … for lookahead branches."""
-    tried: str
-    """What it filled beyond the anchor."""
-    confidence: float | None
-    """The highest wins. Null if it has none."""
-
-
-class Canvas(ResponseModel):
-    """A choice after one of its steps."""
-
-    choice: int
-    step: int
-    seconds: float
-    """Since the request arrived."""
-    cells: list[CanvasCell]
-    branches: list[CanvasBranch]
-    winner: int
-    """Index into `branches`."""
-
-
-class CanvasNote(ResponseModel):
-    """The `lopa` object of a chunk that shows the canvas; such a chunk has no choices."""
-
-    canvas: Canvas
 
 
 class Envelope(ResponseModel):

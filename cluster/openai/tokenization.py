@@ -11,7 +11,7 @@ from cluster.choices.messages import PromptToTokenize
 from cluster.openai.chat_messages import ChatMessage
 from cluster.openai.errors import ApiError, invalid_value
 from cluster.openai.request_model import MAX_INT, JsonObject, RequestModel
-from cluster.openai.response_models import ResponseModel
+from cluster.openai.response_model import ResponseModel
 from cluster.openai.tools import Tools, offered_tools
 
 

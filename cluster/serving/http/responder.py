@@ -15,7 +15,7 @@ from cluster.openai.errors import ApiError, api_error
 from cluster.openai.events import ServerSentEvent
 from cluster.openai.field_names import FieldNames
 from cluster.openai.response_builder import ResponseBuilder
-from cluster.openai.response_models import dumps
+from cluster.openai.response_model import dumps
 from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import RequestLogRecord, log_unexpected_error
 from cluster.serving.http.body import ClientDisconnectedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cluster.openai.response_models import ResponseModel
+from cluster.openai.response_model import ResponseModel
 
 
 class CancelledRequest(ResponseModel):

@@ -12,13 +12,7 @@ import pytest
 
 from cluster.choices.messages import EngineOutput, EngineRequest, RequestAccepted, TextDelta, TokenLogprob
 from cluster.openai.completions import CompletionRequest, CompletionResponseBuilder
-from cluster.openai.response_models import (
-    ChatChunk,
-    ChatCompletion,
-    Completion,
-    CompletionChunk,
-    ErrorObject,
-)
+from cluster.openai.response_models import ChatChunk, ChatCompletion, Completion, CompletionChunk, ErrorObject
 from lopa_ray.errors import (
     CheckpointError,
     DeadlineError,
