@@ -120,7 +120,8 @@ def without_tool_messages(
         else:
             found.insert(0, {"role": "system", "content": system})
     return [
-        {"role": {"tool": "user"}.get(message["role"], message["role"]), "content": message["content"]}
+        {key: value for key, value in message.items() if key not in ("tool_calls", "tool_call_id")}
+        | ({"role": "user"} if message["role"] == "tool" else {})
         for message in found
     ]
 

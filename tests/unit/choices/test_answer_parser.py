@@ -229,7 +229,7 @@ def test_forced_calls_come_as_they_are_written(known: ToolFormat, arguments: str
         parser = CallParser(known, name)
         deltas = read(parser, cut(text, draw))
         assert joined(deltas) == parser.answer == Answer(tool_calls=[ToolCall("f", arguments)])
-        assert [delta.tool_call.name for delta in deltas if delta.tool_call][0] == "f"
+        assert next(delta.tool_call.name for delta in deltas if delta.tool_call) == "f"
 
 
 def test_a_forced_call_without_all_of_its_name_is_none() -> None:
