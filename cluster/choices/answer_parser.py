@@ -145,20 +145,19 @@ class ChatParser:
         before, tag, rest = self._text.partition(self._tools.trigger)
         if not tag:
             return self._release(_before_tag(self._text, self._tools.trigger), final, "content")
-        if before.rstrip():
-            self._text = tag + rest
-            return AnswerDelta(content=before.rstrip())
+        if content := before.rstrip():
+            # White space in front of a call is no content, but it may turn out to be no call.
+            self._text = self._text[len(content) :]
+            return AnswerDelta(content=content)
         split = self._tools.split(rest)
         if split is None and not final:
             return None
         body, after = split or (rest, "")
         call = self._tools.parse(body)
         if call is None:
-            # No call after all: text up to the next one.
-            following = rest.find(self._tools.trigger)
-            end = len(self._text) if following < 0 else len(before) + len(tag) + following
-            shown, self._text = self._text[:end], self._text[end:]
-            return AnswerDelta(content=shown)
+            # No call after all: text, in which another one may begin.
+            self._text = rest
+            return AnswerDelta(content=before + tag)
         self._text, self._state = after, "after"
         self.complete = not self._parallel_tool_calls
         return _call_delta(len(self.answer.tool_calls), call)

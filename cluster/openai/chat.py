@@ -174,10 +174,11 @@ class ChatResponseBuilder(CompletionsBuilder):
         return ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=None)
 
     def delta_chunk_choice(self, delta: TextDelta) -> ChatChunkChoice | None:
-        if delta.reasoning and not self._include_reasoning:
+        hidden = bool(delta.reasoning) and not self._include_reasoning
+        if hidden and not delta.logprobs:
             return None
         added: dict[str, Any] = {}
-        if delta.reasoning:
+        if delta.reasoning and not hidden:
             added = {"reasoning_content": delta.reasoning}
         elif delta.tool_call is not None:
             added = {"tool_calls": [_call_chunk(delta.tool_call)]}

@@ -32,6 +32,9 @@ class CalledFunction(RequestModel):
     arguments: str
     """JSON text."""
 
+    parsed_arguments: Any = None
+    """Accepted, and not used: OpenAI's client adds it to what it has parsed."""
+
 
 class MadeCall(RequestModel):
     """A call that an assistant's message made."""
@@ -89,6 +92,9 @@ class ChatMessage(RequestModel):
 
     tool_call_id: str | None = None
     """Only in a tool's message: the call whose result it has."""
+
+    parsed: Any = None
+    """Accepted, and not used: OpenAI's client adds it to what it has parsed."""
 
     @model_validator(mode="after")
     def _check_role(self) -> Self:

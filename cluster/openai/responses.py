@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
@@ -13,11 +14,10 @@ from cluster.openai.errors import short_repr
 from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.request_model import MAX_INT, TAG_MARK, JsonObject, RequestModel
 from cluster.openai.responses_input import Items, template_messages
-from cluster.openai.structured_output import ANY_JSON_OBJECT, JsonSchema
+from cluster.openai.structured_output import ANY_JSON_OBJECT
 from cluster.openai.tools import (
     MAX_TOOLS,
     Function,
-    FunctionReference,
     ToolChoiceWord,
     check_choice,
     choice_type,
@@ -52,11 +52,14 @@ class ResponseTool(Function):
         return value
 
 
-class NamedTool(FunctionReference):
+class NamedTool(RequestModel):
     """A call of one function."""
 
     type: Literal["function"]
     """Only functions are known."""
+
+    name: str
+    """Its name in `tools`."""
 
 
 ResponseToolChoice: TypeAlias = Annotated[
@@ -78,7 +81,7 @@ class TextFormat(RequestModel):
     description: str | None = None
     """Accepted, and not used."""
 
-    definition: Annotated[JsonSchema, Field(alias="schema")] = None
+    definition: Annotated[JsonObject | None, Field(alias="schema")] = None
     """What the answer is valid under. Only with type json_schema."""
 
     strict: bool | None = None
@@ -229,7 +232,9 @@ class ResponsesRequest(GenerationRequest):
         form = self.text.format if self.text is not None else None
         if form is None or form.type == "text":
             return {}
-        schema = ANY_JSON_OBJECT if form.definition is None else form.definition
+        schema = (
+            ANY_JSON_OBJECT if form.definition is None else json.dumps(form.definition, ensure_ascii=False)
+        )
         return {"text.format": ("guided_json", schema)}
 
     def engine_options(self) -> dict[str, Any]:

@@ -17,7 +17,6 @@ class InputText(RequestModel):
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "annotations": ([],),
-        "logprobs": ([],),
         "prompt_cache_breakpoint": (),
     }
 
@@ -26,6 +25,12 @@ class InputText(RequestModel):
 
     text: str
     """Pieces are joined with nothing between them."""
+
+    logprobs: list[Any] | None = None
+    """Accepted, and not used: an answer has them if they were asked for."""
+
+    parsed: Any = None
+    """Accepted, and not used: OpenAI's client adds it to what it has parsed."""
 
 
 def _as_parts(value: Any) -> Any:
@@ -84,6 +89,9 @@ class FunctionCallItem(InputItem):
 
     arguments: str
     """JSON text."""
+
+    parsed_arguments: Any = None
+    """Accepted, and not used: OpenAI's client adds it to what it has parsed."""
 
 
 class FunctionOutputItem(InputItem):

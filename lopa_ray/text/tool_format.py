@@ -47,8 +47,10 @@ class ToolFormat:
         None if the call has not ended yet.
         """
         if self.end:
-            body, end, rest = text.partition(self.end)
-            return (body, rest) if end else None
+            at = text.find(self.end)
+            while at >= 0 and _ends_within_string(text[:at]):
+                at = text.find(self.end, at + 1)
+            return None if at < 0 else (text[:at], text[at + len(self.end) :])
         start = text.find("{")
         try:
             _, length = json.JSONDecoder().raw_decode(text[start:]) if start >= 0 else (None, -1)
@@ -69,7 +71,10 @@ class ToolFormat:
         arguments = value.get("arguments", {}) if self.is_object else value
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
             return None
-        return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
+        try:
+            return ToolCall(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False))
+        except ValueError:  # Python reads NaN and infinities, which JSON does not have
+            return None
 
 
 HERMES = ToolFormat(
@@ -115,7 +120,8 @@ def without_tool_messages(
         else:
             found.insert(0, {"role": "system", "content": system})
     return [
-        {"role": {"tool": "user"}.get(message["role"], message["role"]), "content": message["content"]}
+        {key: value for key, value in message.items() if key not in ("tool_calls", "tool_call_id")}
+        | ({"role": "user"} if message["role"] == "tool" else {})
         for message in found
     ]
 
@@ -127,6 +133,18 @@ def _description(tools: Sequence[Mapping[str, Any]], known: ToolFormat) -> str:
         f"# Tools\n\nYou can call these functions:\n<tools>\n{listed}\n</tools>\n\n"
         f"Write a call, with its arguments as a JSON object, in this form:\n{shape}"
     )
+
+
+def _ends_within_string(text: str) -> bool:
+    """Whether the JSON object that begins in `text` breaks off inside of a string."""
+    _, brace, rest = text.partition("{")
+    try:
+        json.loads(brace + rest)
+    except json.JSONDecodeError as error:
+        return error.msg.startswith("Unterminated string")
+    except (ValueError, RecursionError):
+        return False
+    return False
 
 
 def _arguments_text(arguments: Any) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import uvicorn
 
+from cluster.choices.answer_parser import AnswerDelta
 from cluster.choices.messages import (
     BranchView,
     CanvasSnapshot,
@@ -22,22 +23,35 @@ from cluster.choices.messages import (
     ChoiceStats,
     EngineOutput,
     EngineRequest,
+    FinishReason,
     PromptToTokenize,
     RequestAccepted,
     TextDelta,
     TokenizedPrompt,
     TokenLogprob,
+    ToolCallDelta,
 )
 from cluster.openai.response_models import ErrorObject
 from cluster.serving.backend import Backend, GroupStatus, GroupWorkers, ReplicaMetrics
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.settings import HttpSettings
 from lopa_ray.errors import PromptError, PromptTooLongError, RequestCancelledError, SettingsError
+from lopa_ray.text.tool_format import ToolCall
 
 MODEL, OTHER_MODEL = "fake", "team/fake-2"
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 WORDS = ("Once", " upon", " a", " time", " — «", "ünïcode", "»", "\u2028", "🙂", " end.")
+TOOL_PARTS = (
+    AnswerDelta(reasoning="let me"),
+    AnswerDelta(reasoning=" see"),
+    AnswerDelta(content="I ask"),
+    AnswerDelta(content=" around"),
+    AnswerDelta(tool_call=ToolCallDelta(0, "add", '{"a": 1,')),
+    AnswerDelta(tool_call=ToolCallDelta(0, None, ' "é": 2}')),
+    AnswerDelta(tool_call=ToolCallDelta(1, "stop", "{}")),
+)
+"""An answer with reasoning, text and two calls."""
 MAX_MODEL_LEN = 2048
 MAX_WORKERS = 8
 VOCABULARY_SIZE = 128
@@ -45,13 +59,14 @@ VOCABULARY_SIZE = 128
 
 @dataclass
 class FakeBackend:
-    """Answers every prompt with the same words, one token each, `step_s` seconds apart.
+    """Answers every prompt with the same parts, one token each, `step_s` seconds apart.
 
     Tests inject faults: `rejection` is raised before RequestAccepted, `failure` after `failure_after` words;
     `hold` makes it wait for ever behind RequestAccepted; the deadline comes after `deadline_after` words.
     """
 
     models: tuple[str, ...] = (MODEL, OTHER_MODEL)
+    parts: tuple[AnswerDelta, ...] = tuple(AnswerDelta(word) for word in WORDS)
     step_s: float = 0.0
     rejection: Exception | None = None
     failure: Exception | None = None
@@ -139,24 +154,25 @@ class FakeBackend:
         yield RequestAccepted(lengths, limit)
         while self.hold:
             await self._step(request)
-        words = WORDS[:limit]
+        parts = self.parts[:limit]
         for choice in range(len(request.prompts) * request.n):
             prompt = request.prompts[choice // request.n]
             front = prompt if request.echo and isinstance(prompt, str) else ""
-            shown = words if self.deadline_after is None else words[: self.deadline_after]
-            for at, word in enumerate(shown):
+            shown = parts if self.deadline_after is None else parts[: self.deadline_after]
+            for at, part in enumerate(shown):
                 if self.failure is not None and at == self.failure_after:
                     raise self.failure
                 await self._step(request)
                 if request.stream_canvas:
-                    yield _snapshot(choice, at, words)
+                    yield _snapshot(choice, at, tuple(map(_text, parts)))
                 if request.stream:
-                    yield TextDelta(choice, (front if at == 0 else "") + word, _logprobs(request, (word,)))
-            reason = None if self.deadline_after is not None else "length" if limit <= len(WORDS) else "stop"
+                    text = (front if at == 0 else "") + part.content
+                    logprobs = _logprobs(request, (part,))
+                    yield TextDelta(choice, text, logprobs, part.reasoning, part.tool_call, at + 1)
             yield ChoiceFinished(
                 choice=choice,
-                text=front + "".join(shown),
-                finish_reason=reason,
+                text=front + "".join(part.content for part in shown),
+                finish_reason=self._finish_reason(limit),
                 stats=ChoiceStats(
                     steps=5,
                     forwards=20,
@@ -168,10 +184,20 @@ class FakeBackend:
                     commit_bytes=1000,
                 ),
                 logprobs=_logprobs(request, shown),
+                reasoning="".join(part.reasoning for part in shown),
+                reasoning_tokens=sum(bool(part.reasoning) for part in shown),
+                tool_calls=_calls(shown),
                 trace=({"name": "forward", "ph": "X", "ts": 1, "dur": 2, "pid": choice, "tid": 0},)
                 if request.trace
                 else (),
             )
+
+    def _finish_reason(self, limit: int) -> FinishReason | None:
+        if self.deadline_after is not None:
+            return None
+        if limit <= len(self.parts):
+            return "length"
+        return "tool_calls" if any(part.tool_call for part in self.parts) else "stop"
 
     async def _step(self, request: EngineRequest) -> None:
         await asyncio.sleep(max(self.step_s, 0.005 if self.hold or self.hold_before_accepting else 0.0))
@@ -179,11 +205,23 @@ class FakeBackend:
             raise RequestCancelledError(f"request {request.id} was cancelled")
 
 
-def _logprobs(request: EngineRequest, words: tuple[str, ...]) -> tuple[TokenLogprob, ...]:
+def _text(part: AnswerDelta) -> str:
+    return part.content or part.reasoning or (part.tool_call.arguments if part.tool_call else "")
+
+
+def _calls(parts: Sequence[AnswerDelta]) -> tuple[ToolCall, ...]:
+    calls: list[ToolCall] = []
+    for delta in (part.tool_call for part in parts if part.tool_call is not None):
+        before = calls.pop() if delta.name is None else ToolCall(delta.name, "")
+        calls.append(ToolCall(before.name, before.arguments + delta.arguments))
+    return tuple(calls)
+
+
+def _logprobs(request: EngineRequest, parts: Sequence[AnswerDelta]) -> tuple[TokenLogprob, ...]:
     if not request.logprobs:
         return ()
     top = (("Once", b"Once", -0.1), ("<x>", b"<x>", float("-inf")))[: request.settings.get("top_logprobs", 0)]
-    return tuple(TokenLogprob(word, word.encode(), -0.25, top) for word in words)
+    return tuple(TokenLogprob(_text(part), _text(part).encode(), -0.25, top) for part in parts)
 
 
 def _snapshot(choice: int, at: int, words: tuple[str, ...]) -> CanvasSnapshot:

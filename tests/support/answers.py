@@ -1,0 +1,41 @@
+"""Requests answered by an engine in this process, as a decode group answers them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from cluster.choices.choice_factory import ChoiceFactory
+from cluster.choices.messages import ChoiceFinished, EngineOutput, EngineRequest
+from lopa_ray.engine.base import Engine
+from lopa_ray.protocol.events import RequestStep
+
+
+def outputs(engine: Engine, request: EngineRequest, *, max_steps: int | None = None) -> list[EngineOutput]:
+    """All outputs behind `RequestAccepted`; after `max_steps` of a choice its deadline comes."""
+    choices = ChoiceFactory(engine).create(request, time.monotonic())
+    found = [output for choice in choices for output in choice.start()]
+    steps = dict.fromkeys(range(len(choices)), 0)
+
+    def on_event(number: int, event: RequestStep) -> None:
+        choice = choices[number]
+        if choice.finished:
+            return
+        found.extend(choice.add_step(event))
+        steps[number] += 1
+        if steps[number] == max_steps and not choice.finished:
+            found.extend(choice.finish_at_deadline())
+
+    for _, result in engine.run([choice.session for choice in choices], on_event=on_event):
+        if isinstance(result, Exception):
+            raise result
+    return found
+
+
+def answers(engine: Engine, request: EngineRequest, *, max_steps: int | None = None) -> list[ChoiceFinished]:
+    """The finished choices, in order."""
+    return sorted(_finished(outputs(engine, request, max_steps=max_steps)), key=lambda choice: choice.choice)
+
+
+def _finished(found: list[EngineOutput]) -> Iterator[ChoiceFinished]:
+    return (output for output in found if isinstance(output, ChoiceFinished))

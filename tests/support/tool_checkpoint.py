@@ -1,0 +1,62 @@
+"""A tiny checkpoint with random weights and a chat template that knows tools and reasoning, as SDAR publishes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Tokenizer as Backend, decoders, models, pre_tokenizers, trainers
+
+from lopa_ray.model.checkpoint import load_config, save_model
+from lopa_ray.model.weights import random_model
+from support.paths import DATA, MODELS
+
+SPECIAL = ("<|endoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>")
+MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+SDAR_TEMPLATE = (DATA / "sdar_chat_template.jinja").read_text()
+"""Of JetLM/SDAR-4B-Chat, which has it from Qwen3."""
+THINKING_TEMPLATE = SDAR_TEMPLATE + "{%- if enable_thinking is not defined %}{{- '<think>\n' }}{%- endif %}"
+"""Opens the reasoning in the prompt."""
+
+
+def write_tokenizer(
+    folder: Path, *, template: str = SDAR_TEMPLATE, special_markup: bool = False
+) -> dict[str, int]:
+    """A byte-level tokenizer of few words; returns the id of each added token. `special_markup`: those of MARKUP are
+    special tokens, and else added ones."""
+    backend = Backend(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=290, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(
+        ['{"name": "add", "arguments": {"a": 1, "b": 2}} the sum is three'] * 9, trainer
+    )
+    backend.add_special_tokens([AddedToken(text, normalized=False) for text in SPECIAL])
+    backend.add_tokens([AddedToken(text, special=special_markup, normalized=False) for text in MARKUP])
+    backend.save(str(folder / "tokenizer.json"))
+    names = {"eos_token": SPECIAL[0], "mask_token": SPECIAL[1]}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**names, "chat_template": template}))
+    ids = {text: backend.token_to_id(text) for text in (*SPECIAL, *MARKUP)}
+    return {text: token for text, token in ids.items() if token is not None}
+
+
+def write_tool_checkpoint(
+    folder: Path, *, template: str = SDAR_TEMPLATE, special_markup: bool = False
+) -> dict[str, int]:
+    """The same with a model of random weights, which writes all bytes alike."""
+    ids = write_tokenizer(folder, template=template, special_markup=special_markup)
+    config = dataclasses.replace(
+        load_config(MODELS / "sdar-tiny-3l"),
+        vocab_size=max(ids.values()) + 1,
+        num_layers=1,
+        mask_token_id=ids["<|mask|>"],
+        eos_token_id=ids["<|endoftext|>"],
+        pad_token_id=None,
+        bos_token_id=None,
+        stop_token_ids=(),
+    )
+    save_model(random_model(config, 1, torch.float32, "cpu"), folder, dtype=torch.float32)
+    return ids

@@ -1,0 +1,260 @@
+"""OpenAI's batch files: each line answered as a server answers its body, by the command line and by jobs alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+import cluster.jobs.group
+from cluster.batch.decode import decode_lines
+from cluster.batch.lines import CompletedLine, FailedLine, LineResult, OpenAILine, PromptLine, parse_record
+from cluster.choices.choice_factory import ChoiceFactory
+from cluster.choices.messages import EngineOutput, EngineRequest, RequestAccepted
+from cluster.cli import app
+from cluster.jobs.group import JobGroup
+from cluster.jobs.source import Source
+from lopa_ray.config.config import Config
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import WorkerLostError
+from support.answers import outputs
+from support.fake_backend import CHAT, HI, MODEL, RESPONSES, TEXT, FakeBackend, Server, serving
+from support.tool_checkpoint import write_tool_checkpoint
+
+FUNCTION = {
+    "name": "add",
+    "parameters": {"type": "object", "properties": {"a": {"enum": [1, 2, 3]}}, "required": ["a"]},
+}
+CALL: dict[str, Any] = {"tools": [{"type": "function", "function": FUNCTION}], "tool_choice": "required"}
+DRAWN = {"temperature": 1.0, "seed": 5}
+
+GOOD: list[tuple[str, dict[str, Any]]] = [
+    (CHAT, {"messages": HI, "max_tokens": 12}),
+    (CHAT, {"messages": HI, "max_tokens": 24, "n": 2, **CALL, **DRAWN}),
+    (
+        CHAT,
+        {"messages": HI, "max_tokens": 12, "logprobs": True, "top_logprobs": 1, "lopa": {"decoder": "d2f"}},
+    ),
+    (CHAT, {"messages": HI, "max_tokens": 20, "stop": ["a", "e", "\n"], "ignore_eos": True, **DRAWN}),
+    (CHAT, {"messages": HI, "max_tokens": 12, "bad_words": ["a"], "response_format": {"type": "text"}}),
+    (TEXT, {"prompt": ["one", "two"], "max_tokens": 9, "n": 2, "logprobs": 0, **DRAWN}),
+    (TEXT, {"prompt": [5, 6, 7], "max_tokens": 9, "echo": True}),
+    (TEXT, {"prompt": "all of it", "max_tokens": 0, "echo": True}),
+    (TEXT, {"prompt": "one of", "max_tokens": 12, "guided_choice": ["yes", "no"]}),
+    (
+        RESPONSES,
+        {
+            "input": "hi",
+            "max_output_tokens": 24,
+            "tools": [{"type": "function", **FUNCTION}],
+            "tool_choice": "required",
+        },
+    ),
+    (RESPONSES, {"input": HI, "instructions": "be brief", "max_output_tokens": 12, **DRAWN}),
+]
+BAD: list[tuple[str, dict[str, Any]]] = [
+    (CHAT, {"messages": HI, "temperature": "hot"}),
+    (CHAT, {"messages": HI, "max_tokens": 5000}),
+    (
+        CHAT,
+        {
+            "messages": HI,
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}],
+            "tool_choice": "required",
+        },
+    ),
+    (CHAT, {"messages": []}),
+    (TEXT, {"prompt": [9999], "max_tokens": 3}),
+    (TEXT, {"prompt": "x", "lopa": {"decoder": "other"}}),
+    (RESPONSES, {"input": "hi", "store": True}),
+]
+OWN: list[Any] = [
+    {"prompt": "one", "id": 7, "settings": {"max_new_tokens": 6}},
+    "two",
+    {"messages": HI, "settings": {"max_new_tokens": 6}},
+    {"prompt": "three", "surprise": 1},
+]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    folder = tmp_path_factory.mktemp("model")
+    write_tool_checkpoint(folder)
+    model = {"path": str(folder), "max_model_len": 512}
+    return Config.load("demo", {"model": model, "decode": {"max_new_tokens": 16, "num_branches": 2}})
+
+
+@pytest.fixture(scope="module")
+def engine(config: Config) -> LocalEngine:
+    return LocalEngine.from_config(config)
+
+
+@dataclass
+class LocalBackend(FakeBackend):
+    """Answers with an engine in this process."""
+
+    engine: LocalEngine | None = None
+
+    async def _outputs(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+        assert self.engine is not None
+        choices = ChoiceFactory(self.engine).create(request, 0.0)
+        lengths = tuple(len(choice.session.prompt) for choice in choices[:: request.n])
+        yield RequestAccepted(lengths, choices[0].session.settings.max_new_tokens)
+        for output in outputs(self.engine, request):
+            yield output
+
+
+@pytest.fixture(scope="module")
+def server(engine: LocalEngine) -> Iterator[Server]:
+    with serving(LocalBackend(engine=engine), max_stop=4) as running:
+        yield running
+
+
+def line(number: int, url: str, body: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "custom_id": f"mine-{number}",
+        "method": "POST",
+        "url": url,
+        "body": {"model": MODEL, **body},
+    }
+
+
+def decode(engine: LocalEngine, records: list[Any]) -> list[LineResult]:
+    lines = [parse_record(number, record) for number, record in enumerate(records, 1)]
+    return list(decode_lines(engine, lines, raw=False))
+
+
+VARYING = ("id", "call_id", "created", "created_at", "completed_at", "request_id")
+TIMES = ("seconds", "queued_seconds", "phases_seconds", "tps")
+
+
+def comparable(value: Any) -> Any:
+    """A response without ids and times."""
+
+    def kept(each: dict[str, Any]) -> dict[str, Any]:
+        return {key: inner for key, inner in each.items() if key not in (*VARYING, *TIMES)}
+
+    return json.loads(json.dumps(value), object_hook=kept)
+
+
+def test_lines_are_answered_as_a_server_answers_their_bodies(server: Server, engine: LocalEngine) -> None:
+    asked = [*GOOD, *BAD]
+    results = decode(engine, [line(number, url, body) for number, (url, body) in enumerate(asked, 1)])
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        for number, ((url, body), result) in enumerate(zip(asked, results, strict=True), 1):
+            response = client.post(url, json={"model": MODEL, **body})
+            row = result.as_dict()
+            assert (row["id"], row["custom_id"], row["error"]) == (
+                f"batch_req_{number}",
+                f"mine-{number}",
+                None,
+            )
+            assert row["response"]["status_code"] == response.status_code, response.text
+            assert comparable(row["response"]["body"]) == comparable(response.json()), body
+            good = number <= len(GOOD)
+            assert isinstance(result, CompletedLine if good else FailedLine)
+            assert (response.status_code == 200) == good
+
+
+def test_a_response_is_named_by_its_line(engine: LocalEngine) -> None:
+    (_, result) = decode(engine, ["own", line(2, *GOOD[0])])
+    response = result.as_dict()["response"]
+    assert response["request_id"] == "batch-2" and response["body"]["id"] == "chatcmpl-batch-2"
+    assert isinstance(result, CompletedLine)
+    assert result.tokens == response["body"]["usage"]["completion_tokens"] > 0
+    assert result.steps >= response["body"]["lopa"]["steps"]
+
+
+def test_what_only_a_server_can_do_is_refused(engine: LocalEngine) -> None:
+    records = [
+        line(1, CHAT, {"messages": HI, "stream": True}),
+        line(2, CHAT, {"messages": HI, "lopa": {"deadline": 1}}),
+        line(3, "/v1/embeddings", {"input": "hi"}),
+    ]
+    found = [result.as_dict()["response"] for result in decode(engine, records)]
+    assert [each["status_code"] for each in found] == [400] * 3
+    assert [each["body"]["error"]["param"] for each in found] == ["stream", "lopa.deadline", "url"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"custom_id": None}, "custom_id"),
+        ({"custom_id": 7}, "custom_id: got 7"),
+        ({"body": "text"}, "body: got 'text'"),
+        ({"url": 3}, "url"),
+        ({"method": "GET"}, "method: got 'GET'"),
+    ],
+)
+def test_a_line_that_is_no_request_says_why(engine: LocalEngine, changes: Any, part: str) -> None:
+    (result,) = decode(engine, [line(1, *GOOD[0]) | changes])
+    row = result.as_dict()
+    assert isinstance(result, FailedLine)
+    assert (row["response"], row["error"]["code"]) == (None, "invalid_line")
+    assert part in row["error"]["message"]
+    assert row["custom_id"] == changes.get("custom_id", "mine-1")
+
+
+def test_the_method_may_be_left_out() -> None:
+    record = line(1, *GOOD[0])
+    del record["method"]
+    parsed = parse_record(1, record)
+    assert isinstance(parsed, OpenAILine) and parsed.url == CHAT
+    assert isinstance(parse_record(1, {"prompt": "a"}), PromptLine)
+
+
+def test_seeds_are_the_models_own_and_company_changes_nothing(engine: LocalEngine) -> None:
+    body = {"messages": HI, "max_tokens": 12, "temperature": 1.0, "n": 2}
+    alone = decode(engine, [line(1, CHAT, body)])[0].as_dict()["response"]["body"]
+    among = decode(engine, ["own", *(line(2, url, asked) for url, asked in GOOD), line(9, CHAT, body)])
+    assert comparable(among[-1].as_dict()["response"]["body"]) == comparable(alone)
+    assert [choice["lopa"]["seed"] for choice in alone["choices"]] == [0, 1]
+
+
+def test_a_lost_group_says_nothing_against_the_line(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(sessions: Any, **_: Any) -> Iterator[Any]:
+        for index in range(len(sessions)):
+            yield index, WorkerLostError("gone")
+
+    monkeypatch.setattr(engine, "run", lost)
+    own, openai_line = decode(engine, ["own", line(2, CHAT, {"messages": HI, "n": 3, "max_tokens": 9})])
+    assert isinstance(own, FailedLine) and isinstance(openai_line, FailedLine)
+    assert own.worker_lost and openai_line.worker_lost
+    assert openai_line.as_dict()["response"]["body"]["error"]["code"] == "unavailable"
+
+
+def test_the_command_line_and_a_job_write_the_same_rows(
+    tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records: list[Any] = [*OWN]
+    for number, (url, body) in enumerate([*GOOD[:2], GOOD[5], GOOD[9], *BAD[:2]]):
+        records.insert(2 * number, line(number, url, body))
+    path, rows = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    path.write_text("\n".join(map(json.dumps, records)) + "\nnonsense\n")
+    settings = tmp_path / "config.yaml"
+    settings.write_text(json.dumps(config.model_dump(mode="json", exclude_unset=True)))
+    files = ["--config", str(settings), "--input", str(path), "--output", str(rows)]
+    result = CliRunner().invoke(app, ["generate", "--local", *files])
+    assert result.exit_code == 1, result.output
+    written = [json.loads(row) for row in rows.read_text().splitlines()]
+
+    monkeypatch.setattr(cluster.jobs.group, "RayEngine", LocalEngine)
+    group = JobGroup(config.model_dump(exclude_unset=True), raw=False)
+    group.start()
+    decoded = [group.decode(chunk.lines) for chunk in Source(str(path)).chunks(4)]
+    by_job = [json.loads(row) for chunk in decoded for row in chunk.rows]
+    assert len(written) == len(records) + 1
+    assert comparable(by_job) == comparable(written)
+    failed = [
+        row for row in written if row.get("error") or (row.get("response") or {}).get("status_code") == 400
+    ]
+    assert sum(len(chunk.failures) for chunk in decoded) == len(failed) == 4
+    assert f"{len(failed)} of {len(written)} lines failed" in result.output
