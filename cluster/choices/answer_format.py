@@ -26,6 +26,10 @@ from lopa_ray.text.tool_format import ToolFormat, tool_format
 PROMPT_TAIL = 8
 """Tokens at the end of a prompt in which an opened `<think>` is looked for."""
 
+FREE_SCHEMA_CHARS = 8_000
+"""Characters that the patterns of functions that are not strict may have together."""
+
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -59,8 +63,8 @@ def answer_format(request: EngineRequest, tokenizer: Tokenizer, prompt: Sequence
             {"begin": "" if named else name + known.separator, "schema": _parameters(request, name)}
             for name in request.forced_tools
         ]
-        # Another form that was asked for is that of answers in text.
-        settings = {**dict.fromkeys(GUIDED), **_tag(structures, [])}
+        # Another form that was asked for is that of answers in text, and nothing may cut the call.
+        settings = {**dict.fromkeys(GUIDED), **_tag(structures, []), "stop_token_ids": ()}
         return AnswerFormat(partial(CallParser, known, named), end_thinking + prefill, settings, shown)
     bound = [name for name in GUIDED if request.settings.get(name) is not None]
     schema = _json_object(request.settings.get("guided_json"))
@@ -95,16 +99,19 @@ def _tag(structures: Sequence[Mapping[str, Any]], triggers: Sequence[str]) -> di
 
 
 def _calls(request: EngineRequest, known: ToolFormat) -> list[dict[str, Any]]:
-    """A structure per function. A function that is not strict may have a schema that cannot be kept: then its
-    arguments are any object."""
+    """A structure per function. A function that is not strict may have a schema that cannot be kept, or is large: then
+    its arguments are any object."""
     structures = []
+    free_chars = FREE_SCHEMA_CHARS
     for function in (tool["function"] for tool in request.tools):
         schema = _parameters(request, function["name"])
         if not function.get("strict"):
             try:
-                schema_regex(json.dumps(schema))
+                free_chars -= len(schema_regex(json.dumps(schema)))
             except SettingsError:
-                schema = {"type": "object"}
+                schema = ANY_OBJECT
+            if free_chars < 0:
+                schema = ANY_OBJECT
         begin = known.opening + function["name"] + known.separator
         structures.append({"begin": begin, "schema": schema, "end": known.closing})
     return structures

@@ -10,22 +10,25 @@ from cluster.openai.errors import invalid_value
 from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.lopa_options import LopaOptions
 
+MAX_CHOICES, MAX_STOP = 16, 4
+"""Choices of a request, and its stop texts, unless something else is set."""
+
 
 def make_engine_request(
     request_id: str,
     request: GenerationRequest,
     *,
-    max_choices: int | None = None,
-    max_stop: int | None = None,
+    max_choices: int = MAX_CHOICES,
+    max_stop: int = MAX_STOP,
 ) -> EngineRequest:
     """Raises ApiError (400) for fields that contradict each other, or are beyond the limits of choices and stops."""
     options = request.lopa or LopaOptions()
     prompts, engine_options = request.prompts(), request.engine_options()
     n, stop = engine_options.get("n", 1), engine_options.get("stop", ())
-    if max_choices is not None and n * len(prompts) > max_choices:
+    if n * len(prompts) > max_choices:
         got = f"n {n}" if len(prompts) == 1 else f"{len(prompts)} prompts with n {n}"
         raise invalid_value("n", f"got {got}; allowed: {max_choices} choices per request; ask in parts")
-    if max_stop is not None and len(stop) > max_stop:
+    if len(stop) > max_stop:
         raise invalid_value("stop", f"got {len(stop)} texts; allowed: {max_stop}; leave some out")
     if options.stream_canvas and not request.stream:
         raise invalid_value("lopa.stream_canvas", "needs stream: true; add that, or leave it out")

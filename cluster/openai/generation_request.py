@@ -36,7 +36,6 @@ class GenerationRequest(RequestModel, ABC):
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         # OpenAI's
-        "prompt_cache_key": (),
         "service_tier": ("auto", "default"),
         "store": (False,),
         # vLLM's
@@ -108,6 +107,9 @@ class GenerationRequest(RequestModel, ABC):
 
     user: str | None = None
     """Who asks. Accepted, and not used."""
+
+    prompt_cache_key: str | None = None
+    """Which requests begin alike. Accepted, and not used."""
 
     safety_identifier: str | None = None
     """Who asks, under OpenAI's newer name. Accepted, and not used."""

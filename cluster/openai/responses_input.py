@@ -15,16 +15,14 @@ from cluster.openai.request_model import TAG_MARK, RequestModel
 class InputText(RequestModel):
     """A piece of text."""
 
-    unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "annotations": ([],),
-        "prompt_cache_breakpoint": (),
-    }
-
     type: Literal["input_text", "output_text", "summary_text", "reasoning_text", "text"]
     """Only text is understood."""
 
     text: str
     """Pieces are joined with nothing between them."""
+
+    annotations: list[Any] | None = None
+    """Accepted, and not used."""
 
     logprobs: list[Any] | None = None
     """Accepted, and not used: an answer has them if they were asked for."""

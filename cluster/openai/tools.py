@@ -19,6 +19,12 @@ FunctionName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9
 """Nothing that could end the text around it, or be a special token."""
 
 
+def _check_parameters(value: Any) -> Any:
+    if isinstance(value, dict) and value.get("type", "object") != "object":
+        raise ValueError(f"got the type {short_repr(value['type'])}; allowed: a schema of objects")
+    return value
+
+
 class Function(RequestModel):
     """A function that may be called."""
 
@@ -28,7 +34,7 @@ class Function(RequestModel):
     description: str | None = None
     """What it does, for the model."""
 
-    parameters: JsonObject | None = None
+    parameters: Annotated[JsonObject, BeforeValidator(_check_parameters)] | None = None
     """JSON schema of its arguments; left out: it has none."""
 
     strict: bool | None = None

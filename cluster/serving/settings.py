@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from cluster.openai.engine_request import MAX_CHOICES, MAX_STOP
 from lopa_ray.config.config import Config
 from lopa_ray.config.strict import StrictModel
 
@@ -23,10 +24,10 @@ class HttpSettings(StrictModel):
     max_body_bytes: int = Field(default=2**19, ge=1)
     """Longest request body."""
 
-    max_choices: int = Field(default=16, ge=1)
+    max_choices: int = Field(default=MAX_CHOICES, ge=1)
     """Most choices of a request: `n` times the number of prompts."""
 
-    max_stop: int = Field(default=4, ge=0)
+    max_stop: int = Field(default=MAX_STOP, ge=0)
     """Most stop strings of a request."""
 
     retry_after_s: int = Field(default=1, ge=1)

@@ -123,18 +123,21 @@ def restrict(constraint: Constraint, bans: Constraint) -> Constraint:
         b = np.where(a == constraint.num_states - 1, 0, b)
         return np.where((a == constraint.num_states) | (b == bans.num_states), -1, a * width + b)
 
-    reachable = frontier = np.zeros(1, np.int64)
+    seen = np.zeros(after_eos + width, np.bool_)
+    frontier = np.zeros(1, np.int64)
     while len(frontier):
-        found = np.unique(successors(frontier))
-        frontier = np.setdiff1d(found[found >= 0], reachable, assume_unique=True)
-        reachable = np.union1d(reachable, frontier)
-        if len(reachable) * len(pairs) > MAX_CELLS or len(pairs) >= MAX_CLASSES:
+        seen[frontier] = True
+        count = int(seen.sum())
+        if count > MAX_STATES or count * len(pairs) > MAX_CELLS or len(pairs) >= MAX_CLASSES:
             raise SettingsError(
-                f"bad_words: together with the pattern or schema they need {len(reachable)} states for {len(pairs)} "
+                f"bad_words: together with the pattern or schema they need {count} states or more for {len(pairs)} "
                 "classes of tokens, which is too much; use fewer or shorter words, or a simpler pattern"
             )
+        found = np.unique(successors(frontier))
+        found = found[found >= 0]
+        frontier = found[~seen[found]]
     # `after_eos` is larger than all other pairs, whose first state comes before it.
-    states = np.union1d(reachable, [after_eos])
+    states = np.union1d(np.flatnonzero(seen), [after_eos])
     transitions = np.full((len(pairs), len(states) + 1), len(states), np.uint16)
     targets = successors(states)
     alive = targets >= 0

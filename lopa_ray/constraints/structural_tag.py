@@ -15,11 +15,14 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from lopa_ray.constraints.byte_automaton import ByteAutomaton
+from lopa_ray.constraints.byte_automaton import MAX_STATES, ByteAutomaton
 from lopa_ray.constraints.json_regex import SPACE
 from lopa_ray.constraints.json_schema import schema_regex
 from lopa_ray.constraints.regex import alternatives, literal
 from lopa_ray.errors import SettingsError
+
+MAX_LITERAL_CHARS = 32_768
+"""Characters of all texts that are written as they stand: enough for 128 functions."""
 
 
 class Structure(BaseModel):
@@ -31,19 +34,14 @@ class Structure(BaseModel):
     json_schema: dict[str, object] = Field(alias="schema")
     end: str = ""
 
-    def regex(self, trigger: str) -> str:
-        """What follows `trigger`, which `begin` begins with. A space may stand in front of the JSON."""
-        schema = schema_regex(json.dumps(self.json_schema, ensure_ascii=False))
-        return f"{literal(self.begin.removeprefix(trigger))}{SPACE}(?:{schema}){literal(self.end)}"
-
 
 class StructuralTag(BaseModel):
     """Which structures there are, and what begins them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    structures: list[Structure] = Field(min_length=1)
-    triggers: list[Annotated[str, Field(min_length=1)]]
+    structures: list[Structure] = Field(min_length=1, max_length=256)
+    triggers: list[Annotated[str, Field(min_length=1)]] = Field(max_length=16)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -54,8 +52,16 @@ class StructuralTag(BaseModel):
             detail = error.errors(include_url=False)[0]
             where = ".".join(map(str, detail["loc"]))
             raise SettingsError(
-                f"guided_structural_tag: {where}: {detail['msg']}; give structures (begin, schema, end) and triggers"
+                f"got a structural tag that is none ({f'{where}: ' if where else ''}{detail['msg']}); give structures "
+                "(begin, schema, end) and triggers"
             ) from None
+
+    @model_validator(mode="after")
+    def _check_size(self) -> Self:
+        size = len(self.literals) + sum(map(len, self.triggers))
+        if size > MAX_LITERAL_CHARS:
+            raise ValueError(f"got {size} characters beside schemas; allowed: {MAX_LITERAL_CHARS}")
+        return self
 
     @model_validator(mode="after")
     def _triggers_fit(self) -> Self:
@@ -70,9 +76,18 @@ class StructuralTag(BaseModel):
         return self
 
     def regex(self, trigger: str = "") -> str:
-        """The structures that begin with a trigger, without it. Raises SettingsError for a schema not supported."""
+        """The structures that begin with a trigger, without it. A space may stand in front of their JSON.
+
+        Raises SettingsError for a schema that is not supported.
+        """
+        begins: dict[tuple[str, str], list[str]] = {}  # those of one schema and end are written once
+        for structure in self.structures:
+            if structure.begin.startswith(trigger):
+                schema = json.dumps(structure.json_schema, ensure_ascii=False)
+                begins.setdefault((schema, structure.end), []).append(structure.begin.removeprefix(trigger))
         found = alternatives(
-            structure.regex(trigger) for structure in self.structures if structure.begin.startswith(trigger)
+            f"{alternatives(map(literal, texts))}{SPACE}(?:{schema_regex(schema)}){literal(end)}"
+            for (schema, end), texts in begins.items()
         )
         assert found is not None  # each trigger begins a structure
         return found
@@ -92,15 +107,23 @@ def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
     if not tag.triggers:
         return ByteAutomaton.from_regex(tag.regex(), trusted=True), 0
     triggers = [trigger.encode() for trigger in tag.triggers]
+    if sum(map(len, triggers)) > MAX_STATES:
+        raise SettingsError(
+            f"got triggers of {sum(map(len, triggers))} bytes; allowed: {MAX_STATES}; shorten them"
+        )
     free, trigger_states = _search_automaton(triggers)
     parts, offset = [free], len(free)
     starts: dict[int, int] = {}
     for trigger, reached in zip(tag.triggers, trigger_states, strict=True):
         automaton = ByteAutomaton.from_regex(tag.regex(trigger), trusted=True)
         dead = len(automaton.transitions) - 1
+        if offset + dead > MAX_STATES:
+            raise SettingsError(
+                f"the structures need more than {MAX_STATES} states; use fewer or simpler ones, and shorter triggers"
+            )
         if (automaton.transitions[automaton.accepting] != dead).any():
             raise SettingsError(
-                f"guided_structural_tag: structures that begin with {trigger!r} may go on after their end; give each "
+                f"structures that begin with {trigger!r} may go on after their end; give each "
                 "an end that its JSON cannot contain, such as a closing tag"
             )
         # A complete structure leads back to the start of the free text.
