@@ -23,7 +23,7 @@ class TextPart(RequestModel):
     """Pieces are joined with nothing between them."""
 
 
-class CalledFunction(RequestModel):
+class EarlierFunction(RequestModel):
     """A function and what it was called with."""
 
     name: str
@@ -36,7 +36,7 @@ class CalledFunction(RequestModel):
     """Accepted, and not used: OpenAI's client adds it to what it has parsed."""
 
 
-class MadeCall(RequestModel):
+class EarlierCall(RequestModel):
     """A call that an assistant's message made."""
 
     id: str | None = None
@@ -45,7 +45,7 @@ class MadeCall(RequestModel):
     type: Literal["function"] = "function"
     """Only functions are known."""
 
-    function: CalledFunction
+    function: EarlierFunction
     """What was called."""
 
     index: int | None = None
@@ -87,7 +87,7 @@ class ChatMessage(RequestModel):
     reasoning: str | None = None
     """The same under another name."""
 
-    tool_calls: list[MadeCall] | None = None
+    tool_calls: list[EarlierCall] | None = None
     """Only in an assistant's message."""
 
     tool_call_id: str | None = None
@@ -122,7 +122,7 @@ class ChatMessage(RequestModel):
         return message | {name: value for name, value in optional.items() if value}
 
 
-def template_call(call: MadeCall) -> dict[str, Any]:
+def template_call(call: EarlierCall) -> dict[str, Any]:
     """Templates write arguments as JSON, so they get them as values; text that is no JSON object they get as it is."""
     try:
         arguments = json.loads(call.function.arguments)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from cluster.openai.chat_messages import CalledFunction, MadeCall, template_call
+from cluster.openai.chat_messages import EarlierCall, EarlierFunction, template_call
 from cluster.openai.errors import short_repr
 from cluster.openai.request_model import TAG_MARK, RequestModel
 
@@ -184,8 +184,10 @@ def _add_to_answer(messages: list[dict[str, Any]], item: Item) -> None:
     if isinstance(item, MessageItem):
         last["content"] = _text(item.content)
     elif isinstance(item, FunctionCallItem):
-        function = CalledFunction(name=item.name, arguments=item.arguments)
-        last.setdefault("tool_calls", []).append(template_call(MadeCall(id=item.call_id, function=function)))
+        function = EarlierFunction(name=item.name, arguments=item.arguments)
+        last.setdefault("tool_calls", []).append(
+            template_call(EarlierCall(id=item.call_id, function=function))
+        )
     elif isinstance(item, ReasoningItem):
         last["reasoning_content"] = _text(item.content or item.summary or ())
 

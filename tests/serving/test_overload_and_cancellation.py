@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import re
 import socket
 import struct
@@ -114,11 +115,11 @@ def test_openai_client_comes_again_after_429(server: ServerProcess) -> None:
 
 
 @contextlib.contextmanager
-def raw_request(server: ServerProcess, body: dict[str, Any]) -> Iterator[socket.socket]:
+def raw_request(server: ServerProcess, body: dict[str, Any], path: str = CHAT) -> Iterator[socket.socket]:
     """A connection on which a request was sent."""
     data = json.dumps(body).encode()
     lines = ["Host: localhost", f"Authorization: Bearer {server.api_key}", f"Content-Length: {len(data)}"]
-    head = "\r\n".join([f"POST {CHAT} HTTP/1.1", *lines, "", ""])
+    head = "\r\n".join([f"POST {path} HTTP/1.1", *lines, "", ""])
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(head.encode() + data)
         yield connection
@@ -169,6 +170,61 @@ def test_clients_that_go_away_while_they_wait_never_get_a_slot(
         for _ in range(2):
             stack.enter_context(raw_request(server, LONG_REQUEST.body()))
             time.sleep(0.2)
+    assert queued_s(client) < long_s / 5
+
+
+FUNCTION = {
+    "name": "say",
+    "parameters": {
+        "type": "object",
+        "properties": {"text": {"type": "string", "minLength": 90}},
+        "required": ["text"],
+    },
+    "strict": True,
+}
+LONG_STREAM: dict[str, Any] = {
+    "model": "demo-d2f",
+    "stream": True,
+    "lopa": {"confidence_threshold": 1.0},
+    "logprobs": True,
+    "messages": [{"role": "user", "content": "Tom has 3 pens."}],
+    "max_tokens": 150,
+    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    "tools": [{"type": "function", "function": FUNCTION}],
+}
+LONG_RESPONSE: dict[str, Any] = {
+    "model": "demo-d2f",
+    "stream": True,
+    "lopa": {"confidence_threshold": 1.0, "stream_canvas": True},
+    "input": "Tom has 3 pens.",
+    "max_output_tokens": 150,
+}
+STREAMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "functions": (CHAT, {**LONG_STREAM, "min_tokens": 150}),
+    "forced call": (CHAT, {**LONG_STREAM, "tool_choice": "required"}),
+    "response": ("/v1/responses", {**LONG_RESPONSE, "min_tokens": 150}),
+    "response, forced call": (
+        "/v1/responses",
+        {**LONG_RESPONSE, "tools": [{"type": "function", **FUNCTION}], "tool_choice": "required"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_streams_cut_at_any_byte_leave_the_slot_free(
+    server: ServerProcess, client: httpx.Client, long_s: float, kind: str
+) -> None:
+    path, body = STREAMS[kind]
+    rng = random.Random(kind)
+    for leave in (close, reset, close):
+        with raw_request(server, body, path) as connection:
+            received, wanted = b"", rng.randint(12, 3000)
+            while len(received) < wanted:
+                more = connection.recv(min(wanted - len(received), 100))
+                assert more, "the stream ended before it was cut"
+                received += more
+            assert received.startswith(b"HTTP/1.1 200"), received
+            leave(connection)
     assert queued_s(client) < long_s / 5
 
 
