@@ -6,7 +6,15 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from cluster.choices.messages import Prompt
@@ -92,6 +100,11 @@ class TextFormat(RequestModel):
         if (self.definition is None) == (self.type == "json_schema"):
             raise ValueError("schema and type: json_schema need each other; give both or neither")
         return self
+
+    @field_serializer("definition")
+    def _as_object(self, definition: str | None) -> Any:
+        # Responses repeat it, and OpenAI's types have an object there.
+        return None if definition is None else json.loads(definition)
 
 
 class TextConfig(RequestModel):

@@ -79,6 +79,25 @@ def test_a_canvas_does_not_disturb_the_client(client: openai.OpenAI) -> None:
         assert stream.get_final_completion().choices[0].message.content == WHOLE
 
 
+def test_a_response_repeats_what_was_asked(client: openai.OpenAI) -> None:
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}}
+    raw = client.responses.with_raw_response.create(
+        model=MODEL,
+        input="hi",
+        text={"format": {"type": "json_schema", "name": "sum", "schema": schema}},
+        tools=[{"type": "function", "name": "add", "parameters": schema, "strict": True}],
+    )
+    # The client takes objects of any shape; validated they have to be as OpenAI has them.
+    answer = openai.types.responses.Response.model_validate_json(raw.http_response.content)
+    assert answer.output_text == WHOLE
+    form = answer.text and answer.text.format
+    assert isinstance(form, openai.types.responses.ResponseFormatTextJSONSchemaConfig)
+    assert form.schema_ == schema
+    assert [tool.to_dict() for tool in answer.tools] == [
+        {"type": "function", "name": "add", "parameters": schema, "strict": True}
+    ]
+
+
 def test_completions(client: openai.OpenAI) -> None:
     answer = client.completions.create(model=MODEL, prompt=["a", "b"], logprobs=0, max_tokens=2)
     assert [choice.text for choice in answer.choices] == ["Once upon"] * 2
