@@ -98,12 +98,17 @@ class ChatParser:
         self._state: State = "after" if thinking else "start"
         self._in_reasoning = thinking
         self._text = ""
+        self._behind_call = False
 
     def update(self, text: str, *, final: bool = False) -> Iterator[AnswerDelta]:
         """See `AnswerParser`."""
         self._text += text
         while not self.complete and (delta := self._next(final)) is not None:
+            if delta.content and self._behind_call and self.answer.content:
+                # The white space around the call is gone, and two texts are to stay two.
+                delta = AnswerDelta(content="\n" + delta.content)
             if delta != AnswerDelta():
+                self._behind_call = delta.tool_call is not None
                 yield _add(self.answer, delta)
 
     def _next(self, final: bool) -> AnswerDelta | None:

@@ -144,6 +144,7 @@ def test_text_alone_passes_at_once(text: str, draw: Any) -> None:
         ("<think>a</thin>k", Answer("", "a</thin>k")),
         (HERMES.write(CALL), Answer(tool_calls=[CALL])),
         ("see \n" + HERMES.write(CALL) + "\n", Answer("see", tool_calls=[CALL])),
+        ("hi " + HERMES.write(CALL) + " bye", Answer("hi\nbye", tool_calls=[CALL])),
         ("<think>t</think>" + HERMES.write(CALL) * 2, Answer("", "t", [CALL, CALL])),
         ('<tool_call>{"arguments": {}, "name": "f"}</tool_call>', Answer(tool_calls=[ToolCall("f", "{}")])),
         ('<tool_call>{"name": "f"}</tool_call>', Answer(tool_calls=[ToolCall("f", "{}")])),

@@ -152,6 +152,10 @@ def test_choices_differ_by_their_seeds_alone(model: Model) -> None:
 def test_stop_texts_do_not_cut_a_forced_call(model: Model, forced: tuple[str, ...]) -> None:
     stop = ("{", '"', "}", "a")
     check_forced(answers(model.engine, ask(tools=TOOLS, forced_tools=forced, stop=stop))[0], forced)
+    assert model.engine.tokenizer is not None
+    ids = sorted({token for text in stop for token in model.engine.tokenizer.encode(text)})
+    request = ask({"stop_token_ids": ids}, tools=TOOLS, forced_tools=forced)
+    check_forced(answers(model.engine, request)[0], forced)
 
 
 @pytest.mark.parametrize(

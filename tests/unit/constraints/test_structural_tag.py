@@ -100,6 +100,35 @@ def test_wrong_tags_are_refused(tag: Any, message: str) -> None:
         LopaSettings(guided_structural_tag=tag)
 
 
+@pytest.mark.parametrize(
+    ("tag", "message"),
+    [
+        (
+            {"structures": [{"begin": "a" * 40_000, "schema": {}}], "triggers": []},
+            "characters beside schemas",
+        ),
+        (
+            {"structures": [{"begin": "a" * 5_000, "schema": NUMBER}], "triggers": ["a" * 5_000]},
+            "shorten them",
+        ),
+        ({"structures": [{"begin": "a", "schema": NUMBER}] * 300, "triggers": []}, "at most 256"),
+        (
+            {
+                "structures": [
+                    {"begin": f"<{at}>", "schema": {"type": "string", "maxLength": 99}, "end": "."}
+                    for at in range(6)
+                ],
+                "triggers": [f"<{at}>" for at in range(6)],
+            },
+            "more than 4000 states",
+        ),
+    ],
+)
+def test_what_is_too_large_is_refused(tag: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        matches(tag, "")
+
+
 def test_a_structure_that_may_go_on_behind_its_end_is_refused() -> None:
     tag = {"structures": [{"begin": "a", "schema": {"type": "integer"}}], "triggers": ["a"]}
     with pytest.raises(SettingsError, match="may go on after their end"):

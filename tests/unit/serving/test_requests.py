@@ -235,6 +235,11 @@ def test_what_asks_for_nothing_is_taken(server: Server, client: httpx.Client) ->
             "invalid_value",
         ),
         ({"tools": [TOOL, TOOL]}, "tools", "invalid_value"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]},
+            "tools[0].function.parameters",
+            "invalid_value",
+        ),
         ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
         ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice", "invalid_value"),
         (
