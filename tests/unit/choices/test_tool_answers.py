@@ -201,8 +201,7 @@ def test_a_schema_that_cannot_be_kept_is_refused(model: Model) -> None:
 # Calls that the model makes of its own accord
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize(("decoder", "temperature"), list(zip(DECODERS, (1.0, 0.0, 1.0, 0.0), strict=True)))
 def test_strict_functions_are_called_as_their_schemas_say(
     either: Model, decoder: str, temperature: float
 ) -> None:

@@ -114,7 +114,7 @@ def test_requests_with_tools_and_calls(path: str) -> None:
     statuses: Counter[int] = Counter()
 
     @hypothesis.given(case=schemathesis.openapi.from_asgi("/openapi.json", app)[path]["POST"].as_strategy())
-    @hypothesis.settings(max_examples=15, suppress_health_check=list(hypothesis.HealthCheck))
+    @hypothesis.settings(max_examples=10, suppress_health_check=list(hypothesis.HealthCheck))
     def check(case: schemathesis.Case) -> None:
         assert isinstance(case.body, dict)
         case.body["model"] = MODEL
@@ -123,4 +123,4 @@ def test_requests_with_tools_and_calls(path: str) -> None:
         statuses[response.status_code] += 1
 
     check()
-    assert statuses[200] >= 5, statuses
+    assert statuses[200] >= 3, statuses

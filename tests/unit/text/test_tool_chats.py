@@ -160,7 +160,7 @@ def special_tokens(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     return [added[token][0] for token in ids if token in added and added[token][1]]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(chats())
 def test_no_text_of_a_user_is_ever_a_special_token(tokenizer: Tokenizer, given_chat: Any) -> None:
     chat, tools, variables = given_chat
@@ -171,7 +171,7 @@ def test_no_text_of_a_user_is_ever_a_special_token(tokenizer: Tokenizer, given_c
     assert special_tokens(tokenizer, ids) == expected
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(chats())
 def test_nor_where_a_template_knows_no_tools(plain: Tokenizer, given_chat: Any) -> None:
     chat, tools, _ = given_chat

@@ -1,0 +1,273 @@
+"""Requests to the Responses API: what is taken, what becomes of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from cluster.choices.messages import EngineRequest
+from lopa_ray.errors import PromptError, SettingsError
+from support.fake_backend import RESPONSES, FakeBackend, Server, error_of
+from support.responses_api import ADD, TOOLS, body, call, whole
+
+pytestmark = pytest.mark.filterwarnings("error::UserWarning")  # Pydantic's, about what does not fit its model
+
+OFFERED = tuple(
+    {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+    for tool in TOOLS
+)
+
+
+@pytest.fixture
+def backend(server: Server) -> FakeBackend:
+    return server.backend
+
+
+def sent(backend: FakeBackend, client: httpx.Client, **fields: Any) -> EngineRequest:
+    """What the backend gets."""
+    response = client.post(RESPONSES, json=body(**fields))
+    assert response.status_code == 200, response.text
+    return backend.requests[-1][1]
+
+
+def test_a_response_becomes_a_job(backend: FakeBackend, client: httpx.Client) -> None:
+    fields = {
+        "instructions": "be brief",
+        "input": "hi",
+        "max_output_tokens": 16,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 5,
+        "seed": 4,
+        "bad_words": ["no"],
+        "tools": TOOLS,
+        "tool_choice": {"type": "function", "name": "add"},
+        "parallel_tool_calls": False,
+        "max_tool_calls": 3,
+        "reasoning": {"effort": "none", "summary": "auto"},
+        "chat_template_kwargs": {"x": 1},
+        "include": ["message.output_text.logprobs", "reasoning.encrypted_content"],
+        "top_logprobs": 1,
+        "store": False,
+        "background": False,
+        "truncation": "disabled",
+        "service_tier": "auto",
+        "metadata": {"a": "b"},
+        "safety_identifier": "me",
+        "user": "me",
+        "lopa": {"num_branches": 2, "deadline": 9, "partial": True},
+    }
+    request = sent(backend, client, **fields)
+    assert request == EngineRequest(
+        id=request.id,
+        prompts=(({"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}),),
+        settings={
+            "max_new_tokens": 16,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "top_k": 5,
+            "seed": 4,
+            "bad_words": ["no"],
+            "top_logprobs": 1,
+            "num_branches": 2,
+        },
+        tools=OFFERED,
+        forced_tools=("add",),
+        parallel_tool_calls=False,
+        template_variables={"reasoning_effort": "none", "enable_thinking": False, "x": 1},
+        logprobs=True,
+        deadline_s=9.0,
+        partial=True,
+    )
+
+
+NEUTRAL: dict[str, Any] = {
+    "tools": [],
+    "tool_choice": "none",
+    "text": {"format": {"type": "text"}, "verbosity": "medium"},
+    "reasoning": {},
+    "include": [],
+    "store": False,
+    "previous_response_id": None,
+    "conversation": None,
+    "prompt": None,
+    "stream_options": None,
+    "truncation": "disabled",
+    "context_management": [],
+    "background": False,
+}
+
+
+def test_what_asks_for_nothing_is_taken(backend: FakeBackend, client: httpx.Client) -> None:
+    plain = EngineRequest("", (({"role": "user", "content": "hi"},),), {})
+    for fields in ({}, NEUTRAL, dict.fromkeys(NEUTRAL)):
+        request = sent(backend, client, **fields)
+        assert request == EngineRequest(request.id, plain.prompts, {})
+
+
+@pytest.mark.parametrize(
+    ("form", "schema"),
+    [
+        ({"type": "json_object"}, {"type": "object"}),
+        (
+            {
+                "type": "json_schema",
+                "name": "a",
+                "strict": True,
+                "schema": {"enum": ["é", None], "const": None},
+            },
+            {"enum": ["é", None], "const": None},
+        ),
+    ],
+)
+def test_the_form_of_the_text(backend: FakeBackend, client: httpx.Client, form: Any, schema: Any) -> None:
+    request = sent(backend, client, text={"format": form})
+    assert json.loads(request.settings["guided_json"]) == schema
+    assert whole(client, text={"format": form})["text"] == {"format": form}
+
+
+ITEMS: list[Any] = [
+    {"role": "developer", "content": "be brief"},
+    {
+        "type": "message",
+        "role": "user",
+        "content": [{"type": "input_text", "text": "1 +"}, {"type": "input_text", "text": " 2"}],
+    },
+    {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "why"}],
+        "encrypted_content": None,
+    },
+    {
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "see", "annotations": [], "logprobs": []}],
+    },
+    {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "c1",
+        "name": "add",
+        "arguments": '{"a": 1}',
+        "status": "completed",
+    },
+    {"type": "function_call", "call_id": "c2", "name": "add", "arguments": "oops"},
+    {"type": "function_call_output", "call_id": "c1", "output": "3"},
+    {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "4"}]},
+    {"type": "message", "role": "assistant", "content": "three"},
+    {"role": "assistant", "content": "or four"},
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "short"}]},
+    {"type": "function_call", "call_id": "c3", "name": "stop", "arguments": "{}"},
+]
+
+
+def test_items_become_messages(backend: FakeBackend, client: httpx.Client) -> None:
+    assert sent(backend, client, input=ITEMS).prompts[0] == (
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "1 + 2"},
+        {
+            "role": "assistant",
+            "content": "see",
+            "reasoning_content": "why",
+            "tool_calls": [call("c1", "add", {"a": 1}), call("c2", "add", "oops")],
+        },
+        {"role": "tool", "content": "3", "tool_call_id": "c1"},
+        {"role": "tool", "content": "4", "tool_call_id": "c2"},
+        {"role": "assistant", "content": "three"},
+        {"role": "assistant", "content": "or four"},
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "short",
+            "tool_calls": [call("c3", "stop", {})],
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"input": None}, "input", "invalid_value"),
+        ({"input": []}, "input", "invalid_value"),
+        ({"input": [1]}, "input[0]", "invalid_value"),
+        ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role", "invalid_value"),
+        ({"input": [{"role": "user"}]}, "input[0].content", "missing_parameter"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0].type",
+            "invalid_value",
+        ),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]", "invalid_value"),
+        (
+            {"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]},
+            "input[0].call_id",
+            "missing_parameter",
+        ),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "c", "output": 1}]},
+            "input[0].output",
+            "invalid_value",
+        ),
+        ({"messages": []}, "messages", "unknown_parameter"),
+        ({"max_tokens": 3}, "max_tokens", "unknown_parameter"),
+        ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
+        ({"n": 2}, "n", "unknown_parameter"),
+        ({"store": True}, "store", "invalid_value"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "invalid_value"),
+        ({"conversation": "c"}, "conversation", "unsupported_parameter"),
+        ({"background": True}, "background", "unsupported_parameter"),
+        ({"truncation": "auto"}, "truncation", "unsupported_parameter"),
+        ({"prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "unsupported_parameter"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name", "missing_parameter"),
+        ({"tools": [{"name": "f"}]}, "tools[0].type", "missing_parameter"),
+        ({"tools": [ADD, ADD]}, "tools", "invalid_value"),
+        ({"tools": [{**ADD, "defer_loading": True}]}, "tools[0].defer_loading", "unsupported_parameter"),
+        ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "g"}}, "tool_choice", "invalid_value"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice.type", "invalid_value"),
+        ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format", "invalid_value"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format.type", "invalid_value"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity", "unsupported_parameter"),
+        ({"reasoning": {"effort": 3}}, "reasoning.effort", "invalid_value"),
+        ({"reasoning": {"summary": "long"}}, "reasoning.summary", "unsupported_parameter"),
+        ({"include": ["file_search_call.results"]}, "include[0]", "invalid_value"),
+        ({"top_logprobs": 21}, "top_logprobs", "invalid_value"),
+        (
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            "stream_options.include_obfuscation",
+            "unsupported_parameter",
+        ),
+        ({"stop": "x"}, "stop", "unknown_parameter"),
+        ({"guided_json": {}}, "guided_json", "unknown_parameter"),
+        ({"lopa": {"stream_canvas": True}}, "lopa.stream_canvas", "invalid_value"),
+    ],
+)
+def test_a_wrong_field_is_named(client: httpx.Client, fields: Any, param: str, code: str) -> None:
+    error = error_of(client.post(RESPONSES, json=body(**fields)), 400)
+    assert (error.param, error.code) == (param, code)
+
+
+@pytest.mark.parametrize(
+    ("error", "param"),
+    [
+        (PromptError("too odd"), "input"),
+        (SettingsError("max_new_tokens: got 3"), "max_output_tokens"),
+        (SettingsError("top_logprobs: got 3"), "top_logprobs"),
+        (SettingsError("guided_json: no"), "text.format"),
+        (SettingsError("num_branches: got 0"), "lopa.num_branches"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_group_refuses_is_named_by_its_field(
+    backend: FakeBackend, client: httpx.Client, error: Exception, param: str, stream: bool
+) -> None:
+    backend.rejection = error
+    fields = {"text": {"format": {"type": "json_object"}}, "stream": stream}
+    assert error_of(client.post(RESPONSES, json=body(**fields)), 400).param == param
