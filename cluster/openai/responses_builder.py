@@ -120,7 +120,7 @@ class ResponsesBuilder(ResponseBuilder):
             "text": asked.text.model_dump(by_alias=True, exclude_none=True)
             if asked.text and asked.text.format
             else {"format": {"type": "text"}},
-            "tool_choice": asked.model_dump()["tool_choice"] or "auto",
+            "tool_choice": asked.model_dump(include={"tool_choice"})["tool_choice"] or "auto",
             "tools": [tool.model_dump(exclude_none=True) for tool in asked.tools or ()],
             "top_logprobs": asked.top_logprobs or 0,
             "top_p": asked.top_p,
