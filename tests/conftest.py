@@ -37,7 +37,7 @@ class FileOrFolderScheduling(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         folder = file.rpartition("/")[0]
-        return folder if folder in ("tests/serving", "tests/on_nodes") else file
+        return folder if folder in ("tests/clients", "tests/serving", "tests/on_nodes") else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileOrFolderScheduling:
