@@ -120,6 +120,10 @@ def serve_file(folder: Path, port: int) -> Path:
 @pytest.mark.long
 @pytest.mark.timeout(3 * TIMEOUT_S)
 def test_lopa_serve(machine: Machine, tmp_path: Path) -> None:
+    # The deployment of the test before has the same name.
+    end(
+        machine.start("serve", "shutdown", "--yes", "--address", machine.head.dashboard, **machine.token_mode)
+    )
     port, output = free_port(), tmp_path / "output"
     with output.open("w") as file:
         server = subprocess.Popen(

@@ -98,6 +98,13 @@ def test_a_response_repeats_what_was_asked(client: openai.OpenAI) -> None:
     ]
 
 
+@pytest.mark.filterwarnings("error:Pydantic serializer warnings")
+def test_reasoning_that_is_handed_back_warns_of_nothing(client: openai.OpenAI) -> None:
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None}
+    answer = client.responses.create(model=MODEL, input=[*HI, reasoning, *HI])
+    assert answer.output_text == WHOLE
+
+
 def test_completions(client: openai.OpenAI) -> None:
     answer = client.completions.create(model=MODEL, prompt=["a", "b"], logprobs=0, max_tokens=2)
     assert [choice.text for choice in answer.choices] == ["Once upon"] * 2
