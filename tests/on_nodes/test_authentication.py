@@ -24,6 +24,9 @@ from support.processes import subprocess_environment
 from support.ray_nodes import TOKEN_MODE, RayHead, run_head
 from support.waiting import wait_until
 
+# Two heads with their dashboards take minutes; `.ci/run` has them.
+pytestmark = pytest.mark.long
+
 BIN = Path(sys.executable).parent
 
 PROBLEM = "Ben has 7 pens. Zoe has 4 times as many pens as Ben. How many pens do they have together?"
@@ -73,7 +76,7 @@ def environment_at(home: Path) -> dict[str, str]:
     return {**inherited, "HOME": str(home)}
 
 
-@pytest.fixture(scope="module", params=["token", pytest.param("no token", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["token", "no token"])
 def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     folder = tmp_path_factory.mktemp("machine")
     environment = environment_at(folder / "home")
@@ -117,7 +120,6 @@ def serve_file(folder: Path, port: int) -> Path:
     return path
 
 
-@pytest.mark.long
 @pytest.mark.timeout(3 * TIMEOUT_S)
 def test_lopa_serve(machine: Machine, tmp_path: Path) -> None:
     # The deployment of the test before has the same name.
