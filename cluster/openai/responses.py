@@ -11,7 +11,6 @@ from pydantic import (
     Discriminator,
     Field,
     Tag,
-    field_serializer,
     field_validator,
     model_validator,
 )
@@ -100,11 +99,6 @@ class TextFormat(RequestModel):
         if (self.definition is None) == (self.type == "json_schema"):
             raise ValueError("schema and type: json_schema need each other; give both or neither")
         return self
-
-    @field_serializer("definition")
-    def _as_object(self, definition: str | None) -> Any:
-        # Responses repeat it, and OpenAI's types have an object there.
-        return None if definition is None else json.loads(definition)
 
 
 class TextConfig(RequestModel):
