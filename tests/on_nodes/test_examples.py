@@ -17,9 +17,12 @@ EXAMPLES = ROOT / "examples"
     ("name", "expected"),
     [
         ("decode_locally.py", ["4 branches: ", "1 branches: ", "#### 27"]),
-        ("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"]),
-        ("decode_with_asyncio.py", ["#### 35", "#### 27", "#### 31"]),
-        ("batch_with_ray_data.py", ["#### 35", "#### 31", "not decoded: "]),
+        # Those that start a Ray of their own take long; `.ci/run` has them.
+        pytest.param("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.long),
+        pytest.param("decode_with_asyncio.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.long),
+        pytest.param(
+            "batch_with_ray_data.py", ["#### 35", "#### 31", "not decoded: "], marks=pytest.mark.long
+        ),
         pytest.param(
             "scale_while_decoding.py",
             ["3 workers", "2 workers", "answers as before: yes"],

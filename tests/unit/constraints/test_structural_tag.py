@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.structural_tag import StructuralTag, tagged_text_automaton
 from lopa_ray.errors import SettingsError
 
@@ -36,8 +38,13 @@ PIECES = [
 ]
 
 
+@cache
+def automaton_of(tag: str) -> ByteAutomaton:
+    return tagged_text_automaton(StructuralTag.parse(tag))[0]
+
+
 def matches(tag: dict[str, Any], text: str) -> bool:
-    automaton, _ = tagged_text_automaton(StructuralTag.parse(json.dumps(tag)))
+    automaton = automaton_of(json.dumps(tag))
     state = 0
     for byte in text.encode():
         state = automaton.transitions[state, byte]
