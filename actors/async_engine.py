@@ -17,7 +17,7 @@ from typing import Self, TypeAlias
 
 import ray
 
-from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
+from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.client_journals import ClientJournals
 from actors.client_streams import StepEvents
 from actors.group_failover import GroupFailover
@@ -30,6 +30,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.session_factory import Prompt, SessionFactory
 from lopa_ray.errors import LopaError, ProtocolError, WorkerLostError
 from lopa_ray.execution.kv_cache import SlotChecksum
+from lopa_ray.execution.model_loader import build_runner, open_model
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.text.tokenizer import Tokenizer
 
@@ -72,21 +73,21 @@ class AsyncRayEngine(SessionFactory):
         cls,
         config: Config,
         *,
-        runner_factory: RunnerFactory = default_runner,
+        runner_factory: RunnerFactory = build_runner,
         on_step: OnStep | None = None,
     ) -> Self:
         """Start a group; `on_step` sees every step's events. Raises what `Master.start` raises.
 
         Use the engine as an asynchronous context manager, or call `close`.
         """
-        tokenizer = Tokenizer.from_pretrained(config.model.folder)
-        group = GroupFailover(config, runner_factory)
+        spec, tokenizer = await asyncio.to_thread(open_model, config)
+        group = GroupFailover(spec, runner_factory)
         try:
             info = await group.start()
         except BaseException:
             group.close()
             raise
-        return cls(config, info, tokenizer, group, on_step)
+        return cls(spec.config, info, tokenizer, group, on_step)
 
     # Requests
 

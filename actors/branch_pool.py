@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from actors.branch_worker import BranchWorker, RunnerFactory, WorkerInfo, default_runner
+from actors.branch_worker import BranchWorker, RunnerFactory, WorkerInfo
 from actors.bundle_allocator import Allocation, BundleAllocator
 from actors.elastic_group import Rendezvous, abandon_epoch, open_store
 from actors.node_weights import NodeWeights
@@ -20,7 +20,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.kv_cache import SlotChecksum
-from lopa_ray.execution.model_loader import needs_warm_up
+from lopa_ray.execution.model_loader import ModelSpec, build_runner
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.report import StepReport
 
@@ -40,8 +40,8 @@ class BranchPool:
 
     def __init__(
         self,
-        config: Config,
-        runner_factory: RunnerFactory = default_runner,
+        spec: ModelSpec,
+        runner_factory: RunnerFactory = build_runner,
         reserved: PlacementGroup | None = None,
     ) -> None:
         """Without workers; see `start` and `add_workers`. `reserved`: with a bundle for each of those that the
@@ -49,7 +49,8 @@ class BranchPool:
         self.epoch = -1
         self.intact = False
         """The collective group is as the last `join_epoch` made it, and nothing has failed since."""
-        self._config = config
+        self._spec = spec
+        self._config = config = spec.config
         self._runner_factory = runner_factory
         self._store, self._store_address = open_store()
         self._by_store = uses_store(config)
@@ -76,7 +77,7 @@ class BranchPool:
         try:
             worker = WorkerHandle(
                 tuple(
-                    remote.remote(self._config, self._runner_factory, uses_store=self._by_store, shard=shard)
+                    remote.remote(self._spec, self._runner_factory, uses_store=self._by_store, shard=shard)
                     for shard in range(self._config.group.tensor_parallel_size)
                 )
             )
@@ -99,7 +100,7 @@ class BranchPool:
         if model.attention == "auto" and DEVICES[model.device].timed_attention:
             await self._agree_on_attention(worker)
         info, *_ = await asyncio.gather(*map(self.weights.load, worker.shards))
-        if needs_warm_up(self._config) and len(worker.shards) > 1:
+        if self._spec.needs_warm_up and len(worker.shards) > 1:
             await self._warm_up(worker)
         return info
 

@@ -6,7 +6,7 @@ A plain class; `BranchPool` wraps it in an actor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,13 +19,12 @@ from actors.elastic_group import Rendezvous
 from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer
 from actors.tensor_parallel_group import RayTensorParallelGroup
 from actors.weight_chunks import WeightChunk, from_chunks, to_chunks
-from lopa_ray.config.config import Config
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.kv_cache import SlotChecksum, SlotState, payload_to_bytes
 from lopa_ray.execution.model_loader import (
+    ModelSpec,
     build_runner,
     load_weights,
-    model_weight_bytes,
     resolve_model_attention,
 )
 from lopa_ray.execution.runner import BranchRunner
@@ -35,15 +34,9 @@ from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.report import StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
-from lopa_ray.text.tokenizer import Tokenizer
 
-RunnerFactory: TypeAlias = Callable[[Config, Weights | None, TensorParallelGroup], BranchRunner]
+RunnerFactory: TypeAlias = Callable[[ModelSpec, Weights | None, TensorParallelGroup], BranchRunner]
 """Makes a worker's runner, of weights that are on its node already or, with None, of those that it reads."""
-
-
-def default_runner(config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> BranchRunner:
-    """The runner that a configuration asks for."""
-    return build_runner(config, Tokenizer.from_pretrained(config.model.folder), weights, tp_group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,48 +53,49 @@ class BranchWorker:
 
     def __init__(
         self,
-        config: Config,
-        runner_factory: RunnerFactory = default_runner,
+        spec: ModelSpec,
+        runner_factory: RunnerFactory = build_runner,
         *,
         uses_store: bool,
         shard: int = 0,
     ) -> None:
         """Nothing that can fail: an actor's constructor cannot say why it did. See `load`."""
-        self._config = config
+        self._spec = spec
         self._runner_factory = runner_factory
         self._transfer: KVTransfer = ObjectStoreTransfer() if uses_store else CollectiveTransfer()
-        self._tp_group = RayTensorParallelGroup(shard, config.group.tensor_parallel_size)
+        self._tp_group = RayTensorParallelGroup(shard, spec.config.group.tensor_parallel_size)
         self._epoch = 0
 
     def ping(self) -> None:
         """Return once the worker is placed, and while it is alive."""
 
     def node_and_weight_bytes(self) -> tuple[str, int]:
-        """The id of the node that the worker is on, and the size of the weights in bytes. Raises CheckpointError."""
-        return ray.get_runtime_context().get_node_id(), model_weight_bytes(self._config)
+        """The id of the node that the worker is on, and the size of the weights in bytes."""
+        return ray.get_runtime_context().get_node_id(), self._spec.weight_bytes
 
     def read_weights(self) -> Iterator[WeightChunk]:
         """Read the weights for all workers on this node. Raises CheckpointError."""
-        torch.set_num_threads(self._config.group.threads_per_worker)
-        yield from to_chunks(load_weights(self._config, "cpu"))
+        torch.set_num_threads(self._spec.config.group.threads_per_worker)
+        yield from to_chunks(load_weights(self._spec, "cpu"))
 
     def resolve_attention(self) -> str:
-        """The attention that auto stands for here. Raises CheckpointError or SettingsError."""
-        return resolve_model_attention(self._config)
+        """The attention that auto stands for here. Raises SettingsError."""
+        return resolve_model_attention(self._spec)
 
     def use_attention(self, name: str) -> None:
         """Use this attention, whatever would be the fastest here: all workers of a group round alike."""
-        model = self._config.model.model_copy(update={"attention": name})
-        self._config = self._config.model_copy(update={"model": model})
+        config = self._spec.config
+        model = config.model.model_copy(update={"attention": name})
+        self._spec = replace(self._spec, config=config.model_copy(update={"model": model}))
 
     def load_model(self, chunks: Sequence[Any] | None) -> WorkerInfo:
         """Load the model, from the chunks (object references) that `read_weights` gave if there are any.
 
         Raises CheckpointError or SettingsError.
         """
-        torch.set_num_threads(self._config.group.threads_per_worker)
+        torch.set_num_threads(self._spec.config.group.threads_per_worker)
         weights = None if chunks is None else from_chunks(chunks)
-        self._runner = self._runner_factory(self._config, weights, self._tp_group)
+        self._runner = self._runner_factory(self._spec, weights, self._tp_group)
         return WorkerInfo(self._runner.vocabulary, self._runner.position_bytes * self._tp_group.size)
 
     def warm_up(self, shards: Rendezvous) -> None:

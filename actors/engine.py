@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Self
 
 from actors.async_engine import AsyncRayEngine
-from actors.branch_worker import RunnerFactory, default_runner
+from actors.branch_worker import RunnerFactory
 from actors.event_loop_thread import CLOSED, EventLoopThread
 from actors.master import MasterStatus
 from actors.ray_connection import RayConnection
@@ -19,7 +19,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import ClusterError
 from lopa_ray.execution.kv_cache import SlotChecksum
-from lopa_ray.execution.model_loader import load_model_config
+from lopa_ray.execution.model_loader import ModelSpec, build_runner
 from lopa_ray.protocol.events import RequestEvent
 
 RAY_CHECK_S = 1.0
@@ -45,14 +45,14 @@ class RayEngine(Engine):
 
     @classmethod
     def from_config(
-        cls, config: Config, *, address: str | None = None, runner_factory: RunnerFactory = default_runner
+        cls, config: Config, *, address: str | None = None, runner_factory: RunnerFactory = build_runner
     ) -> Self:
         """Start a group on the Ray at `address`, RAY_ADDRESS, or a local one that ends with its engines.
 
         Raises CapacityError, CheckpointError, ClusterError, SettingsError, WorkerLostError.
         `runner_factory` makes each worker's runner; tests inject faults through it.
         """
-        load_model_config(config).shard(config.group.tensor_parallel_size)
+        ModelSpec.read(config).model.shard(config.group.tensor_parallel_size)
         with ExitStack() as started:
             connection = RayConnection(config, address)
             started.callback(connection.close)

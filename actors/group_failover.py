@@ -15,8 +15,8 @@ from actors.bundle_allocator import remove_own_groups
 from actors.master import start_master
 from actors.placement import Reservation
 from actors.rpc import unwrapped_errors
-from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, WorkerLostError
+from lopa_ray.execution.model_loader import ModelSpec
 
 RETRY_PAUSE_S = 1.0
 """Between two attempts to replace a lost group. Ray goes on placing actors on a node that is gone until it has
@@ -26,15 +26,16 @@ missed several health checks, 10 to 20 seconds by default; such an attempt fails
 class GroupFailover:
     """A master actor with its workers, and the stream of one client's events; one group after the other."""
 
-    def __init__(self, config: Config, runner_factory: RunnerFactory) -> None:
+    def __init__(self, spec: ModelSpec, runner_factory: RunnerFactory) -> None:
         """Reserves the bundles of the workers; `start` starts the first group in them."""
         self.client = uuid.uuid4().hex
-        self.reservation = Reservation(config)
+        self.reservation = Reservation(spec.config)
         self.master: Any = None
         """Of the group started last; calls raise WorkerLostError when it is killed."""
         self.stream: Any = None
         """Of `StepEvents` (object references), until the group is lost."""
-        self._config = config
+        self._spec = spec
+        self._config = spec.config
         self._runner_factory = runner_factory
         self._resized: int | None = None
         """How many workers were asked for last, after the start."""
@@ -43,7 +44,7 @@ class GroupFailover:
         """Start a group in place of the one before, if there was one. Raises what `Master.start` raises; no actors
         are left then."""
         self.kill()
-        self.master = start_master(self._config, self._runner_factory, self.reservation.placement_group)
+        self.master = start_master(self._spec, self._runner_factory, self.reservation.placement_group)
         try:
             with unwrapped_errors():
                 info: WorkerInfo = await self.master.start.remote()

@@ -9,8 +9,8 @@ from ray.util.placement_group import PlacementGroup
 from actors.branch_pool import BranchPool
 from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.pending_workers import PendingWorkers
-from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
+from lopa_ray.execution.model_loader import ModelSpec
 from lopa_ray.scheduling.recovery import recover
 from lopa_ray.scheduling.scheduler import Scheduler
 
@@ -20,19 +20,23 @@ class GroupMembership:
 
     def __init__(
         self,
-        config: Config,
+        spec: ModelSpec,
         runner_factory: RunnerFactory,
         reserved: PlacementGroup | None,
         on_change: Callable[[], None],
     ) -> None:
         """`reserved`: see `BranchPool`. `on_change` is called when `change_due` may have become true."""
-        self.pool = BranchPool(config, runner_factory, reserved)
-        self.target = config.group.num_workers
+        self.pool = BranchPool(spec, runner_factory, reserved)
+        self.target = spec.config.group.num_workers
         """How many workers there should be."""
         self._on_change = on_change
         pool = self.pool
         self._pending = PendingWorkers(
-            pool.create_worker, pool.kill_worker, pool.load_model, config.group.start_timeout_s, on_change
+            pool.create_worker,
+            pool.kill_worker,
+            pool.load_model,
+            spec.config.group.start_timeout_s,
+            on_change,
         )
 
     async def start(self) -> WorkerInfo:

@@ -20,14 +20,14 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from actors.autoscaling_loop import AutoscalingLoop
-from actors.branch_worker import RunnerFactory, WorkerInfo, default_runner
+from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.client_streams import ClientStreams, StepEvents
 from actors.group_membership import GroupMembership
 from actors.step_timer import StepTimer
-from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
 from lopa_ray.execution.kv_cache import SlotChecksum
+from lopa_ray.execution.model_loader import ModelSpec, build_runner
 from lopa_ray.protocol.report import StepReport
 from lopa_ray.scheduling.scheduler import Scheduler
 
@@ -71,23 +71,24 @@ class Master:
 
     def __init__(
         self,
-        config: Config,
-        runner_factory: RunnerFactory = default_runner,
+        spec: ModelSpec,
+        runner_factory: RunnerFactory = build_runner,
         reserved: PlacementGroup | None = None,
     ) -> None:
         """Nothing that can fail: an actor's constructor cannot say why it did. See `start`.
 
         `reserved`: see `BranchPool`.
         """
-        self._config = config
+        self._spec = spec
+        self._config = spec.config
         self._runner_factory = runner_factory
         self._reserved = reserved
-        self._scheduler = Scheduler.from_config(config)
+        self._scheduler = Scheduler.from_config(spec.config)
         self._work_arrived = asyncio.Event()
         self._workers_lock = asyncio.Lock()
         """Held while the workers are called."""
         self._streams = ClientStreams(
-            self._scheduler, self._work_arrived.set, journaled=config.group.resume_timeout_s > 0
+            self._scheduler, self._work_arrived.set, journaled=spec.config.group.resume_timeout_s > 0
         )
         self._autoscaling: AutoscalingLoop | None = None
         self._loop: asyncio.Task[None] | None = None
@@ -104,7 +105,7 @@ class Master:
         Raises CapacityError, CheckpointError, SettingsError, WorkerLostError.
         """
         self._membership = GroupMembership(
-            self._config, self._runner_factory, self._reserved, self._work_arrived.set
+            self._spec, self._runner_factory, self._reserved, self._work_arrived.set
         )
         info = await self._membership.start()
         self._plan = self._timer.around("plan", self._scheduler.plan)
@@ -256,11 +257,11 @@ class Master:
 
 
 def start_master(
-    config: Config,
-    runner_factory: RunnerFactory = default_runner,
+    spec: ModelSpec,
+    runner_factory: RunnerFactory = build_runner,
     reserved: PlacementGroup | None = None,
 ) -> Any:
     """A master as an actor; its `start` is still to be called. Its workers are its children and end with it."""
     # The master computes next to nothing; it must not take a CPU from its workers.
     remote: Any = ray.remote(Master).options(num_cpus=0, max_restarts=0, max_concurrency=MAX_STREAMS)
-    return remote.remote(config, runner_factory, reserved)
+    return remote.remote(spec, runner_factory, reserved)

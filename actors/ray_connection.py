@@ -19,7 +19,7 @@ from actors.placement import check_nodes, check_resources
 from actors.ray_token import AUTH_MODE, wants_token
 from lopa_ray.config.config import Config
 from lopa_ray.errors import ClusterError
-from lopa_ray.execution.model_loader import model_weight_bytes, slots_bytes
+from lopa_ray.execution.model_loader import ModelSpec
 
 LOCAL_STORE_BYTES = 200 * 2**20
 """Object store of a Ray that is started just for engines: steps are small, and a collective goes past it."""
@@ -101,8 +101,9 @@ def _bytes_to_share(config: Config) -> int:
     if config.group.max_actors == 1 or not shared_memory.is_dir():
         return 0
     free = shutil.disk_usage(shared_memory).free - LOCAL_STORE_BYTES
-    slots = slots_bytes(config)
-    for wanted in (int((model_weight_bytes(config) + slots) / STORE_SHARE), slots):
+    spec = ModelSpec.read(config)
+    slots = spec.slots_bytes
+    for wanted in (int((spec.weight_bytes + slots) / STORE_SHARE), slots):
         if wanted < free:
             return wanted
     return 0

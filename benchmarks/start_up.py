@@ -26,7 +26,7 @@ import torch
 from actors.engine import RayEngine
 from lopa_ray.config.config import Config
 from lopa_ray.config.model_settings import DEMO_MODEL
-from lopa_ray.execution.model_loader import model_weight_bytes
+from lopa_ray.execution.model_loader import ModelSpec
 from lopa_ray.model.checkpoint import load_config, save_model
 from lopa_ray.model.weights import random_model
 from tables import markdown_table
@@ -100,7 +100,7 @@ def main() -> None:
         write_checkpoint(Path(folder), arguments.layers, arguments.width)
         model = {"path": folder, "max_num_seqs": 1, "max_model_len": 256}
         config = Config.parse({"model": model, "group": {"num_workers": arguments.workers}})
-        size = model_weight_bytes(config)
+        size = ModelSpec.read(config).weight_bytes
         store_sizes = {
             "one copy per worker": SMALL_STORE_BYTES,
             "one copy per node": 3 * size + SMALL_STORE_BYTES,

@@ -12,7 +12,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import RequestCancelledError
-from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_loader import build_runner, open_model
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.scheduling.prefix_index import PrefixIndex
@@ -39,8 +39,8 @@ class LocalEngine(Engine):
     @classmethod
     def from_config(cls, config: Config) -> Self:
         """Load what the configuration names. Raises CheckpointError."""
-        tokenizer = Tokenizer.from_pretrained(config.model.folder)
-        return cls(config, build_runner(config, tokenizer), tokenizer)
+        spec, tokenizer = open_model(config)
+        return cls(spec.config, build_runner(spec), tokenizer)
 
     @classmethod
     def from_pretrained(cls, path: str | Path = "demo", **model: Any) -> Self:

@@ -37,8 +37,8 @@ def head_rows(vocab_size: int) -> int:
 class LMHead:
     """LM head and scoring of one model."""
 
-    def __init__(self, model: Transformer, unpadded_vocab_size: int | None) -> None:
-        """Ids from `unpadded_vocab_size` on (vocabulary padding) and the mask token are never chosen."""
+    def __init__(self, model: Transformer) -> None:
+        """Padding of the vocabulary and the mask token are never chosen."""
         config = model.config
         self._lm_head = model.lm_head
         self.max_rows = head_rows(-(-config.vocab_size // model.tp_group.size))
@@ -46,7 +46,8 @@ class LMHead:
         self._vocab_ops = vocab_ops(config.vocab_size, model.tp_group)
         banned_tokens = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
         banned_tokens[config.mask_token_id] = True
-        banned_tokens[config.vocab_size if unpadded_vocab_size is None else unpadded_vocab_size :] = True
+        if config.unpadded_vocab_size is not None:
+            banned_tokens[config.unpadded_vocab_size :] = True
         self._banned_tokens = banned_tokens[self._vocab_ops.local_ids.start : self._vocab_ops.local_ids.stop]
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 
@@ -20,76 +22,98 @@ from lopa_ray.text.tokenizer import Tokenizer
 DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
 
-def load_weights(config: Config, device: torch.device | str) -> Weights:
-    """The parameters that a configuration asks for, one by one on `device`. Raises CheckpointError."""
-    model = config.model
-    dtype = DTYPES[model.dtype]
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """All that a worker needs to load its model: it reads no other file of the checkpoint than the weights."""
+
+    config: Config
+    model: ModelConfig
+    """The model that `config` names."""
+
+    @classmethod
+    def read(cls, config: Config) -> Self:
+        """From the checkpoint's configuration, without its tokenizer. Raises CheckpointError."""
+        model = load_config(config.model.folder).with_quantization(config.model.quantization)
+        return cls(config, model)
+
+    def with_tokenizer(self, tokenizer: Tokenizer | None) -> Self:
+        """The same, but that ids which the tokenizer does not have are padding, which no step may choose."""
+        if tokenizer is None:
+            return self
+        unpadded = min(tokenizer.vocab_size, self.model.vocab_size)
+        return replace(self, model=replace(self.model, unpadded_vocab_size=unpadded))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and K/V."""
+        return DTYPES[self.config.model.dtype]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that the weights take up, over all shards."""
+        return weight_bytes(self.model, self.dtype)
+
+    @property
+    def slots_bytes(self) -> int:
+        """Bytes of the K/V of all slots when they are full, over all shards."""
+        settings = self.config.model
+        per_position = math.prod(self.model.kv_shape) * self.dtype.itemsize
+        return settings.max_num_seqs * settings.max_model_len * per_position
+
+    @property
+    def needs_warm_up(self) -> bool:
+        """Whether first steps compile something."""
+        return self.config.model.compile or DEVICES[self.config.model.device].compiles_kernels
+
+
+def open_model(config: Config) -> tuple[ModelSpec, Tokenizer | None]:
+    """What the checkpoint that a configuration names says of the model, and its tokenizer. Raises CheckpointError."""
+    tokenizer = Tokenizer.from_pretrained(config.model.folder)
+    return ModelSpec.read(config).with_tokenizer(tokenizer), tokenizer
+
+
+def load_weights(spec: ModelSpec, device: torch.device | str) -> Weights:
+    """The parameters of the model, one by one on `device`. Raises CheckpointError."""
+    model = spec.config.model
     if model.load_format == "dummy":
-        return random_weights(load_model_config(config), seed=0, dtype=dtype, device=device)
+        return random_weights(spec.model, seed=0, dtype=spec.dtype, device=device)
     return read_weights(
-        model.folder, dtype=dtype, device=device, lora=model.lora, quantization=model.quantization
+        model.folder, dtype=spec.dtype, device=device, lora=model.lora, quantization=model.quantization
     )
 
 
-def load_model_config(config: Config) -> ModelConfig:
-    """The model that a configuration asks for, without its weights. Raises CheckpointError."""
-    return load_config(config.model.folder).with_quantization(config.model.quantization)
-
-
-def model_weight_bytes(config: Config) -> int:
-    """Bytes that the weights of the configured model take up, over all shards. Raises CheckpointError."""
-    return weight_bytes(load_model_config(config), DTYPES[config.model.dtype])
-
-
-def slots_bytes(config: Config) -> int:
-    """Bytes of the K/V of all slots when they are full, over all shards. Raises CheckpointError."""
-    model = config.model
-    per_position = math.prod(load_model_config(config).kv_shape) * DTYPES[model.dtype].itemsize
-    return model.max_num_seqs * model.max_model_len * per_position
-
-
-def resolve_model_attention(config: Config) -> str:
-    """What `model.attention` auto stands for on this machine. Raises CheckpointError or SettingsError."""
-    model, device = config.model, DEVICES[config.model.device]
+def resolve_model_attention(spec: ModelSpec) -> str:
+    """What `model.attention` auto stands for on this machine. Raises SettingsError."""
+    model, device = spec.config.model, DEVICES[spec.config.model.device]
     device.torch_device()
-    shard = load_model_config(config).shard(config.group.tensor_parallel_size)
-    return resolve_attention(device, shard, DTYPES[model.dtype], model.max_model_len)
-
-
-def needs_warm_up(config: Config) -> bool:
-    """Whether first steps compile something."""
-    return config.model.compile or DEVICES[config.model.device].compiles_kernels
+    shard = spec.model.shard(spec.config.group.tensor_parallel_size)
+    return resolve_attention(device, shard, spec.dtype, model.max_model_len)
 
 
 def build_runner(
-    config: Config,
-    tokenizer: Tokenizer | None,
-    weights: Weights | None = None,
-    tp_group: TensorParallelGroup = SINGLE_SHARD,
+    spec: ModelSpec, weights: Weights | None = None, tp_group: TensorParallelGroup = SINGLE_SHARD
 ) -> BranchRunner:
-    """The runner that a configuration asks for, of `weights` if they are read already. `tp_group` says which shard of
-    the model it has; the caller follows `group.tensor_parallel_size`.
+    """The runner of a model, of `weights` if they are read already. `tp_group` says which shard of the model it has;
+    the caller follows `group.tensor_parallel_size`.
 
     Raises CheckpointError or SettingsError if it cannot be.
     """
-    model = config.model
+    model = spec.config.model
     device = DEVICES[model.device]
     torch_device = device.torch_device()
-    model_config, dtype = load_model_config(config), DTYPES[model.dtype]
     if weights is None:
-        weights = load_weights(config, torch_device if tp_group.size == 1 else "cpu")
-    loaded = build_model(model_config, weights, dtype=dtype, device=torch_device, tp_group=tp_group)
+        weights = load_weights(spec, torch_device if tp_group.size == 1 else "cpu")
+    loaded = build_model(spec.model, weights, dtype=spec.dtype, device=torch_device, tp_group=tp_group)
     if model.compile:
         loaded.compile_layers(device.compile_backend)
-    # A tokenizer smaller than the embedding means that the rest is padding that cannot be decoded.
-    unpadded_vocab_size = None if tokenizer is None else min(tokenizer.vocab_size, model_config.vocab_size)
     runner = BranchRunner(
         loaded,
         max_num_seqs=model.max_num_seqs,
         max_model_len=model.max_model_len,
-        unpadded_vocab_size=unpadded_vocab_size,
-        attention=select_backend(model.attention, device, loaded.shard_config, dtype, model.max_model_len),
+        attention=select_backend(
+            model.attention, device, loaded.shard_config, spec.dtype, model.max_model_len
+        ),
     )
-    if needs_warm_up(config) and tp_group.size == 1:  # shards have to be connected first
+    if spec.needs_warm_up and tp_group.size == 1:  # shards have to be connected first
         warm_up(runner)
     return runner

@@ -48,11 +48,9 @@ class BranchRunner:
         *,
         max_num_seqs: int,
         max_model_len: int,
-        unpadded_vocab_size: int | None = None,
         attention: AttentionBackend | None = None,
     ) -> None:
-        """A slot has `max_model_len` positions. Ids from `unpadded_vocab_size` on (padding) are never chosen.
-        `attention`: by default torch's own kernel, lane by lane."""
+        """A slot has `max_model_len` positions. `attention`: by default torch's own kernel, lane by lane."""
         config = model.config
         self.attention = attention or DEFAULT_ATTENTION
         self.model = model
@@ -67,7 +65,7 @@ class BranchRunner:
             config.stop_token_ids,
             config.shifted,
         )
-        self._lm_head = LMHead(model, unpadded_vocab_size)
+        self._lm_head = LMHead(model)
         self._packing_options = PackingOptions(
             capacity=max_model_len,
             heads_per_kv_head=model.shard_config.num_heads // model.shard_config.num_kv_heads,

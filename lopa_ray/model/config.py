@@ -23,6 +23,7 @@ class ModelConfig:
     `shifted` says that row p - 1 of the logits decides position p (Dream keeps the
     autoregressive shift of the model it was trained from); without it row p decides p.
     `stop_token_ids` end an answer like EOS.
+    Ids from `unpadded_vocab_size` on, if given, are padding of the embedding and are never chosen.
     `qk_norm`: an RMS norm per head on queries and keys, before they are rotated.
     `quantization`: the format of the linear layers between embedding and LM head.
     """
@@ -48,6 +49,7 @@ class ModelConfig:
     qk_norm: bool = False
     stop_token_ids: tuple[int, ...] = ()
     quantization: Quantization = "none"
+    unpadded_vocab_size: int | None = None
 
     def with_quantization(self, quantization: Quantization) -> Self:
         """The same model in that format; with none in the format that it has."""

@@ -10,10 +10,9 @@ import torch
 pytest.importorskip("pydantic")
 pytest.importorskip("ray")
 
-from actors.branch_worker import default_runner
 from actors.engine import RayEngine
-from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
+from lopa_ray.execution.model_loader import ModelSpec, build_runner
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
@@ -74,9 +73,9 @@ def test_weights_are_published_once_and_unpacked_onto_the_device(local_ray: None
         assert found.token_ids == expected.token_ids
 
 
-def on_the_device(config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> BranchRunner:
+def on_the_device(spec: ModelSpec, weights: Weights | None, tp_group: TensorParallelGroup) -> BranchRunner:
     """A runner factory that fails unless the weights were published, and end on the GPU."""
     assert weights is not None, "this worker read the weights for itself"
-    runner = default_runner(config, weights, tp_group)
-    assert all(parameter.device.type == config.model.device for parameter in runner.model.parameters())
+    runner = build_runner(spec, weights, tp_group)
+    assert all(parameter.device.type == spec.config.model.device for parameter in runner.model.parameters())
     return runner

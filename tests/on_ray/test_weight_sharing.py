@@ -14,11 +14,10 @@ import pytest
 from ray.exceptions import ObjectLostError
 
 from actors import node_weights
-from actors.branch_worker import default_runner
 from actors.engine import RayEngine
 from actors.node_weights import NodeWeights
-from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError
+from lopa_ray.execution.model_loader import ModelSpec, build_runner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from support.group_under_test import GroupUnderTest, ReferenceResults
@@ -31,8 +30,8 @@ class WeightsLocation:
 
     folder: Path
 
-    def __call__(self, config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
-        runner = default_runner(config, weights, tp_group)
+    def __call__(self, spec: ModelSpec, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
+        runner = build_runner(spec, weights, tp_group)
         addresses = [parameter.data_ptr() for parameter in runner.model.parameters()]
         (self.folder / str(os.getpid())).write_text(str(all(map(_in_object_store, addresses))))
         return runner

@@ -17,9 +17,8 @@ from typing import Any
 import psutil
 import ray
 
-from actors.branch_worker import default_runner
 from actors.engine import RayEngine
-from lopa_ray.config.config import Config
+from lopa_ray.execution.model_loader import ModelSpec, build_runner
 from lopa_ray.execution.runner import BranchRunner, BroadcastPayload
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
@@ -40,8 +39,8 @@ class MemoryHogFactory:
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    def __call__(self, config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
-        return MemoryHogRunner(default_runner(config, weights, tp_group), self.file)
+    def __call__(self, spec: ModelSpec, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
+        return MemoryHogRunner(build_runner(spec, weights, tp_group), self.file)
 
 
 class MemoryHogRunner:

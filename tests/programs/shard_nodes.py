@@ -12,9 +12,8 @@ from typing import Any
 
 import ray
 
-from actors.branch_worker import default_runner
 from actors.engine import RayEngine
-from lopa_ray.config.config import Config
+from lopa_ray.execution.model_loader import ModelSpec, build_runner
 from lopa_ray.model.weights import Weights
 from support.ray_nodes import three_node_cluster
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
@@ -26,8 +25,8 @@ class NodeRecorder:
 
     folder: Path
 
-    def __call__(self, config: Config, weights: Weights | None, tp_group: Any) -> Any:
-        runner = default_runner(config, weights, tp_group)
+    def __call__(self, spec: ModelSpec, weights: Weights | None, tp_group: Any) -> Any:
+        runner = build_runner(spec, weights, tp_group)
         reconcile = runner.reconcile
 
         def settle_and_record(*arguments: Any) -> Any:

@@ -13,8 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from actors.branch_worker import default_runner
-from lopa_ray.config.config import Config
+from lopa_ray.execution.model_loader import ModelSpec, build_runner
 from lopa_ray.execution.runner import BranchRunner, BroadcastPayload
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
@@ -57,10 +56,10 @@ class FaultInjection:
         paths = [path for path in self.folder.glob("triggered.*") if path.read_text()]
         return {int(path.name.split(".")[1]): float(path.read_text()) for path in paths}
 
-    def __call__(self, config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
+    def __call__(self, spec: ModelSpec, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
         """A worker's runner factory."""
         self.trigger("load")
-        return FaultInjectingRunner(default_runner(config, weights, tp_group), self)
+        return FaultInjectingRunner(build_runner(spec, weights, tp_group), self)
 
 
 class FaultInjectingRunner:

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actors.branch_worker import default_runner
-from lopa_ray.config.config import Config
+from lopa_ray.execution.model_loader import ModelSpec, build_runner
 from lopa_ray.execution.runner import BranchRunner, BroadcastPayload
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
@@ -78,9 +77,9 @@ class FaultyRunner:
         return not bool(self._runner.payload_to_commit(scheduled).isnan().any())
 
 
-def faulty_runner(config: Config, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
+def faulty_runner(spec: ModelSpec, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
     """A runner factory."""
-    return FaultyRunner(default_runner(config, weights, tp_group))
+    return FaultyRunner(build_runner(spec, weights, tp_group))
 
 
 class LoadFaultFactory:
@@ -90,8 +89,8 @@ class LoadFaultFactory:
         self._switch = switch
 
     def __call__(
-        self, config: Config, weights: Weights | None, tp_group: TensorParallelGroup
+        self, spec: ModelSpec, weights: Weights | None, tp_group: TensorParallelGroup
     ) -> BranchRunner:
         if self._switch.exists():
             raise RuntimeError("injected fault while loading")
-        return default_runner(config, weights, tp_group)
+        return build_runner(spec, weights, tp_group)

@@ -13,14 +13,13 @@ from torch.overrides import TorchFunctionMode
 
 from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_loader import build_runner, open_model
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.protocol.report import StepReport
-from lopa_ray.text.tokenizer import Tokenizer
 from support.in_process_group import report_bytes
 
 Result = TypeVar("Result")
@@ -158,6 +157,7 @@ class ShardedRunner:
 def engine_in_two_shards(config: Config) -> LocalEngine:
     """As `LocalEngine.from_config`, but for the model being in two shards."""
     model = config.model
-    whole = build_runner(config, None).model
+    spec, tokenizer = open_model(config)
+    whole = build_runner(spec).model
     runner = ShardedRunner(whole, 2, max_num_seqs=model.max_num_seqs, max_model_len=model.max_model_len)
-    return LocalEngine(config, runner, Tokenizer.from_pretrained(model.folder))
+    return LocalEngine(config, runner, tokenizer)

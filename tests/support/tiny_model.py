@@ -15,6 +15,7 @@ from lopa_ray.config.decoder_settings import (
     VanillaSettings,
 )
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.execution.model_loader import ModelSpec
 from lopa_ray.model.checkpoint import load_model
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.transformer import Transformer
@@ -71,3 +72,8 @@ def tiny_config(**sections: dict[str, Any]) -> Config:
     model = {"path": str(TINY_MODEL), "max_model_len": 256, **sections.get("model", {})}
     group = {"num_cpus": 0.5, **sections.get("group", {})}
     return Config.parse({"model": model, "group": group})
+
+
+def tiny_spec(**sections: dict[str, Any]) -> ModelSpec:
+    """What the workers of such a group are handed."""
+    return ModelSpec.read(tiny_config(**sections))

@@ -23,7 +23,7 @@ from lopa_ray.execution.attention_backends import (
 )
 from lopa_ray.execution.attention_trial import attention_formula
 from lopa_ray.execution.device import DEVICES, Device
-from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_loader import ModelSpec, build_runner
 from lopa_ray.kernels.sdpa import sdpa
 from support.backend_contract import check_backend
 from support.tiny_model import load_tiny_model
@@ -117,7 +117,7 @@ def test_triton_is_refused_where_it_does_not_work() -> None:
 
 def test_a_backend_of_another_device_is_refused() -> None:
     with pytest.raises(SettingsError, match="flash_attn is not for cpu"):
-        build_runner(Config.load("demo", {"model": {"attention": "flash_attn"}}), None)
+        build_runner(ModelSpec.read(Config.load("demo", {"model": {"attention": "flash_attn"}})))
 
 
 def test_the_setting_reaches_the_forward(monkeypatch) -> None:
@@ -135,5 +135,5 @@ def test_the_setting_reaches_the_forward(monkeypatch) -> None:
     ]
     assert len({tuple(result.token_ids) for result in found}) == 1
     assert len(calls) > 5
-    runner = build_runner(Config.load("demo", {"model": {"attention": "reference"}}), None)
+    runner = build_runner(ModelSpec.read(Config.load("demo", {"model": {"attention": "reference"}})))
     assert isinstance(runner.attention, PackedAttention)

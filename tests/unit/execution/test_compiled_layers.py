@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 
 from lopa_ray.config.config import Config
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_loader import ModelSpec, build_runner
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.config import Quantization
 from support.marks import also_long
@@ -54,7 +54,7 @@ def test_the_setting_has_the_layers_compiled_before_the_first_step(
 ) -> None:
     monkeypatch.setitem(DEVICES, "cpu", replace(DEVICES["cpu"], compile_backend="eager"))
     changes = {"model": {"compile": compile_them, "max_num_seqs": 1, "quantization": quantization}}
-    runner = build_runner(Config.load("demo", changes), None)
+    runner = build_runner(ModelSpec.read(Config.load("demo", changes)))
     made = counters["stats"]["unique_graphs"]
     assert (made > 0) is compile_them
     assert runner.cache.request_ids == [None]

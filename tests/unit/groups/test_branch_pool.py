@@ -15,7 +15,7 @@ from actors.elastic_group import Rendezvous
 from actors.worker_handle import WorkerHandle
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.device import DEVICES
-from support.tiny_model import tiny_config
+from support.tiny_model import tiny_spec
 
 
 class FullCluster:
@@ -35,7 +35,7 @@ class FullCluster:
 def test_a_worker_that_cannot_be_created_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FullCluster()
     monkeypatch.setattr("actors.branch_pool.ray.remote", lambda _: cluster)
-    pool = BranchPool(tiny_config(group={"num_workers": 1}))
+    pool = BranchPool(tiny_spec(group={"num_workers": 1}))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no actor"):
             pool.create_worker()
@@ -69,9 +69,7 @@ def test_shards_compile_together_before_they_take_part(
         "start_timeout_s": 600.0,
         "step_timeout_s": 2.0,
     }
-    pool = BranchPool(
-        tiny_config(model={"compile": compiled == "layers", "load_format": "dummy"}, group=group)
-    )
+    pool = BranchPool(tiny_spec(model={"compile": compiled == "layers", "load_format": "dummy"}, group=group))
     workers = [[FakeShard() for _ in range(shards)] for _ in range(2)]
     for each in workers:
         assert asyncio.run(pool.load_model(WorkerHandle(tuple(each)))) == "info"
@@ -107,7 +105,7 @@ def test_workers_agree_on_the_attention_that_is_the_fastest_on_the_first(
 ) -> None:
     monkeypatch.setitem(DEVICES, "cpu", dataclasses.replace(DEVICES["cpu"], timed_attention=("sdpa", "flex")))
     group = {"num_workers": 2, "tensor_parallel_size": 2}
-    pool = BranchPool(tiny_config(model={"attention": attention, "load_format": "dummy"}, group=group))
+    pool = BranchPool(tiny_spec(model={"attention": attention, "load_format": "dummy"}, group=group))
     shards = [TimedShard(name) for name in ("flex", "sdpa", "sdpa", "sdpa")]
 
     async def load() -> None:
@@ -123,7 +121,7 @@ def test_workers_agree_on_the_attention_that_is_the_fastest_on_the_first(
 
 
 def test_a_worker_uses_the_attention_that_it_is_told_to() -> None:
-    worker = BranchWorker(tiny_config(), uses_store=False)
+    worker = BranchWorker(tiny_spec(), uses_store=False)
     assert worker.resolve_attention() == "sdpa"
     worker.use_attention("reference")
     worker.load_model(None)

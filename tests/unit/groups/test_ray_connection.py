@@ -17,6 +17,7 @@ from actors.node_weights import STORE_SHARE
 from actors.ray_connection import ATTEMPTS_VARIABLE, LOCAL_RAY, LOCAL_STORE_BYTES, RayConnection
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ClusterError
+from lopa_ray.execution.model_loader import ModelSpec
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 CLUSTER = "127.0.0.1:9"
@@ -88,7 +89,7 @@ def test_a_local_object_store_has_room_for_weights_and_for_the_slots_of_a_new_wo
 ) -> None:
     monkeypatch.setattr(actors.ray_connection.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     weights, positions = 2**33, 4 * 256
-    monkeypatch.setattr(actors.ray_connection, "model_weight_bytes", lambda _: weights)
+    monkeypatch.setattr(ModelSpec, "weight_bytes", weights)
     config = tiny_config(group={"num_workers": workers}, model={"max_num_seqs": 4})
     cache = LocalEngine.from_config(config).runner.cache
     slots = cache.data[:, :, :, :, :256].numel() * cache.data.element_size()

@@ -16,7 +16,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError, SettingsError
-from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_loader import ModelSpec, build_runner
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model import quantized
 from lopa_ray.model.checkpoint import load_config, load_model, save_model
@@ -208,7 +208,7 @@ def test_other_formats_and_broken_files_are_refused(tmp_path: Path) -> None:
 def test_the_setting_reaches_the_model() -> None:
     for load_format in ("safetensors", "dummy"):
         changes = {"model": {"quantization": "w8a8", "load_format": load_format, "max_num_seqs": 1}}
-        model = build_runner(Config.load("demo", changes), None).model
+        model = build_runner(ModelSpec.read(Config.load("demo", changes))).model
         assert isinstance(model.layers[0].down, Int8Linear) and model.config.quantization == "w8a8"
     with pytest.raises(SettingsError, match="w4"):
         Config.load("demo", {"model": {"quantization": "w4"}})
