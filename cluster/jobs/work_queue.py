@@ -88,7 +88,7 @@ class WorkQueue:
             max_concurrency=self._min_prompts + 2,
             **scheduled_into(reservation.placement_group),
         )
-        actor = remote.remote(self._config.as_dict(), self._raw)
+        actor = remote.remote(self._config.given(), self._raw)
         self._groups.append(_GroupHandle(actor, reservation, actor.start.remote()))
 
     def run(self, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, ChunkResult]]:

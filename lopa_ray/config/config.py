@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -67,8 +68,21 @@ class Config(StrictModel):
         return self
 
     def as_dict(self) -> dict[str, Any]:
-        """Every section as plain values, which `parse` takes."""
+        """Every section as plain values."""
         return {name: getattr(self, name).model_dump(mode="json") for name in type(self).model_fields}
+
+    def given(self) -> dict[str, Any]:
+        """The values that were set, from which `parse` makes the same configuration: a checkpoint may have defaults
+        for the others."""
+        return {
+            name: getattr(self, name).model_dump(mode="json", exclude_unset=True)
+            for name in type(self).model_fields
+        }
+
+    def with_decode_defaults(self, defaults: Mapping[str, Any]) -> Self:
+        """The same, with `defaults` for decode settings that were not set. Raises SettingsError for a wrong value."""
+        unset = {name: value for name, value in defaults.items() if name not in self.decode.model_fields_set}
+        return self.replace(decode=self.decode.replace(**unset)) if unset else self
 
     @classmethod
     def load(cls, source: str | Path, overrides: dict[str, dict[str, Any]] | None = None) -> Self:

@@ -25,6 +25,10 @@ class ModelSettings(StrictModel):
     load_format: Literal["safetensors", "dummy"] = "safetensors"
     """dummy: random weights in the shape that config.json gives, for benchmarks without a download."""
 
+    generation_config: Literal["auto", "none"] = "auto"
+    """auto: sampling settings that `decode` leaves out (temperature, top_p, top_k, repetition_penalty) are those of
+    the checkpoint's generation_config.json; none: that file gives token ids only."""
+
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Type of weights and KV cache, by its name or as torch.bfloat16. Scores are always computed in float32."""
 

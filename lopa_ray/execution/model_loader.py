@@ -9,12 +9,14 @@ from typing import Self
 import torch
 
 from lopa_ray.config.config import Config
+from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.execution.attention_backends import resolve_attention, select_backend
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.warm_up import warm_up
 from lopa_ray.model.checkpoint import load_config, read_weights
 from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.generation_defaults import GENERATION, read_generation_defaults
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.weights import DTYPE_NAMES, Weights, build_model, random_weights, weight_bytes
 from lopa_ray.text.tokenizer import Tokenizer
@@ -67,8 +69,20 @@ class ModelSpec:
 
 
 def open_model(config: Config) -> tuple[ModelSpec, Tokenizer | None]:
-    """What the checkpoint that a configuration names says of the model, and its tokenizer. Raises CheckpointError."""
-    tokenizer = Tokenizer.from_pretrained(config.model.folder)
+    """What the checkpoint that a configuration names says of the model and of sampling, and its tokenizer.
+
+    Raises CheckpointError.
+    """
+    folder = config.model.folder
+    tokenizer = Tokenizer.from_pretrained(folder)
+    if config.model.generation_config == "auto":
+        defaults = read_generation_defaults(folder)
+        try:
+            config = config.with_decode_defaults(defaults)
+        except SettingsError as error:
+            raise CheckpointError(
+                f"{folder / GENERATION}: {error}; correct it, or set model.generation_config to none"
+            ) from None
     return ModelSpec.read(config).with_tokenizer(tokenizer), tokenizer
 
 

@@ -16,6 +16,7 @@ from lopa_ray.model.checkpoint_files import FLOAT_DTYPES, TensorFiles, read_json
 from lopa_ray.model.config import ModelConfig, Quantization
 from lopa_ray.model.families import family_of, find_family
 from lopa_ray.model.family import Family, fused_rows
+from lopa_ray.model.generation_defaults import GENERATION
 from lopa_ray.model.lora import LoraAdapter
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import (
@@ -29,7 +30,6 @@ from lopa_ray.model.weights import (
 )
 
 CONFIG = "config.json"
-GENERATION = "generation_config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 

@@ -1,0 +1,79 @@
+"""Sampling settings that a checkpoint's generation_config.json recommends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lopa_ray.config.config import Config
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import CheckpointError
+from lopa_ray.execution.model_loader import open_model
+from lopa_ray.model.generation_defaults import read_generation_defaults
+from support.paths import GOLDEN
+
+SDAR = GOLDEN / "models" / "sdar-tiny-3l"
+
+
+def opened(folder: Path, **sections: dict[str, Any]) -> Config:
+    model = {"path": str(folder), **sections.get("model", {})}
+    return open_model(Config.parse({**sections, "model": model}))[0].config
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({"do_sample": True, "temperature": 0.7, "top_p": 0.8, "top_k": 20}, (0.7, 0.8, 20, 1.0)),
+        ({"do_sample": True, "top_k": 0, "temperature": 1}, (1.0, None, None, 1.0)),
+        ({"do_sample": True}, (1.0, None, None, 1.0)),
+        ({"temperature": 0.7, "top_p": 0.8}, (0.0, None, None, 1.0)),  # greedy, as transformers decodes
+        ({"do_sample": False, "repetition_penalty": 1.05}, (0.0, None, None, 1.05)),
+        ({"max_new_tokens": 3, "num_beams": 4}, (0.0, None, None, 1.0)),
+    ],
+)
+def test_they_are_those_of_requests_that_say_nothing_else(
+    tmp_path: Path, content: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps(content))
+    decode = Config().with_decode_defaults(read_generation_defaults(tmp_path)).decode
+    assert (decode.temperature, decode.top_p, decode.top_k, decode.repetition_penalty) == expected
+
+
+def test_what_was_set_counts_more_and_they_can_be_left_aside() -> None:
+    recommended = opened(SDAR).decode
+    assert (recommended.temperature, recommended.top_k, recommended.top_p) == (0.6, 20, 0.95)
+    decode = opened(SDAR, decode={"temperature": 0.0, "decoder": "block_diffusion"}).decode
+    assert (decode.temperature, decode.top_k, decode.decoder) == (0.0, 20, "block_diffusion")
+    assert opened(SDAR, model={"generation_config": "none"}).decode == Config().decode
+
+
+def test_a_configuration_that_travels_still_leaves_room_for_them() -> None:
+    config = Config.parse({"model": {"path": str(SDAR)}, "decode": {"top_k": 3}})
+    assert opened(SDAR, **Config.parse(config.given()).given()).decode.temperature == 0.6
+    assert Config.parse(config.given()) == config
+
+
+def test_an_engine_decodes_with_them() -> None:
+    engine = LocalEngine.from_pretrained(SDAR)
+    session = engine.create_session([5, 6, 7])
+    assert (session.settings.temperature, session.settings.top_k) == (0.6, 20)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        '{"do_sample": true, "max_new_tokens": -1}',
+        '{"do_sample": true, "top_p": 7}',
+        '{"repetition_penalty": "x"}',
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, content: str) -> None:
+    for file in SDAR.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "generation_config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"generation_config\.json: .*; "):
+        opened(tmp_path)
