@@ -143,7 +143,7 @@ def _plain(value: Any) -> Any:
 
 
 def _as_columns(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Name → pyarrow.Array of its type, whatever is null in this batch."""
+    """Name → pyarrow.Array of its declared type, also where every value of this batch is null."""
     import pyarrow
 
     types = {

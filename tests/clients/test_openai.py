@@ -239,7 +239,7 @@ def test_many_at_once(server: ServerProcess, problems: list[Problem]) -> None:
 
 def test_errors(ai: openai.OpenAI) -> None:
     with pytest.raises(openai.AuthenticationError) as caught:
-        ai.with_options(api_key="a-key-of-nobody").models.list()
+        ai.with_options(api_key="an-unknown-key").models.list()
     assert caught.value.code == "invalid_api_key"
     with pytest.raises(openai.NotFoundError) as caught:
         ai.responses.create(model="gpt-5", input="hi")
