@@ -30,6 +30,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.session_factory import Prompt, SessionFactory
 from lopa_ray.errors import LopaError, ProtocolError, WorkerLostError
 from lopa_ray.execution.kv_cache import SlotChecksum
+from lopa_ray.execution.model_files import download_weights
 from lopa_ray.execution.model_loader import build_runner, open_model
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.text.tokenizer import Tokenizer
@@ -81,6 +82,9 @@ class AsyncRayEngine(SessionFactory):
         Use the engine as an asynchronous context manager, or call `close`.
         """
         spec, tokenizer = await asyncio.to_thread(open_model, config)
+        if sum(node["Alive"] for node in ray.nodes()) == 1:
+            # What workers would download, with a progress bar that is seen, and without a deadline.
+            await asyncio.to_thread(download_weights, spec.config.model)
         group = GroupFailover(spec, runner_factory)
         try:
             info = await group.start()

@@ -21,6 +21,7 @@ from actors.tensor_parallel_group import RayTensorParallelGroup
 from actors.weight_chunks import WeightChunk, from_chunks, to_chunks
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.kv_cache import SlotChecksum, SlotState, payload_to_bytes
+from lopa_ray.execution.model_files import download_weights
 from lopa_ray.execution.model_loader import (
     ModelSpec,
     build_runner,
@@ -72,6 +73,10 @@ class BranchWorker:
     def node_and_weight_bytes(self) -> tuple[str, int]:
         """The id of the node that the worker is on, and the size of the weights in bytes."""
         return ray.get_runtime_context().get_node_id(), self._spec.weight_bytes
+
+    def download_weights(self) -> None:
+        """Have the checkpoint's files on this node. Raises CheckpointError."""
+        download_weights(self._spec.config.model)
 
     def read_weights(self) -> Iterator[WeightChunk]:
         """Read the weights for all workers on this node. Raises CheckpointError."""

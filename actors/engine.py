@@ -52,13 +52,14 @@ class RayEngine(Engine):
         Raises CapacityError, CheckpointError, ClusterError, SettingsError, WorkerLostError.
         `runner_factory` makes each worker's runner; tests inject faults through it.
         """
-        ModelSpec.read(config).model.shard(config.group.tensor_parallel_size)
+        spec = ModelSpec.read(config)
+        spec.model.shard(config.group.tensor_parallel_size)
         with ExitStack() as started:
-            connection = RayConnection(config, address)
+            connection = RayConnection(spec.config, address)
             started.callback(connection.close)
             loop = EventLoopThread()
             started.callback(loop.close)
-            engine = loop.run(AsyncRayEngine.start(config, runner_factory=runner_factory))
+            engine = loop.run(AsyncRayEngine.start(spec.config, runner_factory=runner_factory))
             started.callback(loop.call, engine.close)
             return cls(engine, loop, connection, started.pop_all())
 

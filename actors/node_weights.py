@@ -1,4 +1,4 @@
-"""NodeWeights: one copy of the weights per node, read once and shared by the node's workers.
+"""NodeWeights: one copy of the weights per node, downloaded and read once, and shared by the node's workers.
 
 The first worker on a node reads, fuses, merges and quantises the parameters and puts them into Ray's object
 store; every worker there builds its model from that copy. Workers on CPU map it, so it is their
@@ -18,6 +18,7 @@ from ray.exceptions import ObjectLostError
 
 from actors.branch_worker import WorkerInfo
 from lopa_ray.config.config import Config
+from lopa_ray.execution.model_files import is_on_hub
 
 STORE_SHARE = 0.75
 """A copy may take up so much of a node's object store; the rest is for all else that travels through it."""
@@ -31,8 +32,10 @@ class _Node:
 
     chunks: list[Any] | None = None
     """Object references of the copy; None: there is none yet."""
-    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a worker makes the copy; the others wait for it."""
+    downloaded: bool = False
+    """The checkpoint's files are on the node."""
+    busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a worker downloads, or makes the copy; the others wait for it."""
 
 
 class NodeWeights:
@@ -42,6 +45,7 @@ class NodeWeights:
         """Where one actor is all of a group it reads for itself: a copy beside its own would be a waste."""
         self.shared = config.group.max_actors > 1
         self._random = config.model.load_format == "dummy"  # drawn where they are used, faster than copied
+        self._on_hub = is_on_hub(config.model)
         self._nodes: dict[str, _Node] = {}
 
     async def load(self, worker: Any) -> WorkerInfo:
@@ -50,12 +54,15 @@ class NodeWeights:
         Raises what reading raised, or ObjectLostError for a copy that is gone; the next worker on that node
         then makes another.
         """
-        if not self.shared or self._random:
+        if self._random or not (self.shared or self._on_hub):
             info: WorkerInfo = await worker.load_model.remote(None)
             return info
         node_id, needed = await worker.node_and_weight_bytes.remote()
         node = self._nodes.setdefault(node_id, _Node())
-        chunks = await self._copy_for(worker, node) if _fits_object_store(node_id, needed) else None
+        if self._on_hub:
+            await self._download_to(worker, node)
+        shares = self.shared and _fits_object_store(node_id, needed)
+        chunks = await self._copy_for(worker, node) if shares else None
         try:
             info = await worker.load_model.remote(chunks)
         except ObjectLostError:
@@ -64,9 +71,16 @@ class NodeWeights:
         return info
 
     @staticmethod
+    async def _download_to(worker: Any, node: _Node) -> None:
+        async with node.busy:
+            if not node.downloaded:
+                await worker.download_weights.remote()
+                node.downloaded = True
+
+    @staticmethod
     async def _copy_for(worker: Any, node: _Node) -> list[Any]:
         """The copy on the worker's node, made by it if there is none."""
-        async with node.reading:
+        async with node.busy:
             if node.chunks is None:
                 reading = worker.read_weights.options(num_returns="streaming").remote()
                 chunks = [chunk async for chunk in reading]

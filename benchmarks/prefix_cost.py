@@ -24,6 +24,7 @@ import torch
 
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import BlockDiffusionSettings
+from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.decoding.result import GenerationResult, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.local import LocalEngine
@@ -108,7 +109,7 @@ COLUMNS = ["prefix cache", "found", "positions saved", "first token", "answer", 
 
 def exact_rows(shared: int, requests: int) -> list[list[str]]:
     """The first table. Raises ValueError if a token differs."""
-    shape = dataclasses.replace(load_config(Config().model.folder), **SHAPE)
+    shape = dataclasses.replace(load_config(DEMO_MODEL), **SHAPE)
     model = random_model(shape, SEED, torch.float32, "cpu")
     rng = random.Random(SEED)
     prefix = [rng.randrange(2, 4000) for _ in range(shared)]

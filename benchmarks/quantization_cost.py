@@ -24,8 +24,7 @@ from torch import Tensor
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.execution.model_loader import DTYPES
-from lopa_ray.model.checkpoint import load_config
+from lopa_ray.execution.model_loader import DTYPES, ModelSpec
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
@@ -170,7 +169,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print("\n" + markdown_table(accuracy_rows(arguments.model, arguments.problems)))
-    own = load_config(Config.load("demo", {"model": {"path": arguments.model}}).model.folder)
+    own = ModelSpec.read(Config.load("demo", {"model": {"path": arguments.model}})).model
     shapes = {"SDAR-1.7B layer": dataclasses.replace(own, **SDAR_LAYER), arguments.model: own}
     print("\n" + markdown_table(speed_rows(shapes, arguments.rows, arguments.repeats)))
 

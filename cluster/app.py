@@ -29,6 +29,7 @@ from cluster.serving.replica.ingress import Ingress
 from cluster.serving.settings import ServeSettings
 from lopa_ray.config.config import Config
 from lopa_ray.errors import PromptError, SettingsError
+from lopa_ray.execution.model_files import pin_model
 
 REPLICA_CPUS = 0.1
 """CPUs that a replica of the ingress or of a group asks for: it waits more than it computes."""
@@ -88,13 +89,14 @@ def build(args: dict[str, Any]) -> Application:
 def build_application(args: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> Application:
     """As `build`, with options per deployment on top, which Serve else takes from its config.
 
-    Raises SettingsError.
+    Raises SettingsError, and CheckpointError for a name that the Hugging Face Hub does not have.
     """
     settings = ServeSettings(**args)
     remaining = dict(overrides)
     groups: dict[str, Any] = {}
     for entry in settings.models:
-        config = entry.load()
+        # Here, and not in each replica: all load the same weights.
+        config = pin_model(entry.load())
         options = group_options(entry.deployment, config) | dict(remaining.pop(entry.deployment, {}))
         deployment: Any = serve.deployment(GroupReplica)
         groups[entry.id] = deployment.options(**options).bind(entry.id, config.given())

@@ -77,7 +77,9 @@ def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> 
     from cluster.jobs.progress import JobProgress
     from cluster.jobs.resumable_output import JobOutput
     from cluster.jobs.source import Source
+    from lopa_ray.execution.model_files import pin_model
 
+    config = pin_model(config)
     prompts = Source(source)
     summary = prompts.summarize()
     results = JobOutput(output)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from lopa_ray.model.hub import HubName
 from ray import serve
 
 from actors.placement import check_nodes
@@ -24,8 +25,8 @@ from cluster.serving.serve_config_file import read_serve_config
 from cluster.serving.settings import ServeSettings
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
-from lopa_ray.model.checkpoint import load_config
-from lopa_ray.text.tokenizer import Tokenizer
+from lopa_ray.execution.model_files import download_weights
+from lopa_ray.execution.model_loader import open_model
 
 DRAIN_TIMEOUT_S = 600.0
 """Requests that take longer than this after SIGTERM are cut off."""
@@ -76,7 +77,7 @@ class ServeLauncher:
         if unknown:
             raise SettingsError(f"unknown section {unknown[0]!r}; allowed: {', '.join(Config.model_fields)}")
         changed = {name: {**getattr(first, name), **values} for name, values in sections.items()}
-        renamed = {} if model is None else {"id": Path(model).name}
+        renamed = {} if model is None else {"id": _model_id(model)}
         entries = [first.replace(**changed, **renamed), *settings.models[1:]]
         if first.deployment in self.deployments:
             self.deployments[entries[0].deployment] = self.deployments.pop(first.deployment)
@@ -86,14 +87,16 @@ class ServeLauncher:
         """Raises SettingsError and CheckpointError for what would otherwise fail inside a replica."""
         settings = ServeSettings(**self.args)
         for entry in settings.models:
-            config = entry.load()
-            folder = config.model.folder
-            load_config(folder).shard(config.group.tensor_parallel_size)
-            if Tokenizer.from_pretrained(folder) is None:
+            spec, tokenizer = open_model(entry.load())
+            spec.model.shard(spec.config.group.tensor_parallel_size)
+            if tokenizer is None:
                 raise CheckpointError(
-                    f"{folder}: the checkpoint has no tokenizer (tokenizer.json, or vocab.json and merges.txt), and a "
-                    "server is sent text; add its files"
+                    f"{spec.config.model.path}: the checkpoint has no tokenizer (tokenizer.json, or vocab.json and "
+                    "merges.txt), and a server is sent text; add its files"
                 )
+            if ray_address() == LOCAL_RAY:
+                # With a progress bar that is seen: replicas would do it without.
+                download_weights(spec.config.model)
         build_application(self.args, self.deployments)
         if ray_address() == LOCAL_RAY:
             keys = load_api_keys(settings.api_keys_file, {**os.environ, **self.env_vars})
@@ -210,6 +213,12 @@ class ServeLauncher:
 
         threading.Thread(target=wait, daemon=True).start()
         stop.wait()
+
+
+def _model_id(source: str) -> str:
+    """What requests name: a name on the Hub without its revision, or the last part of a path."""
+    name = HubName.parse(source)
+    return Path(source).name if name is None else name.repository
 
 
 def _check_port(host: str, port: int) -> None:

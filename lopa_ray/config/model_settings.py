@@ -17,10 +17,11 @@ class ModelSettings(StrictModel):
     """Which checkpoint, and how a worker holds it."""
 
     path: str = "demo"
-    """Folder with a Hugging Face checkpoint, or "demo" for the small model in the package."""
+    """Folder with a Hugging Face checkpoint, its name on the Hub (`org/name`, or `org/name@revision` with a branch, a
+    tag or a commit), or "demo" for the small model in the package."""
 
     lora: str | None = None
-    """Folder with a PEFT LoRA adapter, merged when loaded (D2F checkpoints are such adapters)."""
+    """Folder or Hub name of a PEFT LoRA adapter, merged when loaded (D2F checkpoints are such adapters)."""
 
     load_format: Literal["safetensors", "dummy"] = "safetensors"
     """dummy: random weights in the shape that config.json gives, for benchmarks without a download."""
@@ -83,8 +84,3 @@ class ModelSettings(StrictModel):
                 f"lora {self.lora!r} with load_format dummy: random weights take no adapter; leave one out"
             )
         return self
-
-    @property
-    def folder(self) -> Path:
-        """The checkpoint's folder."""
-        return DEMO_MODEL if self.path == "demo" else Path(self.path).expanduser()

@@ -12,6 +12,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.execution.attention_backends import resolve_attention, select_backend
 from lopa_ray.execution.device import DEVICES
+from lopa_ray.execution.model_files import adapter_folder, checkpoint_folder, pin_model
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.warm_up import warm_up
 from lopa_ray.model.checkpoint import load_config, read_weights
@@ -29,13 +30,15 @@ class ModelSpec:
     """All that a worker needs to load its model: it reads no other file of the checkpoint than the weights."""
 
     config: Config
+    """With pinned names; see `pin_model`."""
     model: ModelConfig
     """The model that `config` names."""
 
     @classmethod
     def read(cls, config: Config) -> Self:
         """From the checkpoint's configuration, without its tokenizer. Raises CheckpointError."""
-        model = load_config(config.model.folder).with_quantization(config.model.quantization)
+        config = pin_model(config)
+        model = load_config(checkpoint_folder(config.model)).with_quantization(config.model.quantization)
         return cls(config, model)
 
     def with_tokenizer(self, tokenizer: Tokenizer | None) -> Self:
@@ -73,7 +76,8 @@ def open_model(config: Config) -> tuple[ModelSpec, Tokenizer | None]:
 
     Raises CheckpointError.
     """
-    folder = config.model.folder
+    config = pin_model(config)
+    folder = checkpoint_folder(config.model)
     tokenizer = Tokenizer.from_pretrained(folder)
     if config.model.generation_config == "auto":
         defaults = read_generation_defaults(folder)
@@ -92,7 +96,11 @@ def load_weights(spec: ModelSpec, device: torch.device | str) -> Weights:
     if model.load_format == "dummy":
         return random_weights(spec.model, seed=0, dtype=spec.dtype, device=device)
     return read_weights(
-        model.folder, dtype=spec.dtype, device=device, lora=model.lora, quantization=model.quantization
+        checkpoint_folder(model, weights=True),
+        dtype=spec.dtype,
+        device=device,
+        lora=adapter_folder(model),
+        quantization=model.quantization,
     )
 
 
