@@ -1,0 +1,166 @@
+"""Checkpoints and adapters by their names on the Hugging Face Hub: `org/name`, or `org/name@revision`.
+
+A name is pinned to the commit that its revision stands for, and the files of that commit are downloaded into the
+Hub's cache. What is downloaded has neither code nor pickles. `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT`, `HF_HUB_OFFLINE`
+and the other variables of huggingface_hub have the meaning that they have there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lopa_ray.errors import CheckpointError
+from lopa_ray.model.hub_failures import describe, named_failures
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+# What git accepts between the slashes of a revision. It becomes a path in the cache, so ".." must not pass.
+_REVISION_PART = re.compile(r"(?![.-])(?!.*\.\.)[^\s\x00-\x1f\x7f~^:?*\[\\]+")
+
+_CONFIGURATION = ("*.json", "*.jinja")
+_TOKENIZER = (
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "tiktoken.model",
+    "tokenizer.model",
+    "vocab.txt",
+)
+_WEIGHTS = ("*.safetensors",)
+# A star matches slashes too. Folders have copies for other programs (`original`, `onnx`) or of other training steps.
+_NOT_AT_TOP_LEVEL = ("*/*",)
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """A repository of the Hub at a revision."""
+
+    repository: str
+    revision: str | None = None
+    """A branch, a tag or a commit; None is the repository's main branch."""
+
+    @staticmethod
+    def parse(source: str) -> HubName | None:
+        """The name that `source` is, or None if it is a path.
+
+        What exists is a path, whatever it is called. So is what no repository can be called.
+        """
+        repository, at, revision = source.partition("@")
+        if source.startswith(("/", "./", "../", "~")) or repository.count("/") != 1 or os.path.exists(source):
+            return None
+        if at and not all(map(_REVISION_PART.fullmatch, revision.split("/"))):
+            return None
+        from huggingface_hub.errors import HFValidationError
+        from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # not in its __all__
+
+        try:
+            validate_repo_id(repository)
+        except HFValidationError:
+            return None
+        return HubName(repository, revision or None)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the revision is a commit, which always stands for the same files."""
+        return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
+
+    def __str__(self) -> str:
+        return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
+
+
+def is_hub_name(source: str) -> bool:
+    """Whether `source` is a name on the Hub. Anything else is a path, whether or not there is something."""
+    return HubName.parse(source) is not None
+
+
+def pin(source: str) -> str:
+    """A name on the Hub with the commit that it stands for now; a path as it is.
+
+    A name that has its commit is returned without a request. Without a connection the commit is the one that
+    the revision stood for last, as the cache has it. Raises `CheckpointError` if there is no such repository or
+    revision, if it may not be read, or if neither the Hub nor the cache can tell.
+    """
+    name = HubName.parse(source)
+    return source if name is None else str(_pin(name))
+
+
+def download(source: str, *, weights: bool) -> Path:
+    """The local folder of a name on the Hub; of a path that path, whether or not there is something.
+
+    The folder has the repository's JSON and tokenizer files, and with `weights` its safetensors files; what the cache
+    does not have yet is downloaded. A pinned name that the cache has is served without a request. Files that were
+    downloaded before an interruption are kept. Raises `CheckpointError`, naming the repository and its revision, for
+    whatever keeps it from being read.
+    """
+    name = HubName.parse(source)
+    if name is None:
+        return Path(os.path.expanduser(source))
+    name = _pin(name)
+    patterns = [*_CONFIGURATION, *_TOKENIZER, *(_WEIGHTS if weights else ())]
+    with named_failures(name.repository, name.revision):
+        return _find_cached(name, patterns) or _fetch(name, patterns)
+
+
+def _pin(name: HubName) -> HubName:
+    if name.is_pinned:
+        return name
+    from huggingface_hub import HfApi, constants, is_offline_mode
+
+    class TimedHfApi(HfApi):
+        def repo_info(self, *args: Any, **kwargs: Any) -> Any:
+            # There is no time limit otherwise: where a firewall drops packets, it takes minutes to turn to the cache.
+            return super().repo_info(*args, **{"timeout": constants.HF_HUB_ETAG_TIMEOUT, **kwargs})
+
+    with named_failures(name.repository, name.revision):
+        revision = TimedHfApi(library_name="lopa-ray").resolve_revision(
+            name.repository, revision=name.revision, local_files_only=is_offline_mode()
+        )
+        return replace(name, revision=revision.resolved)
+
+
+def _find_cached(name: HubName, patterns: Sequence[str]) -> Path | None:
+    """The folder of a pinned name, if the cache is known to have all files that are asked for.
+
+    huggingface_hub would find them as well, but only after a request for the statistics that it sends.
+    """
+    from huggingface_hub import get_cached_repo_tree
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError, LocalEntryNotFoundError
+
+    try:
+        # Without the list of a commit's files a folder that has a part of them counts as complete.
+        get_cached_repo_tree(name.repository, revision=name.revision)
+        return _snapshot(name, patterns, local_files_only=True)
+    except (CachedRepoTreeNotFoundError, LocalEntryNotFoundError):
+        return None
+
+
+def _fetch(name: HubName, patterns: Sequence[str]) -> Path:
+    from huggingface_hub import is_offline_mode
+
+    folder = _snapshot(name, patterns, local_files_only=is_offline_mode())
+    if not folder.is_dir():
+        where = describe(name.repository, name.revision)
+        raise CheckpointError(
+            f"{where}: got no .json or .safetensors file at its top level; need a checkpoint or an adapter as "
+            "Transformers and PEFT save them: name another repository"
+        )
+    return folder
+
+
+def _snapshot(name: HubName, patterns: Sequence[str], *, local_files_only: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            name.repository,
+            revision=name.revision,
+            allow_patterns=list(patterns),
+            ignore_patterns=list(_NOT_AT_TOP_LEVEL),
+            library_name="lopa-ray",
+            local_files_only=local_files_only,
+        )
+    )

@@ -1,0 +1,296 @@
+"""Names on the Hub: what is one, which commit it stands for, and which of its files are downloaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import constants, hf_hub_download
+
+from lopa_ray.errors import CheckpointError
+from lopa_ray.model.checkpoint import load_model
+from lopa_ray.model.hub import HubName, download, is_hub_name, pin
+from support.checkpoints import edit_tensors
+from support.hub_client import use_hub
+from support.hub_stand_in import HubStandIn
+from support.paths import GOLDEN, MODELS
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CONFIGURATION = {
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "merges.txt",
+}
+
+
+def names(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("org/model", HubName("org/model")),
+        ("Org-1/na_me.v2-7B", HubName("Org-1/na_me.v2-7B")),
+        ("org/model@main", HubName("org/model", "main")),
+        ("org/model@v1.0", HubName("org/model", "v1.0")),
+        ("org/model@refs/pr/1", HubName("org/model", "refs/pr/1")),
+        ("org/model@user@host", HubName("org/model", "user@host")),
+        (f"org/model@{COMMIT}", HubName("org/model", COMMIT)),
+    ],
+)
+def test_names_are_read_and_written(source: str, name: HubName) -> None:
+    assert HubName.parse(source) == name
+    assert is_hub_name(source)
+    assert str(name) == source
+    assert name.is_pinned == (COMMIT in source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "demo",
+        "model@main",
+        "/org/model",
+        "/model",
+        "./model",
+        "./org/model",
+        "../model",
+        "~/model",
+        "~user/model",
+        "runs/org/model",
+        "org/model/",
+        "org/",
+        "org//model",
+        "or--g/model",
+        "org/mo..del",
+        "org/model.git",
+        "-org/model",
+        "org/.model",
+        "org/model with space",
+        "org/" + "m" * 97,
+        "https://huggingface.co/org/model",
+        "org/model@",
+        "org/model@/main",
+        "org/model@refs//pr",
+        "org/model@../../../etc",
+        "org/model@refs/../../up",
+        "org/model@.hidden",
+        "org/model@-main",
+        "org/model@a..b",
+        "org/model@a b",
+        "org/model@a\nb",
+        "org/model@a\\b",
+        "org/model\0",
+    ],
+)
+def test_what_is_no_name_is_a_path(source: str, hub: HubStandIn) -> None:
+    assert not is_hub_name(source)
+    assert pin(source) == source
+    if not source.startswith("~"):
+        assert download(source, weights=True) == Path(source)
+    assert hub.log == []
+
+
+def test_a_folder_wins_over_a_name(hub: HubStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert is_hub_name("org/model")
+    (tmp_path / "org" / "model").mkdir(parents=True)
+    assert pin("org/model") == "org/model"
+    assert download("org/model", weights=True) == Path("org/model")
+    assert is_hub_name("org/model@main")
+    (tmp_path / "org" / "model@main").mkdir()
+    assert download("org/model@main", weights=True) == Path("org/model@main")
+    assert hub.log == []
+
+
+def test_paths_need_not_exist_and_may_begin_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert download("~/model", weights=True) == tmp_path / "model"
+    assert download("~nobody-of-this-name/model", weights=True) == Path("~nobody-of-this-name/model")
+    with pytest.raises(CheckpointError, match="no such folder"):
+        load_model(download(str(tmp_path / "model"), weights=True), dtype=torch.float32, device="cpu")
+
+
+def test_a_name_is_pinned_to_the_commit_of_its_revision(hub: HubStandIn, published: Path) -> None:
+    main = hub.repositories["org/model"].revisions["main"]
+    tag = hub.repository("org/model", published, revision="v1.0")
+    request = hub.repository("org/model", published, revision="refs/pr/1")
+    assert len({main, tag, request}) == 3
+    assert pin("org/model") == pin("org/model@main") == f"org/model@{main}"
+    assert pin("org/model@v1.0") == f"org/model@{tag}"
+    assert pin("org/model@refs/pr/1") == f"org/model@{request}"
+    assert download("org/model@refs/pr/1", weights=False).name == request
+
+
+def test_a_pinned_name_is_pinned_without_a_request(hub: HubStandIn) -> None:
+    assert pin(f"org/model@{COMMIT}") == f"org/model@{COMMIT}"
+    assert hub.log == []
+
+
+def test_a_pinned_name_keeps_its_weights_when_the_branch_moves(hub: HubStandIn, published: Path) -> None:
+    before, weights_before = pin("org/model"), (published / "model.safetensors").read_bytes()
+    edit_tensors(published, **{"model/norm/weight": torch.zeros(64)})
+    hub.repository("org/model", published)
+    after, weights_after = pin("org/model"), (published / "model.safetensors").read_bytes()
+    assert before != after
+    for name, weights in ((before, weights_before), (after, weights_after), ("org/model", weights_after)):
+        assert (download(name, weights=True) / "model.safetensors").read_bytes() == weights
+    assert hub.downloads()["model.safetensors"] == 2
+
+
+def test_a_branch_is_what_it_is_now(hub: HubStandIn, published: Path) -> None:
+    download("org/model", weights=True)
+    (published / "config.json").write_text('{"moved": true}')
+    hub.repository("org/model", published)
+    assert (download("org/model", weights=True) / "config.json").read_text() == '{"moved": true}'
+    # What the commits share is not sent twice.
+    assert hub.downloads()["model.safetensors"] == 1
+
+
+def test_only_what_is_loaded_is_downloaded(hub: HubStandIn, published: Path) -> None:
+    folder = download("org/model", weights=True)
+    assert names(folder) == CONFIGURATION | {"model.safetensors"}
+    assert hub.downloads() == dict.fromkeys(names(folder), 1)
+    for name in names(folder):
+        assert (folder / name).read_bytes() == (published / name).read_bytes()
+
+
+def test_weights_are_downloaded_when_they_are_asked_for(hub: HubStandIn) -> None:
+    folder = download("org/model", weights=False)
+    assert names(folder) == CONFIGURATION
+    hub.log.clear()
+    assert download("org/model", weights=True) == folder
+    assert hub.downloads() == {"model.safetensors": 1}
+    assert names(folder) == CONFIGURATION | {"model.safetensors"}
+
+
+def test_a_pinned_name_in_the_cache_needs_no_request(
+    hub: HubStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name = pin("org/model")
+    folder = download(name, weights=True)
+    assert hub.asked_for("/api/agent-harnesses")
+    # As in a process of another day, for which these statistics would be asked for once more.
+    (tmp_path / "home" / ".agent_harnesses.json").unlink()
+    use_hub(monkeypatch, hub.url, tmp_path / "home")
+    hub.log.clear()
+    assert download(name, weights=True) == download(name, weights=False) == folder
+    assert hub.log == []
+    with hub.unreachable():
+        assert download(name, weights=True) == folder
+
+
+def test_without_a_connection_a_branch_is_the_commit_that_it_was(hub: HubStandIn, published: Path) -> None:
+    name, folder = pin("org/model"), download("org/model", weights=True)
+    moved = hub.repository("org/model", published)
+    with hub.unreachable():
+        assert pin("org/model") == name
+        assert download("org/model@main", weights=True) == folder
+    hub.statuses[""] = 503
+    assert pin("org/model") == name
+    assert download("org/model", weights=True) == folder
+    hub.statuses.clear()
+    assert pin("org/model") == f"org/model@{moved}"
+
+
+def test_offline_the_cache_is_all_there_is(
+    hub: HubStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name, folder = pin("org/model"), download("org/model", weights=True)
+    use_hub(monkeypatch, hub.url, tmp_path / "home", offline=True)
+    hub.log.clear()
+    assert pin("org/model") == name
+    assert download("org/model", weights=True) == download(name, weights=False) == folder
+    assert hub.log == []
+
+
+def test_what_the_cache_lost_is_downloaded_again(hub: HubStandIn) -> None:
+    folder = download("org/model", weights=True)
+    (folder / "model.safetensors").resolve().unlink()
+    hub.log.clear()
+    assert download("org/model", weights=True) == folder
+    assert hub.downloads() == {"model.safetensors": 1}
+
+
+def test_a_part_that_another_program_downloaded_is_completed(hub: HubStandIn) -> None:
+    # The download of a single file does not list those of its commit.
+    folder = Path(hf_hub_download("org/model", "config.json")).parent
+    assert names(folder) == {"config.json"}
+    assert download("org/model", weights=True) == folder
+    assert names(folder) == CONFIGURATION | {"model.safetensors"}
+
+
+def test_a_broken_connection_goes_on_where_it_stopped(
+    hub: HubStandIn, published: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of a chunk that is not whole nothing is kept, and chunks have 10 MiB.
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+    download("org/model", weights=False)
+    hub.log.clear()
+    hub.cut_after = 100_500
+    folder = download("org/model", weights=True)
+    ranges = [request.bytes_range for request in hub.log if request.method == "GET" and request.file]
+    assert ranges == [None, "bytes=100000-"]
+    assert (folder / "model.safetensors").read_bytes() == (published / "model.safetensors").read_bytes()
+
+
+def test_files_that_were_downloaded_before_an_interruption_are_kept(hub: HubStandIn, published: Path) -> None:
+    (published / "model-00002-of-00002.safetensors").write_text("a file of its own")
+    hub.repository("org/model", published)
+    hub.statuses["/model-00002-of-00002.safetensors"] = 500
+    with pytest.raises(CheckpointError, match=r"org/model at revision .*status 500"):
+        download("org/model", weights=True)
+    sent = set(hub.downloads())
+    hub.statuses.clear()
+    hub.log.clear()
+    folder = download("org/model", weights=True)
+    assert sent
+    assert set(hub.downloads()) == names(folder) - sent
+
+
+@pytest.mark.parametrize("place", ["environment", "file"])
+def test_tokens_travel(hub: HubStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str) -> None:
+    hub.repositories["org/model"].readers = {"hf_reader"}
+    if place == "environment":
+        monkeypatch.setenv("HF_TOKEN", "hf_reader")
+    else:
+        (tmp_path / "home").mkdir()
+        (tmp_path / "home" / "token").write_text("hf_reader")
+    assert (download("org/model", weights=True) / "model.safetensors").exists()
+    assert {request.token for request in hub.asked_for("org/model")} == {"hf_reader"}
+
+
+def test_a_model_and_its_adapter_load_by_name(hub: HubStandIn) -> None:
+    model, adapter = MODELS / "dream-tiny-4l", GOLDEN / "lora" / "dream-tiny-4l-r4"
+    hub.repository("org/dream", model)
+    hub.repository("org/dream-lora", adapter, revision="v1")
+    fetched = load_model(
+        download("org/dream", weights=True),
+        dtype=torch.float32,
+        device="cpu",
+        lora=download("org/dream-lora@v1", weights=True),
+    )
+    local = load_model(model, dtype=torch.float32, device="cpu", lora=adapter)
+    base = load_model(model, dtype=torch.float32, device="cpu")
+    equal_to_base = []
+    for (name, tensor), (_, other), (_, plain) in zip(
+        fetched.named_parameters(), local.named_parameters(), base.named_parameters(), strict=True
+    ):
+        assert torch.equal(tensor, other), name
+        equal_to_base.append(torch.equal(tensor, plain))
+    assert not all(equal_to_base)
+
+
+def test_pickled_weights_are_left_to_the_loader(hub: HubStandIn, published: Path) -> None:
+    (published / "model.safetensors").unlink()
+    hub.repository("org/pickled", published)
+    folder = download("org/pickled", weights=True)
+    assert json.loads((folder / "config.json").read_text())["architectures"]
+    with pytest.raises(CheckpointError, match="weights load from safetensors only"):
+        load_model(folder, dtype=torch.float32, device="cpu")

@@ -1,0 +1,187 @@
+"""Whatever keeps a repository from being read is an error that names it and says what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from huggingface_hub import constants, file_download
+
+from lopa_ray.errors import CheckpointError
+from lopa_ray.model.hub import download, pin
+from support.hub_client import use_hub
+from support.hub_stand_in import HubStandIn
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def fetch(source: str) -> Path:
+    return download(source, weights=True)
+
+
+def refused(read: Callable[[str], object], source: str, *parts: str) -> None:
+    """The error says all of `parts`; no token is in it."""
+    with pytest.raises(CheckpointError) as caught:
+        read(source)
+    message = str(caught.value)
+    repository, _, revision = source.partition("@")
+    for part in (f"{repository} at revision {revision or 'main'}: ", *parts):
+        assert part in message
+    assert message.count(" at revision ") == 1
+    assert "hf_" not in message
+
+
+@pytest.mark.parametrize("read", [pin, fetch])
+@pytest.mark.parametrize(
+    ("token", "parts"),
+    [
+        (None, ("no such repository, or it is private", "no folder here either", "HF_TOKEN")),
+        ("hf_other", ("no such repository, or it is private", "no folder here either", "HF_TOKEN")),
+        ("hf_mistyped", ("does not know the token that is set", "unset it")),
+    ],
+)
+@pytest.mark.parametrize("source", ["org/private", "org/missing", f"org/private@{COMMIT}"])
+def test_missing_and_private_repositories(
+    read: Callable[[str], object],
+    token: str | None,
+    parts: tuple[str, ...],
+    source: str,
+    hub: HubStandIn,
+    published: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub.repository("org/private", published)
+    hub.repositories["org/private"].readers = {"hf_reader"}
+    hub.tokens.add("hf_other")
+    if token is not None:
+        monkeypatch.setenv("HF_TOKEN", token)
+    if read is pin and COMMIT in source:
+        assert pin(source) == source  # which asks nobody
+    else:
+        refused(read, source, hub.url, *parts)
+
+
+@pytest.mark.parametrize("token", [None, "hf_other"])
+def test_gated_repositories(hub: HubStandIn, token: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repositories["org/model"].accepted = {"hf_accepted"}
+    hub.tokens.add("hf_other")
+    if token is not None:
+        monkeypatch.setenv("HF_TOKEN", token)
+    name = pin("org/model")
+    refused(fetch, name, "gated", f"licence at {hub.url}/org/model,", "HF_TOKEN")
+    monkeypatch.setenv("HF_TOKEN", "hf_accepted")
+    assert (fetch(name) / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("revision", ["v2", "refs/pr/7"])
+@pytest.mark.parametrize("read", [pin, fetch])
+def test_unknown_revisions(hub: HubStandIn, read: Callable[[str], object], revision: str) -> None:
+    refused(read, f"org/model@{revision}", "no such revision", f"{hub.url}/org/model/commits")
+
+
+def test_an_unknown_commit(hub: HubStandIn) -> None:
+    refused(fetch, f"org/model@{COMMIT}", "no such revision", f"{hub.url}/org/model/commits")
+
+
+@pytest.mark.parametrize("source", ["org/model", "org/model@refs/pr/1", f"org/model@{COMMIT}"])
+def test_offline_and_not_cached(
+    hub: HubStandIn, source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use_hub(monkeypatch, hub.url, tmp_path / "home", offline=True)
+    refused(
+        fetch, source, str(tmp_path / "home" / "hub"), "HF_HUB_OFFLINE is set; unset it", "no folder here"
+    )
+    assert hub.log == []
+
+
+def test_offline_and_cached_in_part(hub: HubStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    name = pin("org/model")
+    download(name, weights=False)
+    use_hub(monkeypatch, hub.url, tmp_path / "home", offline=True)
+    refused(fetch, name, str(tmp_path / "home" / "hub"), "only a part of its files", "HF_HUB_OFFLINE")
+    assert (download(name, weights=False) / "config.json").exists()
+
+
+@pytest.mark.parametrize("read", [pin, fetch])
+def test_no_connection_and_not_cached(hub: HubStandIn, read: Callable[[str], object]) -> None:
+    with hub.unreachable():
+        refused(read, "org/model", hub.url, "Connection refused", "check the connection", "the cache")
+
+
+def test_a_hub_that_never_answers(hub: HubStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    name = pin("org/model")
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        use_hub(monkeypatch, f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path / "home")
+        assert pin("org/model") == name
+        refused(pin, "org/other", "ReadTimeout", "check the connection")
+
+
+def test_no_connection_and_cached_in_part(hub: HubStandIn) -> None:
+    name = pin("org/model")
+    download(name, weights=False)
+    with hub.unreachable():
+        refused(fetch, name, hub.url, "Connection refused", "does not have all of it")
+        refused(fetch, f"org/model@{COMMIT}", hub.url, "Connection refused")
+
+
+@pytest.mark.parametrize(
+    ("status", "parts"),
+    [
+        (403, ("access is denied (Forbidden)", "HF_TOKEN")),
+        (404, ("status 404", "Not Found", "HF_ENDPOINT")),
+        (429, ("too many requests", "wait")),
+        (500, ("status 500", "Internal Server Error", "try again later")),
+        (503, ("status 503", "Service Unavailable", "try again later")),
+    ],
+)
+@pytest.mark.parametrize("path", ["/revision/main", "/config.json"])
+def test_other_answers(hub: HubStandIn, path: str, status: int, parts: tuple[str, ...]) -> None:
+    name = "org/model@main" if path == "/revision/main" else pin("org/model")
+    hub.statuses[path] = status
+    refused(fetch, name, *parts)
+
+
+def test_an_endpoint_that_is_no_hub(hub: HubStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use_hub(monkeypatch, f"{hub.url}/elsewhere", tmp_path / "home")
+    refused(fetch, "org/model", "status 404", f"{hub.url}/elsewhere", "HF_ENDPOINT")
+    use_hub(monkeypatch, "127.0.0.1", tmp_path / "home")
+    refused(fetch, "org/model", "UnsupportedProtocol", "HF_ENDPOINT")
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        RuntimeError(
+            "Data processing error: I/O error: No space left on device (os error 28)"
+        ),  # as Xet says it
+    ],
+)
+def test_a_full_disk(
+    hub: HubStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failure: Exception
+) -> None:
+    def write(*_: object, **__: object) -> NoReturn:
+        raise failure
+
+    monkeypatch.setattr(file_download, "http_get", write)
+    refused(fetch, pin("org/model"), f"the disk of the cache {tmp_path / 'home' / 'hub'} is full", "HF_HOME")
+
+
+def test_a_cache_that_cannot_be_written(hub: HubStandIn, tmp_path: Path) -> None:
+    name = pin("org/model")
+    (tmp_path / "home" / "hub").rename(tmp_path / "moved")
+    (tmp_path / "home" / "hub").write_text("a file")
+    refused(fetch, name, f"the cache {tmp_path / 'home' / 'hub'} cannot be used", "set HF_HOME to a folder")
+
+
+def test_a_repository_with_nothing_to_load(hub: HubStandIn, tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "README.md").write_text("nothing else")
+    hub.repository("org/text", tmp_path / "text")
+    refused(fetch, pin("org/text"), "no .json or .safetensors file", "name another repository")

@@ -1,0 +1,100 @@
+"""Names on the Hub in processes of their own, which read the variables of huggingface_hub."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.hub_client import hub_environment
+from support.hub_stand_in import HubStandIn
+from support.paths import ROOT
+from support.waiting import wait_until
+
+DOWNLOAD = """
+import json, sys, time
+from lopa_ray.model.hub import download, pin
+untouched = not {"huggingface_hub", "torch", "transformers"} & sys.modules.keys()
+import huggingface_hub
+start = time.monotonic()
+name = pin(sys.argv[1])
+folder = download(name, weights=True)
+print(json.dumps([name, str(folder), time.monotonic() - start, untouched]))
+"""
+
+
+def start(environment: dict[str, str], source: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", DOWNLOAD, source],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[Any, str]:
+    """What it printed, and its stderr."""
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return json.loads(out), err
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home-of-processes"
+
+
+def test_variables_of_the_environment_count(hub: HubStandIn, home: Path) -> None:
+    hub.repositories["org/model"].readers = {"hf_reader"}
+    commit = hub.repositories["org/model"].revisions["main"]
+    with_bars = hub_environment(hub.url, home, HF_TOKEN="hf_reader", HF_HUB_DISABLE_PROGRESS_BARS="0")
+    (name, folder, _, untouched), err = finish(start(with_bars, "org/model"))
+    assert name == f"org/model@{commit}"
+    assert folder == str(home / "hub" / "models--org--model" / "snapshots" / commit)
+    assert untouched
+    assert "Fetching 6 files: 100%" in err
+    hub.log.clear()
+    offline = hub_environment(hub.url, home, HF_HUB_OFFLINE="1")
+    for source in (name, "org/model"):
+        (again, same, seconds, _), err = finish(start(offline, source))
+        assert (again, same, err) == (name, folder, "")
+        # Attempts to connect that are repeated would take 20.
+        assert seconds < 5
+    assert hub.log == []
+
+
+def test_processes_that_download_at_once_send_for_each_file_once(hub: HubStandIn, home: Path) -> None:
+    environment = hub_environment(hub.url, home, HF_HUB_DOWNLOAD_TIMEOUT="120", HF_HUB_ETAG_TIMEOUT="120")
+    hub.downloads_allowed.clear()
+    processes = [start(environment, "org/model") for _ in range(2)]
+
+    def both_want_weights() -> bool:
+        wanted = [request for request in hub.asked_for("model.safetensors") if request.method == "HEAD"]
+        return len(wanted) == len(processes)
+
+    try:
+        wait_until(both_want_weights, 100, "both to ask for the weights")
+    finally:
+        hub.downloads_allowed.set()
+    (first, _), (second, _) = (finish(process) for process in processes)
+    assert first[:2] == second[:2]
+    assert len(hub.downloads()) == 6
+    assert set(hub.downloads().values()) == {1}
+
+
+def test_the_stand_in_is_a_program_too(published: Path, home: Path) -> None:
+    program = [sys.executable, str(ROOT / "tests" / "support" / "hub_stand_in.py"), f"org/model={published}"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip()
+            (_, folder, _, _), _ = finish(start(hub_environment(url, home), "org/model"))
+        finally:
+            server.terminate()
+    assert (Path(folder) / "config.json").read_bytes() == (published / "config.json").read_bytes()
