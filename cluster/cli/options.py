@@ -20,12 +20,16 @@ SetOption = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override any setting; repeat it for more."),
 ]
 ModelOption = Annotated[
-    str | None, typer.Option(
-        "--model", metavar="DIR|NAME", help="Checkpoint: folder, Hub name (org/name[@revision]), demo. [model.path]"
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="DIR|NAME",
+        help="Checkpoint: folder, Hub name (org/name[@revision]), demo. [model.path]",
     ),
 ]
 LoraOption = Annotated[
-    str | None, typer.Option("--lora", metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name. [model.lora]"),
+    str | None,
+    typer.Option("--lora", metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name. [model.lora]"),
 ]
 DtypeOption = Annotated[
     str | None, typer.Option("--dtype", help="float32, bfloat16 or float16. [model.dtype]")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lopa_ray.config.config import Config
 from lopa_ray.config.model_settings import DEMO_MODEL, ModelSettings
-from lopa_ray.model.hub import download, is_pinned, pin
+from lopa_ray.model.hub import HubName, download, pin
 
 DEMO = "demo"
 
@@ -19,7 +19,8 @@ def pin_model(config: Config) -> Config:
     """
     model = config.model
     pinned = model.replace(
-        path=model.path if model.path == DEMO else pin(model.path), lora=None if model.lora is None else pin(model.lora)
+        path=model.path if model.path == DEMO else pin(model.path),
+        lora=None if model.lora is None else pin(model.lora),
     )
     return config if pinned == model else config.replace(model=pinned)
 
@@ -39,7 +40,7 @@ def adapter_folder(model: ModelSettings) -> Path | None:
 
 def is_on_hub(model: ModelSettings) -> bool:
     """Whether a part of a pinned model comes from the Hub."""
-    return is_pinned(model.path) or (model.lora is not None and is_pinned(model.lora))
+    return any(source is not None and _is_pinned(source) for source in (model.path, model.lora))
 
 
 def download_weights(model: ModelSettings) -> None:
@@ -49,4 +50,9 @@ def download_weights(model: ModelSettings) -> None:
 
 
 def _folder(source: str, *, weights: bool) -> Path:
-    return download(source, weights=weights) if is_pinned(source) else Path(source).expanduser()
+    return download(source, weights=weights) if _is_pinned(source) else Path(source).expanduser()
+
+
+def _is_pinned(source: str) -> bool:
+    name = HubName.parse(source)
+    return name is not None and name.is_pinned
