@@ -2,8 +2,9 @@
 # A job on nodes that Slurm gives: a Ray cluster over all of them, which ends with the job.
 #   sbatch cluster/deploy/slurm.sh --input /data/prompts.jsonl --output /data/results.jsonl \
 #       --config d2f-dream-7b --groups 16 --workers 1
-# Arguments go to `python -m cluster.jobs`; input, output and checkpoints lie where all nodes see them. With the
-# same arguments a job that ran out of time goes on where it was.
+# Arguments go to `python -m cluster.jobs`; input and output lie where all nodes see them, and so does the checkpoint,
+# unless it is named as on the Hugging Face Hub: each node then downloads it into its HF_HOME. With the same arguments a
+# job that ran out of time goes on where it was.
 #SBATCH --job-name=lopa-ray
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
