@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Regex, Tokenizer as Backend, decoders, normal
 from tokenizers.models import BPE
 
 from lopa_ray.errors import CheckpointError, PromptError
-from lopa_ray.model.checkpoint_files import read_json
+from lopa_ray.model.json_file import read_json
 from lopa_ray.text.chat_template import ChatTemplate, Message, check_messages
 from lopa_ray.text.tool_format import tool_format, without_tool_messages
 
