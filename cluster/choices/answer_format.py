@@ -50,7 +50,7 @@ def answer_format(request: EngineRequest, tokenizer: Tokenizer, prompt: Sequence
     """The format of the answer to a prompt. Raises CheckpointError for a template that cannot be read."""
     if request.raw:
         return AnswerFormat()
-    known = tool_format(tokenizer.chat_template)
+    known = tool_format(tokenizer.chat_template(request.tools))
     tail = tokenizer.decode(prompt[-PROMPT_TAIL:], skip_special_tokens=False)
     thinking = tail.rstrip().endswith(THINK)
     # What is bound to a form leaves no room for reasoning.

@@ -12,11 +12,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint_files import FLOAT_DTYPES, TensorFiles, read_json
+from lopa_ray.model.checkpoint_files import FLOAT_DTYPES, TensorFiles
 from lopa_ray.model.config import ModelConfig, Quantization
 from lopa_ray.model.families import family_of, find_family
 from lopa_ray.model.family import Family, fused_rows
 from lopa_ray.model.generation_defaults import GENERATION
+from lopa_ray.model.json_file import read_json
 from lopa_ray.model.lora import LoraAdapter
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import (

@@ -1,12 +1,10 @@
-"""Reading a checkpoint's files: JSON, and tensors one at a time, with errors that name the file."""
+"""Reading a checkpoint's tensors one at a time, with errors that name the file."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,21 +14,6 @@ from lopa_ray.errors import CheckpointError
 
 _UNREADABLE = (SafetensorError, OSError, ValueError, RuntimeError)
 FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; raises `CheckpointError` if it is missing, unreadable or not an object."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{path}: no such file; a checkpoint folder needs it: download it again"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON ({error}); download it again") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: got a JSON {type(value).__name__}, need an object; download it again")
-    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint_files import read_json
+from lopa_ray.model.json_file import read_json
 
 GENERATION = "generation_config.json"
 _SAMPLING = ("temperature", "top_p", "top_k")

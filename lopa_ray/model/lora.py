@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.checkpoint_files import TensorFiles, read_json
+from lopa_ray.model.checkpoint_files import TensorFiles
+from lopa_ray.model.json_file import read_json
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property, lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from inspect import signature
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jinja2
-import jinja2.meta
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import AddedToken
 
 from lopa_ray.errors import CheckpointError, PromptError
+from lopa_ray.text.special_token_escaper import SpecialTokenEscaper
+
+if TYPE_CHECKING:
+    from transformers import AddedToken, PreTrainedTokenizerFast
 
 ROLES = ("system", "user", "assistant", "tool")
 OPTIONAL_KEYS = {"reasoning_content": str, "tool_calls": Sequence, "tool_call_id": str, "name": str}
@@ -25,29 +27,34 @@ Message: TypeAlias = Mapping[str, Any]
 """Role and content, both text; of `OPTIONAL_KEYS` what there is. Tool calls are those of OpenAI's API, but that their
 arguments are objects."""
 
-# Private-use characters that replace characters of user text while a template renders it.
-_PLACEHOLDERS = range(0xF0000, 0xFFFFE)
+GENERATION_PROMPT = "add_generation_prompt"
+"""The one parameter of transformers' `apply_chat_template` that a template variable sets: false ends the text with the
+last message."""
+
+_NO_CODE = ("whitespace", "comment_begin", "comment", "comment_end")
+"""Kinds of Jinja's tokens."""
 
 
+@dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """The Jinja template of a checkpoint, rendered in a sandbox."""
+    """A Jinja template of a checkpoint, which transformers renders in a sandbox."""
 
-    def __init__(self, source: str, where: Path, variables: Mapping[str, str]) -> None:
-        """`where` is named in errors; `variables` are variables of the template (`bos_token` …)."""
-        self._source, self._where, self._variables = source, where, dict(variables)
+    pretrained: PreTrainedTokenizerFast
+    source: str
+    file: Path
+    """Is named in errors."""
 
-    @cached_property
+    @property
     def knows_tools(self) -> bool:
         """Whether the template writes tools. Raises `CheckpointError` for one that cannot be read."""
         try:
-            syntax_tree = _environment().parse(self._source)
-        except jinja2.TemplateError as error:
+            return _reads_variable(self.source, "tools")
+        except jinja2.TemplateSyntaxError as error:
             raise self._invalid(error) from None
-        return "tools" in jinja2.meta.find_undeclared_variables(syntax_tree)
 
     def mentions(self, text: str) -> bool:
         """Whether `text` stands in the template itself."""
-        return text in self._source
+        return text in self.source
 
     def render(
         self,
@@ -63,9 +70,9 @@ class ChatTemplate:
         `variables` (further ones of the template) are part of the runs. Raises `PromptError` for messages that cannot
         be rendered, `CheckpointError` for a template that cannot be read.
         """
-        values = {**(variables or {}), "messages": list(messages), "tools": list(tools) or None}
-        escaper = _SpecialTokenEscaper((token.content for token in special), (self._source, *_texts(values)))
-        rendered = self._render_template(_map_texts(values, escaper.escape))
+        values = [list(messages), list(tools) or None, self._own_variables(variables or {})]
+        escaper = SpecialTokenEscaper((token.content for token in special), [self.source, *values])
+        rendered = self._render(escaper, values)
         runs: list[tuple[str, str | None]] = []
         end = 0
         for found in _special_token_pattern(special).finditer(rendered):
@@ -73,70 +80,53 @@ class ChatTemplate:
             end = found.end()
         return [*runs, (escaper.unescape(rendered[end:]), None)]
 
-    def _render_template(self, values: Mapping[str, Any]) -> str:
+    def _own_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of `variables` that say nothing of the chat, the special tokens or how transformers renders."""
+        names = {
+            *signature(type(self.pretrained).apply_chat_template).parameters,
+            "conversations",
+            "messages",
+        }
+        names |= {*self.pretrained.SPECIAL_TOKENS_ATTRIBUTES, *self.pretrained.special_tokens_map}
+        names -= {GENERATION_PROMPT}
+        return {name: value for name, value in variables.items() if name not in names}
+
+    def _render(self, escaper: SpecialTokenEscaper, values: Sequence[Any]) -> str:
+        messages, tools, variables = values
+        options = {name: escaper.escape(value) for name, value in variables.items()}
         try:
-            template = _compile(self._source)
-        except jinja2.TemplateError as error:
-            raise self._invalid(error) from None
-        try:
-            return template.render(
-                {"add_generation_prompt": True, "documents": None, **values, **self._variables}
+            rendered = self.pretrained.apply_chat_template(
+                escaper.escape(messages),
+                tools=escaper.escape(tools),
+                chat_template=self.source,
+                tokenize=False,
+                **{GENERATION_PROMPT: True, **options},
             )
+        except jinja2.TemplateSyntaxError as error:
+            raise self._invalid(error) from None
         except Exception as error:  # a template may fail in any way that an expression can
             raise PromptError(
-                f"the checkpoint's chat template does not accept these messages ({error}); "
+                f"the checkpoint's chat template does not accept these messages ({escaper.unescape(str(error))}); "
                 f"change their roles or order, or send plain text"
             ) from None
+        return str(rendered)
 
-    def _invalid(self, error: jinja2.TemplateError) -> CheckpointError:
+    def _invalid(self, error: jinja2.TemplateSyntaxError) -> CheckpointError:
         return CheckpointError(
-            f"{self._where}: the chat template is not valid Jinja ({error}); correct it, or send plain text"
+            f"{self.file}: the chat template is not valid Jinja ({error}); correct it, or send plain text"
         )
 
 
-class _SpecialTokenEscaper:
-    """Keeps special tokens from appearing in user text while a template renders it.
+@lru_cache(maxsize=8)
+def _reads_variable(source: str, name: str) -> bool:
+    """Whether a template reads a variable before it sets one of that name.
 
-    One character of each is swapped for a private-use character that nothing else uses, so the
-    template can still test, strip and split the text; `unescape` swaps them back. A text that begins
-    or ends within a special token is escaped too, since the template's own text may complete it.
+    Its tokens tell this, whatever statements transformers adds to Jinja; a parser would have to know them.
     """
-
-    def __init__(self, special: Iterable[str], texts: Iterable[str]) -> None:
-        tokens = tuple(special)
-        prefixes = {token[:i] for token in tokens for i in range(1, len(token))}
-        suffixes = {token[i:] for token in tokens for i in range(1, len(token))}
-        self._token, self._prefix, self._suffix = (
-            _alternation(strings) for strings in (tokens, prefixes, suffixes)
-        )
-        used = set("".join(texts))
-        self._unused = (chr(code) for code in _PLACEHOLDERS if chr(code) not in used)
-        self._placeholders: dict[str, str] = {}
-
-    def escape(self, text: str) -> str:
-        before = None
-        while before != text:  # what is left of one token may hold a shorter one
-            before, text = text, re.sub(self._token, lambda m: self._placeholder_of(m[0][0]) + m[0][1:], text)
-        text = re.sub(
-            rf"\A(\s*)({self._suffix})", lambda m: m[1] + self._placeholder_of(m[2][0]) + m[2][1:], text
-        )
-        return re.sub(
-            rf"({self._prefix})(\s*)\Z", lambda m: m[1][:-1] + self._placeholder_of(m[1][-1]) + m[2], text
-        )
-
-    def unescape(self, text: str) -> str:
-        return text.translate({ord(placeholder): char for char, placeholder in self._placeholders.items()})
-
-    def _placeholder_of(self, char: str) -> str:
-        if char not in self._placeholders:
-            self._placeholders[char] = next(self._unused)
-        return self._placeholders[char]
-
-
-def _alternation(strings: Iterable[str]) -> str:
-    """A pattern that matches the longest of `strings`; one that never matches if there are none."""
-    ordered = sorted(strings, key=lambda string: (-len(string), string))
-    return "|".join(map(re.escape, ordered)) or r"(?!)"
+    tokens = [(kind, text) for _, kind, text in jinja2.Environment().lex(source) if kind not in _NO_CODE]
+    before = (first for first, then in pairwise(tokens) if then == ("name", name))
+    first_use = next((token for token in before if token != ("operator", ".")), ("name", "set"))
+    return first_use not in (("name", "set"), ("name", "for"))
 
 
 def _special_token_pattern(tokens: Iterable[AddedToken]) -> re.Pattern[str]:
@@ -147,29 +137,6 @@ def _special_token_pattern(tokens: Iterable[AddedToken]) -> re.Pattern[str]:
         f"{space[token.lstrip]}({re.escape(token.content)}){space[token.rstrip]}" for token in ordered
     )
     return re.compile("|".join(patterns) or r"(?!)")
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in a JSON value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from (key, *_texts(inner))
-    elif isinstance(value, Sequence):
-        for inner in value:
-            yield from _texts(inner)
-
-
-def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """The same JSON value with changed texts."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {change(key): _map_texts(inner, change) for key, inner in value.items()}
-    if isinstance(value, Sequence):
-        return [_map_texts(inner, change) for inner in value]
-    return value
 
 
 def check_messages(messages: Sequence[Message]) -> None:
@@ -204,25 +171,3 @@ def _check_message(message: object) -> None:
             f"got a chat message with role {role!r} and content of type {type(content).__name__}; "
             f"allowed are the roles {', '.join(ROLES)} and text: change it"
         )
-
-
-@lru_cache(maxsize=8)
-def _compile(source: str) -> jinja2.Template:
-    return _environment().from_string(source)
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    def refuse(message: str) -> NoReturn:
-        raise jinja2.TemplateError(message)
-
-    def tojson(value: Any, **options: Any) -> str:
-        # Jinja's own filter escapes HTML.
-        return json.dumps(value, **{"ensure_ascii": False, **options})
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
-    environment.globals["raise_exception"] = refuse
-    environment.filters["tojson"] = tojson
-    return environment

@@ -7,29 +7,20 @@ that a checkpoint does not mark as special, such as `<think>`, are ordinary voca
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tokenizers import AddedToken, Regex, Tokenizer as Backend, decoders, normalizers, pre_tokenizers
-from tokenizers.models import BPE
-
-from lopa_ray.errors import CheckpointError, PromptError
-from lopa_ray.model.checkpoint_files import read_json
+from lopa_ray.errors import PromptError
 from lopa_ray.text.chat_template import ChatTemplate, Message, check_messages
+from lopa_ray.text.tokenizer_files import read_tokenizer, template_file
 from lopa_ray.text.tool_format import tool_format, without_tool_messages
 
-_TOKENIZER_CONFIG, _CHAT_TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
-_ADDED_TOKEN_FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
-_SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token")
-# How Qwen2 splits text before BPE: contractions, words, single digits, punctuation, space.
-_QWEN2_PRE_TOKENIZER = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2_CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer", None)
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+    from transformers import PreTrainedTokenizerFast
 
 
 def _byte_level_alphabet() -> dict[str, int]:
@@ -45,52 +36,60 @@ _BYTE_OF = _byte_level_alphabet()
 class Tokenizer:
     """A checkpoint's tokenizer and chat template. Stateless between calls, and picklable."""
 
-    def __init__(self, backend: Backend, template: ChatTemplate | None) -> None:
-        """`backend` recognises special tokens."""
-        self._backend, self._template = backend, template
-        # A copy that reads special tokens as text; switching one object would not be thread-safe.
-        self._text_backend = Backend.from_str(backend.to_str())
-        self._text_backend.encode_special_tokens = True
-        self.byte_level = "ByteLevel" in json.dumps(json.loads(backend.to_str()).get("decoder"))
-        added = backend.get_added_tokens_decoder()
+    def __init__(self, pretrained: PreTrainedTokenizerFast) -> None:
+        self._pretrained, self._backend = pretrained, pretrained.backend_tokenizer
+        # A copy, since switching one object would not be thread-safe. For the same reason transformers, which sets
+        # truncation and padding anew for each text, encodes and decodes nothing here.
+        self._text_backend = self._later_backend = _as_text(self._backend)
+        if getattr(self._backend.pre_tokenizer, "prepend_scheme", None) == "first":
+            # As SentencePiece's models want it, a space is put before a text, and not before its later parts.
+            self._later_backend = _as_text(self._backend)
+            self._later_backend.pre_tokenizer.prepend_scheme = "never"
+        self.byte_level = "ByteLevel" in repr(self._backend.decoder)
+        added = self._backend.get_added_tokens_decoder()
         self._added_ids = frozenset(added)
         self._special_tokens = {i: token for i, token in added.items() if token.special and token.content}
 
-    def __reduce__(self) -> tuple[type[Tokenizer], tuple[Backend, ChatTemplate | None]]:
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[PreTrainedTokenizerFast]]:
         # The copy's `encode_special_tokens` is not part of its pickled form.
-        return (Tokenizer, (self._backend, self._template))
+        return (Tokenizer, (self._pretrained,))
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Tokenizer | None:
         """The tokenizer in the checkpoint folder `path`, or None if it has none.
 
-        Reads tokenizer.json, or else Qwen2's vocab.json and merges.txt, with the added tokens and
-        the chat template beside them. Raises `CheckpointError` for files that cannot be used.
+        Reads tokenizer.json, Qwen2's vocab.json and merges.txt, or what else transformers reads without running code
+        of the checkpoint, with the added tokens and the chat templates beside them. Raises `CheckpointError` for
+        files that cannot be used.
         """
-        folder = Path(path)
-        tokenizer_config = (
-            read_json(folder / _TOKENIZER_CONFIG) if (folder / _TOKENIZER_CONFIG).exists() else {}
-        )
-        backend = _read_backend(folder, tokenizer_config)
-        if backend is None:
-            return None
-        backend.no_truncation()
-        backend.no_padding()
-        names = _read_special_tokens(folder, tokenizer_config)
-        _add_tokens(backend, folder, tokenizer_config, names)
-        return cls(backend, _read_template(folder, tokenizer_config, names))
+        pretrained = read_tokenizer(Path(path))
+        return None if pretrained is None else cls(pretrained)
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether `apply_chat_template` can be used."""
-        return self._template is not None
+        """Whether `apply_chat_template` can be used for chats without tools."""
+        return self._template_source(()) is not None
 
-    @property
-    def chat_template(self) -> ChatTemplate:
-        """Raises PromptError if the checkpoint has none."""
-        if self._template is None:
+    def chat_template(self, tools: Sequence[Mapping[str, Any]] = ()) -> ChatTemplate:
+        """The checkpoint's template for chats with `tools`, or without: of several the one that transformers picks.
+
+        Raises PromptError if the checkpoint has none.
+        """
+        source = self._template_source(tools)
+        if source is None:
             raise PromptError("got chat messages, but the checkpoint has no chat template; send plain text")
-        return self._template
+        named = self._pretrained.chat_template
+        names = named if isinstance(named, dict) else {"default": named}
+        name = next(name for name, text in names.items() if text == source)
+        return ChatTemplate(
+            self._pretrained, source, template_file(Path(self._pretrained.name_or_path), name)
+        )
+
+    def _template_source(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
+        try:
+            return self._pretrained.get_chat_template(tools=[*map(dict, tools)] or None) or None
+        except ValueError:  # there is none, or several and none for this chat
+            return None
 
     @property
     def vocab_size(self) -> int:
@@ -105,7 +104,7 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text`, special tokens' text being plain characters, with what the tokenizer adds itself."""
-        return self._encode_text(text, add_special_tokens=add_special_tokens)
+        return self._encode_text(text, self._text_backend, add_special_tokens=add_special_tokens)
 
     def encode_markup(self, text: str) -> list[int]:
         """Ids of text that no user wrote: special tokens are recognised in it."""
@@ -164,7 +163,7 @@ class Tokenizer:
         template wrote them. A template that knows no tools gets them in messages. Raises `PromptError` for
         messages that cannot be rendered, `CheckpointError` for a template that cannot be read.
         """
-        template = self.chat_template
+        template = self.chat_template(tools)
         check_messages(messages)
         if not template.knows_tools:
             messages, tools = without_tool_messages(messages, tools, tool_format(template)), ()
@@ -173,17 +172,17 @@ class Tokenizer:
         runs = template.render(
             messages, list(self._special_tokens.values()), tools=tools, variables=variables
         )
-        for text, special in runs:
-            ids += self._encode_text(text)
+        for at, (text, special) in enumerate(runs):
+            ids += self._encode_text(text, self._later_backend if at else self._text_backend)
             if special is not None:
                 ids.append(by_text[special])
         return ids
 
-    def _encode_text(self, text: str, add_special_tokens: bool = False) -> list[int]:
+    def _encode_text(self, text: str, backend: Backend, *, add_special_tokens: bool = False) -> list[int]:
         if not text and not add_special_tokens:
             return []
         try:
-            encoding = self._text_backend.encode(text, add_special_tokens=add_special_tokens)
+            encoding = backend.encode(text, add_special_tokens=add_special_tokens)
         except Exception as error:  # the library raises bare exceptions, and text may hold lone surrogates
             raise PromptError(
                 f"got text that cannot be encoded ({error}); it must be valid Unicode"
@@ -197,6 +196,13 @@ class Tokenizer:
         return list(encoding.ids)
 
 
+def _as_text(backend: Backend) -> Backend:
+    """A copy that reads special tokens as text."""
+    copy = deepcopy(backend)
+    copy.encode_special_tokens = True
+    return copy
+
+
 def require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
     """`tokenizer` itself; raises `PromptError` if the checkpoint has none and text was given."""
     if tokenizer is None:
@@ -205,108 +211,3 @@ def require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
             "merges.txt); add its files or send token ids"
         )
     return tokenizer
-
-
-def _read_backend(folder: Path, tokenizer_config: Mapping[str, Any]) -> Backend | None:
-    tokenizer_json, vocab, merges = (folder / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
-    try:
-        if tokenizer_json.exists():
-            return Backend.from_file(str(tokenizer_json))
-        if not vocab.exists() and not merges.exists():
-            return None
-        model = BPE.from_file(str(vocab), str(merges))
-    except Exception as error:  # the library raises bare exceptions
-        name = tokenizer_json if tokenizer_json.exists() else f"{vocab} and {merges.name}"
-        raise CheckpointError(f"{name}: cannot be read as a tokenizer ({error}); download it again") from None
-    if (kind := tokenizer_config.get("tokenizer_class")) not in _QWEN2_CLASSES:
-        allowed = ", ".join(filter(None, _QWEN2_CLASSES))
-        raise CheckpointError(
-            f"{folder / _TOKENIZER_CONFIG}: got tokenizer_class = {kind!r} without tokenizer.json; {vocab.name} and "
-            f"{merges.name} are read for {allowed} only: save the tokenizer as tokenizer.json"
-        )
-    backend = Backend(model)
-    backend.normalizer = normalizers.NFC()
-    split = pre_tokenizers.Split(Regex(_QWEN2_PRE_TOKENIZER), behavior="isolated")
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
-    backend.decoder = decoders.ByteLevel()
-    return backend
-
-
-def _read_special_tokens(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
-    """`bos_token` … -> text, from tokenizer_config.json or else special_tokens_map.json."""
-    older = folder / "special_tokens_map.json"
-    names: dict[str, str] = {}
-    for source in (read_json(older) if older.exists() else {}, tokenizer_config):
-        for key in _SPECIAL_TOKEN_KEYS:
-            value = source.get(key)
-            value = value.get("content") if isinstance(value, dict) else value
-            if isinstance(value, str):
-                names[key] = value
-    return names
-
-
-def _add_tokens(
-    backend: Backend, folder: Path, tokenizer_config: Mapping[str, Any], names: Mapping[str, str]
-) -> None:
-    """Add the tokens that the configuration lists beyond the vocabulary, under the ids that it lists."""
-    listed = tokenizer_config.get("added_tokens_decoder")
-    where = folder / _TOKENIZER_CONFIG
-    if listed is None and (folder / "added_tokens.json").exists():
-        where = folder / "added_tokens.json"
-        special = {str(text) for text in tokenizer_config.get("additional_special_tokens") or ()}
-        listed = {i: {"content": text, "special": text in special} for text, i in read_json(where).items()}
-    try:
-        tokens = [
-            (
-                int(i),
-                AddedToken(
-                    str(token["content"]), **{flag: bool(token.get(flag)) for flag in _ADDED_TOKEN_FLAGS}
-                ),
-            )
-            for i, token in (listed or {}).items()
-        ]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{where}: the added tokens cannot be read ({error!r}); download it again"
-        ) from None
-    for i, token in sorted(tokens, key=lambda pair: pair[0]):
-        backend.add_tokens([token])
-        if (given := backend.token_to_id(token.content)) != i:
-            raise CheckpointError(
-                f"{where}: got token {token.content!r} with id {i}, but the vocabulary gives it {given}; ids "
-                f"must follow the vocabulary without a gap: use files of one checkpoint"
-            )
-    # A token with a role (the mask, say) is special even where a file forgets to say so.
-    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
-    backend.add_special_tokens(
-        [
-            AddedToken(text, special=True, normalized=False)
-            for text in sorted(set(names.values()) - special)
-            if backend.token_to_id(text) is not None
-        ]
-    )
-
-
-def _read_template(
-    folder: Path, tokenizer_config: Mapping[str, Any], names: Mapping[str, str]
-) -> ChatTemplate | None:
-    file = folder / _CHAT_TEMPLATE
-    try:
-        found: Any = (
-            file.read_text(encoding="utf-8") if file.exists() else tokenizer_config.get("chat_template")
-        )
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: cannot be read ({error}); download it again") from None
-    if isinstance(found, list):  # several named templates: the one for plain chat
-        found = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}.get(
-            "default"
-        )
-    if found is not None and not isinstance(found, str):
-        raise CheckpointError(
-            f"{folder / _TOKENIZER_CONFIG}: got chat_template of type {type(found).__name__}; it must be text: "
-            "correct the file"
-        )
-    return (
-        ChatTemplate(found, file if file.exists() else folder / _TOKENIZER_CONFIG, names) if found else None
-    )

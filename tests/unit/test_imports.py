@@ -62,7 +62,7 @@ def test_what_decides_imports_without_torch() -> None:
     packages = [
         f"lopa_ray.{name}" for name in ("config", "constraints", "decoding", "protocol", "scheduling")
     ]
-    run(BLOCK.format(names={"torch"}) + IMPORT_ALL.format(packages=packages))
+    run(BLOCK.format(names={"torch", "transformers"}) + IMPORT_ALL.format(packages=packages))
 
 
 def test_decoding_imports_no_compiler() -> None:

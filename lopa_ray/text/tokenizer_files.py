@@ -1,0 +1,192 @@
+"""Reading the tokenizer files of a checkpoint folder with transformers, and no code that the folder holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lopa_ray.errors import CheckpointError
+from lopa_ray.model.json_file import read_json
+
+if TYPE_CHECKING:
+    from transformers import AddedToken, PreTrainedTokenizerFast
+
+_CONFIG, _TEMPLATE, _NAMED_TEMPLATES = (
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "additional_chat_templates",
+)
+_LISTED, _ADDED_TOKENS, _ROLES = "added_tokens_decoder", "added_tokens.json", "special_tokens_map.json"
+_WHOLE = "tokenizer.json"
+_QWEN2_FILES = ("vocab.json", "merges.txt")
+_QWEN2_CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer", None)
+_VOCABULARIES = (*_QWEN2_FILES, "vocab.txt", "*.model", "*.tiktoken", "tekken.json")
+"""What published tokenizers without tokenizer.json keep their vocabulary in."""
+
+
+def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
+    """The tokenizer in a checkpoint folder, or None if it has none.
+
+    tokenizer.json is read as it is, whatever class the folder names; Qwen2's vocab.json and merges.txt, under Dream's
+    class too, with Qwen2's class; any other layout with the class that `AutoTokenizer` picks. Raises `CheckpointError`
+    for files that cannot be used.
+    """
+    config = _read_optional(folder / _CONFIG)
+    layout = _find_layout(folder, config)
+    if layout is None:
+        return None
+    tokens_file = folder / (_CONFIG if _LISTED in config else _ADDED_TOKENS)
+    listed = _listed_tokens(tokens_file, config)
+    _read_optional(folder / _ROLES)
+    _check_templates(folder, config)
+    pretrained = _load(folder, *layout)
+    backend = pretrained.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = False
+    _check_ids(pretrained, listed, tokens_file)
+    _mark_tokens(pretrained, config)
+    return pretrained
+
+
+def template_file(folder: Path, name: str = "default") -> Path:
+    """The file that has the chat template of a name."""
+    file = folder / (_TEMPLATE if name == "default" else f"{_NAMED_TEMPLATES}/{name}.jinja")
+    return file if file.exists() else folder / _CONFIG
+
+
+def _read_optional(file: Path) -> dict[str, Any]:
+    return read_json(file) if file.exists() else {}
+
+
+def _find_layout(folder: Path, config: Mapping[str, Any]) -> tuple[str, list[Path]] | None:
+    """The class of transformers that reads a folder, and the files with its vocabulary."""
+    if (folder / _WHOLE).exists():
+        return "PreTrainedTokenizerFast", [folder / _WHOLE]
+    found = [file for pattern in _VOCABULARIES for file in sorted(folder.glob(pattern))]
+    qwen2 = [folder / name for name in _QWEN2_FILES]
+    if config.get("tokenizer_class") not in _QWEN2_CLASSES or not set(qwen2) & set(found):
+        # Last, since AutoTokenizer imports torch and every configuration that transformers knows.
+        return ("AutoTokenizer", found) if found else None
+    _require_files(qwen2, qwen2)
+    return "Qwen2Tokenizer", qwen2
+
+
+def _require_files(needed: list[Path], found: list[Path]) -> None:
+    for file in needed:
+        if not file.exists():
+            raise CheckpointError(
+                f"{file}: no such file; the tokenizer in {_names(found)} needs it: download it again"
+            )
+
+
+def _names(files: list[Path]) -> str:
+    return " and ".join([str(files[0]), *(file.name for file in files[1:])])
+
+
+def _load(folder: Path, class_name: str, files: list[Path]) -> PreTrainedTokenizerFast:
+    import transformers
+
+    try:
+        # AutoTokenizer asks at the terminal whether the folder's code may run, unless it is told that it must not.
+        pretrained = getattr(transformers, class_name).from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True
+        )
+    except Exception as error:  # the libraries raise all kinds
+        reason, advice = " ".join(str(error).split()), "download it again"
+        if class_name == "AutoTokenizer":
+            advice = f"save the tokenizer as {_WHOLE}"
+            if "trust_remote_code" in reason:
+                reason = f"{_CONFIG} names code of the checkpoint for it, which is not run"
+            elif any(file.suffix == ".model" for file in files) and find_spec("sentencepiece") is None:
+                reason = "the package sentencepiece is missing"
+                advice = f"install it (pip install sentencepiece), or {advice}"
+        raise CheckpointError(
+            f"{_names(files)}: cannot be read as a tokenizer ({reason}); {advice}"
+        ) from None
+    if class_name == "AutoTokenizer":
+        _check_class(pretrained, folder, files)
+    return pretrained  # type: ignore[no-any-return]
+
+
+def _check_class(pretrained: Any, folder: Path, files: list[Path]) -> None:
+    """A class that finds none of its own files may still load, and then knows three words."""
+    from transformers import PreTrainedTokenizerFast
+
+    kind = type(pretrained)
+    if not isinstance(pretrained, PreTrainedTokenizerFast):
+        raise CheckpointError(
+            f"{_names(files)}: {kind.__name__} of transformers reads it in a way that is not supported here; save the "
+            f"tokenizer as {_WHOLE}"
+        )
+    if kind is not PreTrainedTokenizerFast:  # which takes any vocabulary that it finds, or fails
+        _require_files([folder / name for name in kind.vocab_files_names.values() if name != _WHOLE], files)
+
+
+def _listed_tokens(where: Path, config: Mapping[str, Any]) -> dict[int, str]:
+    """Ids and texts of the tokens beside the vocabulary proper, as far as files other than tokenizer.json list them."""
+    ids = {} if _LISTED in config else _read_optional(where)
+    try:
+        if _LISTED in config:
+            return {int(i): token.content for i, token in _tokens_with_flags(config).items()}
+        return {int(i): text for text, i in ids.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{where}: the added tokens cannot be read ({error!r}); download it again"
+        ) from None
+
+
+def _tokens_with_flags(config: Mapping[str, Any]) -> dict[str, AddedToken]:
+    from transformers import AddedToken
+
+    return {i: AddedToken(**{**token, "content": token["content"]}) for i, token in config[_LISTED].items()}
+
+
+def _check_ids(pretrained: PreTrainedTokenizerFast, listed: Mapping[int, str], where: Path) -> None:
+    for i, text in sorted(listed.items()):
+        if (given := pretrained.backend_tokenizer.token_to_id(text)) != i:
+            raise CheckpointError(
+                f"{where}: got token {text!r} with id {i}, but the vocabulary gives it {given}; ids must follow the "
+                f"vocabulary without a gap: use files of one checkpoint"
+            )
+
+
+def _mark_tokens(pretrained: PreTrainedTokenizerFast, config: Mapping[str, Any]) -> None:
+    """Gives added tokens the flags that the configuration lists: Qwen2's class drops those of tokens with a role.
+
+    Such a token (the mask, say) is special even where a file forgets to say so.
+    """
+    backend = pretrained.backend_tokenizer
+    flagged = _tokens_with_flags(config) if _LISTED in config else {}
+    tokens = {
+        token.content: token for token in (*backend.get_added_tokens_decoder().values(), *flagged.values())
+    }
+    roles = set(pretrained.all_special_tokens)
+    for token in tokens.values():
+        token.special = token.special or token.content in roles
+    backend.add_tokens(list(tokens.values()))
+
+
+def _check_templates(folder: Path, config: Mapping[str, Any]) -> None:
+    files = [
+        file for file in (folder / _TEMPLATE, *(folder / _NAMED_TEMPLATES).glob("*.jinja")) if file.exists()
+    ]
+    for file in files:
+        try:
+            file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{file}: cannot be read ({error}); download it again") from None
+    found = config.get("chat_template")
+    entries = found if isinstance(found, list) else [{"name": "default", "template": found or ""}]
+    if not files and not all(
+        isinstance(entry, dict)
+        and isinstance(entry.get("name"), str)
+        and isinstance(entry.get("template"), str)
+        for entry in entries
+    ):
+        raise CheckpointError(
+            f"{folder / _CONFIG}: got chat_template of type {type(found).__name__}; it must be text, or a list of "
+            "objects with name and template: correct the file"
+        )
