@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import pickle
 import subprocess
 import sys
 
+from lopa_ray.config.config import Config
+from lopa_ray.execution.model_loader import open_model
 from support.paths import ROOT
 
 EXTRAS = {
@@ -42,9 +46,11 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
-def run(code: str) -> None:
+def run(code: str, stdin: str = "") -> None:
     """Run code in a fresh interpreter at the root of the checkout."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, input=stdin, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -72,3 +78,30 @@ def test_decoding_imports_no_compiler() -> None:
         "LocalEngine.from_pretrained('demo').generate('A test')\n"
         "assert not {'torch._dynamo', 'torch._inductor'} & set(sys.modules)"
     )
+
+
+def test_help_and_the_package_itself_import_nothing_large() -> None:
+    run(
+        "import sys, lopa_ray, actors\n"
+        "from typer.testing import CliRunner\n"
+        "from cluster.cli import app\n"
+        "for command in ([], ['generate'], ['serve']):\n"
+        "    assert CliRunner().invoke(app, [*command, '--help']).exit_code == 0\n"
+        "found = {'torch', 'ray', 'transformers', 'huggingface_hub', 'tokenizers'} & set(sys.modules)\n"
+        "assert not found, found"
+    )
+
+
+def test_branch_workers_do_without_transformers() -> None:
+    """The engine reads the tokenizer, and sends what workers need of it."""
+    worker = (
+        "import base64, pickle, sys\n"
+        "from actors.branch_worker import BranchWorker\n"
+        "worker = BranchWorker(pickle.loads(base64.b64decode(sys.stdin.read())), uses_store=False)\n"
+        "list(worker.read_weights()), worker.load_model(None)\n"
+        "found = {'transformers', 'tokenizers', 'huggingface_hub'} & set(sys.modules)\n"
+        "assert not found, found"
+    )
+    spec, tokenizer = open_model(Config.load("demo"))
+    assert tokenizer is not None and spec.model.unpadded_vocab_size is not None
+    run(worker, stdin=base64.b64encode(pickle.dumps(spec)).decode())
