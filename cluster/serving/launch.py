@@ -88,7 +88,8 @@ class ServeLauncher:
         for entry in settings.models:
             config = entry.load()
             folder = config.model.folder
-            load_config(folder).shard(config.group.tensor_parallel_size)
+            model = load_config(folder, config.model.implementation)
+            model.with_quantization(config.model.quantization).shard(config.group.tensor_parallel_size)
             if Tokenizer.from_pretrained(folder) is None:
                 raise CheckpointError(
                     f"{folder}: the checkpoint has no tokenizer (tokenizer.json, or vocab.json and merges.txt), and a "
