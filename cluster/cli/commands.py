@@ -17,6 +17,7 @@ import yaml
 from cluster.cli import options
 from cluster.cli.exit_status import FAILED, INTERRUPTED, discard_stdout, exit_on_error
 from lopa_ray import __version__
+from lopa_ray.config.config import Config
 from lopa_ray.errors import SettingsError
 
 app = typer.Typer(
@@ -209,6 +210,51 @@ def scale(
         status = call_workers_endpoint(url, model, num_workers, keys[0] if keys else None)
         for line in [json.dumps(status)] if as_json else format_status(status):
             typer.echo(line)
+
+
+@app.command()
+def models(
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[DIR|NAME]",
+            help="Checkpoint: folder, Hub name, demo. Without one, the families are listed.",
+        ),
+    ] = None,
+    assignments: options.SetOption = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """List the model families that can be run, or what a checkpoint needs of memory.
+
+    The latter from its configuration alone: weights are neither read nor downloaded. K/V are those of requests as long
+    as model.max_model_len, which --set changes.
+    """
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from cluster.cli.models import (
+        checkpoint_needs,
+        families_table,
+        known_families,
+        needs_summary,
+        needs_table,
+    )
+
+    with exit_on_error():
+        if checkpoint is None:
+            if assignments:
+                raise SettingsError("--set needs a checkpoint; name one, or leave --set out")
+            families = known_families()
+            found, summary, table = [asdict(each) for each in families], "", families_table(families)
+        else:
+            overrides = options.parse_overrides(assignments, model=checkpoint)
+            needs = checkpoint_needs(Config.parse({}, overrides))
+            found, summary, table = [asdict(needs)], needs_summary(needs), needs_table(needs)
+        if as_json:
+            typer.echo("\n".join(map(json.dumps, found)))
+        else:
+            Console(soft_wrap=True, highlight=False).print(summary, table, sep="\n" if summary else "")
 
 
 @app.command("config")

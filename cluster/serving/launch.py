@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from lopa_ray.model.hub import HubName
 from ray import serve
 
 from actors.placement import check_nodes
@@ -27,6 +26,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.execution.model_files import download_weights
 from lopa_ray.execution.model_loader import open_model
+from lopa_ray.model.hub import HubName
 
 DRAIN_TIMEOUT_S = 600.0
 """Requests that take longer than this after SIGTERM are cut off."""

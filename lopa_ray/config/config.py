@@ -67,6 +67,16 @@ class Config(StrictModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _shards_are_native(self) -> Self:
+        size = self.group.tensor_parallel_size
+        if size > 1 and self.model.implementation == "transformers":
+            raise ValueError(
+                f"group.tensor_parallel_size {size} with model.implementation transformers: only native models can be "
+                "cut; set tensor_parallel_size to 1, or implementation to auto"
+            )
+        return self
+
     def as_dict(self) -> dict[str, Any]:
         """Every section as plain values."""
         return {name: getattr(self, name).model_dump(mode="json") for name in type(self).model_fields}

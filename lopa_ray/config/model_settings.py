@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.config.strict import StrictModel
-from lopa_ray.model.config import Quantization
+from lopa_ray.model.config import Implementation, Quantization
 
 DEMO_MODEL = Path(__file__).parents[1] / "presets" / "demo-model"
 
@@ -29,6 +29,10 @@ class ModelSettings(StrictModel):
     generation_config: Literal["auto", "none"] = "auto"
     """auto: sampling settings that `decode` leaves out (temperature, top_p, top_k, repetition_penalty) are those of
     the checkpoint's generation_config.json; none: that file gives token ids only."""
+
+    implementation: Implementation = "auto"
+    """What runs the model: native is this project's own transformer, and transformers the package, for whatever model
+    it has a class for, without shards, quantization and compile; auto is native where it can."""
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Type of weights and KV cache, by its name or as torch.bfloat16. Scores are always computed in float32."""
@@ -83,4 +87,15 @@ class ModelSettings(StrictModel):
             raise ValueError(
                 f"lora {self.lora!r} with load_format dummy: random weights take no adapter; leave one out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _transformers_runs_models_as_they_are(self) -> Self:
+        for name in ("quantization", "compile"):
+            value, default = getattr(self, name), type(self).model_fields[name].default
+            if self.implementation == "transformers" and value != default:
+                raise ValueError(
+                    f"{name} {value} with implementation transformers: only native models have it; leave {name} out or "
+                    "set implementation to auto"
+                )
         return self

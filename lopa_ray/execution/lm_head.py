@@ -19,7 +19,7 @@ from lopa_ray.execution.scoring_kind import BITMASK
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.vocab_parallel import vocab_ops
 from lopa_ray.kernels.row_scores import row_scores
-from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.mask_predictor import MaskPredictor
 
 MAX_HEAD_ROWS = 512
 """Rows per LM head call, at most."""
@@ -37,7 +37,7 @@ def head_rows(vocab_size: int) -> int:
 class LMHead:
     """LM head and scoring of one model."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: MaskPredictor) -> None:
         """Padding of the vocabulary and the mask token are never chosen."""
         config = model.config
         self._lm_head = model.lm_head

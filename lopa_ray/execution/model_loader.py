@@ -15,11 +15,12 @@ from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_files import adapter_folder, checkpoint_folder, pin_model
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.warm_up import warm_up
-from lopa_ray.model.checkpoint import load_config, read_weights
+from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.generation_defaults import GENERATION, read_generation_defaults
+from lopa_ray.model.implementation import build_model, random_weights, read_weights, weight_bytes
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
-from lopa_ray.model.weights import DTYPE_NAMES, Weights, build_model, random_weights, weight_bytes
+from lopa_ray.model.weights import DTYPE_NAMES, Weights
 from lopa_ray.text.tokenizer import Tokenizer
 
 DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
@@ -38,8 +39,9 @@ class ModelSpec:
     def read(cls, config: Config) -> Self:
         """From the checkpoint's configuration, without its tokenizer. Raises CheckpointError."""
         config = pin_model(config)
-        model = load_config(checkpoint_folder(config.model)).with_quantization(config.model.quantization)
-        return cls(config, model)
+        settings = config.model
+        model = load_config(checkpoint_folder(settings), settings.implementation)
+        return cls(config, model.with_quantization(settings.quantization))
 
     def with_tokenizer(self, tokenizer: Tokenizer | None) -> Self:
         """The same, but that ids which the tokenizer does not have are padding, which no step may choose."""
@@ -95,13 +97,8 @@ def load_weights(spec: ModelSpec, device: torch.device | str) -> Weights:
     model = spec.config.model
     if model.load_format == "dummy":
         return random_weights(spec.model, seed=0, dtype=spec.dtype, device=device)
-    return read_weights(
-        checkpoint_folder(model, weights=True),
-        dtype=spec.dtype,
-        device=device,
-        lora=adapter_folder(model),
-        quantization=model.quantization,
-    )
+    folder = checkpoint_folder(model, weights=True)
+    return read_weights(spec.model, folder, dtype=spec.dtype, device=device, lora=adapter_folder(model))
 
 
 def resolve_model_attention(spec: ModelSpec) -> str:

@@ -28,7 +28,7 @@ from lopa_ray.execution.staging import PendingCommit, StagedLane, StagedStep, St
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.row_scores import SCORE_COLUMNS
 from lopa_ray.kernels.sdpa import sdpa
-from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
 from lopa_ray.protocol.report import StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
@@ -44,7 +44,7 @@ class BranchRunner:
 
     def __init__(
         self,
-        model: Transformer,
+        model: MaskPredictor,
         *,
         max_num_seqs: int,
         max_model_len: int,

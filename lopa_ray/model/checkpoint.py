@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -13,13 +13,14 @@ from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint_files import FLOAT_DTYPES, TensorFiles
-from lopa_ray.model.config import ModelConfig, Quantization
-from lopa_ray.model.families import family_of, find_family
+from lopa_ray.model.config import Implementation, ModelConfig, Quantization
+from lopa_ray.model.families import FAMILIES, family_of, find_family
 from lopa_ray.model.family import Family, fused_rows
 from lopa_ray.model.generation_defaults import GENERATION
 from lopa_ray.model.json_file import read_json
 from lopa_ray.model.lora import LoraAdapter
 from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.transformers_config import parse_transformers_config
 from lopa_ray.model.weights import (
     DTYPE_NAMES,
     Weights,
@@ -35,11 +36,12 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
-def load_config(path: str | Path) -> ModelConfig:
+def load_config(path: str | Path, implementation: Implementation = "native") -> ModelConfig:
     """Read the `ModelConfig` of the checkpoint folder `path`, without its weights.
 
-    Raises `CheckpointError` for a missing or broken file, an unknown architecture, or a feature
-    that this project does not compute.
+    `implementation`: what is to run the model; with auto this project's own transformer where it can, and else the
+    package transformers. Raises `CheckpointError` for a missing or broken file, an unknown architecture, or a
+    feature that is not computed.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -49,7 +51,12 @@ def load_config(path: str | Path) -> ModelConfig:
     raw = read_json(folder / CONFIG)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).exists() else {}
     where = str(folder / CONFIG)
-    return find_family(raw, where).parse_config(raw, generation, where)
+    is_native = implementation == "native"
+    if implementation == "auto":
+        is_native = any(family.claims(raw) for family in FAMILIES)
+    if is_native:
+        return find_family(raw, where).parse_config(raw, generation, where)
+    return parse_transformers_config(raw, generation, where)
 
 
 def read_weights(
@@ -72,9 +79,8 @@ def read_weights(
     family = family_of(config)
     published = meta_model(config, dtype)
     model = meta_model(config.with_quantization(quantization), dtype)
-    tensor_files = _find_tensors(folder)
-    expected = _published_shapes(published, family)
-    _check_tensors(folder, tensor_files, expected, family, config)
+    tensor_files = find_tensors(folder)
+    expected = check_tensors(folder, tensor_files, published)
     adapter = LoraAdapter.load(lora) if lora is not None else None
     if adapter is not None:
         if config.quantization != "none":
@@ -147,8 +153,8 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
         (folder / file).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _find_tensors(folder: Path) -> TensorFiles:
-    """The weight files of `folder`: one file, or the shards that its index lists."""
+def find_tensors(folder: Path) -> TensorFiles:
+    """The weight files of `folder`: one file, or the shards that its index lists. Raises `CheckpointError`."""
     if (folder / WEIGHTS).exists():
         return TensorFiles.scan([folder / WEIGHTS])
     if not (folder / INDEX).exists():
@@ -192,20 +198,34 @@ def _published_shapes(model: Transformer, family: Family) -> dict[str, tuple[int
     return dict(each())
 
 
-def _check_tensors(
-    folder: Path,
-    tensor_files: TensorFiles,
-    expected: dict[str, tuple[int, ...]],
-    family: Family,
-    config: ModelConfig,
+def check_tensors(folder: Path, tensor_files: TensorFiles, model: Transformer) -> dict[str, tuple[int, ...]]:
+    """The published tensors of `model` and their shapes.
+
+    Raises `CheckpointError` unless `tensor_files` has exactly these, bar what may be left aside.
+    """
+    config, family = model.config, family_of(model.config)
+    expected = _published_shapes(model, family)
+    check_expected(folder, tensor_files, expected, config)
+    extra = [name for name in tensor_files.shapes if name not in expected and not family.ignores(name)]
+    if config.tie_word_embeddings:
+        (head,), (embed,) = family.published_names("lm_head.weight"), family.published_names("embed.weight")
+        if head in extra:
+            check_tied(tensor_files, head, embed)
+            extra.remove(head)
+    refuse_extra(folder, tensor_files, extra, config)
+    return expected
+
+
+def check_expected(
+    folder: Path, tensor_files: TensorFiles, expected: Mapping[str, tuple[int, ...]], config: ModelConfig
 ) -> None:
-    """Raise unless `tensor_files` has exactly the tensors `expected`, bar what may be left aside."""
+    """Raise `CheckpointError` unless each tensor `expected` of a model is there, in its shape."""
     missing = [name for name in expected if name not in tensor_files.shapes]
     if missing:
         where = next(iter(sorted(set(tensor_files.files.values()))), folder / WEIGHTS)
         place = where if len(set(tensor_files.files.values())) < 2 else folder / INDEX
         raise CheckpointError(
-            f"{place}: tensor {_name_tensors(missing)} missing; {folder / CONFIG} describes a {family.name} "
+            f"{place}: tensor {_name_tensors(missing)} missing; {folder / CONFIG} describes a {config.family} "
             f"model with {config.num_layers} layers that needs it: download the checkpoint again, or "
             "correct the configuration"
         )
@@ -216,29 +236,26 @@ def _check_tensors(
                 f"{folder / CONFIG} asks for {list(shape)}; use weights and configuration of the same "
                 "checkpoint"
             )
-    extra = [name for name in tensor_files.shapes if name not in expected and not family.ignores(name)]
-    if config.tie_word_embeddings:
-        extra = [name for name in extra if not _is_tied_head(name, tensor_files, family)]
+
+
+def refuse_extra(folder: Path, tensor_files: TensorFiles, extra: list[str], config: ModelConfig) -> None:
+    """Raise `CheckpointError` if there are tensors that are not part of the model."""
     if extra:
         raise CheckpointError(
-            f"{tensor_files.files[extra[0]]}: tensor {_name_tensors(extra)} not part of the {family.name} model with "
+            f"{tensor_files.files[extra[0]]}: tensor {_name_tensors(extra)} not part of the {config.family} model with "
             f"{config.num_layers} layers that {folder / CONFIG} describes; use weights and configuration of "
             "the same checkpoint"
         )
 
 
-def _is_tied_head(name: str, tensor_files: TensorFiles, family: Family) -> bool:
-    """Whether `name` is the head of a model with tied embeddings; it must then equal the embedding."""
-    (head,), (embed,) = family.published_names("lm_head.weight"), family.published_names("embed.weight")
-    if name != head:
-        return False
+def check_tied(tensor_files: TensorFiles, head: str, embed: str) -> None:
+    """Raise `CheckpointError` unless the head of a model with tied embeddings is the embedding once more."""
     same_shape = tensor_files.shapes[head] == tensor_files.shapes[embed]
     if not same_shape or not torch.equal(tensor_files.read_tensor(head), tensor_files.read_tensor(embed)):
         raise CheckpointError(
             f"{tensor_files.files[head]}: tensor {head} differs from {embed}, but {CONFIG} says "
             "tie_word_embeddings = true; set it to false if the head is its own"
         )
-    return True
 
 
 def _name_tensors(names: list[str]) -> str:

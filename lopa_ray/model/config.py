@@ -9,6 +9,8 @@ from lopa_ray.errors import SettingsError
 
 Quantization: TypeAlias = Literal["none", "w8", "w8a8"]
 
+Implementation: TypeAlias = Literal["auto", "native", "transformers"]
+
 QUANTIZATION_CONFIGS: dict[Quantization, dict[str, Any]] = {
     "w8": {"quant_method": "lopa_ray_int8", "format": "w8"},
     "w8a8": {"quant_method": "lopa_ray_int8", "format": "w8a8"},
@@ -26,6 +28,9 @@ class ModelConfig:
     Ids from `unpadded_vocab_size` on, if given, are padding of the embedding and are never chosen.
     `qk_norm`: an RMS norm per head on queries and keys, before they are rotated.
     `quantization`: the format of the linear layers between embedding and LM head.
+    `transformers_config`: the config.json, as text, by which the package transformers runs the model; None: this
+    project's own transformer runs it. Where only transformers knows the model, fields that its classes do not
+    share are 0 or false: `intermediate_size`, `rope_theta`, `rms_norm_eps`, `qkv_bias`, `qk_norm`.
     """
 
     family: str
@@ -50,27 +55,49 @@ class ModelConfig:
     stop_token_ids: tuple[int, ...] = ()
     quantization: Quantization = "none"
     unpadded_vocab_size: int | None = None
+    transformers_config: str | None = None
 
     def with_quantization(self, quantization: Quantization) -> Self:
-        """The same model in that format; with none in the format that it has."""
+        """The same model in that format; with none in the format that it has.
+
+        Raises SettingsError for another format of a model that transformers runs.
+        """
+        if quantization != "none" and self.transformers_config is not None:
+            raise SettingsError(
+                f"model.quantization: got {quantization!r} for a {self.family} model, which transformers runs; allowed "
+                "there: none; set it to none"
+            )
         return self if quantization == "none" else replace(self, quantization=quantization)
 
     def shard(self, size: int) -> Self:
         """The configuration of one of `size` tensor parallel shards: its heads, KV heads and MLP width.
 
-        Raises SettingsError if these cannot be spread evenly.
+        Raises SettingsError if these cannot be spread evenly, or transformers runs the model.
         """
-        sizes = (self.num_heads, self.num_kv_heads, self.intermediate_size)
-        if any(each % size for each in sizes):
-            divisors = [n for n in range(1, min(sizes) + 1) if not any(each % n for each in sizes)]
-            heads, kv_heads, width = sizes
+        if self.transformers_config is not None:
+            if size == 1:
+                return self
+            raise SettingsError(
+                f"group.tensor_parallel_size: got {size} for a {self.family} model, which transformers runs; allowed "
+                "there: 1; set it to 1"
+            )
+        heads, kv_heads, width = sizes = (self.num_heads, self.num_kv_heads, self.intermediate_size)
+        if size not in self.shard_sizes:
             raise SettingsError(
                 f"group.tensor_parallel_size: got {size} for a model with {heads} heads, {kv_heads} KV heads and an "
-                f"MLP width of {width}; allowed: what divides all three ({', '.join(map(str, divisors))}); choose one "
-                "of these"
+                f"MLP width of {width}; allowed: what divides all three ({', '.join(map(str, self.shard_sizes))}); "
+                "choose one of these"
             )
         heads, kv_heads, width = (each // size for each in sizes)
         return replace(self, num_heads=heads, num_kv_heads=kv_heads, intermediate_size=width)
+
+    @property
+    def shard_sizes(self) -> tuple[int, ...]:
+        """Into how many shards the model can be cut."""
+        if self.transformers_config is not None:
+            return (1,)
+        sizes = (self.num_heads, self.num_kv_heads, self.intermediate_size)
+        return tuple(n for n in range(1, min(sizes) + 1) if not any(each % n for each in sizes))
 
     @property
     def kv_shape(self) -> tuple[int, int, int, int]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import QUANTIZATION_CONFIGS, ModelConfig
-from lopa_ray.model.family import Family, Json
+from lopa_ray.model.family import Family
+from lopa_ray.model.special_tokens import Json
 
-_QWEN_CONFIG_KEYS = {
+QWEN_CONFIG_KEYS = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
     "num_layers": "num_hidden_layers",
@@ -34,7 +35,7 @@ _QWEN_SUPPORTED_VALUES: dict[str, tuple[object, ...]] = {
     "rope_parameters": (None,),
 }
 
-_QWEN_PUBLISHED_MODULES = {
+QWEN_PUBLISHED_MODULES = {
     "embed": ("model.embed_tokens",),
     "layers.{i}.attn_norm": ("model.layers.{i}.input_layernorm",),
     "layers.{i}.qkv": tuple(f"model.layers.{{i}}.self_attn.{part}_proj" for part in "qkv"),
@@ -60,12 +61,15 @@ DREAM = Family(
     name="dream",
     model_type="Dream",
     architecture="DreamModel",
-    config_keys=_QWEN_CONFIG_KEYS,
+    config_keys=QWEN_CONFIG_KEYS,
     # The published configuration class fills in these two; everything else it would
     # guess decides shapes, so it has to be in the file.
     config_defaults={"tie_word_embeddings": False, "rope_theta": 10000.0},
     supported_values=_QWEN_SUPPORTED_VALUES,
-    published_modules=_QWEN_PUBLISHED_MODULES,
+    published_modules=QWEN_PUBLISHED_MODULES,
+    transformers_type="qwen2",
+    checkpoints="Dream v0 7B, DiffuCoder 7B, Dream-Coder 7B",
+    checked_against="recorded logits and decodes of LoPA, D2F, Dream and Fast-dLLM; transformers' Qwen2",
     shifted=True,
     qkv_bias=True,
     extra_config=_QWEN_EXTRA_CONFIG,
@@ -75,11 +79,14 @@ FAST_DLLM_V2 = Family(
     name="fast_dllm_v2",
     model_type="Fast_dLLM_Qwen",
     architecture="Fast_dLLM_QwenForCausalLM",
-    config_keys=_QWEN_CONFIG_KEYS,
+    config_keys=QWEN_CONFIG_KEYS,
     # As above; the mask token is a constant of the published code.
     config_defaults={"tie_word_embeddings": False, "rope_theta": 10000.0, "mask_token_id": 151665},
     supported_values=_QWEN_SUPPORTED_VALUES,
-    published_modules=_QWEN_PUBLISHED_MODULES,
+    published_modules=QWEN_PUBLISHED_MODULES,
+    transformers_type="qwen2",
+    checkpoints="Fast-dLLM v2 1.5B and 7B",
+    checked_against="an oracle of its published loop; transformers' Qwen2",
     shifted=True,
     qkv_bias=True,
     extra_config=_QWEN_EXTRA_CONFIG,
@@ -89,12 +96,15 @@ SDAR = Family(
     name="sdar",
     model_type="sdar",
     architecture="SDARForCausalLM",
-    config_keys=_QWEN_CONFIG_KEYS,
+    config_keys=QWEN_CONFIG_KEYS,
     # As above; the published class also takes 128 for a head dim that is not in the file.
     config_defaults={"tie_word_embeddings": False, "rope_theta": 10000.0, "head_dim": 128},
     supported_values=_QWEN_SUPPORTED_VALUES | {"attention_bias": (False, None)},
-    published_modules=_QWEN_PUBLISHED_MODULES
+    published_modules=QWEN_PUBLISHED_MODULES
     | {f"layers.{{i}}.{part}_norm": (f"model.layers.{{i}}.self_attn.{part}_norm",) for part in "qk"},
+    transformers_type="qwen3",
+    checkpoints="SDAR 1.7B, 4B and 8B Chat",
+    checked_against="recorded logits and decodes of SDAR; transformers' Qwen3",
     shifted=False,
     qk_norm=True,
     extra_config=_QWEN_EXTRA_CONFIG | {"attention_bias": False, "use_cache": False},
@@ -151,6 +161,9 @@ LLADA = Family(
         "norm": ("model.transformer.ln_f",),
         "lm_head": ("model.transformer.ff_out",),
     },
+    transformers_type="llama",
+    checkpoints="LLaDA 8B, LLaDA 1.5",
+    checked_against="recorded logits and decodes of LLaDA, Fast-dLLM and D2F; transformers' Llama",
     shifted=False,
     extra_config={
         "activation_type": "silu",
@@ -175,22 +188,21 @@ FAMILIES: tuple[Family, ...] = (DREAM, LLADA, SDAR, FAST_DLLM_V2)
 
 
 def find_family(raw: Json, where: str) -> Family:
-    """The family that claims config.json `raw`; raises `CheckpointError` if none does.
-
-    `model_type` and `architectures` must agree: a Dream body under another head has the same
-    model type and would load, but mean something else. Either of the two may be absent.
-    """
-    model_type, architectures = raw.get("model_type"), raw.get("architectures")
+    """The family that claims config.json `raw`; raises `CheckpointError` if none does."""
     for family in FAMILIES:
-        types, bodies = (family.model_type, None), ([family.architecture], None)
-        if (model_type or architectures) and model_type in types and architectures in bodies:
+        if family.claims(raw):
             return family
-    known = ", ".join(f"{family.model_type!r} with [{family.architecture!r}]" for family in FAMILIES)
+    model_type, architectures = raw.get("model_type"), raw.get("architectures")
     raise CheckpointError(
         f"{where}: got model_type = {model_type!r} with architectures = {architectures!r}; supported are "
-        f"{known}; use a checkpoint of a supported family, or describe its family in "
-        "lopa_ray/model/families.py"
+        f"{known_types()}; use a checkpoint of a supported family, describe its family in "
+        "lopa_ray/model/families.py, or set model.implementation to auto"
     )
+
+
+def known_types() -> str:
+    """What config.json says in checkpoints of all families, for messages."""
+    return ", ".join(f"{family.model_type!r} with [{family.architecture!r}]" for family in FAMILIES)
 
 
 def family_of(config: ModelConfig) -> Family:

@@ -10,11 +10,9 @@ from typing import Any
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import QUANTIZATION_CONFIGS, ModelConfig, Quantization
-
-Json = Mapping[str, Any]
+from lopa_ray.model.special_tokens import TOKEN_ID_KEYS, Json, SpecialTokens
 
 _LAYER = re.compile(r"^layers\.(\d+)\.")
-_TOKEN_ID_KEYS = ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +22,11 @@ class Family:
     `config_keys` maps a `ModelConfig` field to its published key. `config_defaults` holds what the published
     code assumes where the published key is absent. `supported_values` lists, for keys that change the
     result, the only values this project computes: any other value is refused, absence is not.
-    `extra_config` is what a saved `config.json` says besides. `published_modules` maps an own module
+    `transformers_type` is the model type of transformers whose class computes the same, from a config.json with
+    Qwen's keys. `extra_config` is what a saved `config.json` says besides. `published_modules` maps an own module
     (`{i}` is the layer) to the published modules whose rows it stacks, in that order.
-    `ignored_tensors` matches published tensors that carry nothing to load.
+    `ignored_tensors` matches published tensors that carry nothing to load. `checkpoints` are the published ones, and
+    `checked_against` what results were compared with, for people to read.
     """
 
     name: str
@@ -35,12 +35,19 @@ class Family:
     config_keys: Mapping[str, str]
     supported_values: Mapping[str, tuple[object, ...]]
     published_modules: Mapping[str, tuple[str, ...]]
+    transformers_type: str
+    checkpoints: str
+    checked_against: str
     shifted: bool
     qkv_bias: bool = False
     qk_norm: bool = False
     config_defaults: Mapping[str, object] = field(default_factory=dict)
     extra_config: Mapping[str, object] = field(default_factory=dict)
     ignored_tensors: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
+
+    def claims(self, raw: Json) -> bool:
+        """Whether config.json `raw` is of this family."""
+        return is_of_type(raw, self.model_type, self.architecture)
 
     def published_names(self, parameter: str) -> tuple[str, ...]:
         """Published tensors that an own parameter (`layers.3.qkv.bias`) stacks along its rows, in order."""
@@ -78,16 +85,7 @@ class Family:
                 "be even; correct the file"
             )
         vocab = reader.positive_int("vocab_size")
-        ids = {
-            key: _token_id(key, {**self.config_defaults, **raw}, generation, vocab, where)
-            for key in _TOKEN_ID_KEYS
-        }
-        for key in ("mask_token_id", "eos_token_id"):
-            if ids[key] is None:
-                raise CheckpointError(
-                    f"{where}: got no {key}, neither there nor in generation_config.json; decoding needs "
-                    "it: add it"
-                )
+        tokens = SpecialTokens.read({**self.config_defaults, **raw}, generation, vocab, where)
         return ModelConfig(
             family=self.name,
             vocab_size=vocab,
@@ -101,13 +99,13 @@ class Family:
             rms_norm_eps=reader.positive_float("rms_norm_eps"),
             qkv_bias=self.qkv_bias,
             qk_norm=self.qk_norm,
-            stop_token_ids=_stop_token_ids(generation, ids["eos_token_id"], vocab, where),
             tie_word_embeddings=reader.boolean("tie_word_embeddings"),
             shifted=self.shifted,
-            mask_token_id=ids["mask_token_id"] or 0,
-            eos_token_id=ids["eos_token_id"] or 0,
-            pad_token_id=ids["pad_token_id"],
-            bos_token_id=ids["bos_token_id"],
+            mask_token_id=tokens.mask,
+            eos_token_id=tokens.eos,
+            pad_token_id=tokens.pad,
+            bos_token_id=tokens.bos,
+            stop_token_ids=tokens.stops,
             max_position_embeddings=reader.positive_int("max_position_embeddings"),
             quantization=_quantization(raw),
         )
@@ -122,7 +120,7 @@ class Family:
             raw[key] = config.head_dim
         if config.quantization != "none":
             raw["quantization_config"] = QUANTIZATION_CONFIGS[config.quantization]
-        return raw | {key: getattr(config, key) for key in _TOKEN_ID_KEYS}
+        return raw | {key: getattr(config, key) for key in TOKEN_ID_KEYS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,29 +154,14 @@ class _ConfigReader:
         return bool(self._get(name, (bool,), "true or false"))
 
 
-def _token_id(key: str, raw: Json, generation: Json, vocab: int, where: str) -> int | None:
-    value = raw.get(key)
-    if value is None:
-        value, where = generation.get(key), f"{where} (generation_config.json)"
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab:
-        raise CheckpointError(
-            f"{where}: got {key} = {value!r}; it must be one id in 0..{vocab - 1} (the vocabulary); correct "
-            "the file"
-        )
-    return value
+def is_of_type(raw: Json, model_type: str, architecture: str) -> bool:
+    """Whether config.json `raw` says both.
 
-
-def _stop_token_ids(generation: Json, eos: int | None, vocab: int, where: str) -> tuple[int, ...]:
-    """The further ids of an `eos_token_id` that is a list, as chat models have one for the end of a turn."""
-    listed = generation.get("eos_token_id")
-    if not isinstance(listed, list):
-        return ()
-    ids = (_token_id("eos_token_id", {"eos_token_id": token}, {}, vocab, where) for token in listed)
-    return tuple(token for token in ids if token not in (None, eos))
+    `model_type` and `architectures` must agree: a Dream body under another head has the same
+    model type and would load, but mean something else. Either of the two may be absent.
+    """
+    named = raw.get("model_type"), raw.get("architectures")
+    return any(named) and named[0] in (model_type, None) and named[1] in ([architecture], None)
 
 
 def _quantization(raw: Json) -> Quantization:

@@ -116,7 +116,7 @@ class Tokenizer:
         """Text of `ids`; ids beyond the vocabulary are left out. `shown`: special tokens that are not skipped."""
         shown_ids = {token for token, added in self._special_tokens.items() if added.content in shown}
         if not skip_special_tokens or shown_ids.isdisjoint(ids):
-            return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+            return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
         runs = (list(run) for _, run in groupby(ids, key=shown_ids.__contains__))
         return "".join(self._backend.decode(run, skip_special_tokens=run[0] not in shown_ids) for run in runs)
 
@@ -124,7 +124,7 @@ class Tokenizer:
         """One token as text to show, special tokens by name; `[id]` for an id that has no text."""
         if self._backend.id_to_token(token) is None:
             return f"[{token}]"
-        return self._backend.decode([token], skip_special_tokens=False)
+        return str(self._backend.decode([token], skip_special_tokens=False))
 
     def token_string(self, token: int) -> str:
         """One token as the vocabulary writes it (byte-level ones: `Ġpens`); `[id]` for an id that it does not have."""

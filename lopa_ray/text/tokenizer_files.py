@@ -108,7 +108,7 @@ def _load(folder: Path, class_name: str, files: list[Path]) -> PreTrainedTokeniz
         ) from None
     if class_name == "AutoTokenizer":
         _check_class(pretrained, folder, files)
-    return pretrained  # type: ignore[no-any-return]
+    return pretrained
 
 
 def _check_class(pretrained: Any, folder: Path, files: list[Path]) -> None:

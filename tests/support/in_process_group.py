@@ -10,7 +10,7 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.report import BranchReport, StepReport
@@ -26,7 +26,7 @@ def report_bytes(report: BranchReport) -> ReportBytes:
     return tuple(array.tobytes() for array in (*arrays, report.top_tokens, report.top_logprobs))
 
 
-def reference_reports(model: Transformer, session: DecodeSession) -> list[list[ReportBytes]]:
+def reference_reports(model: MaskPredictor, session: DecodeSession) -> list[list[ReportBytes]]:
     """Decode a session on a runner of its own; returns the bytes of each step's reports."""
     runner = BranchRunner(model, max_num_seqs=1, max_model_len=session.max_len)
     steps = []
@@ -44,7 +44,7 @@ class InProcessGroup:
 
     def __init__(
         self,
-        model: Transformer,
+        model: MaskPredictor,
         workers: int,
         *,
         max_num_seqs: int = 4,

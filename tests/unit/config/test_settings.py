@@ -110,6 +110,22 @@ BAD: list[tuple[type, dict[str, Any], list[str]]] = [
     (ModelSettings, {"device": "tpu"}, ["device", "'tpu'", "cpu"]),
     (ModelSettings, {"max_num_seqs": 0}, ["max_num_seqs", "got 0"]),
     (ModelSettings, {"prefix_cache": "approximate"}, ["approximate", "prefix_cache_positions 0", "leave"]),
+    (ModelSettings, {"implementation": "hf"}, ["implementation", "'hf'", "native", "transformers"]),
+    (
+        ModelSettings,
+        {"implementation": "transformers", "quantization": "w8"},
+        ["quantization w8", "implementation transformers", "auto"],
+    ),
+    (
+        ModelSettings,
+        {"implementation": "transformers", "compile": True},
+        ["compile True", "implementation transformers", "auto"],
+    ),
+    (
+        Config,
+        {"model": {"implementation": "transformers"}, "group": {"tensor_parallel_size": 2}},
+        ["tensor_parallel_size 2", "model.implementation transformers", "auto"],
+    ),
     (ModelSettings, {"max_model_len": 1}, ["max_model_len", "got 1"]),
     (GroupSettings, {"num_workers": 0}, ["num_workers", "got 0"]),
     (GroupSettings, {"step_timeout_s": 0}, ["step_timeout_s", "got 0"]),

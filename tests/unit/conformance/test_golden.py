@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from lopa_ray.config.config import Config
 from lopa_ray.conformance import Case, Verdict, read_cases, replay
 from lopa_ray.conformance.recorded import recorded_settings
 from lopa_ray.engine.local import LocalEngine
@@ -27,9 +29,15 @@ def cases(name: str) -> list[Case]:
     return [case for case in read if isinstance(case, Case)]
 
 
-def verdicts(wanted: list[Case]) -> list[Verdict]:
+def verdicts(
+    wanted: list[Case], make_engine: Callable[[Config], LocalEngine] = LocalEngine.from_config
+) -> list[Verdict]:
     torch.set_num_threads(1)
-    return list(replay(wanted, GOLDEN / "models", LocalEngine.from_config))
+    return list(replay(wanted, GOLDEN / "models", make_engine))
+
+
+def run_by_transformers(config: Config) -> LocalEngine:
+    return LocalEngine.from_config(config.replace(model=config.model.replace(implementation="transformers")))
 
 
 @pytest.mark.usefixtures("either_attention")
@@ -61,6 +69,26 @@ def test_recorded_cases(name, passed, refused):
     for verdict in found:
         if verdict.status == "not supported":
             assert refused[verdict.id] in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [
+        ("lopa_cases", 4),
+        ("lora_cases", 1),
+        ("d2f_llada_cases", 1),
+        ("dream_generate_cases", 2),
+        ("llada_generate_cases", 1),
+        ("forward_cases", 1),
+        ("sdar/sdar_forward_cases", 1),
+        ("sdar/sdar_generate_cases", 2),
+    ],
+)
+def test_recorded_cases_run_by_transformers(name, every):
+    """Every so many of them, for time's sake; all pass."""
+    wanted = cases(name)[::every]
+    statuses = Counter(verdict.status for verdict in verdicts(wanted, run_by_transformers))
+    assert statuses == Counter(passed=len(wanted))
 
 
 @pytest.mark.parametrize("name", ["lopa_cases", "lora_cases"])

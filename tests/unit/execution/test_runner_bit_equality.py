@@ -18,11 +18,14 @@ from lopa_ray.execution.lm_head import MAX_LOGITS_BYTES, head_rows
 from lopa_ray.execution.packing import ROW_MULTIPLE, padded_rows
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.sdpa import sdpa
-from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.implementation import build_model, random_weights
+from lopa_ray.model.mask_predictor import MaskPredictor
+from lopa_ray.model.transformers_config import parse_transformers_config
 from lopa_ray.model.weights import random_model
 from lopa_ray.protocol.events import RequestFailure
 from support.in_process_group import InProcessGroup, ReportBytes, reference_reports, report_bytes
 from support.tiny_model import load_tiny_model
+from support.transformers_checkpoints import config_json
 
 SHAPES = {
     # hidden, heads, KV heads, head dim, MLP, vocabulary
@@ -34,8 +37,14 @@ SHAPES = {
 
 
 @cache
-def model_of(name: str) -> Transformer:
-    """A recorded model or a shape; `+w8` and `+w8a8` make its linear layers int8."""
+def model_of(name: str) -> MaskPredictor:
+    """A recorded model or a shape; `+w8` and `+w8a8` make its linear layers int8.
+    `transformers:` comes before a model type of transformers, which then runs one of that type."""
+    if name.startswith("transformers:"):
+        text = config_json(name.removeprefix("transformers:"))
+        by_transformers = parse_transformers_config(text, {}, name)
+        weights = random_weights(by_transformers, 0, torch.float32, "cpu")
+        return build_model(by_transformers, weights, dtype=torch.float32, device="cpu")
     name, _, quantization = name.partition("+")
     if name.startswith("dream"):
         return load_tiny_model(name, quantization or "none")
@@ -98,7 +107,7 @@ def any_settings(draw: random.Random) -> GenerationSettings:
 
 
 def any_requests(
-    draw: random.Random, model: Transformer, count: int
+    draw: random.Random, model: MaskPredictor, count: int
 ) -> list[tuple[list[int], GenerationSettings]]:
     top = model.config.mask_token_id
     return [
@@ -154,7 +163,14 @@ def test_scores_have_the_same_bits_alone_and_in_company(name, seed):
     assert compare(name, seed) > 5
 
 
-@pytest.mark.parametrize("name", ["dream-tiny-2l", "dream-tiny-2l+w8a8"])
+@pytest.mark.parametrize("name", ["qwen2", "qwen3_moe", "glm4_moe"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_scores_of_transformers_have_the_same_bits_alone_and_in_company(name, seed):
+    """With an MLP as wide as a multiple of 16, as published ones are. How many rows an expert gets is of no account."""
+    assert compare(f"transformers:{name}", seed) > 5
+
+
+@pytest.mark.parametrize("name", ["dream-tiny-2l", "dream-tiny-2l+w8a8", "transformers:qwen3_moe"])
 def test_scores_have_the_same_bits_with_two_threads(name):
     """Short: two threads that wait for a busy core are slow."""
     model = model_of(name)
@@ -219,7 +235,7 @@ def test_attention_does_not_depend_on_where_its_queries_lie(heads, kv_heads, dim
 
 def test_single_phase_workers_agree_bit_for_bit_even_without_a_branch():
     """Three workers and one branch: two of them compute the finished blocks for themselves."""
-    for name in ("dream-tiny-2l", "odd", "odd+w8a8"):
+    for name in ("dream-tiny-2l", "odd", "odd+w8a8", "transformers:qwen3_moe"):
         for branches in (1, 2, 7):
             group = InProcessGroup(model_of(name), 3)
             settings = LopaSettings(

@@ -1,0 +1,163 @@
+"""`lopa models`: the families that can be run, and what a checkpoint needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from lopa_ray.config.config import Config
+from lopa_ray.execution.model_loader import ModelSpec
+from lopa_ray.model.config import Quantization
+from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.transformers_families import TRANSFORMERS_FAMILIES
+
+FORMATS: tuple[tuple[str, Quantization], ...] = (
+    ("float32", "none"),
+    ("bfloat16", "none"),
+    ("bfloat16", "w8a8"),
+)
+"""Number formats that are compared, as `model.dtype` and `model.quantization`."""
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True, slots=True)
+class FormatNeeds:
+    """What a worker needs of memory with a model in one number format."""
+
+    dtype: str
+    quantization: Quantization
+    weights_bytes: int
+    kv_bytes_per_position: int
+    kv_bytes_per_request: int
+    """Of a request that fills `model.max_model_len`; every one in flight has as much reserved."""
+    total_bytes: int
+    """Of weights, and the K/V of `model.max_num_seqs` requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointNeeds:
+    """What the configuration of a checkpoint says."""
+
+    path: str
+    """With its commit, for a name on the Hub."""
+    family: str
+    implementation: str
+    num_layers: int
+    vocab_size: int
+    max_model_len: int
+    """Positions of a request, as configured."""
+    max_num_seqs: int
+    """Requests in flight, as configured."""
+    tensor_parallel_sizes: list[int]
+    """Over how many actors a worker's model can be cut."""
+    formats: list[FormatNeeds]
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyEntry:
+    """A family of published checkpoints."""
+
+    family: str
+    checkpoints: str
+    implementations: list[str]
+    """The values of `model.implementation` that run it; auto takes the first."""
+    checked_against: str
+
+
+def known_families() -> list[FamilyEntry]:
+    """Those that have a row of their own, native ones first."""
+    return [
+        *(
+            FamilyEntry(each.name, each.checkpoints, ["native", "transformers"], each.checked_against)
+            for each in FAMILIES
+        ),
+        *(
+            FamilyEntry(each.name, each.checkpoints, ["transformers"], each.checked_against)
+            for each in TRANSFORMERS_FAMILIES
+        ),
+    ]
+
+
+def families_table(families: Sequence[FamilyEntry]) -> Table:
+    """For people to read."""
+    table = Table("family", "checkpoints", "implementation", "checked against", box=SIMPLE_HEAD)
+    for each in families:
+        table.add_row(each.family, each.checkpoints, ", ".join(each.implementations), each.checked_against)
+    table.caption = (
+        "model.implementation transformers runs other causal language models of transformers too, if their config.json "
+        "names a mask_token_id (docs/models.md)."
+    )
+    return table
+
+
+def checkpoint_needs(config: Config) -> CheckpointNeeds:
+    """From the checkpoint's configuration alone; no weights are read or downloaded. Raises CheckpointError."""
+    spec = ModelSpec.read(config)
+    model = spec.model
+    native = model.transformers_config is None
+    formats = FORMATS if native and model.quantization == "none" else FORMATS[:2]
+    return CheckpointNeeds(
+        spec.config.model.path,
+        model.family,
+        "native" if native else "transformers",
+        model.num_layers,
+        model.vocab_size,
+        config.model.max_model_len,
+        config.model.max_num_seqs,
+        list(model.shard_sizes),
+        [_format_needs(spec, *each) for each in formats],
+    )
+
+
+def _format_needs(spec: ModelSpec, dtype: str, quantization: Quantization) -> FormatNeeds:
+    settings = spec.config.model.replace(dtype=dtype)
+    formatted = replace(
+        spec, config=spec.config.replace(model=settings), model=spec.model.with_quantization(quantization)
+    )
+    weights, slots = formatted.weight_bytes, formatted.slots_bytes
+    request = slots // settings.max_num_seqs
+    return FormatNeeds(
+        dtype, quantization, weights, request // settings.max_model_len, request, weights + slots
+    )
+
+
+def needs_table(needs: CheckpointNeeds) -> Table:
+    """For people to read."""
+    table = Table(
+        "",
+        *(f"{each.dtype} {each.quantization}".removesuffix(" none") for each in needs.formats),
+        box=SIMPLE_HEAD,
+    )
+    amounts = {
+        "weights": [each.weights_bytes for each in needs.formats],
+        "K/V per position": [each.kv_bytes_per_position for each in needs.formats],
+        f"K/V per request of {needs.max_model_len} positions": [
+            each.kv_bytes_per_request for each in needs.formats
+        ],
+        f"in all, with {needs.max_num_seqs} requests": [each.total_bytes for each in needs.formats],
+    }
+    for name, row in amounts.items():
+        table.add_row(name, *map(format_bytes, row))
+    return table
+
+
+def needs_summary(needs: CheckpointNeeds) -> str:
+    """What the table does not show."""
+    sizes = ", ".join(map(str, needs.tensor_parallel_sizes))
+    return (
+        f"{needs.path}: family {needs.family}, {needs.num_layers} layers, vocabulary of {needs.vocab_size}; "
+        f"model.implementation {needs.implementation}; group.tensor_parallel_size {sizes}. Of each worker:"
+    )
+
+
+def format_bytes(amount: float) -> str:
+    """In the largest unit that leaves one before the point."""
+    for unit in _UNITS[:-1]:
+        if amount < 1024:
+            return f"{amount:.4g} {unit}"
+        amount /= 1024
+    return f"{amount:.4g} {_UNITS[-1]}"

@@ -1,0 +1,67 @@
+"""Weights and models, of this project's own transformer or of the package transformers, as a `ModelConfig` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from lopa_ray.model import checkpoint, transformers_weights, weights as native_weights
+from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.mask_predictor import MaskPredictor
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
+from lopa_ray.model.weights import Weights
+
+
+def read_weights(
+    config: ModelConfig,
+    path: str | Path,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    lora: str | Path | None = None,
+) -> Weights:
+    """The parameters of `config` from the checkpoint folder `path`, one by one, in the names of the model.
+
+    They are on `device`, or on the CPU where transformers runs the model: `build_model` moves them. `lora` names a
+    PEFT adapter folder that is merged (in fp32) into the published tensors.
+    Raises `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
+    """
+    if config.transformers_config is not None:
+        return transformers_weights.read_weights(config, path, dtype=dtype, lora=lora)
+    quantization = config.quantization
+    return checkpoint.read_weights(path, dtype=dtype, device=device, lora=lora, quantization=quantization)
+
+
+def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype, device: torch.device | str) -> Weights:
+    """Random parameters, which the seed decides, where `read_weights` puts them; for benchmarks: only shapes matter."""
+    if config.transformers_config is not None:
+        return transformers_weights.random_weights(config, seed, dtype)
+    return native_weights.random_weights(config, seed, dtype, device)
+
+
+def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Bytes that the parameters of a model take up."""
+    if config.transformers_config is not None:
+        return transformers_weights.weight_bytes(config, dtype)
+    return native_weights.weight_bytes(config, dtype)
+
+
+def build_model(
+    config: ModelConfig,
+    weights: Weights,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    tp_group: TensorParallelGroup = SINGLE_SHARD,
+) -> MaskPredictor:
+    """The model `config` in eval mode, without gradients, that holds `weights` on `device`, or a shard of it.
+
+    Tensors that are there already are used as they are, and never written to; a shard takes its part of each.
+    Raises CheckpointError if one is missing or transformers computes something else there than this project does, and
+    SettingsError if the model cannot be cut like that.
+    """
+    if config.transformers_config is not None:
+        config.shard(tp_group.size)
+        return transformers_weights.build_model(config, weights, dtype=dtype, device=device)
+    return native_weights.build_model(config, weights, dtype=dtype, device=device, tp_group=tp_group)

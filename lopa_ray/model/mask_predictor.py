@@ -1,0 +1,53 @@
+"""MaskPredictor: what a runner needs of a model, whoever computes it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.tensor_parallel import TensorParallelGroup
+from lopa_ray.model.transformer import AttentionFn
+
+
+class MaskPredictor(Protocol):
+    """Token ids in, normed hidden rows out; `lm_head` turns chosen rows into logits."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """Of the whole model."""
+        ...
+
+    @property
+    def shard_config(self) -> ModelConfig:
+        """The shape of what this shard has; its own but for the vocabulary."""
+        ...
+
+    @property
+    def tp_group(self) -> TensorParallelGroup:
+        """The shards of the model."""
+        ...
+
+    @property
+    def embed(self) -> nn.Embedding:
+        """Device and dtype of its weight are those of the rows."""
+        ...
+
+    @property
+    def lm_head(self) -> nn.Linear:
+        """Hidden rows [N, D] → logits [N, V], of this shard."""
+        ...
+
+    def compile_layers(self, backend: str) -> None:
+        """Graph mode for all but attention. Raises SettingsError if the model has none."""
+        ...
+
+    def __call__(
+        self, ids: Tensor, positions: Tensor, attention: AttentionFn, kv: Tensor | None = None
+    ) -> Tensor:
+        """Run int ids [R] at absolute int positions [R]; returns hidden rows [R, D] after the last norm.
+
+        `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers.
+        """
+        ...

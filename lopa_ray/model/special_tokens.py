@@ -1,0 +1,67 @@
+"""SpecialTokens: the token ids that a checkpoint names, in `config.json` or in `generation_config.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
+
+from lopa_ray.errors import CheckpointError
+
+Json: TypeAlias = Mapping[str, Any]
+
+TOKEN_ID_KEYS = ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """The ids that decoding needs, and those that a checkpoint names besides."""
+
+    mask: int
+    eos: int
+    pad: int | None
+    bos: int | None
+    stops: tuple[int, ...]
+    """Further ids that end an answer."""
+
+    @classmethod
+    def read(cls, raw: Json, generation: Json, vocab: int, where: str) -> Self:
+        """From config.json `raw`, and where it has none from `generation`.
+
+        Raises `CheckpointError`, naming `where` and the key, for one that is missing or not in the vocabulary.
+        """
+        ids = {key: _token_id(key, raw, generation, vocab, where) for key in TOKEN_ID_KEYS}
+        mask, eos, pad, bos = ids.values()
+        for key, value in ids.items():
+            if value is None and key in ("mask_token_id", "eos_token_id"):
+                raise CheckpointError(
+                    f"{where}: got no {key}, neither there nor in generation_config.json; decoding needs "
+                    "it: add it"
+                )
+        assert mask is not None and eos is not None
+        return cls(mask, eos, pad, bos, _stop_token_ids(generation, eos, vocab, where))
+
+
+def _token_id(key: str, raw: Json, generation: Json, vocab: int, where: str) -> int | None:
+    value = raw.get(key)
+    if value is None:
+        value, where = generation.get(key), f"{where} (generation_config.json)"
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab:
+        raise CheckpointError(
+            f"{where}: got {key} = {value!r}; it must be one id in 0..{vocab - 1} (the vocabulary); correct "
+            "the file"
+        )
+    return value
+
+
+def _stop_token_ids(generation: Json, eos: int | None, vocab: int, where: str) -> tuple[int, ...]:
+    """The further ids of an `eos_token_id` that is a list, as chat models have one for the end of a turn."""
+    listed = generation.get("eos_token_id")
+    if not isinstance(listed, list):
+        return ()
+    ids = (_token_id("eos_token_id", {"eos_token_id": token}, {}, vocab, where) for token in listed)
+    return tuple(token for token in ids if token not in (None, eos))

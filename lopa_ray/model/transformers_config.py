@@ -1,0 +1,202 @@
+"""From a checkpoint's config.json to a `ModelConfig` of a model that the package transformers runs, and on to its own.
+
+transformers is imported where it is needed: whoever runs models natively does without.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from lopa_ray.errors import CheckpointError
+from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.families import FAMILIES, known_types
+from lopa_ray.model.special_tokens import Json, SpecialTokens
+from lopa_ray.model.transformers_families import (
+    TransformersFamily,
+    listed_family,
+    translate_native,
+    unlisted_family,
+)
+
+_log = logging.getLogger("lopa.transformers")
+
+_COMPUTED_VALUES: Mapping[str, tuple[object, ...]] = {
+    "attention_chunk_size": (None,),
+    "attn_logit_softcapping": (None,),
+    "final_logit_softcapping": (None,),
+    "is_encoder_decoder": (False, None),
+    "logit_scale": (1, None),
+    "logits_scaling": (1, None),
+    "quantization_config": (None,),
+}
+"""Keys of transformers that ask for what is computed nowhere here (masks, changed scores, changed logits), each with
+the values that do not. What keys do not tell is found by a trial (`transformers_trial.py`)."""
+
+_CODE_KEYS = (
+    "auto_map",
+    "attn_implementation",
+    "experts_implementation",
+    "fusion_config",
+    "transformers_weights",
+)
+"""Keys by which a checkpoint has transformers load code, kernels or files. They are left out, as private ones are."""
+
+_BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
+"""Frequencies depend on the largest position in a forward, of whatever request it is; K/V here outlive a forward."""
+
+
+def parse_transformers_config(raw: Json, generation: Json, where: str) -> ModelConfig:
+    """The model that config.json `raw` describes, to be run by transformers; special ids also from `generation`.
+
+    Raises `CheckpointError`, naming `where` and the key, if the installed transformers has no class for it, for a
+    missing or wrong value, and for a feature that is not computed here.
+    """
+    for native in FAMILIES:
+        if native.claims(raw):
+            config = native.parse_config(raw, generation, where)
+            _refuse({"quantization_config": raw.get("quantization_config")}, where)
+            return replace(config, transformers_config=json.dumps(translate_native(config, native)))
+    family = listed_family(raw) or _unlisted(raw, where)
+    translated = {
+        key: value
+        for key, value in family.translate(raw).items()
+        if key not in _CODE_KEYS and not key.startswith("_")
+    }
+    text = json.dumps(translated)
+    try:
+        theirs = make_pretrained_config(text)
+    # What its checks raise differs from class to class.
+    except Exception as error:
+        raise CheckpointError(
+            f"{where}: transformers cannot read it as {family.runs_as} ({error}); correct the file"
+        ) from None
+    _refuse({key: getattr(theirs, key, None) for key in _COMPUTED_VALUES}, where)
+    _refuse_other_attention(theirs, where)
+    config = _model_config(family, translated, theirs, generation, where)
+    return replace(config, transformers_config=text)
+
+
+def make_pretrained_config(text: str) -> Any:
+    """transformers' own configuration object, of `ModelConfig.transformers_config`."""
+    from transformers import CONFIG_MAPPING
+
+    raw = json.loads(text)
+    return CONFIG_MAPPING[raw["model_type"]].from_dict(raw)
+
+
+def causal_lm_class(config_class: type) -> Any:
+    """The causal language model of transformers for a class of configurations. Raises KeyError if there is none."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    return MODEL_FOR_CAUSAL_LM_MAPPING[config_class]
+
+
+def _unlisted(raw: Json, where: str) -> TransformersFamily:
+    """For a model type that transformers has itself, under the name of its own class. Raises CheckpointError."""
+    import transformers
+
+    model_type, architectures = raw.get("model_type"), raw.get("architectures")
+    try:
+        architecture = causal_lm_class(transformers.CONFIG_MAPPING[model_type]).__name__
+    except KeyError:
+        architecture = None
+    if architecture is not None and architectures in (None, [architecture]):
+        _log.info("%s: transformers runs it as %s; logits are not shifted", where, architecture)
+        return unlisted_family(str(model_type), architecture)
+    has = f"has no causal language model of model_type {model_type!r}"
+    if architecture is not None:
+        has = f"runs model_type {model_type!r} as [{architecture!r}]"
+    raise CheckpointError(
+        f"{where}: got model_type = {model_type!r} with architectures = {architectures!r}; supported are "
+        f"{known_types()}, and causal language models of transformers, but version {transformers.__version__} {has}; "
+        "use a checkpoint of a supported family, describe its family in lopa_ray/model/transformers_families.py, or "
+        "install a transformers that has it"
+    )
+
+
+def _refuse(values: Json, where: str) -> None:
+    for key, value in values.items():
+        if value not in _COMPUTED_VALUES[key]:
+            raise _unsupported(key, value, where)
+
+
+def _refuse_other_attention(theirs: Any, where: str) -> None:
+    """Raise unless all layers have attention over all positions that a row is let see, which needs no batch."""
+    layer_types = getattr(theirs, "layer_types", None)
+    if layer_types is None:
+        window = getattr(theirs, "sliding_window", None)
+        if window is not None:
+            raise _unsupported("sliding_window", window, where)
+    elif set(layer_types) != {"full_attention"}:
+        raise _unsupported("layer_types", sorted(set(layer_types)), where)
+    rope = getattr(theirs, "rope_parameters", None) or {}
+    for parameters in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        if parameters.get("rope_type") in _BATCH_DEPENDENT_ROPE:
+            raise _unsupported("rope_type", parameters["rope_type"], where)
+    if theirs.get_text_config() is not theirs:
+        raise _unsupported("text_config", "a text model within another one", where)
+
+
+def _unsupported(key: str, value: object, where: str) -> CheckpointError:
+    return CheckpointError(
+        f"{where}: got {key} = {value!r}, which is not computed here for models that transformers runs; use a "
+        "checkpoint without that feature"
+    )
+
+
+def _model_config(
+    family: TransformersFamily, translated: Json, theirs: Any, generation: Json, where: str
+) -> ModelConfig:
+    numbers = {
+        key: _positive_int(theirs, key, where)
+        for key in (
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "max_position_embeddings",
+        )
+    }
+    heads, vocab = numbers["num_attention_heads"], numbers["vocab_size"]
+    ends = translated.get("eos_token_id")
+    if isinstance(ends, list) and ends:
+        # Published configurations of chat models list those that end an answer.
+        listed = generation.get("eos_token_id") or []
+        others = listed if isinstance(listed, list) else [listed]
+        translated = {**translated, "eos_token_id": ends[0]}
+        generation = {**generation, "eos_token_id": list(dict.fromkeys([*ends, *others]))}
+    tokens = SpecialTokens.read(translated, generation, vocab, where)
+    return ModelConfig(
+        family=family.name,
+        vocab_size=vocab,
+        hidden_size=numbers["hidden_size"],
+        num_layers=numbers["num_hidden_layers"],
+        num_heads=heads,
+        num_kv_heads=getattr(theirs, "num_key_value_heads", None) or heads,
+        head_dim=getattr(theirs, "head_dim", None) or numbers["hidden_size"] // heads,
+        intermediate_size=0,
+        rope_theta=0.0,
+        rms_norm_eps=0.0,
+        qkv_bias=False,
+        tie_word_embeddings=bool(theirs.tie_word_embeddings),
+        shifted=family.shifted,
+        mask_token_id=tokens.mask,
+        eos_token_id=tokens.eos,
+        pad_token_id=tokens.pad,
+        bos_token_id=tokens.bos,
+        stop_token_ids=tokens.stops,
+        max_position_embeddings=numbers["max_position_embeddings"],
+    )
+
+
+def _positive_int(theirs: Any, key: str, where: str) -> int:
+    value = getattr(theirs, key, None)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CheckpointError(
+            f"{where}: got {key} = {value!r}; it must be an integer above 0; correct the file"
+        )
+    return value

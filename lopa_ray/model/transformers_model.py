@@ -1,0 +1,129 @@
+"""TransformersModel: a causal language model of the package transformers behind the seam of `Transformer`.
+
+Packed rows are one sequence to it, whose attention is handed in with the call, as in the project's own transformer:
+transformers looks attention functions up by name, and passes what it does not know of a call's arguments on to them.
+No function for masks has that name, so none is made, and it keeps no cache.
+
+Shape suffixes: R rows, D hidden size, H query heads, K key/value heads, E head dim, L layers.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from lopa_ray.errors import SettingsError
+from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
+from lopa_ray.model.transformer import AttentionFn
+
+ATTENTION = "lopa_ray"
+"""Name of the attention function among those of transformers."""
+
+HARMLESS_ARGUMENTS = ("dropout", "is_causal", "position_ids")
+"""What modules of transformers tell any attention function, and this one need not know. Dropout is for training; what
+a row sees is the step's business."""
+
+
+class PackedStep(NamedTuple):
+    """What a call of the model hands to the attention of all layers."""
+
+    attention: AttentionFn
+    kv: Tensor | None
+    """[L, 2, R, K, E]."""
+
+
+@cache
+def register_attention() -> str:
+    """Make this project's attention known to transformers; returns its name."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, _attend)
+    return ATTENTION
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    packed_step: PackedStep,
+    scaling: float | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """An attention function of transformers: query [1, H, R, E], key and value [1, K, R, E] → [1, R, H, E].
+
+    Raises NotImplementedError for arguments that would change the result.
+    """
+    asked = {
+        name: given for name, given in others.items() if name not in HARMLESS_ARGUMENTS and not _is_off(given)
+    }
+    if attention_mask is not None:
+        asked["attention_mask"] = attention_mask
+    if asked:
+        name, given = next(iter(asked.items()))
+        shown = list(given.shape) if isinstance(given, Tensor) else given
+        raise NotImplementedError(f"attention of {type(module).__name__} asks for {name} = {shown!r}")
+    q, k, v = (heads[0].transpose(0, 1).contiguous() for heads in (query, key, value))
+    # Kernels here scale by E ** -0.5.
+    factor = 1.0 if scaling is None else scaling * q.shape[-1] ** 0.5
+    if abs(factor - 1.0) > 1e-6:
+        q = q * factor
+    layer = module.layer_idx
+    assert isinstance(layer, int)
+    if packed_step.kv is not None:
+        packed_step.kv[layer, 0].copy_(k)
+        packed_step.kv[layer, 1].copy_(v)
+    return packed_step.attention(layer, q, k, v)[None], None
+
+
+def _is_off(given: Any) -> bool:
+    return given is None or given is False
+
+
+class TransformersModel(nn.Module):
+    """Token ids in, normed hidden rows out; `lm_head` turns chosen rows into logits. See `MaskPredictor`."""
+
+    def __init__(self, config: ModelConfig, causal_lm: Any) -> None:
+        """Over a causal language model of transformers that has `register_attention` for its attention."""
+        super().__init__()
+        self.config = config
+        self.shard_config = config
+        self.tp_group: TensorParallelGroup = SINGLE_SHARD
+        self.causal_lm: Any = causal_lm
+
+    @property
+    def embed(self) -> nn.Embedding:
+        """Of token ids."""
+        embed: nn.Embedding = self.causal_lm.get_input_embeddings()
+        return embed
+
+    @property
+    def lm_head(self) -> nn.Linear:
+        """Hidden rows [N, D] → logits [N, V]."""
+        lm_head: nn.Linear = self.causal_lm.get_output_embeddings()
+        return lm_head
+
+    def compile_layers(self, backend: str) -> None:
+        """Raises SettingsError: where the layers of a class of transformers can be cut is known to it alone."""
+        raise SettingsError(
+            f"model.compile: got true for a {self.config.family} model, which transformers runs; allowed there: false; "
+            "set it to false"
+        )
+
+    def forward(
+        self, ids: Tensor, positions: Tensor, attention: AttentionFn, kv: Tensor | None = None
+    ) -> Tensor:
+        """See `MaskPredictor`."""
+        output = self.causal_lm.base_model(
+            input_ids=ids[None],
+            position_ids=positions[None],
+            use_cache=False,
+            packed_step=PackedStep(attention, kv),
+        )
+        hidden: Tensor = output.last_hidden_state[0]
+        return hidden

@@ -1,0 +1,184 @@
+"""Native families run by transformers compute what this project's own transformer does."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import CheckpointError
+from lopa_ray.execution.model_loader import ModelSpec, load_weights
+from lopa_ray.model.checkpoint import load_config
+from lopa_ray.model.implementation import build_model, random_weights, weight_bytes
+from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.transformers_model import TransformersModel
+from support.checkpoints import edit_json, edit_tensors
+from support.paths import GOLDEN, MODELS
+from support.transformers_checkpoints import runner_of
+
+IDS = [random.Random(0).randrange(120) for _ in range(40)]
+FAMILIES = ["dream-tiny-4l", "llada-tiny-3l", "sdar-tiny-3l", "fast-dllm-v2"]
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A recorded checkpoint; Fast-dLLM v2's layout is that of Dream under another name, with tied embeddings."""
+    if request.param in FAMILIES[:3]:
+        return MODELS / str(request.param)
+    copied = Path(shutil.copytree(MODELS / "dream-tiny-2l", tmp_path / "model"))
+    names = {"model_type": "Fast_dLLM_Qwen", "architectures": ["Fast_dLLM_QwenForCausalLM"]}
+    edit_json(copied / "config.json", **names, tie_word_embeddings=True)
+    edit_tensors(copied, **{"lm_head/weight": None})
+    return copied
+
+
+def both(folder: Path, **model: Any) -> tuple[Any, Any]:
+    native, other = (runner_of(folder, implementation=name, **model) for name in ("native", "transformers"))
+    assert isinstance(native.model, Transformer)
+    assert isinstance(other.model, TransformersModel)
+    return native, other
+
+
+@pytest.mark.usefixtures("either_attention")
+@pytest.mark.parametrize("folder", FAMILIES, indirect=True)
+def test_logits_agree(folder: Path) -> None:
+    """Full attention, block-causal attention, and both behind a cached prefix."""
+    steps: list[dict[str, Any]] = [
+        {"ids": IDS},
+        {"ids": IDS, "segments": ((8, 8), (24, 24), (40, 40)), "to_stage": (range(16),)},
+        {"ids": IDS[16:], "start": 16},
+        {"ids": IDS[16:], "start": 16, "segments": ((24, 24), (40, 40)), "to_stage": (range(16, 24),)},
+        {"ids": IDS[24:], "start": 24, "segments": ((32, 40), (40, 32))},
+    ]
+    native, other = both(folder)
+    for step in steps:
+        expected, got = (runner.logits(**step) for runner in (native, other))
+        assert expected.std() > 0.5
+        torch.testing.assert_close(got, expected, atol=2e-5, rtol=0)
+    # What was staged is the same too.
+    keys, values = (runner.cache.layer_views(0, 1)[0][:, :24] for runner in (native, other))
+    torch.testing.assert_close(keys, values, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("folder", FAMILIES, indirect=True)
+def test_packed_requests_decode_alike(folder: Path) -> None:
+    prompts = [[1, 2, 3], IDS[:17], [9] * 11]
+    settings = LopaSettings(max_new_tokens=24, block_size=8, num_branches=3, confidence_threshold=0.4)
+    results = []
+    for name in ("native", "transformers"):
+        with LocalEngine.from_pretrained(folder, implementation=name, max_model_len=64) as engine:
+            results.append(engine.generate(prompts, settings))
+    expected, got = ([(r.token_ids, r.steps) for r in each] for each in results)
+    assert got == expected
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision(dtype: str) -> None:
+    native, other = both(MODELS / "dream-tiny-4l", dtype=dtype)
+    assert {p.dtype for p in other.model.parameters()} == {getattr(torch, dtype)}
+    assert not any(p.requires_grad for p in other.model.parameters())
+    assert not other.model.training
+    expected, got = (runner.logits(IDS) for runner in (native, other))
+    torch.testing.assert_close(got, expected, atol=0.5, rtol=0)
+    exact = runner_of(MODELS / "dream-tiny-4l").logits(IDS)
+    assert (got - exact).abs().mean() < 2 * (expected - exact).abs().mean()
+
+
+def test_an_adapter_is_merged_under_published_names(tmp_path: Path) -> None:
+    """LLaDA's: attn_out is o_proj to transformers."""
+    targets = ["q_proj", "v_proj", "attn_out", "ff_proj"]
+    generator = torch.Generator().manual_seed(0)
+    pairs = {}
+    for module in (f"model.transformer.blocks.{i}.{name}" for i in range(3) for name in targets):
+        outputs = 128 if module.endswith("ff_proj") else 64
+        for which, shape in (("A", (4, 64)), ("B", (outputs, 4))):
+            tensor = torch.randn(shape, generator=generator) / 8
+            pairs[f"base_model.model.{module}.lora_{which}.weight"] = tensor
+    save_file(pairs, tmp_path / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": targets, "bias": "none"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    native, other = both(MODELS / "llada-tiny-3l", lora=str(tmp_path))
+    expected, got = (runner.logits(IDS) for runner in (native, other))
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+    assert (got - runner_of(MODELS / "llada-tiny-3l").logits(IDS)).abs().max() > 0.1
+
+
+def test_an_adapter_of_another_model_is_refused() -> None:
+    """Before anything is merged: it has four layers, and the model two."""
+    adapter = str(GOLDEN / "lora" / "dream-tiny-4l-r4")
+    with pytest.raises(CheckpointError, match=r"adapts model\.layers\.2\..* not a linear layer of the model"):
+        runner_of(MODELS / "dream-tiny-2l", implementation="transformers", lora=adapter)
+
+
+# Weights
+
+
+def spec_of(folder: Path, **model: Any) -> ModelSpec:
+    settings = {"path": str(folder), "implementation": "transformers", **model}
+    return ModelSpec.read(Config.parse({"model": settings}))
+
+
+@pytest.mark.parametrize("folder", FAMILIES, indirect=True)
+def test_weights_are_counted_without_being_read(folder: Path) -> None:
+    spec = spec_of(folder)
+    weights = dict(load_weights(spec, "cpu"))
+    assert spec.weight_bytes == sum(tensor.nbytes for tensor in weights.values())
+    assert spec.weight_bytes == weight_bytes(load_config(folder), torch.float32)
+
+
+def test_models_of_the_same_weights_share_their_memory() -> None:
+    """As workers on a node do, in memory that none of them may write to."""
+    spec = spec_of(GOLDEN / "models" / "sdar-tiny-3l")
+    weights = dict(load_weights(spec, "cpu"))
+    before = {name: tensor.clone() for name, tensor in weights.items()}
+    models = [
+        build_model(spec.model, iter(weights.items()), dtype=torch.float32, device="cpu") for _ in range(2)
+    ]
+    for model in models:
+        assert isinstance(model, TransformersModel)
+        parameters = dict(model.causal_lm.named_parameters())
+        assert {name: p.data_ptr() for name, p in parameters.items()} == {
+            name: tensor.data_ptr() for name, tensor in weights.items()
+        }
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights.items())
+
+
+def test_missing_weights_are_an_error() -> None:
+    spec = spec_of(MODELS / "dream-tiny-2l")
+    weights = dict(load_weights(spec, "cpu"))
+    del weights["model.norm.weight"]
+    with pytest.raises(ValueError, match=r"dream model of these weights: model\.norm\.weight is missing"):
+        build_model(spec.model, iter(weights.items()), dtype=torch.float32, device="cpu")
+
+
+def test_random_weights_follow_the_seed() -> None:
+    config = spec_of(MODELS / "dream-tiny-2l").model
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    one, same, other = (dict(random_weights(config, seed, torch.float32, "cpu")) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not torch.equal(one["lm_head.weight"], other["lm_head.weight"])
+    # The shapes of what is published.
+    published = load_file(MODELS / "dream-tiny-2l" / "model.safetensors")
+    assert {name: tensor.shape for name, tensor in one.items()} == {
+        name: tensor.shape for name, tensor in published.items()
+    }
+
+
+def test_random_weights_make_a_runner() -> None:
+    runner = runner_of(MODELS / "llada-tiny-3l", implementation="transformers", load_format="dummy")
+    logits = runner.logits(IDS)
+    assert logits.isfinite().all()
+    assert logits.std() > 0

@@ -1,0 +1,161 @@
+"""Models that only transformers has: under its own model types, and as rows of the table of families."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lopa_ray.config.decoder_settings import BlockDiffusionSettings, LopaSettings
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.model import transformers_families
+from lopa_ray.model.checkpoint import load_config
+from lopa_ray.model.transformers_families import TransformersFamily
+from support.checkpoints import edit_json, shard
+from support.transformers_checkpoints import bidirectional_logits, runner_of, save_checkpoint
+
+IDS = [random.Random(0).randrange(120) for _ in range(40)]
+
+torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("either_attention")
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        ("qwen3_moe", {}),
+        ("glm4_moe", {}),  # rotates half of each head
+        ("qwen2", {"tie_word_embeddings": True}),
+        (
+            "granite",
+            {"attention_multiplier": 0.125, "embedding_multiplier": 3.0},
+        ),  # scales scores differently
+        ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+        ("mixtral", {"num_local_experts": 4, "sliding_window": None}),
+    ],
+)
+def test_logits_are_those_of_transformers_itself(model_type: str, changes: dict, tmp_path: Path) -> None:
+    reference = save_checkpoint(model_type, tmp_path, **changes)
+    runner = runner_of(tmp_path)
+    expected = bidirectional_logits(reference, IDS)
+    assert expected.std() > 0.5
+    torch.testing.assert_close(runner.logits(IDS), expected, atol=1e-4, rtol=0)
+    # The rows behind a cached prefix are those of the whole where the prefix sees itself alone.
+    runner.logits(IDS[:16], to_stage=(range(16),))
+    behind = runner.logits(IDS[16:], start=16)
+    blocks = runner.logits(IDS, segments=((16, 16), (40, 40)))
+    torch.testing.assert_close(behind, blocks[16:], atol=1e-4, rtol=0)
+    torch.testing.assert_close(blocks[:16], bidirectional_logits(reference, IDS[:16]), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_moe", "glm4_moe"])
+def test_experts_decode_the_same_alone_and_packed(model_type: str, tmp_path: Path) -> None:
+    save_checkpoint(model_type, tmp_path)
+    config = load_config(tmp_path, "auto")
+    assert (config.family, config.shifted, config.mask_token_id, config.eos_token_id) == (
+        model_type,
+        False,
+        127,
+        126,
+    )
+    assert config.kv_shape == (3, 2, 2, 16)
+    prompts = [[1, 2, 3], IDS[:9], [7] * 5]
+    for settings in (
+        LopaSettings(max_new_tokens=16, block_size=8, num_branches=3, ignore_eos=True),
+        BlockDiffusionSettings(max_new_tokens=16, block_size=4, ignore_eos=True),
+    ):
+        with LocalEngine.from_pretrained(tmp_path, max_model_len=64) as engine:
+            alone = [engine.generate(prompt, settings).token_ids for prompt in prompts]
+            packed = [result.token_ids for result in engine.generate(prompts, settings)]
+        assert packed == alone
+        assert all(len(tokens) == 16 and 127 not in tokens for tokens in alone)
+
+
+def test_shards_of_experts_load_as_one_file_does(tmp_path: Path) -> None:
+    save_checkpoint("qwen3_moe", tmp_path)
+    whole = runner_of(tmp_path).logits(IDS)
+    shard(tmp_path)
+    assert torch.equal(runner_of(tmp_path).logits(IDS), whole)
+
+
+def test_weights_of_experts_are_counted_and_drawn(tmp_path: Path) -> None:
+    save_checkpoint("glm4_moe", tmp_path)
+    published = load_file(tmp_path / "model.safetensors")
+    drawn = runner_of(tmp_path, load_format="dummy", dtype="bfloat16")
+    model = drawn.model.causal_lm
+    count = sum(p.numel() for p in model.parameters()) + sum(
+        b.numel() for name, b in model.named_buffers() if name in model.state_dict()
+    )
+    assert count == sum(tensor.numel() for tensor in published.values())
+    assert drawn.logits(IDS).isfinite().all()
+
+
+def test_ids_may_be_lists_and_lie_in_either_file(tmp_path: Path) -> None:
+    save_checkpoint("llama", tmp_path)
+    edit_json(tmp_path / "config.json", mask_token_id=..., eos_token_id=[120, 121])
+    (tmp_path / "generation_config.json").write_text('{"mask_token_id": 119, "eos_token_id": [120, 122]}')
+    config = load_config(tmp_path, "auto")
+    assert (config.mask_token_id, config.eos_token_id, config.stop_token_ids) == (119, 120, (121, 122))
+
+
+def test_no_code_of_a_checkpoint_runs(tmp_path: Path) -> None:
+    save_checkpoint("llama", tmp_path)
+    expected = runner_of(tmp_path).logits(IDS)
+    for name in ("configuration_evil", "modeling_evil"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    edit_json(
+        tmp_path / "config.json",
+        auto_map={"AutoConfig": "configuration_evil.C", "AutoModelForCausalLM": "modeling_evil.M"},
+        _attn_implementation="somebody/kernels",
+        experts_implementation="somebody/kernels",
+    )
+    assert torch.equal(runner_of(tmp_path).logits(IDS), expected)
+    assert not (tmp_path / "ran").exists()
+
+
+# Rows of the table
+
+
+def test_sdar_moe_is_qwen3_moe_by_another_name(tmp_path: Path) -> None:
+    save_checkpoint("qwen3_moe", tmp_path, vocab_size=151_670, mask_token_id=None)
+    own_name = {"mask_token_id": 151_669}
+    edit_json(tmp_path / "config.json", **own_name)
+    expected = runner_of(tmp_path).logits(IDS)
+    names = {"model_type": "sdar_moe", "architectures": ["SDARMoeForCausalLM"]}
+    edit_json(tmp_path / "config.json", mask_token_id=..., **names)
+    config = load_config(tmp_path, "auto")
+    assert (config.family, config.shifted, config.mask_token_id) == ("sdar_moe", False, 151_669)
+    assert torch.equal(runner_of(tmp_path).logits(IDS), expected)
+
+
+def test_a_row_renames_keys_and_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new model on its first day: a published name, renames, a mask token and a shift."""
+    save_checkpoint("qwen3", tmp_path)
+    expected = runner_of(tmp_path).logits(IDS)
+    published = load_file(tmp_path / "model.safetensors")
+    renamed = {
+        name.replace("model.layers.", "net.blocks.").replace("self_attn.", "attn."): tensor
+        for name, tensor in published.items()
+    }
+    save_file(renamed, tmp_path / "model.safetensors")
+    names = {"model_type": "new", "architectures": ["NewModel"]}
+    edit_json(tmp_path / "config.json", **names, hidden_size=..., width=64, mask_token_id=...)
+    row = TransformersFamily(
+        name="new_model",
+        model_type="new",
+        architecture="NewModel",
+        runs_as="qwen3",
+        checkpoints="one that the test makes",
+        checked_against="nothing",
+        shifted=True,
+        config_keys={"width": "hidden_size"},
+        config_defaults={"mask_token_id": 99},
+        tensor_names={r"^net\.blocks\.": "model.layers.", r"\.attn\.": ".self_attn."},
+    )
+    monkeypatch.setattr(transformers_families, "TRANSFORMERS_FAMILIES", (row,))
+    config = load_config(tmp_path, "auto")
+    assert (config.family, config.shifted, config.mask_token_id) == ("new_model", True, 99)
+    assert torch.equal(runner_of(tmp_path).logits(IDS), expected)

@@ -1,0 +1,238 @@
+"""What transformers computes and this project does not is refused by name, and so are wrong tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lopa_ray.errors import CheckpointError, LopaError, SettingsError
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.model import transformers_config
+from lopa_ray.model.transformers_trial import try_forward
+from support.checkpoints import Q, edit_json, edit_tensors, shard
+from support.transformers_checkpoints import runner_of, save_checkpoint
+
+torch.set_num_threads(1)
+
+EXPERT = "model.layers.1.mlp.experts.3.up_proj.weight"
+
+
+def refused(folder: Path, *parts: str, error: type[LopaError] = CheckpointError, **model: Any) -> None:
+    """A runner cannot be made, for one reason whose message has every part."""
+    with pytest.raises(error) as caught:
+        runner_of(folder, **model)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "parts"),
+    [
+        ("mistral", {"sliding_window": 16}, ["sliding_window = 16"]),
+        (
+            "qwen3",
+            {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+            ["layer_types = ['full_attention', 'sliding_attention']"],
+        ),
+        ("gemma2", {"layer_types": ["full_attention"] * 3}, ["attn_logit_softcapping = 50.0"]),
+        (
+            "gemma2",
+            {"layer_types": ["full_attention"] * 3, "attn_logit_softcapping": None},
+            ["final_logit_softcapping = 30.0"],
+        ),
+        ("cohere", {}, ["logit_scale = 0.0625"]),
+        ("granite", {"logits_scaling": 8.0}, ["logits_scaling = 8.0"]),
+        ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, ["rope_type = 'dynamic'"]),
+        ("mamba", {}, ["layer_types = ['linear_attention']"]),
+        ("t5", {}, ["model_type 't5'", "'Dream'", "transformers_families.py"]),
+        ("not_a_type", {}, ["model_type 'not_a_type'"]),
+    ],
+)
+def test_configurations_of_other_models_are_refused(
+    model_type: str, changes: dict, parts: list[str], tmp_path: Path
+) -> None:
+    save_checkpoint("llama", tmp_path)
+    edit_json(tmp_path / "config.json", architectures=..., model_type=model_type, **changes)
+    refused(tmp_path, str(tmp_path / "config.json"), *parts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        (
+            {"architectures": ["DreamModel"]},
+            ["['DreamModel']", "runs model_type 'llama' as ['LlamaForCausalLM']"],
+        ),
+        ({"mask_token_id": ...}, ["no mask_token_id", "generation_config.json", "add it"]),
+        ({"mask_token_id": 128}, ["mask_token_id = 128", "0..127"]),
+        ({"quantization_config": {"quant_method": "fp8"}}, ["quantization_config", "fp8"]),
+        ({"hidden_size": "64"}, ["cannot read it as llama", "hidden_size"]),
+        ({"num_hidden_layers": 0}, ["num_hidden_layers = 0", "integer above 0"]),
+    ],
+)
+def test_bad_configurations_are_refused(changes: dict, parts: list[str], tmp_path: Path) -> None:
+    save_checkpoint("llama", tmp_path)
+    edit_json(tmp_path / "config.json", **changes)
+    refused(tmp_path, "config.json", *parts)
+
+
+def test_native_alone_refuses_what_transformers_has(tmp_path: Path) -> None:
+    save_checkpoint("llama", tmp_path)
+    refused(tmp_path, "model_type = 'llama'", "model.implementation to auto", implementation="native")
+
+
+# What the configuration does not tell
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "parts"),
+    [
+        # Attention sinks.
+        (
+            "gpt_oss",
+            {"layer_types": ["full_attention"] * 3, "num_local_experts": 4},
+            ["asks for s_aux = [4]"],
+        ),
+        # Attention twice per layer, and a difference.
+        ("diffllama", {}, ["those that call for attention are [0, 0, 1, 1, 2, 2]"]),
+        # Values of another width than keys.
+        (
+            "deepseek_v3",
+            {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 16, "num_key_value_heads": 4},
+            ["layer 0"],
+        ),
+        # Modules that hand nothing on to attention functions, or have attention of their own.
+        ("stablelm", {}, ["packed_step"]),
+        ("bloom", {}, ["those that call for attention are []"]),
+        # One key and value for all heads, which its configuration calls something else.
+        ("gpt_neox", {"num_key_value_heads": 2}, ["keys of layer 0"]),
+    ],
+)
+def test_other_attention_is_found_by_a_trial(
+    model_type: str, changes: dict, parts: list[str], tmp_path: Path
+) -> None:
+    save_checkpoint(model_type, tmp_path, **changes)
+    refused(tmp_path, f"the {model_type} model cannot be run by transformers as", *parts)
+
+
+def test_changed_logits_are_found_by_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers_config, "_COMPUTED_VALUES", {})
+    save_checkpoint("cohere", tmp_path)
+    refused(tmp_path, "changes the logits")
+    edit_json(tmp_path / "config.json", logit_scale=1.0)
+    model = runner_of(tmp_path).model
+    model.lm_head.register_forward_pre_hook(lambda module, args: (2 * args[0],))
+    with pytest.raises(CheckpointError, match="changes rows on the way"):
+        try_forward(model)
+
+
+def test_rows_that_depend_on_each_other_are_found_by_a_trial(tmp_path: Path) -> None:
+    """As in a convolution or a state-space layer, in any layer and direction."""
+    save_checkpoint("llama", tmp_path)
+    for layer, shift in ((0, 1), (2, -1)):
+        model = runner_of(tmp_path).model
+        mlp = model.causal_lm.base_model.layers[layer].mlp
+        mlp.register_forward_hook(lambda module, args, output, shift=shift: output + output.roll(shift, 1))
+        with pytest.raises(CheckpointError, match="rows depend on each other"):
+            try_forward(model)
+
+
+# Tensors
+
+
+def test_wrong_tensors_of_a_native_family_are_named(checkpoint: Path) -> None:
+    def wrong(*parts: str, **changes: Any) -> None:
+        before = load_file(checkpoint / "model.safetensors")
+        edit_tensors(checkpoint, **changes)
+        refused(checkpoint, "model.safetensors", *parts, implementation="transformers")
+        edit_tensors(
+            checkpoint, **{name.replace(".", "/"): before.get(name) for name in {*before, *_dotted(changes)}}
+        )
+
+    wrong(f"tensor {Q} is missing", **{Q.replace(".", "/"): None})
+    wrong(f"{Q} has shape [63, 64]", "[64, 64]", **{Q.replace(".", "/"): torch.ones(63, 64)})
+    wrong("up_proj.weight is not part", **{"model/layers/2/mlp/up_proj/weight": torch.ones(128, 64)})
+    wrong(Q, "torch.int8", **{Q.replace(".", "/"): torch.ones((64, 64), dtype=torch.int8)})
+    assert isinstance(runner_of(checkpoint, implementation="transformers"), BranchRunner)
+
+
+def _dotted(changes: dict[str, Any]) -> set[str]:
+    return {name.replace("/", ".") for name in changes}
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_wrong_tensors_of_experts_are_named(tmp_path: Path, is_sharded: bool) -> None:
+    def wrong(*parts: str, **changes: Any) -> None:
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        save_checkpoint("qwen3_moe", folder)
+        edit_tensors(folder, **{name.replace(".", "/"): value for name, value in changes.items()})
+        if is_sharded:
+            shard(folder)
+        refused(folder, "model", *parts)
+
+    wrong(f"tensor {EXPERT} is missing", **{EXPERT: None})
+    wrong(f"{EXPERT} has shape [31, 64]", "[32, 64]", **{EXPERT: torch.ones(31, 64)})
+    wrong("model.norm.weight is missing", **{"model.norm.weight": None})
+    wrong("model.norm.weight has shape [63]", **{"model.norm.weight": torch.ones(63)})
+    wrong(
+        "model.layers.3.mlp.gate.weight is not part", **{"model.layers.3.mlp.gate.weight": torch.ones(8, 64)}
+    )
+    late = EXPERT.replace("layers.1", "layers.3")
+    wrong(f"{late} is not part", **{late: torch.ones(32, 64)})
+    wrong(EXPERT, "torch.int8", **{EXPERT: torch.ones((32, 64), dtype=torch.int8)})
+
+
+def test_a_tied_head_may_be_there_but_not_differ(tmp_path: Path) -> None:
+    save_checkpoint("qwen2", tmp_path, tie_word_embeddings=True)
+    expected = runner_of(tmp_path).logits([1, 2])
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert "lm_head.weight" not in tensors
+    edit_tensors(tmp_path, **{"lm_head/weight": tensors["model.embed_tokens.weight"].clone()})
+    assert torch.equal(runner_of(tmp_path).logits([1, 2]), expected)
+    edit_tensors(tmp_path, **{"lm_head/weight": torch.ones(128, 64)})
+    refused(tmp_path, "lm_head.weight differs from model.embed_tokens.weight")
+
+
+def test_truncated_and_absent_weights_are_refused(tmp_path: Path) -> None:
+    save_checkpoint("llama", tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+    refused(tmp_path, str(file), "truncated, damaged")
+    file.unlink()
+    refused(tmp_path, "neither model.safetensors nor")
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("model", "parts"),
+    [
+        ({"quantization": "w8"}, ["model.quantization", "'w8'", "set it to none"]),
+        ({"compile": True}, ["model.compile", "set it to false"]),
+    ],
+)
+def test_settings_of_native_models_are_refused_when_auto_is_transformers(
+    model: dict, parts: list[str], tmp_path: Path
+) -> None:
+    save_checkpoint("llama", tmp_path)
+    refused(tmp_path, *parts, error=SettingsError, **model)
+
+
+def test_a_model_that_transformers_runs_is_not_cut(tmp_path: Path) -> None:
+    save_checkpoint("llama", tmp_path)
+    config = runner_of(tmp_path).model.config
+    assert config.shard(1) is config
+    with pytest.raises(SettingsError, match="tensor_parallel_size: got 2 for a llama model"):
+        config.shard(2)
+
+
+def test_int8_checkpoints_are_native(checkpoint: Path) -> None:
+    edit_json(
+        checkpoint / "config.json", quantization_config={"quant_method": "lopa_ray_int8", "format": "w8"}
+    )
+    refused(checkpoint, "quantization_config", "lopa_ray_int8", implementation="transformers")
