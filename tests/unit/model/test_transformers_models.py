@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from lopa_ray.config.decoder_settings import BlockDiffusionSettings, LopaSettings
 from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import CheckpointError
 from lopa_ray.model import transformers_families
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.transformers_families import TransformersFamily
-from support.checkpoints import edit_json, shard
+from support.checkpoints import Q, edit_json, shard
 from support.transformers_checkpoints import bidirectional_logits, runner_of, save_checkpoint
 
-IDS = [random.Random(0).randrange(120) for _ in range(40)]
+IDS = random.Random(0).choices(range(120), k=40)
 
 torch.set_num_threads(1)
 
@@ -29,10 +31,7 @@ torch.set_num_threads(1)
         ("qwen3_moe", {}),
         ("glm4_moe", {}),  # rotates half of each head
         ("qwen2", {"tie_word_embeddings": True}),
-        (
-            "granite",
-            {"attention_multiplier": 0.125, "embedding_multiplier": 3.0},
-        ),  # scales scores differently
+        ("granite", {"attention_multiplier": 0.125}),  # another scale of scores
         ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
         ("mixtral", {"num_local_experts": 4, "sliding_window": None}),
     ],
@@ -49,6 +48,25 @@ def test_logits_are_those_of_transformers_itself(model_type: str, changes: dict,
     blocks = runner.logits(IDS, segments=((16, 16), (40, 40)))
     torch.testing.assert_close(behind, blocks[16:], atol=1e-4, rtol=0)
     torch.testing.assert_close(blocks[:16], bidirectional_logits(reference, IDS[:16]), atol=1e-4, rtol=0)
+
+
+def test_attention_is_handed_rows_that_lie_one_behind_the_other(tmp_path: Path) -> None:
+    """Kernels compute addresses from shapes. GLM's class has queries and keys head by head."""
+    save_checkpoint("glm4_moe", tmp_path)
+    model = runner_of(tmp_path).model
+    kv = torch.zeros(3, 2, 5, 2, 16)
+    layers = []
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        assert (q.shape, k.shape, v.shape) == ((5, 4, 16), (5, 2, 16), (5, 2, 16))
+        assert q.is_contiguous() and k.is_contiguous() and v.is_contiguous()
+        assert torch.equal(kv[layer], torch.stack((k, v)))
+        layers.append(layer)
+        return torch.zeros_like(q)
+
+    with torch.inference_mode():
+        hidden = model(torch.arange(5), torch.tensor([4, 9, 0, 1, 2]), attend, kv)
+    assert (layers, hidden.shape) == ([0, 1, 2], (5, 64))
 
 
 @pytest.mark.parametrize("model_type", ["qwen3_moe", "glm4_moe"])
@@ -159,3 +177,7 @@ def test_a_row_renames_keys_and_tensors(tmp_path: Path, monkeypatch: pytest.Monk
     config = load_config(tmp_path, "auto")
     assert (config.family, config.shifted, config.mask_token_id) == ("new_model", True, 99)
     assert torch.equal(runner_of(tmp_path).logits(IDS), expected)
+    # Under both names it is one too many.
+    save_file(renamed | {Q: published[Q].clone()}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"q_proj\.weight is not part of the new_model model"):
+        runner_of(tmp_path)
