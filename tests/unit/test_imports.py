@@ -72,12 +72,12 @@ def test_what_decides_imports_without_torch() -> None:
     run(BLOCK.format(names={"torch", "transformers"}) + IMPORT_ALL.format(packages=packages))
 
 
-def test_decoding_natively_imports_neither_compiler_nor_transformers() -> None:
-    """torch's takes two seconds to import, in every process of a group, and transformers at least as long."""
+def test_decoding_imports_no_compiler() -> None:
+    """torch's takes two seconds to import, in every process of a group."""
     run(
         "import sys; from lopa_ray import LocalEngine\n"
         "LocalEngine.from_pretrained('demo').generate('A test')\n"
-        "assert not {'torch._dynamo', 'torch._inductor', 'transformers'} & set(sys.modules)"
+        "assert not {'torch._dynamo', 'torch._inductor'} & set(sys.modules)"
     )
 
 
