@@ -127,6 +127,7 @@ def conformance(
     workers: options.WorkersOption = None,
     tensor_parallel_size: options.TensorParallelSizeOption = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or npu.")] = "cpu",
+    implementation: Annotated[str, typer.Option(help="auto, native or transformers.")] = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
     """Replay recorded cases and say what differs first.
@@ -141,7 +142,9 @@ def conformance(
     with exit_on_error():
         group = {"num_workers": workers, "tensor_parallel_size": tensor_parallel_size}
         given = {name: value for name, value in group.items() if value is not None}
-        passed = run_conformance(cases, models, group=given, device=device, as_json=as_json)
+        passed = run_conformance(
+            cases, models, group=given, device=device, implementation=implementation, as_json=as_json
+        )
     if not passed:
         raise typer.Exit(FAILED)
 

@@ -12,8 +12,6 @@ from rich.console import Console
 from rich.text import Text
 
 from lopa_ray.config.config import Config
-from lopa_ray.config.group_settings import GroupSettings
-from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.conformance import Verdict, read_cases, replay
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.local import LocalEngine
@@ -24,20 +22,27 @@ STYLES = {"passed": "green", "differs": "red", "not supported": "yellow", "error
 
 
 def run_conformance(
-    case_files: Sequence[Path], models: Path, *, group: Mapping[str, Any], device: str, as_json: bool
+    case_files: Sequence[Path],
+    models: Path,
+    *,
+    group: Mapping[str, Any],
+    device: str,
+    implementation: str,
+    as_json: bool,
 ) -> bool:
     """Replay all files, print every verdict as it comes and a summary; true if all is as recorded.
 
     `models`: folder of the checkpoints. `group`: settings of a group of workers; without any the cases run in this
-    process.
+    process. `implementation`: what runs the models, as `model.implementation` says.
     """
     import torch
 
     torch.set_num_threads(1)
-    model_settings = ModelSettings.model_validate({"device": device})
-    group_settings = GroupSettings(**group)
+    given = Config.parse(
+        {"model": {"device": device, "implementation": implementation}, "group": dict(group)}
+    )
     if not group:
-        DEVICES[model_settings.device].torch_device()
+        DEVICES[given.model.device].torch_device()
     cases = [case for file in case_files for case in read_cases(file)]
     if not cases:
         raise SettingsError("no cases in the given files; a file has one JSON object per line")
@@ -46,12 +51,15 @@ def run_conformance(
             f"--models: no folder {models}; it holds one checkpoint folder per recorded model"
         )
 
-    def make_ray_engine(config: Config) -> Engine:
+    def make_engine(config: Config) -> Engine:
+        model = config.model.replace(implementation=given.model.implementation)
+        config = config.replace(model=model, group=given.group)
+        if not group:
+            return LocalEngine.from_config(config)
         from actors.engine import RayEngine
 
-        return RayEngine.from_config(Config(model=config.model, group=group_settings))
+        return RayEngine.from_config(config)
 
-    make_engine = make_ray_engine if group else LocalEngine.from_config
     counts: Counter[str] = Counter()
     console = Console(highlight=False, soft_wrap=True)
     for verdict in replay(cases, models, make_engine, device=device, logits=not group):

@@ -209,6 +209,10 @@ def test_mistakes_are_one_line_and_status_2(tmp_path: Path) -> None:
     refused("generate", *SMALL, "--input", "-", "x", part="--input")
     refused("generate", *SMALL, "--output", "o.jsonl", "x", part="--output")
     refused("conformance", str(tmp_path / "absent.jsonl"), "--models", MODEL, part="absent.jsonl")
+    for option in ("device", "implementation"):
+        refused(
+            "conformance", "absent.jsonl", "--models", MODEL, f"--{option}", "x", part=f"{option}: got 'x'"
+        )
 
 
 def test_unknown_option_is_status_2() -> None:
@@ -247,9 +251,10 @@ def test_conformance_reports_and_exits_by_the_verdicts(tmp_path: Path) -> None:
     wrong.write_text(json.dumps(changed))
     models = ("--models", str(GOLDEN / "models"))
 
-    passed = lopa("conformance", str(good), *models)
-    assert passed.exit_code == 0
-    assert "1 passed, 0 differ, 0 not supported" in passed.stdout
+    for implementation in ("auto", "transformers"):
+        passed = lopa("conformance", str(good), *models, "--implementation", implementation)
+        assert passed.exit_code == 0
+        assert "1 passed, 0 differ, 0 not supported" in passed.stdout
 
     differs = lopa("conformance", str(good), str(wrong), *models, "--json")
     assert differs.exit_code == 1

@@ -1,0 +1,99 @@
+"""`lopa models`: the families, and what a checkpoint needs, from its configuration alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.cli import app
+from cluster.cli.models import format_bytes
+from lopa_ray.config.model_settings import DEMO_MODEL
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.model.families import FAMILIES
+from support.hub_client import use_hub
+from support.hub_stand_in import HubStandIn
+from support.paths import GOLDEN, MODELS
+
+SDAR_4B = GOLDEN / "published" / "sdar-4b-chat"
+
+
+def models(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["models", *arguments])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def test_families_are_listed_with_what_they_were_checked_against() -> None:
+    rows = [json.loads(line) for line in models("--json").splitlines()]
+    assert [row["family"] for row in rows][: len(FAMILIES)] == [family.name for family in FAMILIES]
+    assert all(row["checked_against"] and row["checkpoints"] for row in rows)
+    shown = models()
+    assert all(row["family"] in shown for row in rows) and "mask_token_id" in shown
+
+
+def test_needs_are_those_of_the_model_that_is_loaded() -> None:
+    needs = json.loads(models(str(MODELS / "llada-tiny-3l"), "--json", "--set", "model.max_model_len=96"))
+    with LocalEngine.from_pretrained(MODELS / "llada-tiny-3l", max_model_len=96, max_num_seqs=8) as engine:
+        runner = engine.runner
+        weights = sum(parameter.numel() * 4 for parameter in runner.model.parameters())
+        assert needs["formats"][0] == {
+            "dtype": "float32",
+            "quantization": "none",
+            "weights_bytes": weights,
+            "kv_bytes_per_position": runner.position_bytes,
+            "kv_bytes_per_request": 96 * runner.position_bytes,
+            "total_bytes": weights + 8 * 96 * runner.position_bytes,
+        }
+    assert (needs["family"], needs["implementation"], needs["tensor_parallel_sizes"]) == (
+        "llada",
+        "native",
+        [1, 2, 4],
+    )
+
+
+def test_published_shapes_and_other_implementations() -> None:
+    native, other = (
+        json.loads(models(str(SDAR_4B), "--json", "--set", f"model.implementation={name}"))
+        for name in ("native", "transformers")
+    )
+    bfloat16 = native["formats"][1]
+    index = json.loads((SDAR_4B / "model.safetensors.index.json").read_text())
+    assert bfloat16["weights_bytes"] == index["metadata"]["total_size"]
+    assert bfloat16["kv_bytes_per_position"] == 36 * 2 * 8 * 128 * 2
+    assert other["formats"] == native["formats"][:2]  # int8 is native alone
+    assert (other["implementation"], other["tensor_parallel_sizes"]) == ("transformers", [1])
+
+
+def test_a_name_on_the_hub_is_looked_up_without_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HubStandIn() as hub:
+        use_hub(monkeypatch, hub.url, tmp_path)
+        commit = hub.repository("org/demo", DEMO_MODEL)
+        shown = models("org/demo")
+        assert f"org/demo@{commit}: family dream" in shown and "12.61 MiB" in shown
+        assert hub.downloads()["config.json"] == 1 and not hub.downloads()["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["nothing/of/this"], "no such folder"),
+        (["demo", "--set", "model.max_model_len=0"], "max_model_len"),
+        (["--set", "model.max_model_len=64"], "--set needs a checkpoint"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: list[str], part: str) -> None:
+    result = CliRunner().invoke(app, ["models", *arguments])
+    assert result.exit_code == 2 and part in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (2**20, "1 MiB"), (1.5 * 2**30, "1.5 GiB"), (3 * 2**50, "3072 TiB")],
+)
+def test_bytes_are_shown_in_a_unit_that_suits_them(amount: float, text: str) -> None:
+    assert format_bytes(amount) == text
