@@ -132,7 +132,10 @@ class BranchPool:
         try:
             infos = await self._gather(RPCBatch(loads), "load the model", self._config.group.start_timeout_s)
         except WorkerLostError as error:
-            raise WorkerLostError(f"{error}; free in the cluster: {ray.available_resources()}") from None
+            raise WorkerLostError(
+                f"{error}; free in the cluster: {ray.available_resources()}; a download or a slow disk may take longer "
+                "than group.start_timeout_s: raise it"
+            ) from None
         await self.join_epoch({}, [])
         info: WorkerInfo = infos[0][0]
         return info

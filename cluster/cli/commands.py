@@ -155,9 +155,9 @@ def serve(
         Path | None,
         typer.Option("--config", "-c", metavar="FILE", help="Ray Serve config; see configs/serve.yaml."),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on. [http_options]")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (http_options).")] = None,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port to listen on. [http_options]")
+        int | None, typer.Option(min=1, max=65535, help="Port to listen on (http_options).")
     ] = None,
     model: options.ModelOption = None,
     lora: options.LoraOption = None,
@@ -166,7 +166,7 @@ def serve(
     assignments: options.SetOption = None,
     api_keys: Annotated[
         str | None,
-        typer.Option("--api-keys", metavar="FILE", help="One API key per line. [args.api_keys_file]"),
+        typer.Option("--api-keys", metavar="FILE", help="One API key per line (args.api_keys_file)."),
     ] = None,
 ) -> None:
     """Serve models behind OpenAI's API, with a playground at /.
@@ -266,10 +266,10 @@ def show_config(
     assignments: options.SetOption = None,
     decoder: options.DecoderOption = None,
 ) -> None:
-    """Print the effective settings as YAML."""
+    """Print the settings as YAML, without those that are left to the checkpoint's generation_config.json."""
     with exit_on_error():
         overrides = options.parse_overrides(assignments, decoder=decoder)
-        values = options.load_config(config, overrides).as_dict()
+        values = options.load_config(config, overrides).without_open_settings()
         typer.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), nl=False)
 
 

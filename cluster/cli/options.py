@@ -24,19 +24,19 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="DIR|NAME",
-        help="Checkpoint: folder, Hub name (org/name[@revision]), demo. [model.path]",
+        help="Checkpoint: folder, Hub name (org/name or org/name@revision), demo (model.path).",
     ),
 ]
 LoraOption = Annotated[
     str | None,
-    typer.Option("--lora", metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name. [model.lora]"),
+    typer.Option("--lora", metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name (model.lora)."),
 ]
 DtypeOption = Annotated[
-    str | None, typer.Option("--dtype", help="float32, bfloat16 or float16. [model.dtype]")
+    str | None, typer.Option("--dtype", help="float32, bfloat16 or float16 (model.dtype).")
 ]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or npu. [model.device]")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or npu (model.device).")]
 DecoderOption = Annotated[
-    str | None, typer.Option("--decoder", help=f"{', '.join(DECODER_SETTINGS)}. [decode.decoder]")
+    str | None, typer.Option("--decoder", help=f"{', '.join(DECODER_SETTINGS)} (decode.decoder).")
 ]
 
 
@@ -55,21 +55,21 @@ NumBranchesOption = Annotated[
         "-b",
         metavar="N|auto",
         parser=_int_or_str,
-        help="Branches per step, the anchor included. [decode]",
+        help="Branches per step, the anchor included (decode).",
     ),
 ]
 MaxNewTokensOption = Annotated[
-    int | None, typer.Option("--max-new-tokens", "-n", help="Length of the answer. [decode]")
+    int | None, typer.Option("--max-new-tokens", "-n", help="Length of the answer (decode).")
 ]
-TemperatureOption = Annotated[float | None, typer.Option("--temperature", help="0 is greedy. [decode]")]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Same seed, same tokens. [decode]")]
+TemperatureOption = Annotated[float | None, typer.Option("--temperature", help="0 is greedy (decode).")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Same seed, same tokens (decode).")]
 WorkersOption = Annotated[
-    int | None, typer.Option("--workers", "-w", help="Branch workers (Ray actors). [group.num_workers]")
+    int | None, typer.Option("--workers", "-w", help="Branch workers (Ray actors) (group.num_workers).")
 ]
 TensorParallelSizeOption = Annotated[
     int | None,
     typer.Option(
-        "--tensor-parallel-size", help="Actors per worker, each with a shard. [group.tensor_parallel_size]"
+        "--tensor-parallel-size", help="Actors per worker, each with a shard (group.tensor_parallel_size)."
     ),
 ]
 LocalOption = Annotated[bool, typer.Option("--local", help="Decode in this process, without Ray.")]

@@ -77,9 +77,9 @@ def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> 
     from cluster.jobs.progress import JobProgress
     from cluster.jobs.resumable_output import JobOutput
     from cluster.jobs.source import Source
-    from lopa_ray.execution.model_files import pin_model
+    from lopa_ray.execution.model_loader import resolve_config
 
-    config = pin_model(config)
+    config = resolve_config(config)
     prompts = Source(source)
     summary = prompts.summarize()
     results = JobOutput(output)

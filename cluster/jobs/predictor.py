@@ -56,6 +56,8 @@ class LopaPredictor:
         """Load the model.
 
         `config` is a preset, or a YAML file that every node can read, with `overrides` (section → values) on top.
+        Each actor resolves a name on the Hugging Face Hub by itself: with a commit in it (`org/name@commit`) all load
+        the same weights, also if the repository changes meanwhile.
         With one worker the model is in this process, on the device that `num_gpus` of `map_batches` gives to it.
         With more, or with shards, this process starts a group of actors. `raw` leaves the chat template out, and
         `output_prefix` comes in front of the names of the columns that results add.

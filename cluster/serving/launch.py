@@ -85,6 +85,8 @@ class ServeLauncher:
 
     def validate(self) -> None:
         """Raises SettingsError and CheckpointError for what would otherwise fail inside a replica."""
+        # Names on the Hub mean the same here, with the same token and cache, as they do in replicas.
+        os.environ.update({name: value for name, value in self.env_vars.items() if name.startswith("HF_")})
         settings = ServeSettings(**self.args)
         for entry in settings.models:
             spec, tokenizer = open_model(entry.load())

@@ -15,6 +15,7 @@ from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.strict import StrictModel
 from lopa_ray.config.yaml_files import read_config
 from lopa_ray.errors import SettingsError
+from lopa_ray.model.generation_defaults import SAMPLING_DEFAULTS
 
 
 class Config(StrictModel):
@@ -81,13 +82,23 @@ class Config(StrictModel):
         """Every section as plain values."""
         return {name: getattr(self, name).model_dump(mode="json") for name in type(self).model_fields}
 
+    def without_open_settings(self) -> dict[str, Any]:
+        """As `as_dict`, without the decode settings that a checkpoint may have defaults for, if they were not set."""
+        values = self.as_dict()
+        if self.model.generation_config == "auto":
+            for name in {*SAMPLING_DEFAULTS} - self.decode.model_fields_set:
+                values["decode"].pop(name, None)
+        return values
+
     def given(self) -> dict[str, Any]:
         """The values that were set, from which `parse` makes the same configuration: a checkpoint may have defaults
         for the others."""
-        return {
+        values = {
             name: getattr(self, name).model_dump(mode="json", exclude_unset=True)
             for name in type(self).model_fields
         }
+        values["decode"]["decoder"] = self.decode.decoder
+        return values
 
     def with_decode_defaults(self, defaults: Mapping[str, Any]) -> Self:
         """The same, with `defaults` for decode settings that were not set. Raises SettingsError for a wrong value."""

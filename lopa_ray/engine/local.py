@@ -44,7 +44,8 @@ class LocalEngine(Engine):
 
     @classmethod
     def from_pretrained(cls, path: str | Path = "demo", **model: Any) -> Self:
-        """Load a checkpoint folder; `model` are `ModelSettings` (dtype, device, lora, max_num_seqs, max_model_len).
+        """Load a checkpoint, by its folder or its name on the Hub. `model` are `ModelSettings` (dtype, device, lora,
+        max_num_seqs, max_model_len).
 
         Raises SettingsError and CheckpointError.
         """

@@ -78,18 +78,26 @@ def open_model(config: Config) -> tuple[ModelSpec, Tokenizer | None]:
 
     Raises CheckpointError.
     """
-    config = pin_model(config)
-    folder = checkpoint_folder(config.model)
-    tokenizer = Tokenizer.from_pretrained(folder)
-    if config.model.generation_config == "auto":
-        defaults = read_generation_defaults(folder)
-        try:
-            config = config.with_decode_defaults(defaults)
-        except SettingsError as error:
-            raise CheckpointError(
-                f"{folder / GENERATION}: {error}; correct it, or set model.generation_config to none"
-            ) from None
+    config = resolve_config(config)
+    tokenizer = Tokenizer.from_pretrained(checkpoint_folder(config.model))
     return ModelSpec.read(config).with_tokenizer(tokenizer), tokenizer
+
+
+def resolve_config(config: Config) -> Config:
+    """The same configuration with pinned names, and with the checkpoint's sampling settings where it leaves them out.
+
+    Raises CheckpointError.
+    """
+    config = pin_model(config)
+    if config.model.generation_config == "none":
+        return config
+    folder = checkpoint_folder(config.model)
+    try:
+        return config.with_decode_defaults(read_generation_defaults(folder))
+    except SettingsError as error:
+        raise CheckpointError(
+            f"{folder / GENERATION}: {error}; correct it, or set model.generation_config to none"
+        ) from None
 
 
 def load_weights(spec: ModelSpec, device: torch.device | str) -> Weights:

@@ -17,8 +17,9 @@ from lopa_ray.model.config import Implementation, ModelConfig, Quantization
 from lopa_ray.model.families import FAMILIES, family_of, find_family
 from lopa_ray.model.family import Family, fused_rows
 from lopa_ray.model.generation_defaults import GENERATION
+from lopa_ray.model.hub import download
 from lopa_ray.model.json_file import read_json
-from lopa_ray.model.lora import LoraAdapter
+from lopa_ray.model.lora import CONFIG as ADAPTER_CONFIG, LoraAdapter
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.transformers_config import parse_transformers_config
 from lopa_ray.model.weights import (
@@ -46,7 +47,13 @@ def load_config(path: str | Path, implementation: Implementation = "native") -> 
     folder = Path(path)
     if not folder.is_dir():
         raise CheckpointError(
-            f"{folder}: no such folder; need a downloaded checkpoint: a folder with {CONFIG}"
+            f"{path}: no such folder; need a checkpoint: a folder with {CONFIG}, or a name on the Hugging Face Hub "
+            "(org/name or org/name@revision)"
+        )
+    if not (folder / CONFIG).exists() and (folder / ADAPTER_CONFIG).exists():
+        raise CheckpointError(
+            f"{path}: this is an adapter ({ADAPTER_CONFIG}); name it in model.lora (--lora), and the checkpoint that it "
+            "adapts in model.path (--model)"
         )
     raw = read_json(folder / CONFIG)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).exists() else {}
@@ -114,10 +121,14 @@ def load_model(
     lora: str | Path | None = None,
     quantization: Quantization = "none",
 ) -> Transformer:
-    """Load the checkpoint folder `path` in `dtype` on `device`, in eval mode, without gradients.
+    """Load the checkpoint `path` in `dtype` on `device`, in eval mode, without gradients.
+
+    `path` and `lora` are folders or names on the Hub.
 
     See `read_weights` for `lora`, `quantization` and what is raised.
     """
+    path = download(str(path), weights=True)
+    lora = None if lora is None else download(str(lora), weights=True)
     config = load_config(path).with_quantization(quantization)
     weights = read_weights(path, dtype=dtype, device=device, lora=lora, quantization=quantization)
     return build_model(config, weights, dtype=dtype, device=device)

@@ -72,11 +72,6 @@ class HubName:
         return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
 
 
-def is_hub_name(source: str) -> bool:
-    """Whether `source` is a name on the Hub. Anything else is a path, whether or not there is something."""
-    return HubName.parse(source) is not None
-
-
 def pin(source: str) -> str:
     """A name on the Hub with the commit that it stands for now; a path as it is.
 

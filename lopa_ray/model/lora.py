@@ -69,7 +69,10 @@ class LoraAdapter:
         """
         folder = Path(path)
         if not folder.is_dir():
-            raise CheckpointError(f"{folder}: no such folder; need a PEFT adapter: a folder with {CONFIG}")
+            raise CheckpointError(
+                f"{path}: no such folder; need a PEFT adapter: a folder with {CONFIG}, or a name on the Hugging Face "
+                "Hub (org/name or org/name@revision)"
+            )
         where = folder / CONFIG
         raw = read_json(where)
         _refuse_unsupported(raw, where)

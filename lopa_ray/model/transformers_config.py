@@ -21,6 +21,7 @@ from lopa_ray.model.transformers_families import (
     translate_native,
     unlisted_family,
 )
+from lopa_ray.model.transformers_package import import_transformers
 
 _log = logging.getLogger("lopa.transformers")
 
@@ -82,23 +83,18 @@ def parse_transformers_config(raw: Json, generation: Json, where: str) -> ModelC
 
 def make_pretrained_config(text: str) -> Any:
     """transformers' own configuration object, of `ModelConfig.transformers_config`."""
-    from transformers import CONFIG_MAPPING
-
     raw = json.loads(text)
-    return CONFIG_MAPPING[raw["model_type"]].from_dict(raw)
+    return import_transformers().CONFIG_MAPPING[raw["model_type"]].from_dict(raw)
 
 
 def causal_lm_class(config_class: type) -> Any:
     """The causal language model of transformers for a class of configurations. Raises KeyError if there is none."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    return MODEL_FOR_CAUSAL_LM_MAPPING[config_class]
+    return import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[config_class]
 
 
 def _unlisted(raw: Json, where: str) -> TransformersFamily:
     """For a model type that transformers has itself, under the name of its own class. Raises CheckpointError."""
-    import transformers
-
+    transformers = import_transformers()
     model_type, architectures = raw.get("model_type"), raw.get("architectures")
     try:
         architecture = causal_lm_class(transformers.CONFIG_MAPPING[model_type]).__name__

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lopa_ray.model.transformers_package import import_transformers
+
 PADDED_EXPERTS = "lopa_ray_padded"
 """Name of the function among those of transformers."""
 
@@ -23,6 +25,7 @@ ROW_MULTIPLE = 16
 @cache
 def register_padded_experts() -> str:
     """Make them known to transformers; returns their name."""
+    import_transformers()
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register(PADDED_EXPERTS, _padded_experts)

@@ -18,6 +18,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.transformer import AttentionFn
+from lopa_ray.model.transformers_package import import_transformers
 
 ATTENTION = "lopa_ray"
 """Name of the attention function among those of transformers."""
@@ -38,9 +39,7 @@ class PackedStep(NamedTuple):
 @cache
 def register_attention() -> str:
     """Make this project's attention known to transformers; returns its name."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(ATTENTION, _attend)
+    import_transformers().AttentionInterface.register(ATTENTION, _attend)
     return ATTENTION
 
 

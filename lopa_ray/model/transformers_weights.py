@@ -31,6 +31,7 @@ from lopa_ray.model.transformers_config import causal_lm_class, make_pretrained_
 from lopa_ray.model.transformers_experts import register_padded_experts
 from lopa_ray.model.transformers_families import tensor_names
 from lopa_ray.model.transformers_model import TransformersModel, register_attention
+from lopa_ray.model.transformers_package import import_transformers
 from lopa_ray.model.transformers_trial import try_forward
 from lopa_ray.model.weights import Weights, check_dtype, meta_model
 
@@ -173,11 +174,11 @@ def _load(
 
 
 def _make(config: ModelConfig, dtype: torch.dtype) -> Any:
-    from transformers import AutoModelForCausalLM
-
     assert config.transformers_config is not None
     theirs = make_pretrained_config(config.transformers_config)
-    return AutoModelForCausalLM.from_config(theirs, dtype=dtype, attn_implementation=register_attention())
+    return import_transformers().AutoModelForCausalLM.from_config(
+        theirs, dtype=dtype, attn_implementation=register_attention()
+    )
 
 
 def _make_empty(config: ModelConfig, dtype: torch.dtype) -> Any:

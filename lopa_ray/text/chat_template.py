@@ -71,8 +71,13 @@ class ChatTemplate:
         be rendered, `CheckpointError` for a template that cannot be read.
         """
         values = [list(messages), list(tools) or None, self._own_variables(variables or {})]
-        escaper = SpecialTokenEscaper((token.content for token in special), [self.source, *values])
-        rendered = self._render(escaper, values)
+        try:
+            escaper = SpecialTokenEscaper((token.content for token in special), [self.source, *values])
+            rendered = self._render(escaper, values)
+        except RecursionError:
+            raise PromptError(
+                "got messages, tools or variables that are nested too deeply; flatten them"
+            ) from None
         runs: list[tuple[str, str | None]] = []
         end = 0
         for found in _special_token_pattern(special).finditer(rendered):

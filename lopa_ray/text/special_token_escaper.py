@@ -15,7 +15,9 @@ class SpecialTokenEscaper:
 
     One character of each is swapped for a private-use character that nothing else uses, so the
     template can still test, strip and split the text; `unescape` swaps them back. A text that begins
-    or ends within a special token is escaped too, since the template's own text may complete it.
+    or ends within a special token is escaped too, since the template's own text may complete it, and in
+    messages and tools one that is a part of a special token as a whole. What a template makes by changing
+    letters in a text, or by taking parts out of its middle, is beyond this.
     """
 
     def __init__(self, special: Iterable[str], values: Any) -> None:
@@ -23,8 +25,9 @@ class SpecialTokenEscaper:
         tokens = tuple(special)
         prefixes = {token[:i] for token in tokens for i in range(1, len(token))}
         suffixes = {token[i:] for token in tokens for i in range(1, len(token))}
-        self._token, self._prefix, self._suffix = (
-            _alternation(strings) for strings in (tokens, prefixes, suffixes)
+        infixes = {suffix[:i] for suffix in suffixes for i in range(1, len(suffix))}
+        self._token, self._prefix, self._suffix, self._infix = (
+            _alternation(strings) for strings in (tokens, prefixes, suffixes, infixes)
         )
         used = set("".join(_texts(values)))
         self._unused = (chr(code) for code in _PLACEHOLDERS if chr(code) not in used)
@@ -35,7 +38,7 @@ class SpecialTokenEscaper:
         if isinstance(value, str):
             return self._escape_text(value)
         if isinstance(value, Mapping):
-            return {self._escape_text(key): self.escape(inner) for key, inner in value.items()}
+            return {self._escape_text(key): self._escape_item(key, inner) for key, inner in value.items()}
         if isinstance(value, Sequence):
             return [self.escape(inner) for inner in value]
         return value
@@ -43,6 +46,20 @@ class SpecialTokenEscaper:
     def unescape(self, text: str) -> str:
         """Text with escaped parts, as it was before."""
         return text.translate({ord(placeholder): char for char, placeholder in self._placeholders.items()})
+
+    def _escape_item(self, key: str, value: Any) -> Any:
+        """What a message, a tool or a part of one has under a key."""
+        escaped = self.escape(value)
+        if not isinstance(value, str) or key in (
+            "role",
+            "type",
+        ):  # templates compare these, and both are checked
+            return escaped
+        return re.sub(
+            rf"\A(\s*)({self._infix})(?=\s*\Z)",
+            lambda m: m[1] + self._placeholder_of(m[2][0]) + m[2][1:],
+            escaped,
+        )
 
     def _escape_text(self, text: str) -> str:
         before = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.json_file import read_json
+from lopa_ray.model.transformers_package import import_transformers
 
 if TYPE_CHECKING:
     from transformers import AddedToken, PreTrainedTokenizerFast
@@ -87,8 +88,7 @@ def _names(files: list[Path]) -> str:
 
 
 def _load(folder: Path, class_name: str, files: list[Path]) -> PreTrainedTokenizerFast:
-    import transformers
-
+    transformers = import_transformers()
     try:
         # AutoTokenizer asks at the terminal whether the folder's code may run, unless it is told that it must not.
         pretrained = getattr(transformers, class_name).from_pretrained(
@@ -113,15 +113,13 @@ def _load(folder: Path, class_name: str, files: list[Path]) -> PreTrainedTokeniz
 
 def _check_class(pretrained: Any, folder: Path, files: list[Path]) -> None:
     """A class that finds none of its own files may still load, and then knows three words."""
-    from transformers import PreTrainedTokenizerFast
-
-    kind = type(pretrained)
-    if not isinstance(pretrained, PreTrainedTokenizerFast):
+    fast, kind = import_transformers().PreTrainedTokenizerFast, type(pretrained)
+    if not isinstance(pretrained, fast):
         raise CheckpointError(
             f"{_names(files)}: {kind.__name__} of transformers reads it in a way that is not supported here; save the "
             f"tokenizer as {_WHOLE}"
         )
-    if kind is not PreTrainedTokenizerFast:  # which takes any vocabulary that it finds, or fails
+    if kind is not fast:  # which takes any vocabulary that it finds, or fails
         _require_files([folder / name for name in kind.vocab_files_names.values() if name != _WHOLE], files)
 
 
@@ -139,9 +137,8 @@ def _listed_tokens(where: Path, config: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _tokens_with_flags(config: Mapping[str, Any]) -> dict[str, AddedToken]:
-    from transformers import AddedToken
-
-    return {i: AddedToken(**{**token, "content": token["content"]}) for i, token in config[_LISTED].items()}
+    added_token = import_transformers().AddedToken
+    return {i: added_token(**{**token, "content": token["content"]}) for i, token in config[_LISTED].items()}
 
 
 def _check_ids(pretrained: PreTrainedTokenizerFast, listed: Mapping[int, str], where: Path) -> None:

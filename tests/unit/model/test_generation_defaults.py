@@ -7,11 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
+from cluster.cli import app
+from cluster.jobs.__main__ import _job_spec
+from cluster.jobs.source import InputSummary
 from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import DECODER_SETTINGS
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError
-from lopa_ray.execution.model_loader import open_model
+from lopa_ray.execution.model_loader import open_model, resolve_config
 from lopa_ray.model.generation_defaults import read_generation_defaults
 from support.paths import GOLDEN
 
@@ -56,6 +62,47 @@ def test_a_configuration_that_travels_still_leaves_room_for_them() -> None:
     assert Config.parse(config.given()) == config
 
 
+@pytest.mark.parametrize("decoder", DECODER_SETTINGS)
+def test_settings_that_were_made_in_python_travel_with_their_decoder(decoder: str) -> None:
+    config = Config(decode=DECODER_SETTINGS[decoder](seed=3))
+    assert Config.parse(config.given()) == config
+    assert Config.parse(Config(decode=DECODER_SETTINGS[decoder]()).given()).decode.decoder == decoder
+
+
+def test_a_printed_configuration_leaves_open_what_the_checkpoint_decides(tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(f"model: {{path: {SDAR}}}\ndecode: {{top_k: 3}}\n")
+    result = CliRunner().invoke(app, ["config", "--config", str(file)])
+    file.write_text(result.stdout)
+    decode = opened(SDAR, **yaml.safe_load(result.stdout)).decode
+    assert (decode.temperature, decode.top_k, decode.top_p) == (0.6, 3, 0.95)
+
+
+def test_a_job_that_goes_on_has_the_same_sampling(tmp_path: Path) -> None:
+    """Whether a setting was written down, or comes from the checkpoint."""
+    open_, said = (
+        resolve_config(Config.parse({"model": {"path": str(SDAR)}, "decode": decode}))
+        for decode in ({}, {"temperature": 0.0, "top_p": None, "top_k": None})
+    )
+    specs = [_job_spec(config, InputSummary("", 1), raw=False) for config in (open_, said)]
+    assert specs[0].decode["temperature"] == 0.6 and specs[1].decode["temperature"] == 0.0
+
+
+def test_files_with_settings_that_greedy_decoding_ignores_print_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    content = {
+        "do_sample": False,
+        "temperature": 0.7,
+        "top_p": 0.8,
+        "repetition_penalty": 1.1,
+        "watermarking_config": {},
+    }
+    (tmp_path / "generation_config.json").write_text(json.dumps(content))
+    assert read_generation_defaults(tmp_path) == {"repetition_penalty": 1.1}
+    assert capfd.readouterr() == ("", "")
+
+
 def test_an_engine_decodes_with_them() -> None:
     engine = LocalEngine.from_pretrained(SDAR)
     session = engine.create_session([5, 6, 7])
@@ -66,7 +113,8 @@ def test_an_engine_decodes_with_them() -> None:
     "content",
     [
         "{",
-        '{"do_sample": true, "max_new_tokens": -1}',
+        '{"do_sample": true, "temperature": "warm"}',
+        '{"do_sample": true, "top_k": [1]}',
         '{"do_sample": true, "top_p": 7}',
         '{"repetition_penalty": "x"}',
     ],

@@ -11,7 +11,7 @@ from huggingface_hub import constants, hf_hub_download
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint import load_model
-from lopa_ray.model.hub import HubName, download, is_hub_name, pin
+from lopa_ray.model.hub import HubName, download, pin
 from support.checkpoints import edit_tensors
 from support.hub_client import use_hub
 from support.hub_stand_in import HubStandIn
@@ -45,7 +45,7 @@ def names(folder: Path) -> set[str]:
 )
 def test_names_are_read_and_written(source: str, name: HubName) -> None:
     assert HubName.parse(source) == name
-    assert is_hub_name(source)
+    assert HubName.parse(source) is not None
     assert str(name) == source
     assert name.is_pinned == (COMMIT in source)
 
@@ -90,7 +90,7 @@ def test_names_are_read_and_written(source: str, name: HubName) -> None:
     ],
 )
 def test_what_is_no_name_is_a_path(source: str, hub: HubStandIn) -> None:
-    assert not is_hub_name(source)
+    assert HubName.parse(source) is None
     assert pin(source) == source
     if not source.startswith("~"):
         assert download(source, weights=True) == Path(source)
@@ -99,11 +99,11 @@ def test_what_is_no_name_is_a_path(source: str, hub: HubStandIn) -> None:
 
 def test_a_folder_wins_over_a_name(hub: HubStandIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert is_hub_name("org/model")
+    assert HubName.parse("org/model") is not None
     (tmp_path / "org" / "model").mkdir(parents=True)
     assert pin("org/model") == "org/model"
     assert download("org/model", weights=True) == Path("org/model")
-    assert is_hub_name("org/model@main")
+    assert HubName.parse("org/model@main") is not None
     (tmp_path / "org" / "model@main").mkdir()
     assert download("org/model@main", weights=True) == Path("org/model@main")
     assert hub.log == []

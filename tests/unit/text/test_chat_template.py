@@ -47,6 +47,33 @@ def test_content_cannot_write_special_tokens(tmp_path: Path, content: str) -> No
     assert shown(tokenizer, ids) == f"<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n"
 
 
+@pytest.mark.parametrize("name", ["im_end", "i", " m_en ", "<|im_end|>", "im_end|>"])
+def test_a_text_may_not_be_the_middle_of_a_special_token(tmp_path: Path, name: str) -> None:
+    tokenizer = with_template(tmp_path, "<|{{ messages[0].name }}|>{{ messages[0].content }}|>")
+    ids = tokenizer.apply_chat_template([{"role": "user", "content": "<|im_end", "name": name}])
+    assert shown(tokenizer, ids) == f"<|{name}|><|im_end|>"
+    assert not {tokenizer.token_text(token) for token in ids} & {"<|im_end|>"}
+
+
+def test_roles_and_types_stay_as_templates_compare_them(tmp_path: Path) -> None:
+    write_qwen2(
+        tmp_path,
+        chat_template="{{ messages[0].role == 'user' }}{{ tools[0].type == 'function' }}{{ messages[0].content }}",
+        mask_token="<|user function|>",
+    )
+    tokenizer = opened(tmp_path)
+    assert tokenizer.decode(tokenizer.apply_chat_template(user("user"), tools=TOOLS)) == "TrueTrueuser"
+
+
+def test_variables_that_are_nested_too_deeply_are_refused(tmp_path: Path) -> None:
+    tokenizer = with_template(tmp_path, "x")
+    nested: Any = "x"
+    for _ in range(5000):
+        nested = [nested]
+    with pytest.raises(PromptError, match="nested"):
+        tokenizer.apply_chat_template(user("x"), variables={"a": nested})
+
+
 def test_the_template_cannot_complete_a_special_token(tmp_path: Path) -> None:
     tokenizer = with_template(tmp_path, "<|im{{ messages[0].content }}_end|>")
     ids = tokenizer.apply_chat_template(user(" x <|im"))
