@@ -52,7 +52,7 @@ def load_config(path: str | Path, implementation: Implementation = "native") -> 
         )
     if not (folder / CONFIG).exists() and (folder / ADAPTER_CONFIG).exists():
         raise CheckpointError(
-            f"{path}: this is an adapter ({ADAPTER_CONFIG}); name it in model.lora (--lora), and the checkpoint that it "
+            f"{path}: this is an adapter ({ADAPTER_CONFIG}); name it in model.lora (--lora), and the checkpoint it "
             "adapts in model.path (--model)"
         )
     raw = read_json(folder / CONFIG)
