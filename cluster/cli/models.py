@@ -98,19 +98,28 @@ def checkpoint_needs(config: Config) -> CheckpointNeeds:
     """From the checkpoint's configuration alone; no weights are read or downloaded. Raises CheckpointError."""
     spec = ModelSpec.read(config)
     model = spec.model
-    native = model.transformers_config is None
-    formats = FORMATS if native and model.quantization == "none" else FORMATS[:2]
     return CheckpointNeeds(
         spec.config.model.path,
         model.family,
-        "native" if native else "transformers",
+        "native" if model.transformers_config is None else "transformers",
         model.num_layers,
         model.vocab_size,
         config.model.max_model_len,
         config.model.max_num_seqs,
         list(model.shard_sizes),
-        [_format_needs(spec, *each) for each in formats],
+        [_format_needs(spec, *each) for each in _formats(spec)],
     )
+
+
+def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
+    """What is configured, then the others that the model can be held in."""
+    quantization = spec.model.quantization
+    others = FORMATS
+    if quantization != "none":  # it is saved in int8, or that is asked for
+        others = tuple((dtype, quantization) for dtype, _ in FORMATS[:2])
+    elif spec.model.transformers_config is not None:
+        others = FORMATS[:2]
+    return list(dict.fromkeys([(spec.config.model.dtype, quantization), *others]))
 
 
 def _format_needs(spec: ModelSpec, dtype: str, quantization: Quantization) -> FormatNeeds:

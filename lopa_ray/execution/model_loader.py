@@ -18,7 +18,13 @@ from lopa_ray.execution.warm_up import warm_up
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.generation_defaults import GENERATION, read_generation_defaults
-from lopa_ray.model.implementation import build_model, random_weights, read_weights, weight_bytes
+from lopa_ray.model.implementation import (
+    build_model,
+    check_positions,
+    random_weights,
+    read_weights,
+    weight_bytes,
+)
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.weights import DTYPE_NAMES, Weights
 from lopa_ray.text.tokenizer import Tokenizer
@@ -131,6 +137,7 @@ def build_runner(
     if weights is None:
         weights = load_weights(spec, torch_device if tp_group.size == 1 else "cpu")
     loaded = build_model(spec.model, weights, dtype=spec.dtype, device=torch_device, tp_group=tp_group)
+    check_positions(loaded, model.max_model_len)
     if model.compile:
         loaded.compile_layers(device.compile_backend)
     runner = BranchRunner(

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import torch
 
+from lopa_ray.errors import SettingsError
 from lopa_ray.model import checkpoint, transformers_weights, weights as native_weights
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
+from lopa_ray.model.transformers_model import TransformersModel
 from lopa_ray.model.weights import Weights
 
 
@@ -65,3 +67,12 @@ def build_model(
         config.shard(tp_group.size)
         return transformers_weights.build_model(config, weights, dtype=dtype, device=device)
     return native_weights.build_model(config, weights, dtype=dtype, device=device, tp_group=tp_group)
+
+
+def check_positions(model: MaskPredictor, count: int) -> None:
+    """Raise SettingsError for a model that has embeddings for fewer positions than `count`."""
+    limit = model.learned_positions if isinstance(model, TransformersModel) else None
+    if limit is not None and count > limit:
+        raise SettingsError(
+            f"model.max_model_len: got {count} for a {model.config.family} model, which has {limit} positions; lower it"
+        )

@@ -1,4 +1,4 @@
-"""MaskPredictor: what a runner needs of a model, whoever computes it."""
+"""MaskPredictor: what a runner needs of a model, native or of the package transformers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """From a checkpoint's config.json to a `ModelConfig` of a model that the package transformers runs, and on to its own.
 
-transformers is imported where it is needed: whoever runs models natively does without.
+transformers is imported where it is needed: native models run without it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from lopa_ray.model.special_tokens import Json, SpecialTokens
 from lopa_ray.model.transformers_families import (
     TransformersFamily,
     listed_family,
+    listed_types,
     translate_native,
     unlisted_family,
 )
@@ -97,10 +98,10 @@ def _unlisted(raw: Json, where: str) -> TransformersFamily:
     transformers = import_transformers()
     model_type, architectures = raw.get("model_type"), raw.get("architectures")
     try:
-        architecture = causal_lm_class(transformers.CONFIG_MAPPING[model_type]).__name__
+        architecture = causal_lm_class(transformers.CONFIG_MAPPING[str(model_type)]).__name__
     except KeyError:
         architecture = None
-    if architecture is not None and architectures in (None, [architecture]):
+    if architecture is not None and architectures in (None, [], [architecture]):
         _log.info("%s: transformers runs it as %s; logits are not shifted", where, architecture)
         return unlisted_family(str(model_type), architecture)
     has = f"has no causal language model of model_type {model_type!r}"
@@ -108,7 +109,8 @@ def _unlisted(raw: Json, where: str) -> TransformersFamily:
         has = f"runs model_type {model_type!r} as [{architecture!r}]"
     raise CheckpointError(
         f"{where}: got model_type = {model_type!r} with architectures = {architectures!r}; supported are "
-        f"{known_types()}, and causal language models of transformers, but version {transformers.__version__} {has}; "
+        f"{known_types()}, {listed_types()}, and causal language models of transformers, but version "
+        f"{transformers.__version__} {has}; "
         "use a checkpoint of a supported family, describe its family in lopa_ray/model/transformers_families.py, or "
         "install a transformers that has it"
     )

@@ -76,6 +76,11 @@ def listed_family(raw: Json) -> TransformersFamily | None:
     return None
 
 
+def listed_types() -> str:
+    """What config.json says in checkpoints of all rows, for messages."""
+    return ", ".join(f"{row.model_type!r} with [{row.architecture!r}]" for row in TRANSFORMERS_FAMILIES)
+
+
 def unlisted_family(model_type: str, architecture: str) -> TransformersFamily:
     """Checkpoints of a model type of transformers: its own keys and names, and logits that are not shifted."""
     return TransformersFamily(

@@ -28,6 +28,10 @@ HARMLESS_ARGUMENTS = ("dropout", "is_causal", "position_ids")
 a row sees is the step's business."""
 
 
+class UnsupportedModelError(Exception):
+    """A model computes something that this project does not; the message says what."""
+
+
 class PackedStep(NamedTuple):
     """What a call of the model hands to the attention of all layers."""
 
@@ -50,14 +54,18 @@ def _attend(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    packed_step: PackedStep,
+    packed_step: PackedStep | None = None,
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """An attention function of transformers: query [1, H, R, E], key and value [1, K, R, E] → [1, R, H, E].
 
-    Raises NotImplementedError for arguments that would change the result.
+    Raises UnsupportedModelError for arguments that would change the result.
     """
+    if packed_step is None:
+        raise UnsupportedModelError(
+            f"{type(module).__name__} does not pass the call's arguments on to its attention"
+        )
     asked = {
         name: given for name, given in others.items() if name not in HARMLESS_ARGUMENTS and not _is_off(given)
     }
@@ -66,7 +74,7 @@ def _attend(
     if asked:
         name, given = next(iter(asked.items()))
         shown = list(given.shape) if isinstance(given, Tensor) else given
-        raise NotImplementedError(f"attention of {type(module).__name__} asks for {name} = {shown!r}")
+        raise UnsupportedModelError(f"attention of {type(module).__name__} asks for {name} = {shown!r}")
     q, k, v = (heads[0].transpose(0, 1).contiguous() for heads in (query, key, value))
     # Kernels here scale by E ** -0.5.
     factor = 1.0 if scaling is None else scaling * q.shape[-1] ** 0.5
@@ -107,8 +115,18 @@ class TransformersModel(nn.Module):
         lm_head: nn.Linear = self.causal_lm.get_output_embeddings()
         return lm_head
 
+    @property
+    def learned_positions(self) -> int | None:
+        """How many positions the model has embeddings for; None: positions are rotations."""
+        tables = [
+            module.num_embeddings
+            for module in self.causal_lm.modules()
+            if isinstance(module, nn.Embedding) and module is not self.embed
+        ]
+        return min(tables, default=None)
+
     def compile_layers(self, backend: str) -> None:
-        """Raises SettingsError: where the layers of a class of transformers can be cut is known to it alone."""
+        """Raises SettingsError: how the layers of a class of transformers may be cut differs from class to class."""
         raise SettingsError(
             f"model.compile: got true for a {self.config.family} model, which transformers runs; allowed there: false; "
             "set it to false"
@@ -122,6 +140,7 @@ class TransformersModel(nn.Module):
             input_ids=ids[None],
             position_ids=positions[None],
             use_cache=False,
+            return_dict=True,
             packed_step=PackedStep(attention, kv),
         )
         hidden: Tensor = output.last_hidden_state[0]

@@ -5,13 +5,16 @@ Its classes are many, and their configurations do not tell all that they do. Two
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.transformers_model import PackedStep, TransformersModel
+from lopa_ray.model.transformers_model import PackedStep, TransformersModel, UnsupportedModelError
+
+_log = logging.getLogger("lopa.transformers")
 
 ROWS = 3
 POISONED = 1
@@ -32,19 +35,36 @@ class _OwnRowAttention:
         self._dtype = model.embed.weight.dtype
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `AttentionFn`. Raises NotImplementedError for shapes and types that K/V caches do not have."""
+        """See `AttentionFn`. Raises UnsupportedModelError for shapes and types that K/V caches do not have."""
         for name, heads, shape in (
             ("queries", q, self._query),
             ("keys", k, self._key),
             ("values", v, self._key),
         ):
             if tuple(heads.shape) != shape or heads.dtype != self._dtype:
-                raise NotImplementedError(
+                raise UnsupportedModelError(
                     f"{name} of layer {layer} are {heads.dtype} {list(heads.shape[1:])} per row, and not "
                     f"{self._dtype} {list(shape[1:])}"
                 )
         self.layers.append(layer)
         return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+
+
+@torch.inference_mode()
+def try_attention(model: TransformersModel) -> None:
+    """Raise CheckpointError if `model`, which has no weights yet, asks for other attention than an `AttentionFn` gives.
+
+    It is on the meta device, where not every class can run: what fails there is left to `try_forward`.
+    """
+    attention = _OwnRowAttention(model)
+    ids = torch.arange(ROWS, device=model.embed.weight.device)
+    try:
+        model(ids, ids, attention)
+        _check_layers(model, attention)
+    except UnsupportedModelError as error:
+        raise _refusal(model, error) from error
+    except Exception as error:
+        _log.debug("%s is not tried without weights: %s", type(model.causal_lm).__name__, error)
 
 
 @torch.inference_mode()
@@ -55,20 +75,31 @@ def try_forward(model: TransformersModel) -> None:
         clean, poisoned = _try_head(model), _poisoned_rows(model)
         others = [row for row in range(ROWS) if row != POISONED]
         if not torch.equal(clean[others].isnan(), poisoned[others].isnan()):
-            raise NotImplementedError("its rows depend on each other by other ways than attention")
+            raise UnsupportedModelError("its rows depend on each other by other ways than attention")
         if not poisoned[POISONED].isnan().any():
-            raise NotImplementedError("its rows do not depend on their embeddings")
+            raise UnsupportedModelError("its rows do not depend on their embeddings")
     # Whatever one of its many classes raises is why it cannot run here.
     except Exception as error:
-        shown = str(error) if isinstance(error, NotImplementedError) else f"{type(error).__name__}: {error}"
-        raise CheckpointError(
-            f"the {model.config.family} model cannot be run by transformers as {type(model.causal_lm).__name__}: "
-            f"{shown}; use a checkpoint of another model"
-        ) from error
+        raise _refusal(model, error) from error
+
+
+def _refusal(model: TransformersModel, error: Exception) -> CheckpointError:
+    shown = str(error) if isinstance(error, UnsupportedModelError) else f"{type(error).__name__}: {error}"
+    return CheckpointError(
+        f"the {model.config.family} model cannot be run by transformers as {type(model.causal_lm).__name__}: "
+        f"{shown}; use a checkpoint of another model"
+    )
+
+
+def _check_layers(model: TransformersModel, attention: _OwnRowAttention) -> None:
+    if attention.layers != list(range(model.config.num_layers)):
+        raise UnsupportedModelError(
+            f"of its {model.config.num_layers} layers, those that call for attention are {attention.layers}"
+        )
 
 
 def _try_head(model: TransformersModel) -> Tensor:
-    """Rows [R, D] behind the last norm, of a call that goes on to logits. Raises NotImplementedError."""
+    """Rows [R, D] behind the last norm, of a call that goes on to logits. Raises UnsupportedModelError."""
     seen: dict[str, Tensor] = {}
 
     def keep_rows(module: Any, args: Any, output: Any) -> None:
@@ -85,16 +116,20 @@ def _try_head(model: TransformersModel) -> Tensor:
         model.lm_head.register_forward_hook(replace_logits),
     ):
         output = model.causal_lm(
-            input_ids=ids, position_ids=ids, use_cache=False, packed_step=PackedStep(attention, None)
+            input_ids=ids,
+            position_ids=ids,
+            use_cache=False,
+            return_dict=True,
+            packed_step=PackedStep(attention, None),
         )
-    if attention.layers != list(range(model.config.num_layers)):
-        raise NotImplementedError(
-            f"of its {model.config.num_layers} layers, those that call for attention are {attention.layers}"
-        )
-    if not torch.equal(seen["rows"], seen["head input"]):
-        raise NotImplementedError("it changes rows on the way to its LM head")
+    _check_layers(model, attention)
+    if seen.keys() != {"rows", "head input"}:
+        raise UnsupportedModelError("its head does not call its base model and its LM head")
+    # Rows that are no numbers are the same ones, too.
+    if not torch.allclose(seen["rows"], seen["head input"], rtol=0.0, atol=0.0, equal_nan=True):
+        raise UnsupportedModelError("it changes rows on the way to its LM head")
     if not (output.logits == LOGIT).all():
-        raise NotImplementedError("it changes the logits of its LM head, by a scale or by soft-capping")
+        raise UnsupportedModelError("it changes the logits of its LM head, by a scale or by soft-capping")
     return seen["rows"][0]
 
 

@@ -32,7 +32,7 @@ from lopa_ray.model.transformers_experts import register_padded_experts
 from lopa_ray.model.transformers_families import tensor_names
 from lopa_ray.model.transformers_model import TransformersModel, register_attention
 from lopa_ray.model.transformers_package import import_transformers
-from lopa_ray.model.transformers_trial import try_forward
+from lopa_ray.model.transformers_trial import try_attention, try_forward
 from lopa_ray.model.weights import Weights, check_dtype, meta_model
 
 
@@ -47,6 +47,7 @@ def read_weights(
     """
     check_dtype(dtype)
     folder = Path(path)
+    _refuse_attention(config)
     tensor_files = find_tensors(folder)
     if any(family.name == config.family for family in FAMILIES):
         check_tensors(folder, tensor_files, meta_model(config, dtype))
@@ -90,6 +91,7 @@ def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype) -> Weight
 def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Bytes that the parameters of a model take up."""
     check_dtype(dtype)
+    _refuse_attention(config)
     return sum(
         tensor.numel() * tensor.itemsize for tensor in _parameters(_make_empty(config, dtype)).values()
     )
@@ -145,11 +147,11 @@ def _load(
 ) -> _Loaded:
     """Have transformers make a model of `tensors`, by its names or published ones, on the CPU.
 
-    `experts`: its name of how experts are computed; None: as it sees fit.
+    `experts`: its name of how experts are computed; None: its default.
     """
     assert config.transformers_config is not None
     theirs = make_pretrained_config(config.transformers_config)
-    with _without_progress_bar():
+    with _without_reports():
         try:
             model, found = causal_lm_class(type(theirs)).from_pretrained(
                 None,
@@ -162,8 +164,8 @@ def _load(
                 local_files_only=True,
                 output_loading_info=True,
             )
-        except RuntimeError as error:  # of a conversion
-            return _Loaded(None, reason=str(error))
+        except Exception as error:  # of a conversion, or of a check of its class
+            return _Loaded(None, reason=f"{type(error).__name__}: {error}")
     wrong = {
         "missing": sorted(found["missing_keys"]),
         "not part of it": sorted(found["unexpected_keys"]),
@@ -182,9 +184,22 @@ def _make(config: ModelConfig, dtype: torch.dtype) -> Any:
 
 
 def _make_empty(config: ModelConfig, dtype: torch.dtype) -> Any:
-    """The model on the meta device."""
-    with torch.device("meta"):
-        return _make(config, dtype)
+    """The model on the meta device. Raises CheckpointError if its class cannot be made."""
+    try:
+        with torch.device("meta"):
+            made = _make(config, dtype)
+    except Exception as error:  # what its checks raise differs from class to class
+        raise CheckpointError(
+            f"transformers cannot make a {config.family} model of its configuration ({type(error).__name__}: {error}); "
+            "correct config.json, or use a checkpoint of another model"
+        ) from error
+    return made
+
+
+def _refuse_attention(config: ModelConfig) -> None:
+    """Raise CheckpointError for a class whose attention is not computed here, before its weights are read."""
+    # The product over experts that transformers takes by default has no fp32 on the meta device.
+    try_attention(TransformersModel(config, _make_empty(config, torch.bfloat16)).eval())
 
 
 def _expected_shapes(config: ModelConfig, dtype: torch.dtype) -> dict[str, tuple[int, ...]]:
@@ -206,7 +221,7 @@ def _parameters(model: Any) -> dict[str, Tensor]:
 
 
 def _give_away(model: Any) -> Weights:
-    """The parameters of `model`, which is of no use afterwards: each is freed as soon as whoever took it frees it."""
+    """The parameters of `model`, which is of no use afterwards: each is freed as soon as the caller frees it."""
     parameters = _parameters(model)
     model.to("meta")
     for name in list(parameters):
@@ -214,13 +229,16 @@ def _give_away(model: Any) -> Weights:
 
 
 @contextmanager
-def _without_progress_bar() -> Iterator[None]:
+def _without_reports() -> Iterator[None]:
+    """Inside, transformers prints neither progress nor its own account of missing tensors."""
     from transformers.utils import logging
 
-    was_shown = logging.is_progress_bar_enabled()
+    was_shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if was_shown:
             logging.enable_progress_bar()

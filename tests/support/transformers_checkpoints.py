@@ -1,4 +1,4 @@
-"""Tiny models of classes of the package transformers: in its own layout, by its own hand."""
+"""Tiny models of classes of the package transformers: saved by it in its own layout."""
 
 from __future__ import annotations
 

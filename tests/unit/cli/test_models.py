@@ -67,6 +67,24 @@ def test_published_shapes_and_other_implementations() -> None:
     assert (other["implementation"], other["tensor_parallel_sizes"]) == ("transformers", [1])
 
 
+def test_what_is_configured_comes_first() -> None:
+    formats = [
+        json.loads(models("demo", "--json", *(word for each in given for word in ("--set", each))))["formats"]
+        for given in (
+            ["model.dtype=float16"],
+            ["model.quantization=w8"],
+            ["model.dtype=bfloat16", "model.quantization=w8a8"],
+        )
+    ]
+    shown = [[(each["dtype"], each["quantization"]) for each in rows] for rows in formats]
+    assert shown == [
+        [("float16", "none"), ("float32", "none"), ("bfloat16", "none"), ("bfloat16", "w8a8")],
+        [("float32", "w8"), ("bfloat16", "w8")],
+        [("bfloat16", "w8a8"), ("float32", "w8a8")],
+    ]
+    assert formats[1][0]["weights_bytes"] < formats[0][0]["weights_bytes"]
+
+
 def test_a_name_on_the_hub_is_looked_up_without_its_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,10 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from typer.testing import CliRunner
 
+from cluster.cli import app
 from lopa_ray.config.decoder_settings import BlockDiffusionSettings, LopaSettings
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.errors import CheckpointError
+from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.model import transformers_families
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.transformers_families import TransformersFamily
@@ -90,6 +92,60 @@ def test_experts_decode_the_same_alone_and_packed(model_type: str, tmp_path: Pat
             packed = [result.token_ids for result in engine.generate(prompts, settings)]
         assert packed == alone
         assert all(len(tokens) == 16 and 127 not in tokens for tokens in alone)
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_moe", "glm4_moe", "llama"])
+def test_rows_have_the_same_bits_alone_and_packed(model_type: str, tmp_path: Path) -> None:
+    """How many rows an expert gets depends on all that is packed."""
+    save_checkpoint(model_type, tmp_path)
+    model = runner_of(tmp_path).model
+
+    def own_rows(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+
+    draw = random.Random(1)
+    for _ in range(20):
+        ids = torch.tensor(draw.choices(range(120), k=64))
+        positions = torch.arange(64)
+        with torch.inference_mode():
+            packed = model(ids, positions, own_rows)
+            assert torch.equal(packed[:16], model(ids[:16], positions[:16], own_rows))
+            assert torch.equal(packed[16:48], model(ids[16:48], positions[16:48], own_rows))
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"hidden_act": "nope"}, "nope"),
+        ({"num_key_value_heads": 0}, "cannot make a llama model of its configuration"),
+        ({"rope_scaling": {"rope_type": "foo"}}, "foo"),
+        ({"model_type": ["x"]}, "no causal language model"),
+    ],
+)
+def test_what_a_class_cannot_be_made_of_is_said(changes: dict, part: str, tmp_path: Path) -> None:
+    save_checkpoint("llama", tmp_path)
+    edit_json(tmp_path / "config.json", **changes)
+    with pytest.raises(CheckpointError, match=part):
+        LocalEngine.from_pretrained(tmp_path, max_model_len=64)
+    assert CliRunner().invoke(app, ["models", str(tmp_path)]).exit_code == 2
+
+
+def test_attention_that_is_not_computed_here_is_refused_before_weights_are_read(tmp_path: Path) -> None:
+    save_checkpoint("stablelm", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="cannot be run by transformers as StableLm"):
+        LocalEngine.from_pretrained(tmp_path, max_model_len=64)
+    assert CliRunner().invoke(app, ["models", str(tmp_path)]).exit_code == 2
+
+
+SHORT = LopaSettings(max_new_tokens=32, block_size=8)
+
+
+def test_learned_positions_bound_the_length_of_a_request(tmp_path: Path) -> None:
+    save_checkpoint("gpt2", tmp_path, max_position_embeddings=48, num_key_value_heads=4)
+    assert LocalEngine.from_pretrained(tmp_path, max_model_len=48).generate([1] * 16, SHORT).tokens
+    with pytest.raises(SettingsError, match=r"max_model_len: got 64 .* has 48 positions"):
+        LocalEngine.from_pretrained(tmp_path, max_model_len=64)
 
 
 def test_shards_of_experts_load_as_one_file_does(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_native_alone_refuses_what_transformers_has(tmp_path: Path) -> None:
             ["layer 0"],
         ),
         # Modules that hand nothing on to attention functions, or have attention of their own.
-        ("stablelm", {}, ["packed_step"]),
+        ("stablelm", {}, ["does not pass the call's arguments on"]),
         ("bloom", {}, ["those that call for attention are []"]),
         # One key and value for all heads, which its configuration calls something else.
         ("gpt_neox", {"num_key_value_heads": 2}, ["keys of layer 0"]),
