@@ -5,6 +5,7 @@ Heavy imports (torch, ray) wait until a command needs them, so that help and err
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -258,6 +259,26 @@ def models(
             typer.echo("\n".join(map(json.dumps, found)))
         else:
             Console(soft_wrap=True, highlight=False).print(summary, table, sep="\n" if summary else "")
+
+
+@app.command(
+    "eval",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def evaluate(context: typer.Context) -> None:
+    """Evaluate with lm-evaluation-harness, all of whose commands and options go here (extra [eval]).
+
+    lopa eval run --model_args config=demo,num_branches=8 --tasks gsm8k --limit 20
+    """
+    with exit_on_error():
+        if importlib.util.find_spec("lm_eval") is None:
+            raise SettingsError(
+                "lopa eval needs lm-evaluation-harness; install it: pip install 'lopa-ray[eval]'"
+            )
+        from cluster.evaluation.harness_cli import run_harness
+
+        run_harness(context.args)
 
 
 @app.command("config")

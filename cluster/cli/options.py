@@ -9,6 +9,7 @@ import yaml
 
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import DECODER_SETTINGS
+from lopa_ray.config.shorthands import SHORTHANDS
 from lopa_ray.config.yaml_files import parse_yaml
 from lopa_ray.errors import SettingsError
 
@@ -80,22 +81,6 @@ JsonOption = Annotated[
 
 ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]
 """Section → setting → value."""
-
-
-SHORTHANDS = {
-    "model": "model.path",
-    "lora": "model.lora",
-    "dtype": "model.dtype",
-    "device": "model.device",
-    "workers": "group.num_workers",
-    "tensor_parallel_size": "group.tensor_parallel_size",
-    "decoder": "decode.decoder",
-    "num_branches": "decode.num_branches",
-    "max_new_tokens": "decode.max_new_tokens",
-    "temperature": "decode.temperature",
-    "seed": "decode.seed",
-}
-"""Parameter of a command → the setting that its option is short for."""
 
 
 def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigOverrides:

@@ -33,7 +33,8 @@ import importlib, pkgutil
 for root in {packages}:
     package = importlib.import_module(root)
     for module in pkgutil.walk_packages(package.__path__, root + "."):
-        if not module.name.startswith("lopa_ray.kernels.triton."):  # only CUDA imports these, and it has Triton
+        # Only CUDA imports the former, and it has Triton; the latter is for those who have the harness.
+        if not module.name.startswith(("lopa_ray.kernels.triton.", "cluster.evaluation")):
             importlib.import_module(module.name)
 """
 

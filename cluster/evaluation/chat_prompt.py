@@ -1,0 +1,29 @@
+"""ChatPrompt: a chat that goes through lm-evaluation-harness, which passes prompts on as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from lopa_ray.text.chat_template import Message
+
+
+class ChatPrompt(str):
+    """The text that a chat template renders, for logs and caches, and the messages that it was rendered from.
+
+    Tokens are made of the messages: in text, what a data set says could not be told from what the template writes.
+    """
+
+    messages: tuple[Message, ...]
+    prefix: str
+    """How the answer begins."""
+
+    def __new__(cls, text: str, messages: Sequence[Message] = (), prefix: str = "") -> Self:
+        """`text` is what is shown; `messages` end with the user's, `prefix` stands behind the assistant's turn."""
+        made = super().__new__(cls, text)
+        made.messages, made.prefix = tuple(messages), prefix
+        return made
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        # The harness copies requests, and keeps them in files.
+        return (type(self), (str(self), self.messages, self.prefix))

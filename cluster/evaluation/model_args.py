@@ -1,0 +1,42 @@
+"""What `--model_args` of lm-evaluation-harness says, as a configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import DECODER_SETTINGS
+from lopa_ray.config.shorthands import SHORTHANDS
+from lopa_ray.errors import SettingsError
+
+
+def config_of(source: str, arguments: dict[str, Any]) -> Config:
+    """The configuration `source`, with model arguments on top.
+
+    An argument is a shorthand of the command line (`model`, `workers`, `num_branches` …), a setting with its section
+    (`model.max_num_seqs`), or the name of a setting that only one section has. Raises SettingsError.
+    """
+    overrides: dict[str, dict[str, Any]] = {}
+    for name, value in arguments.items():
+        section, _, key = SHORTHANDS.get(name, name if "." in name else _full_name(name)).partition(".")
+        overrides.setdefault(section, {})[key] = value
+    unknown = sorted(set(overrides) - set(Config.model_fields))
+    if unknown:
+        raise SettingsError(f"unknown section {unknown[0]!r}; allowed: {', '.join(Config.model_fields)}")
+    return Config.load(source, overrides)
+
+
+def _full_name(name: str) -> str:
+    """A setting's name with the section that has it."""
+    sections = {
+        section: set(Config.model_fields[section].annotation.model_fields)  # type: ignore[union-attr]  # they are models
+        for section in ("model", "group")
+    }
+    sections["decode"] = {field for settings in DECODER_SETTINGS.values() for field in settings.model_fields}
+    having = [section for section, fields in sections.items() if name in fields]
+    if len(having) != 1:
+        raise SettingsError(
+            f"model_args: got {name!r}; allowed: config, local, groups, {', '.join(SHORTHANDS)}, and any setting as "
+            "SECTION.KEY, as in decode.block_size=16"
+        )
+    return f"{having[0]}.{name}"
