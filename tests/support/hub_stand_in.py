@@ -207,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
         if token is not None and token not in known:
             self._refuse(401, None, "Invalid credentials in Authorization header")
         elif repository is None or (repository.readers is not None and token not in repository.readers):
-            # Without a token the Hub tells nobody which repositories there are.
+            # Without a token the Hub does not say which repositories there are.
             if token is None:
                 self._refuse(401, None, "Invalid username or password.")
             else:

@@ -61,7 +61,7 @@ def test_missing_and_private_repositories(
     if token is not None:
         monkeypatch.setenv("HF_TOKEN", token)
     if read is pin and COMMIT in source:
-        assert pin(source) == source  # which asks nobody
+        assert pin(source) == source  # without a request
     else:
         refused(read, source, hub.url, *parts)
 

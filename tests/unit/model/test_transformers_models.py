@@ -183,8 +183,8 @@ def test_no_code_of_a_checkpoint_runs(tmp_path: Path) -> None:
     edit_json(
         tmp_path / "config.json",
         auto_map={"AutoConfig": "configuration_evil.C", "AutoModelForCausalLM": "modeling_evil.M"},
-        _attn_implementation="somebody/kernels",
-        experts_implementation="somebody/kernels",
+        _attn_implementation="org/kernels",
+        experts_implementation="org/kernels",
     )
     assert torch.equal(runner_of(tmp_path).logits(IDS), expected)
     assert not (tmp_path / "ran").exists()
