@@ -21,6 +21,7 @@ from cluster.evaluation.decode_totals import DecodeTotals
 from cluster.evaluation.generation_request import GenerationRequest, first_repeats
 from cluster.evaluation.model_args import config_of
 from lopa_ray import __version__
+from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import PromptError, SettingsError
@@ -90,8 +91,9 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         work = [self._work(request, repeat) for request, repeat in zip(requests, repeats, strict=True)]
         answers: dict[int, str] = {}
         with tqdm(total=len(work), disable=disable_tqdm, desc="Decoding") as progress:
-            for index, text in self._decode(work):
-                answers[index] = text
+            for index, result in self._decode(work):
+                self._totals(requests[index].task_name or "").add(result)
+                text = answers[index] = work[index].request.cut(result.text or "")
                 self.cache_hook.add_partial("generate_until", requests[index].args, text)
                 progress.update()
         seconds = time.perf_counter() - began
@@ -122,28 +124,18 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
             ids + self._tokenizer.encode(context.prefix, add_special_tokens=False) if context.prefix else ids
         )
 
-    def _decode(self, work: Sequence[_Work]) -> Iterator[tuple[int, str]]:
-        """(index, answer) as they end; each group has every n-th request."""
+    def _decode(self, work: Sequence[_Work]) -> Iterator[tuple[int, GenerationResult]]:
+        """(index, result) as they end; each group has every n-th request."""
         count = len(self._engines)
         if count == 1:
-            yield from self._decode_on(self._engine, range(len(work)), work)
+            yield from _decode_on(self._engine, range(len(work)), work)
             return
         parts = [range(first, len(work), count) for first in range(count)]
         with ThreadPoolExecutor(count) as pool:
             for answers in pool.map(
-                lambda engine, part: list(self._decode_on(engine, part, work)), self._engines, parts
+                lambda engine, part: list(_decode_on(engine, part, work)), self._engines, parts
             ):
                 yield from answers
-
-    def _decode_on(
-        self, engine: Engine, indices: Sequence[int], work: Sequence[_Work]
-    ) -> Iterator[tuple[int, str]]:
-        for at, result in engine.run([work[index].session for index in indices]):
-            if isinstance(result, Exception):
-                raise result
-            index = indices[at]
-            self._totals(work[index].instance.task_name or "").add(result)
-            yield index, work[index].request.cut(result.text or "")
 
     def _totals(self, task: str) -> DecodeTotals:
         return self.totals.setdefault(task, DecodeTotals())
@@ -204,6 +196,16 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         """End the groups."""
         for engine in self._engines:
             engine.close()
+
+
+def _decode_on(
+    engine: Engine, indices: Sequence[int], work: Sequence[_Work]
+) -> Iterator[tuple[int, GenerationResult]]:
+    """(index, result) as they end. Raises what ended a request that has no result."""
+    for at, result in engine.run([work[index].session for index in indices]):
+        if isinstance(result, Exception):
+            raise result
+        yield indices[at], result
 
 
 _NO_LIKELIHOOD = (

@@ -18,7 +18,7 @@ def config_of(source: str, arguments: dict[str, Any]) -> Config:
     """
     overrides: dict[str, dict[str, Any]] = {}
     for name, value in arguments.items():
-        section, _, key = SHORTHANDS.get(name, name if "." in name else _full_name(name)).partition(".")
+        section, _, key = _full_name(name).partition(".")
         overrides.setdefault(section, {})[key] = value
     unknown = sorted(set(overrides) - set(Config.model_fields))
     if unknown:
@@ -28,6 +28,10 @@ def config_of(source: str, arguments: dict[str, Any]) -> Config:
 
 def _full_name(name: str) -> str:
     """A setting's name with the section that has it."""
+    if "." in name:
+        return name
+    if name in SHORTHANDS:
+        return SHORTHANDS[name]
     sections = {
         section: set(Config.model_fields[section].annotation.model_fields)  # type: ignore[union-attr]  # they are models
         for section in ("model", "group")

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from cluster.cli import app
 from cluster.evaluation import LopaRayLM
 from cluster.evaluation.chat_prompt import ChatPrompt
+from cluster.evaluation.model_args import config_of
 from lopa_ray.errors import SettingsError
 from lopa_ray.presets.word_problems import held_out_problems
 from support.paths import TASKS
@@ -140,6 +141,21 @@ def test_likelihoods_are_refused(model: LopaRayLM, request_type: str) -> None:
 def test_wrong_arguments_are_named(arguments: dict[str, Any], part: str) -> None:
     with pytest.raises(SettingsError, match=part):
         LopaRayLM(local=True, **arguments)
+
+
+def test_arguments_are_shorthands_settings_and_settings_with_their_section() -> None:
+    given = {
+        "workers": 3,
+        "model": "folder",
+        "num_branches": 2,
+        "max_num_seqs": 5,
+        "group.num_cpus": 0.5,
+        "block_size": 16,
+    }
+    config = config_of("demo", given)
+    assert (config.group.num_workers, config.group.num_cpus) == (3, 0.5)
+    assert (config.model.path, config.model.max_num_seqs) == ("folder", 5)
+    assert config.decode.model_dump()["block_size"] == 16 and config.decode.model_dump()["num_branches"] == 2
 
 
 @pytest.fixture
