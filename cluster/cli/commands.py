@@ -233,32 +233,16 @@ def models(
     The latter from its configuration alone: weights are neither read nor downloaded. K/V are those of requests as long
     as model.max_model_len, which --set changes.
     """
-    from dataclasses import asdict
-
-    from rich.console import Console
-
-    from cluster.cli.models import (
-        checkpoint_needs,
-        families_table,
-        known_families,
-        needs_summary,
-        needs_table,
-    )
+    from cluster.cli.models import print_families, print_needs
 
     with exit_on_error():
-        if checkpoint is None:
-            if assignments:
-                raise SettingsError("--set needs a checkpoint; name one, or leave --set out")
-            families = known_families()
-            found, summary, table = [asdict(each) for each in families], "", families_table(families)
-        else:
+        if checkpoint is not None:
             overrides = options.parse_overrides(assignments, model=checkpoint)
-            needs = checkpoint_needs(Config.parse({}, overrides))
-            found, summary, table = [asdict(needs)], needs_summary(needs), needs_table(needs)
-        if as_json:
-            typer.echo("\n".join(map(json.dumps, found)))
+            print_needs(Config.parse({}, overrides), as_json=as_json)
+        elif assignments:
+            raise SettingsError("--set needs a checkpoint; name one, or leave --set out")
         else:
-            Console(soft_wrap=True, highlight=False).print(summary, table, sep="\n" if summary else "")
+            print_families(as_json=as_json)
 
 
 @app.command(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
 from lopa_ray.config.config import Config
@@ -170,3 +172,25 @@ def format_bytes(amount: float) -> str:
             return f"{amount:.4g} {unit}"
         amount /= 1024
     return f"{amount:.4g} {_UNITS[-1]}"
+
+
+def print_families(*, as_json: bool) -> None:
+    """Print the families, as a table or as a JSON object per line."""
+    families = known_families()
+    if as_json:
+        print("\n".join(json.dumps(asdict(each)) for each in families))
+    else:
+        _console().print(families_table(families))
+
+
+def print_needs(config: Config, *, as_json: bool) -> None:
+    """Print what the configured checkpoint needs, as a table or as a JSON object. Raises CheckpointError."""
+    needs = checkpoint_needs(config)
+    if as_json:
+        print(json.dumps(asdict(needs)))
+    else:
+        _console().print(needs_summary(needs), needs_table(needs), sep="\n")
+
+
+def _console() -> Console:
+    return Console(soft_wrap=True, highlight=False)

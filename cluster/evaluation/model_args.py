@@ -6,6 +6,8 @@ from typing import Any
 
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import DECODER_SETTINGS
+from lopa_ray.config.group_settings import GroupSettings
+from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.shorthands import SHORTHANDS
 from lopa_ray.errors import SettingsError
 
@@ -32,10 +34,7 @@ def _full_name(name: str) -> str:
         return name
     if name in SHORTHANDS:
         return SHORTHANDS[name]
-    sections = {
-        section: set(Config.model_fields[section].annotation.model_fields)  # type: ignore[union-attr]  # they are models
-        for section in ("model", "group")
-    }
+    sections = {"model": set(ModelSettings.model_fields), "group": set(GroupSettings.model_fields)}
     sections["decode"] = {field for settings in DECODER_SETTINGS.values() for field in settings.model_fields}
     having = [section for section, fields in sections.items() if name in fields]
     if len(having) != 1:
