@@ -69,7 +69,7 @@ class GroupReplica(GroupServer):
         except PromptError as error:
             return RequestRejected(error)
 
-    async def detokenize(self, tokens: Sequence[int]) -> str | RequestRejected:  # type: ignore[override]
+    async def detokenize(self, tokens: Sequence[int]) -> str | RequestRejected:  # type: ignore[override]  # as tokenize
         """See `GroupServer.detokenize` and `RequestRejected`."""
         try:
             return await super().detokenize(tokens)

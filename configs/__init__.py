@@ -1,1 +1,1 @@
-"""YAML presets; package data, found by name (`--config demo`)."""
+"""YAML presets; package data, found by name (`--config demo`, `--config paper/s7`)."""

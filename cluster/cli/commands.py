@@ -5,7 +5,6 @@ Heavy imports (torch, ray) wait until a command needs them, so that help and err
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -15,7 +14,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from cluster.cli import options
+from cluster.cli import evaluation_commands, options
 from cluster.cli.exit_status import FAILED, INTERRUPTED, discard_stdout, exit_on_error
 from lopa_ray import __version__
 from lopa_ray.config.config import Config
@@ -245,26 +244,6 @@ def models(
             print_families(as_json=as_json)
 
 
-@app.command(
-    "eval",
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
-def evaluate(context: typer.Context) -> None:
-    """Evaluate with lm-evaluation-harness, all of whose commands and options go here (extra [eval]).
-
-    lopa eval run --model_args config=demo,num_branches=8 --tasks gsm8k --limit 20
-    """
-    with exit_on_error():
-        if importlib.util.find_spec("lm_eval") is None:
-            raise SettingsError(
-                "lopa eval needs lm-evaluation-harness; install it: pip install 'lopa-ray[eval]'"
-            )
-        from cluster.evaluation.harness_cli import run_harness
-
-        run_harness(context.args)
-
-
 @app.command("config")
 def show_config(
     config: options.ConfigOption = "demo",
@@ -276,6 +255,10 @@ def show_config(
         overrides = options.parse_overrides(assignments, decoder=decoder)
         values = options.load_config(config, overrides).without_open_settings()
         typer.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), nl=False)
+
+
+app.add_typer(evaluation_commands.app, name="eval")
+app.command()(evaluation_commands.reproduce)
 
 
 def main() -> None:

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cluster.batch.decode import decode_lines
 from cluster.batch.lines import FailedLine, LineResult, read_lines, require_unicode
+from cluster.batch.open_engine import open_engine
+from cluster.batch.progress_bar import progress_bar
 from cluster.batch.result_format import StepRecorder, result_as_dict, stats_table
 from cluster.cli.exit_status import FAILED, error_exit
 from cluster.cli.watch import Watcher
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import TraceStep
 from lopa_ray.errors import PromptError, SettingsError
-
-if TYPE_CHECKING:
-    from lopa_ray.engine.base import Engine
 
 
 def read_prompt(prompt: str | None) -> str:
@@ -97,7 +94,7 @@ def generate_many(
 def _write_outputs(outputs: Iterator[LineResult], path: str, total: int) -> int:
     """Write each output as it comes, reporting failures on stderr; returns how many failed."""
     failures = 0
-    with _open_output(path) as file, _progress_bar(total) as progress:
+    with _open_output(path) as file, progress_bar(total) as progress:
         for output in outputs:
             if isinstance(output, FailedLine):
                 failures += 1
@@ -122,54 +119,3 @@ def _open_output(name: str) -> Iterator[TextIO]:
         with part.open("w", encoding="utf-8") as file:
             yield file
         part.replace(path)
-
-
-def _progress_bar(total: int) -> Progress:
-    console = Console(stderr=True)
-    progress = Progress(
-        TextColumn("decoding"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
-    progress.add_task("", total=total)
-    return progress
-
-
-@contextmanager
-def open_engine(config: Config, *, local: bool) -> Iterator[Engine]:
-    """An engine in this process or on Ray actors; closed whatever happens, also on Ctrl-C."""
-    engine: Engine
-    if local:
-        import torch
-
-        from lopa_ray.engine.local import LocalEngine
-
-        torch.set_num_threads(config.group.threads_per_worker)
-        engine = LocalEngine.from_config(config)
-    else:
-        from actors.engine import RayEngine
-
-        engine = RayEngine.from_config(config)
-    try:
-        yield engine
-    finally:
-        with _ignore_interrupts():
-            engine.close()
-
-
-@contextmanager
-def _ignore_interrupts() -> Iterator[None]:
-    """A second Ctrl-C must not cut short what the first one asked for."""
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread: it gets no signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

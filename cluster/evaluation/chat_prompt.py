@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from lopa_ray.text.chat_template import Message
@@ -23,6 +23,24 @@ class ChatPrompt(str):
         made = super().__new__(cls, text)
         made.messages, made.prefix = tuple(messages), prefix
         return made
+
+    @classmethod
+    def of_history(
+        cls,
+        history: Sequence[Message],
+        add_generation_prompt: bool = True,
+        *,
+        render: Callable[[Sequence[Message]], str] = lambda messages: "",
+    ) -> Self:
+        """The chat that the harness hands to a chat template.
+
+        Without a generation prompt its last message, the assistant's, is how the answer begins. `render` makes the text
+        of the messages before it; without one the prompt shows no text of theirs.
+        """
+        messages, prefix = list(history), ""
+        if not add_generation_prompt:
+            prefix = messages.pop()["content"]
+        return cls(render(messages) + prefix, messages, prefix)
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
         # The harness copies requests, and keeps them in files.

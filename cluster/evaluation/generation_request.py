@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cluster.batch.stop_strings import cut_at_stop
 from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
 from lopa_ray.config.generation_settings import GenerationSettings
 
@@ -51,7 +52,7 @@ class GenerationRequest:
 
     def cut(self, text: str) -> str:
         """An answer without the first stop string and what follows it."""
-        return text[: min((at for stop in self.stop if (at := text.find(stop)) >= 0), default=len(text))]
+        return cut_at_stop(text, self.stop)
 
 
 def first_repeats(keys: Sequence[object]) -> list[int]:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+TASKS = Path(__file__).parent / "tasks"
+"""Tasks of this project, in the harness's form."""
 
 
 def run_harness(arguments: Sequence[str]) -> None:
-    """Hand the command line on to the harness; `run` takes `lopa_ray` where no --model is named.
+    """Hand the command line on to the harness; `run` takes `lopa_ray` where no --model is named, and tasks of this
+    project are among those that it knows.
 
     Raises what the harness raises, SystemExit for wrong usage among it.
     """
@@ -21,6 +26,8 @@ def run_harness(arguments: Sequence[str]) -> None:
     named = {argument.partition("=")[0] for argument in given}
     if given[:1] == ["run"] and not {"--model", "-M", "--config", "-C", "--help", "-h"} & named:
         given += ["--model", NAME]
+    if "--include_path" not in named and not {"--config", "-C", "--help", "-h"} & named:
+        given += ["--include_path", str(TASKS)]
     setup_logging()
     sys.argv = ["lopa eval", *given]
     cli = HarnessCLI()

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,15 +16,21 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
+from cluster.batch.open_engine import open_engine
 from cluster.evaluation.chat_prompt import ChatPrompt
 from cluster.evaluation.decode_totals import DecodeTotals
+from cluster.evaluation.engine_groups import on_groups
 from cluster.evaluation.generation_request import GenerationRequest, first_repeats
+from cluster.evaluation.likelihood_request import CheckGreedy
+from cluster.evaluation.likelihoods import Likelihoods
 from cluster.evaluation.model_args import config_of
 from lopa_ray import __version__
+from lopa_ray.decoding.likelihood import DEFAULT_MC_NUM
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import PromptError, SettingsError
+from lopa_ray.text.chat_template import Message
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
 NAME = "lopa_ray"
@@ -52,23 +58,28 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         *,
         local: bool = False,
         groups: int = 1,
+        mc_num: int = DEFAULT_MC_NUM,
+        check_greedy: CheckGreedy = "auto",
         **arguments: Any,
     ) -> None:
         """Start the groups. `config` is a preset or a YAML file, and `arguments` go on top; see `config_of`.
 
         `local` decodes in this process, without Ray; `groups` are started on the Ray at RAY_ADDRESS, or on a local
-        one. Raises SettingsError, and what starting an engine raises.
+        one. `mc_num` draws estimate a log-likelihood (see `loglikelihood`), and `check_greedy` says whose
+        continuations are held against greedy decoding (see `needs_greedy`). Raises SettingsError, and what starting
+        an engine raises.
         """
         super().__init__()
         if local and groups != 1:
             raise SettingsError(f"model_args: got groups={groups} with local=True; leave one out")
         loaded = config_of(config, arguments)
-        self._engines: list[Engine] = []
-        for _ in range(groups):
-            self._engines.append(_start(loaded, local=local))
+        with ExitStack() as opened:
+            self._engines = [opened.enter_context(open_engine(loaded, local=local)) for _ in range(groups)]
+            self._opened = opened.pop_all()
+        self._likelihoods = Likelihoods(self._engines, mc_num, check_greedy)
         self._engine = self._engines[0]
         self.totals: dict[str, DecodeTotals] = {}
-        """By task."""
+        """By task, of those that generate."""
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: Any = None) -> Self:
@@ -125,28 +136,23 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         )
 
     def _decode(self, work: Sequence[_Work]) -> Iterator[tuple[int, GenerationResult]]:
-        """(index, result) as they end; each group has every n-th request."""
-        count = len(self._engines)
-        if count == 1:
-            yield from _decode_on(self._engine, range(len(work)), work)
-            return
-        parts = [range(first, len(work), count) for first in range(count)]
-        with ThreadPoolExecutor(count) as pool:
-            for answers in pool.map(
-                lambda engine, part: list(_decode_on(engine, part, work)), self._engines, parts
-            ):
-                yield from answers
+        """(index, result) as they end."""
+        return on_groups(self._engines, len(work), lambda engine, part: _decode_on(engine, part, work))
 
     def _totals(self, task: str) -> DecodeTotals:
         return self.totals.setdefault(task, DecodeTotals())
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Raises SettingsError: likelihoods are not there yet for models that fill in any order."""
-        raise SettingsError(_NO_LIKELIHOOD)
+        """Of each continuation a bound on its log-probability in nats, estimated by `mc_num` draws (LLaDA, arXiv
+        2502.09992, equation 6), and whether greedy decoding gives it.
+
+        The second is False, too, for continuations that `check_greedy` leaves out. Raises what ended a request.
+        """
+        return self._likelihoods.of_continuations(requests, self.cache_hook, disable_tqdm)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """See `loglikelihood`."""
-        raise SettingsError(_NO_LIKELIHOOD)
+        """Of each text the sum of such bounds on its windows of `model.max_model_len` positions."""
+        return self._likelihoods.of_texts(requests, self.cache_hook, disable_tqdm)
 
     # Chats
 
@@ -155,11 +161,12 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
     ) -> ChatPrompt:
         """The chat as the checkpoint's template renders it; without a generation prompt the last message, the
         assistant's, is how the answer begins. Raises PromptError for a checkpoint without a template."""
-        messages, prefix = list(chat_history), ""
-        if not add_generation_prompt:
-            prefix = messages.pop()["content"]
-        ids = self._tokenizer.apply_chat_template(messages)
-        return ChatPrompt(self._tokenizer.decode(ids, skip_special_tokens=False) + prefix, messages, prefix)
+
+        def render(messages: Sequence[Message]) -> str:
+            ids = self._tokenizer.apply_chat_template(messages)
+            return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+        return ChatPrompt.of_history(chat_history, add_generation_prompt, render=render)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """The source of the checkpoint's template; None if it is not to be used. Raises SettingsError for another."""
@@ -188,14 +195,16 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
             NAME: {
                 "version": __version__,
                 "settings": self._engine.config.as_dict(),
-                "tasks": {task: totals.as_dict() for task, totals in self.totals.items()},
+                "tasks": {
+                    **{task: totals.as_dict() for task, totals in self.totals.items()},
+                    **{task: totals.as_dict() for task, totals in self._likelihoods.totals.items()},
+                },
             }
         }
 
     def close(self) -> None:
         """End the groups."""
-        for engine in self._engines:
-            engine.close()
+        self._opened.close()
 
 
 def _decode_on(
@@ -206,19 +215,3 @@ def _decode_on(
         if isinstance(result, Exception):
             raise result
         yield indices[at], result
-
-
-_NO_LIKELIHOOD = (
-    "this task asks for log-likelihoods, which are not there yet for models that fill in any order; choose a task that "
-    "generates answers"
-)
-
-
-def _start(config: Any, *, local: bool) -> Engine:
-    if local:
-        from lopa_ray.engine.local import LocalEngine
-
-        return LocalEngine.from_config(config)
-    from actors.engine import RayEngine
-
-    return RayEngine.from_config(config)

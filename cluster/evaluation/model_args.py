@@ -39,7 +39,7 @@ def _full_name(name: str) -> str:
     having = [section for section, fields in sections.items() if name in fields]
     if len(having) != 1:
         raise SettingsError(
-            f"model_args: got {name!r}; allowed: config, local, groups, {', '.join(SHORTHANDS)}, and any setting as "
-            "SECTION.KEY, as in decode.block_size=16"
+            f"model_args: got {name!r}; allowed: config, local, groups, mc_num, check_greedy, "
+            f"{', '.join(SHORTHANDS)}, and any setting as SECTION.KEY, as in decode.block_size=16"
         )
     return f"{having[0]}.{name}"

@@ -14,6 +14,9 @@ from lopa_ray.errors import SettingsError
 SERVE = "serve"
 """The one file beside the presets that is for Ray Serve."""
 
+FOLDERS = ("paper",)
+"""Folders of further presets, whose names begin with the folder's: `paper/s7` is `configs/paper/s7.yaml`."""
+
 
 class _Loader(yaml.SafeLoader):
     """Reads 1e-3 as a number; to YAML 1.1 it is text."""
@@ -30,9 +33,18 @@ def parse_yaml(text: str) -> Any:
 
 
 def presets() -> dict[str, Path]:
-    """The configurations of decode groups that ship with the package, by name."""
-    folder = Path(str(files("configs")))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml")) if path.stem != SERVE}
+    """The configurations of decode groups that ship with the package, by name (`demo`, `paper/s7`)."""
+    top = Path(str(files("configs")))
+    found = {path.stem: path for path in sorted(top.glob("*.yaml")) if path.stem != SERVE}
+    for folder in FOLDERS:
+        paths = sorted((top / folder).glob("*.yaml"), key=lambda path: _natural_key(path.stem))
+        found |= {f"{folder}/{path.stem}": path for path in paths}
+    return found
+
+
+def _natural_key(name: str) -> str:
+    """Sorts s2 before s10."""
+    return re.sub(r"\d+", lambda digits: digits[0].zfill(4), name)
 
 
 def serve_config() -> Path:
@@ -49,7 +61,7 @@ def read_config(source: str | Path) -> dict[str, Any]:
         values = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(
-            f"no configuration {str(source)!r}; give a YAML file or a preset ({', '.join(presets())})"
+            f"no configuration {str(source)!r}; give a YAML file or a preset ({', '.join(_names_near(str(source)))})"
         ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SettingsError(f"cannot read configuration {path}: {error}") from None
@@ -60,3 +72,11 @@ def read_config(source: str | Path) -> dict[str, Any]:
             f"{path}: got {type(values).__name__}; allowed: a mapping with model, group, decode"
         )
     return values
+
+
+def _names_near(source: str) -> list[str]:
+    """Presets for a message: those of the folder that `source` begins with, else those in none and the folders."""
+    folder, slash, _ = source.partition("/")
+    if slash and folder in FOLDERS:
+        return [name for name in presets() if name.startswith(f"{folder}/")]
+    return [name for name in presets() if "/" not in name] + [f"{folder}/..." for folder in FOLDERS]

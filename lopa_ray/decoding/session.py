@@ -18,7 +18,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -34,12 +34,19 @@ from lopa_ray.protocol.report import BranchReport
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.vocabulary import Vocabulary
 
-IMMUTABLE_ATTRIBUTES = ("prompt", "settings", "vocabulary", "constraint", "logit_changes", "replay")
-"""What no step of a session changes."""
-
 
 class DecodeSession(ABC):
     """One request's decoding. Subclasses hold the canvas and the rule that fills it."""
+
+    immutable_attributes: ClassVar[tuple[str, ...]] = (
+        "prompt",
+        "settings",
+        "vocabulary",
+        "constraint",
+        "logit_changes",
+        "replay",
+    )
+    """What no step of a session changes."""
 
     def __init__(
         self,
@@ -252,7 +259,7 @@ class DecodeSession(ABC):
     def export_state(self) -> bytes:
         """All that steps have changed, for `with_state`; to be asked for between steps."""
         return pickle.dumps(
-            {name: value for name, value in vars(self).items() if name not in IMMUTABLE_ATTRIBUTES}
+            {name: value for name, value in vars(self).items() if name not in self.immutable_attributes}
         )
 
     def with_state(self, state: bytes, replay: Sequence[ScheduledRequest]) -> Self:

@@ -14,7 +14,7 @@ from torch import Tensor
 from lopa_ray.execution.logit_changes import DeviceChanges, change_logits
 from lopa_ray.execution.packing import ROW_MULTIPLE, padded_rows
 from lopa_ray.execution.rows_to_score import ScoringGroup
-from lopa_ray.execution.sampler import score_rows
+from lopa_ray.execution.sampler import SamplerOutput, score_rows, score_targets
 from lopa_ray.execution.scoring_kind import BITMASK
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.vocab_parallel import vocab_ops
@@ -75,19 +75,11 @@ class LMHead:
             for first in range(group.rows.start, group.rows.stop, self.max_rows):
                 chunk = slice(first, min(first + self.max_rows, group.rows.stop))
                 logits = self.logits(rows.index_select(0, columns.score_rows[chunk]))
-                numbers, ending_ids = columns.score_numbers[chunk], columns.ending_ids[chunk]
                 if group.kind.is_fused:
+                    numbers, ending_ids = columns.score_numbers[chunk], columns.ending_ids[chunk]
                     scores.append(row_scores(logits, numbers, ending_ids, self._banned_tokens))
                     continue
-                allowed = None
-                if group.kind.is_constrained:
-                    allowed = allowed_tokens.index_select(0, numbers[:, BITMASK].to(torch.int64))
-                change = None
-                if group.kind.has_logit_changes:
-                    change = partial(change_logits, rows=columns.change_rows[chunk], tables=changes)
-                found = score_rows(
-                    logits, numbers, ending_ids, group, self._banned_tokens, allowed, self._vocab_ops, change
-                )
+                found = self._score_rows(logits, group, columns, chunk, allowed_tokens, changes)
                 per_row = (found.tokens, found.probabilities, found.logprobs, found.scores)
                 scores.append(torch.stack([column.double() for column in per_row], dim=1))
                 ids.append(found.top_tokens.double())
@@ -95,6 +87,36 @@ class LMHead:
             tops += [part.flatten() for part in (*ids, *logprobs) if group.kind.top_logprobs]
         parts = [*(part.flatten() for part in scores), *tops]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _score_rows(
+        self,
+        logits: Tensor,
+        group: ScoringGroup,
+        columns: StepColumns[Tensor],
+        chunk: slice,
+        allowed_tokens: Tensor,
+        changes: tuple[DeviceChanges, ...],
+    ) -> SamplerOutput:
+        """Score the logits of rows of a group; `chunk` says which of the N they are."""
+        numbers = columns.score_numbers[chunk]
+        if group.kind.has_targets:
+            return score_targets(logits, numbers, self._vocab_ops)
+        allowed = None
+        if group.kind.is_constrained:
+            allowed = allowed_tokens.index_select(0, numbers[:, BITMASK].to(torch.int64))
+        change = None
+        if group.kind.has_logit_changes:
+            change = partial(change_logits, rows=columns.change_rows[chunk], tables=changes)
+        return score_rows(
+            logits,
+            numbers,
+            columns.ending_ids[chunk],
+            group,
+            self._banned_tokens,
+            allowed,
+            self._vocab_ops,
+            change,
+        )
 
     def _logit_changes(self, columns: StepColumns[Tensor]) -> tuple[DeviceChanges, ...]:
         """Those by canvas, and those by fill set; none where no logits change."""

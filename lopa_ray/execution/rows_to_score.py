@@ -23,6 +23,8 @@ from lopa_ray.execution.scoring_kind import (
     BITMASK,
     GREEDY,
     NUMBER_COLUMNS,
+    TARGET,
+    TARGETS,
     UNIFORM,
     ScoringKind,
 )
@@ -64,6 +66,7 @@ class RowsToScore:
         self._distinguish_params()
         self._params_of_row = self._params_of_lane[lane_of_row]
         self._set_of_row = self._bitmask_of_rows()
+        self._target_of_row = self._targets_of_rows()
         self._logit_changes: LogitChangeTables | None = None
         if any(logit_changes_of_lane(lane) is not None for lane in lanes):
             self._logit_changes = LogitChangeTables(lanes, bucket)
@@ -138,6 +141,17 @@ class RowsToScore:
             self.bitmasks[index, : len(bits)] = bits
         return found
 
+    def _targets_of_rows(self) -> npt.NDArray[np.int64]:
+        """Per row the token whose probability is asked for; -1: none, a token is chosen."""
+        found = np.full(len(self.positions), -1)
+        for at, lane in enumerate(self._lanes):
+            if lane.request is None or not lane.request.plan.targets or lane.index < 0:
+                continue
+            plan = lane.request.plan
+            rows = np.flatnonzero(self._lane_of_row == at)
+            found[rows] = np.array(plan.targets, np.int64)[self.positions[rows] - plan.scored.start]
+        return found
+
     def _group_rows(self) -> npt.NDArray[np.int64]:
         """The index of each row's kind among `_kinds`."""
         index_of: dict[ScoringKind, int] = {}
@@ -165,6 +179,8 @@ class RowsToScore:
         if self._logit_changes is not None:
             is_changing = self._logit_changes.canvas_of_lane[self._lane_of_row] >= 0
             found = np.where(is_changing, with_constraint(True), found)
+        if (self._target_of_row >= 0).any():
+            found = np.where(self._target_of_row >= 0, index_of.setdefault(TARGETS, len(index_of)), found)
         self._kinds = list(index_of)
         return found
 
@@ -186,6 +202,7 @@ class RowsToScore:
             )
         if len(self.bitmasks):
             numbers[self._index, BITMASK] = self._set_of_row
+        numbers[self._index, TARGET] = self._target_of_row.clip(0)
         return numbers
 
     def _ending_ids(self) -> npt.NDArray[np.int64]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lopa_ray.execution.rows_to_score import ScoringGroup
-from lopa_ray.execution.scoring_kind import DRAW_TEMPERATURE, SHAPE_TEMPERATURE, TOP_K, TOP_P, UNIFORM
+from lopa_ray.execution.scoring_kind import DRAW_TEMPERATURE, SHAPE_TEMPERATURE, TARGET, TOP_K, TOP_P, UNIFORM
 from lopa_ray.execution.vocab_parallel import VocabOps
 from lopa_ray.kernels.row_scores import EPSILON
 
@@ -78,7 +78,7 @@ def score_rows(
 ) -> SamplerOutput:
     """Score rows of logits [N, V] (any float type; computed in fp32, unless the group's kind says otherwise).
 
-    `numbers` fp64 [N, 8] are those of `ScoringKind`; `ending_ids` int64 [N, W] are ids that a row must not choose
+    `numbers` fp64 [N, 9] are those of `ScoringKind`; `ending_ids` int64 [N, W] are ids that a row must not choose
     (-1: none). `banned_tokens` bool [V] marks ids that are never chosen, and `allowed_tokens` bool [N, V], if given,
     what each row may choose. `ops` says which columns of the vocabulary these are. `change`, if given, makes the logits
     that tokens, probabilities and scores are of; log-probabilities are of the logits without it.
@@ -118,6 +118,18 @@ def score_rows(
     logprobs = ops.gather(plain, tokens) - normalizer
     top_logits, top_tokens = ops.topk(plain, kind.top_logprobs)
     return SamplerOutput(tokens, chosen, logprobs[:, 0], scores, top_tokens, top_logits - normalizer)
+
+
+def score_targets(logits: Tensor, numbers: Tensor, ops: VocabOps) -> SamplerOutput:
+    """The plain softmax's probabilities of given tokens, in fp32, of rows of logits [N, V] of any float type.
+
+    `numbers` fp64 [N, 9] are those of `ScoringKind`. Scores are the probabilities; no top tokens are listed.
+    """
+    logits, tokens = logits.float(), numbers[:, TARGET].to(torch.int64)
+    logprobs = (ops.gather(logits, tokens) - ops.logsumexp(logits))[:, 0]
+    probabilities = logprobs.exp()
+    nothing = logits.new_empty(len(logits), 0)
+    return SamplerOutput(tokens, probabilities, logprobs, probabilities, nothing.to(torch.int64), nothing)
 
 
 def _forbidden_tokens(

@@ -11,11 +11,11 @@ from lopa_ray.protocol.sampling_params import Ranking, SamplingParams
 MIN_TEMPERATURE = 1e-6
 """Lower temperatures act like this one, so that the division stays finite in fp32."""
 
-SHAPE_TEMPERATURE, RANKING, HALF, DRAW_TEMPERATURE, TOP_P, TOP_K, UNIFORM, BITMASK = range(8)
+SHAPE_TEMPERATURE, RANKING, HALF, DRAW_TEMPERATURE, TOP_P, TOP_K, UNIFORM, BITMASK, TARGET = range(9)
 """Columns of the numbers of a row: temperature of probabilities and scores, ranking, whether logits are rounded to
-fp16, temperature of draws, nucleus, top k, the draw, and its set of tokens."""
+fp16, temperature of draws, nucleus, top k, the draw, its set of tokens, the token whose probability is asked for."""
 
-NUMBER_COLUMNS = 8
+NUMBER_COLUMNS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class ScoringKind:
     """Penalties or biases."""
     is_fused: bool = False
     """Scored by `row_scores`, which takes ranking and temperature of each row from its numbers."""
+    has_targets: bool = False
+    """Tokens are given, and only their probabilities are asked for."""
 
     @classmethod
     def of(
@@ -76,7 +78,7 @@ class ScoringKind:
 
     @staticmethod
     def numbers(params: SamplingParams) -> tuple[float, ...]:
-        """fp64 [8] (see `SHAPE_TEMPERATURE` and the others), but for the draw and the set of tokens."""
+        """fp64 [9] (see `SHAPE_TEMPERATURE` and the others), but for the draw, the set of tokens and the target."""
         draw = max(params.temperature, MIN_TEMPERATURE) if params.temperature > 0 else 1.0
         shape = params.confidence_temperature
         return (
@@ -88,8 +90,12 @@ class ScoringKind:
             params.top_k or 1,
             0.0,
             0.0,
+            0.0,
         )
 
 
 GREEDY = ScoringKind(is_fused=True)
 """Of all greedy rows: one call scores them together."""
+
+TARGETS = ScoringKind(has_targets=True)
+"""Of all rows whose tokens are given."""

@@ -51,7 +51,7 @@ class StepColumns(Generic[Column]):
     score_rows: Column
     """[N]: rows of the forward, or of slots."""
     score_numbers: Column
-    """fp64 [N, 8]: see `ScoringKind.numbers`."""
+    """fp64 [N, 9]: see `ScoringKind.numbers`."""
     ending_ids: Column
     """[N, W]: ids that the row must not choose; -1: none."""
     bitmasks: Column

@@ -47,7 +47,7 @@ class StepOutcome:
     step: int
     winner: int
     confidences: tuple[float, ...]
-    """Branch confidence per evaluated branch."""
+    """Branch confidence per evaluated branch; for a `LikelihoodSession` what each branch adds to the bound."""
     adopted: tuple[Decision, ...]
     """The winner's fill set beyond the anchor's, chosen by the pass before."""
     filled: tuple[Decision, ...]

@@ -82,6 +82,9 @@ class Plan:
     """Sets of tokens under a constraint; see `lopa_ray.constraints.constraint.unpack_bitmask`."""
     logit_changes: LogitChanges | None = None
     """Penalties and biases; None: logits stay what they are."""
+    targets: tuple[int, ...] = ()
+    """The token whose probability is asked for, for each position of `scored`; then no token is chosen, and nothing
+    else of how one would be counts. Empty: tokens are chosen."""
 
     def token_bitmask(self, branch: Branch, position: int) -> bytes | None:
         """The tokens that a masked position may get; None: any."""

@@ -19,6 +19,8 @@ class BranchReport:
     (of the chosen token, plain softmax) float32 [n]. `top_tokens` int32 [n, m] and
     `top_logprobs` float32 [n, m] are the m most likely tokens of the plain softmax, most
     likely first (m = 0 unless asked for).
+
+    Where the plan has `targets`, these are `tokens`, and probabilities and scores are those of the plain softmax too.
     """
 
     epoch: int

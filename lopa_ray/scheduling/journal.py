@@ -51,6 +51,7 @@ class Journal:
             sampling_params=SamplingParams(),
             token_bitmasks=(),
             logit_changes=None,
+            targets=(),
         )
 
     def restored_session(self) -> DecodeSession:

@@ -97,6 +97,12 @@ class Tokenizer:
         return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @property
+    def bos_token_id(self) -> int | None:
+        """The id of the token that begins a text; None if there is none."""
+        token: int | None = self._pretrained.bos_token_id
+        return token
+
+    @property
     def added_tokens(self) -> dict[int, tuple[str, bool]]:
         """Of each token beside the vocabulary proper its text, and whether it is special, which no answer shows."""
         added = self._backend.get_added_tokens_decoder()

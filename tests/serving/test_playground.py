@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import shutil
 from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
 import pytest
 
+from support.browser import chromium
 from support.fake_playground_server import STEPS, TEXT, TOKENS, FakeServer, serve
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -27,10 +27,8 @@ browser_test = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
+    with chromium() as opened:
+        yield opened
 
 
 @pytest.fixture

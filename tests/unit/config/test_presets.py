@@ -11,12 +11,24 @@ import yaml
 from lopa_ray.config.branch_confidence import METRICS
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import DECODER_SETTINGS, parse_decoder_settings
-from lopa_ray.config.yaml_files import presets
+from lopa_ray.config.yaml_files import parse_yaml, presets
 from lopa_ray.errors import SettingsError
+
+COMPLETE = [name for name in presets() if "/" not in name]
+"""Presets that are references of all settings; those in folders name what they choose."""
+PAPER = [name for name in presets() if name.startswith("paper/")]
 
 
 def test_the_documented_presets_are_there() -> None:
-    assert {"demo", "d2f-dream-7b"} <= presets().keys()
+    assert COMPLETE == ["d2f-dream-7b", "demo"]
+    assert {"paper/s1", "paper/d2f-dream-gsm8k", "paper/dream-vanilla"} <= presets().keys()
+    numbered = [name for name in PAPER if re.fullmatch(r"paper/s\d+", name)]
+    assert numbered == [f"paper/s{number}" for number in range(1, 19)]
+
+
+def test_other_files_are_no_presets() -> None:
+    """Ray Serve's configuration and the monitoring's are YAML files beside the presets."""
+    assert not [name for name in presets() if "serve" in name or "prometheus" in name]
 
 
 @pytest.mark.parametrize("name", presets())
@@ -24,7 +36,7 @@ def test_a_preset_is_valid(name: str) -> None:
     assert isinstance(Config.load(name), Config)
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", COMPLETE)
 def test_a_preset_names_every_setting(name: str) -> None:
     """A preset is the reference of its settings, so nothing is left to a default."""
     values = yaml.safe_load(presets()[name].read_text(encoding="utf-8"))
@@ -43,7 +55,7 @@ def allowed_values(name: str, annotation: Any) -> set[str] | None:
     return set(get_args(annotation)) if get_origin(annotation) is Literal else None
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", COMPLETE)
 def test_comments_list_the_allowed_values(name: str) -> None:
     """`a | b | c` behind a setting is all that it may be, and stands behind each setting with such a list."""
     text = presets()[name].read_text(encoding="utf-8")
@@ -78,6 +90,25 @@ def test_the_published_setting() -> None:
     assert {key: decode[key] for key in published} == published
 
 
+@pytest.mark.parametrize("name", PAPER)
+def test_presets_of_the_paper_are_short_and_explained(name: str) -> None:
+    """Sampling is theirs, not the checkpoint's; answers are of 512 positions, behind prompts of at least 1,500."""
+    text = presets()[name].read_text(encoding="utf-8")
+    header = text.partition("\n\n")[0].splitlines()
+    assert 3 <= len(header) <= 8 and all(line.startswith("# ") and len(line) <= 120 for line in header)
+    assert "arXiv 2512.16229" in " ".join(header)
+    config = Config.load(name)
+    assert config.model.generation_config == "none" and config.model.dtype == "bfloat16"
+    assert config.model.device in ("cuda", "npu") and "/" in config.model.path
+    assert config.decode.max_new_tokens == 512 and config.model.max_model_len >= 512 + 1500
+    assert parse_yaml(text).keys() == {"model", "group", "decode"}
+    assert parse_yaml(text)["group"]["num_workers"] == config.group.num_workers
+
+
 def test_an_unknown_preset_names_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match=r"no configuration 'demmo'.*d2f-dream-7b, demo"):
+    with pytest.raises(
+        SettingsError, match=r"no configuration 'demmo'.*\(d2f-dream-7b, demo, paper/\.\.\.\)$"
+    ):
         Config.load("demmo")
+    with pytest.raises(SettingsError, match=r"'paper/s77'.*\(paper/.*paper/s9, paper/s10, .*\)$"):
+        Config.load("paper/s77")

@@ -122,12 +122,6 @@ def test_a_prompt_that_is_too_long_loses_its_beginning(model: LopaRayLM) -> None
     assert model._totals("task").truncated_prompts == before + 1
 
 
-@pytest.mark.parametrize("request_type", ["loglikelihood", "loglikelihood_rolling"])
-def test_likelihoods_are_refused(model: LopaRayLM, request_type: str) -> None:
-    with pytest.raises(SettingsError, match="log-likelihoods"):
-        getattr(model, request_type)([])
-
-
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
@@ -175,7 +169,7 @@ def test_a_task_is_scored_and_its_results_say_what_decoding_took(folder: Path) -
         tasks=["word_problems"],
         limit=8,
         apply_chat_template=True,
-        task_manager=TaskManager(include_path=str(TASKS)),
+        task_manager=TaskManager(include_path=str(TASKS), include_defaults=False),
         bootstrap_iters=10,
     )
     assert results["results"]["word_problems"]["exact_match,number"] >= 0.75

@@ -149,6 +149,21 @@ def test_penalties_cost_launches_and_no_wait_where_they_are_on():
     assert mixed.total <= four.total + 10
 
 
+def test_given_tokens_cost_launches_and_no_wait():
+    """Rows whose tokens are given are scored together, apart from those that choose one."""
+    runner = runner_of("dream-tiny-2l", vocab_size=1000)
+    plain = [plan_of(runner.vocabulary.mask_token_id, 4, 32) for _ in range(4)]
+    given = [replace(plan, targets=tuple(range(32))) for plan in plain]
+    totals = []
+    for together in (plain, given[:1], given, plain[:2] + given[2:]):
+        with LaunchCounter() as counter:
+            runner.execute(step_of(runner, together))
+        assert (counter.copies_in, counter.syncs) == (1, 1)
+        totals.append(counter.total)
+    without, one, four, mixed = totals
+    assert one == four <= without + 20 and mixed <= without + 20
+
+
 def graph_hash(runner: BranchRunner, packing: Packing) -> str:
     """Of the traced forward and scoring of a step."""
 

@@ -1,0 +1,1 @@
+"""The paper's evaluation: its tasks, runs that go on after a loss, honest figures, and the tables beside one's own."""

@@ -1,0 +1,1 @@
+"""What a run found: figures with intervals, and reports for people and programs."""

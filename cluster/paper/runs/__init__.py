@@ -1,0 +1,1 @@
+"""A run of a benchmark: what is decoded, kept and graded."""

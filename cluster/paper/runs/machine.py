@@ -1,0 +1,82 @@
+"""Machine: what a run's process ran on, and with which packages."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+PACKAGES = ("torch", "transformers", "ray", "numpy")
+"""Those whose version can change times or tokens."""
+
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+class Machine(BaseModel):
+    """The machine of the process that asked. Workers on other nodes may have other machines."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cpu: str
+    """Model name; the architecture where the system does not tell it."""
+    cores: int
+    """Logical cores that the process may use."""
+    memory_bytes: int | None
+    """Physical memory; None where the system does not tell it."""
+    accelerators: tuple[str, ...]
+    """Names of those that the process sees, one per device; empty for runs on the CPU."""
+    os: str
+    python: str
+    packages: dict[str, str]
+    """Version of each of `PACKAGES` that is installed."""
+
+    @classmethod
+    def here(cls, device: str = "cpu") -> Machine:
+        """This machine. torch is imported only if `device` (as in `model.device`) is not the CPU."""
+        return cls(
+            cpu=_cpu_model(),
+            cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
+            memory_bytes=_memory_bytes(),
+            accelerators=() if device == "cpu" else _accelerator_names(device),
+            os=platform.platform(),
+            python=platform.python_version(),
+            packages=package_versions(PACKAGES),
+        )
+
+
+def package_versions(names: Sequence[str]) -> dict[str, str]:
+    """The installed version of each package; packages that are not installed are left out."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _cpu_model() -> str:
+    if _CPU_INFO.exists():
+        for line in _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_bytes() -> int | None:
+    if "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _accelerator_names(device: str) -> tuple[str, ...]:
+    import torch
+
+    module = torch.get_device_module(device)
+    return tuple(module.get_device_name(index) for index in range(module.device_count()))

@@ -1,0 +1,272 @@
+"""Log-likelihoods of given tokens, against full logits and whatever they share a step with."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from itertools import product
+from math import comb
+
+import pytest
+import torch
+
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import BlockDiffusionSettings, LopaSettings, VanillaSettings
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.likelihood import LikelihoodSession
+from lopa_ray.decoding.mask_draws import MaskDraws, draw_key
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.likelihood import LikelihoodRequest, LogLikelihood, log_likelihoods
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import PromptError, PromptTooLongError, ScoreError, SettingsError
+from lopa_ray.execution.packing import Packing
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.execution.step_columns import StepColumns
+from lopa_ray.kernels.row_scores import SCORE_COLUMNS
+from lopa_ray.protocol.events import RequestStep
+from lopa_ray.scheduling.journal import Journal
+from support.in_process_group import InProcessGroup
+from support.paths import MODELS
+from support.thread_tensor_parallel import engine_in_two_shards
+from support.tiny_model import load_tiny_model
+
+NAMES = ("llada-tiny-3l", "dream-tiny-2l")
+"""Logits of the second one are shifted."""
+
+MASK = 127
+PAIRS = [([5, 6, 7], [8, 9, 10]), ([5], [8]), ([1, 2], [*range(10, 31)]), ([9] * 11, [126, 3, 126, 126, 8])]
+"""Targets may have EOS (126) anywhere."""
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def engine(request: pytest.FixtureRequest) -> LocalEngine:
+    return LocalEngine.from_config(config_of(request.param))
+
+
+def config_of(name: str, **model: object) -> Config:
+    return Config.parse({"model": {"path": str(MODELS / name), "max_model_len": 64, **model}})
+
+
+def values(
+    engine: LocalEngine, pairs: Sequence[tuple[list[int], list[int]]] = PAIRS, **options: int
+) -> list[float]:
+    requests = [LikelihoodRequest(prefix, target) for prefix, target in pairs]
+    found = dict(log_likelihoods(engine, requests, **options))
+    assert all(isinstance(each, LogLikelihood) for each in found.values())
+    return [found[index].value for index in range(len(pairs))]
+
+
+def masked_log_probability(
+    engine: LocalEngine, prefix: list[int], target: list[int], mask: Sequence[bool]
+) -> float:
+    """Summed over the masked positions, by one forward over everything."""
+    ids = prefix + [MASK if masked else token for token, masked in zip(target, mask, strict=True)]
+    rows = engine.runner.logits(ids).double().log_softmax(-1)
+    first = len(prefix) - engine.vocabulary.shifted
+    return sum(rows[first + at, target[at]].item() for at, masked in enumerate(mask) if masked)
+
+
+def exact_bound(engine: LocalEngine, prefix: list[int], target: list[int]) -> float:
+    """The expectation, over all masks."""
+    length = len(target)
+    total = 0.0
+    for mask in product((False, True), repeat=length):
+        if any(mask):
+            chance = 1 / length / comb(length, sum(mask))
+            total += chance * length / sum(mask) * masked_log_probability(engine, prefix, target, mask)
+    return total
+
+
+@pytest.mark.parametrize("mc_num", [1, 5, 32])
+def test_the_estimate_is_equation_6_over_its_masks(engine: LocalEngine, mc_num: int) -> None:
+    for (prefix, target), value in zip(PAIRS, values(engine, mc_num=mc_num, seed=3), strict=True):
+        draws = MaskDraws.of(len(target), mc_num, draw_key(3, prefix, target))
+        expected = sum(
+            weight * masked_log_probability(engine, prefix, target, mask.tolist())
+            for mask, weight in zip(draws.masks, draws.weights, strict=True)
+        )
+        assert value == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("target", [[8], [8, 9], [126, 3, 8]])
+def test_the_estimates_expectation_is_the_bound(engine: LocalEngine, target: list[int]) -> None:
+    prefix = [5, 6, 7]
+    expected = exact_bound(engine, prefix, target)
+    (many,) = values(engine, [(prefix, target)], mc_num=8000)
+    assert many == pytest.approx(expected, abs=0.2 if len(target) > 1 else 1e-4)
+    few = [values(engine, [(prefix, target)], mc_num=4, seed=seed)[0] for seed in range(60)]
+    spread = torch.tensor(few).std().item()
+    assert sum(few) / len(few) == pytest.approx(expected, abs=4 * spread / len(few) ** 0.5 + 1e-4)
+
+
+def test_a_target_of_one_token_is_exact_after_one_forward(engine: LocalEngine) -> None:
+    ((_, found),) = log_likelihoods(engine, [LikelihoodRequest([5, 6], [9])], mc_num=128)
+    assert isinstance(found, LogLikelihood) and found.forwards == found.steps == 1
+    assert found.value == pytest.approx(masked_log_probability(engine, [5, 6], [9], [True]), abs=1e-4)
+
+
+def test_nothing_has_the_probability_1(engine: LocalEngine) -> None:
+    requests = [LikelihoodRequest([5], [], check_greedy=True), LikelihoodRequest([5], [7])]
+    found = dict(log_likelihoods(engine, requests))
+    assert found[0] == LogLikelihood(0.0, True, 0, 0) and found[1].forwards == 1
+
+
+def test_the_same_seed_has_the_same_draws(engine: LocalEngine) -> None:
+    assert values(engine, seed=1) == values(engine, seed=1) != values(engine, seed=2)
+    assert values(engine, PAIRS[::-1], seed=1) == values(engine, seed=1)[::-1]
+
+
+# What shares a step with it
+
+
+def test_neither_steps_nor_slots_change_a_bit(engine: LocalEngine) -> None:
+    name = engine.config.model.path.rpartition("/")[2]
+    for slots in (1, 250):  # 16 masks of a request in a step, and few
+        other = LocalEngine.from_config(config_of(name, max_num_seqs=slots))
+        assert values(other) == values(engine)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_workers_and_other_requests_change_nothing(name: str, workers: int) -> None:
+    model = load_tiny_model(name)
+    vocabulary = BranchRunner(model, max_num_seqs=1, max_model_len=64).vocabulary
+    settings = [
+        LopaSettings(max_new_tokens=20, block_size=4, num_branches=3),
+        VanillaSettings(max_new_tokens=9, temperature=0.7, top_p=0.9),
+        LopaSettings(max_new_tokens=12, block_size=4, logit_bias={7: 3.0}, top_logprobs=2),
+    ]
+
+    def sessions() -> list[DecodeSession]:
+        asked = [LikelihoodSession(*pair, vocabulary, mc_num=9, masks_per_step=4) for pair in PAIRS]
+        return [*asked, *(new_session([4, 5], each, vocabulary) for each in settings)]
+
+    def outcomes(together: list[DecodeSession], workers: int) -> list[tuple[object, ...]]:
+        group = InProcessGroup(model, workers, max_num_seqs=4, max_model_len=64)
+        order = [group.scheduler.submit(session) for session in together]
+        found: dict[int, list[object]] = {request: [] for request in order}
+        while group.scheduler.busy:
+            for event in group.step():
+                assert isinstance(event, RequestStep)
+                found[event.request_id].append(event.outcome)
+        return [tuple(found[request]) for request in order]
+
+    alone = [outcomes([session], 1)[0] for session in sessions()]
+    assert outcomes(sessions(), workers) == alone
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_shards_give_the_same(name: str) -> None:
+    whole = LocalEngine.from_config(config_of(name))
+    shards = engine_in_two_shards(config_of(name))
+    assert values(shards, mc_num=6) == pytest.approx(values(whole, mc_num=6), abs=1e-4)
+
+
+def test_a_lost_group_costs_no_draw() -> None:
+    """The client goes on elsewhere, from what its journal has after each step."""
+    model = load_tiny_model("llada-tiny-3l")
+    vocabulary = BranchRunner(model, max_num_seqs=1, max_model_len=64).vocabulary
+    begun = LikelihoodSession(*PAIRS[2], vocabulary, mc_num=16, masks_per_step=3)
+    whole: list[float] = []
+    parts: list[float] = []
+    for losing, terms in ((False, whole), (True, parts)):
+        journal = Journal(pickle.loads(pickle.dumps(begun)))
+        finished = False
+        while not finished:
+            group = InProcessGroup(model, 2, max_model_len=64)
+            request = group.scheduler.submit(journal.restored_session())
+            while group.scheduler.busy:
+                (event,) = group.step()
+                assert isinstance(event, RequestStep)
+                terms += event.outcome.confidences
+                finished = event.outcome.finish_reason is not None
+                if not finished:
+                    state = group.scheduler.session_state(request)
+                    assert len(state) < 500
+                    journal.record(event.plan, event.outcome, state)
+                    if losing:
+                        break
+    assert len(whole) == 16 and parts == whole
+
+
+# Greedy decoding
+
+
+def greedy_tokens(engine: LocalEngine, prefix: list[int], length: int) -> list[int]:
+    """Each step decides the position that is surest of its most likely token."""
+    ids, shift = prefix + [MASK] * length, engine.vocabulary.shifted
+    while MASK in ids:
+        probabilities = engine.runner.logits(ids).softmax(-1)
+        probabilities[:, MASK] = 0.0
+        masked = [at for at, token in enumerate(ids) if token == MASK]
+        best = max(masked, key=lambda at: probabilities[at - shift].max().item())
+        ids[best] = int(probabilities[best - shift].argmax())
+    return ids[len(prefix) :]
+
+
+def test_whether_greedy_decoding_gives_the_target(engine: LocalEngine) -> None:
+    requests, expected = [], []
+    for prefix in ([5, 6, 7], [9] * 11, [3]):
+        greedy = greedy_tokens(engine, prefix, 6)
+        other = [*greedy[:3], (greedy[3] + 1) % 100, *greedy[4:]]
+        for target in (greedy, other):
+            requests.append(LikelihoodRequest(prefix, target, check_greedy=True))
+            expected.append(target == greedy)
+    requests.append(LikelihoodRequest([3], [4, 5]))
+    found = dict(log_likelihoods(engine, requests, mc_num=1))
+    assert [found[index].is_greedy for index in range(7)] == [*expected, None]
+    for index in range(0, 6, 2):
+        assert found[index].steps == 7 and found[index + 1].steps <= 7
+    assert found[6].steps == 1
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("prefix", "target", "error"),
+    [
+        ([], [3], PromptError),
+        ([3], [MASK], PromptError),
+        ([3], [4, 128], PromptError),
+        ([3], [-1], PromptError),
+        ([3] * 60, [4] * 5, PromptTooLongError),
+    ],
+)
+def test_wrong_tokens_are_refused(
+    engine: LocalEngine, prefix: list[int], target: list[int], error: type[Exception]
+) -> None:
+    for check_greedy in (False, True):
+        with pytest.raises(error):
+            next(log_likelihoods(engine, [LikelihoodRequest(prefix, target, check_greedy)]))
+
+
+def test_wrong_settings_are_refused(engine: LocalEngine) -> None:
+    with pytest.raises(SettingsError, match="mc_num"):
+        values(engine, mc_num=0)
+    config = replace_decode(engine.config)
+    with pytest.raises(SettingsError, match="block_diffusion"):
+        values(LocalEngine(config, engine.runner, None))
+
+
+def replace_decode(config: Config) -> Config:
+    return config.model_copy(update={"decode": BlockDiffusionSettings()})
+
+
+class BrokenRunner(BranchRunner):
+    """Says NaN of all rows."""
+
+    def score(self, packing: Packing, columns: StepColumns[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+        scores = super().score(packing, columns, rows)
+        scores.view(-1, SCORE_COLUMNS)[:, 1:] = torch.nan
+        return scores
+
+
+def test_an_error_ends_its_own_request_once() -> None:
+    config = config_of("llada-tiny-3l")
+    runner = BrokenRunner(load_tiny_model("llada-tiny-3l"), max_num_seqs=4, max_model_len=64)
+    requests = [LikelihoodRequest([3], [4, 5], check_greedy=True), LikelihoodRequest([3], [])]
+    found = list(log_likelihoods(LocalEngine(config, runner, None), requests))
+    assert [index for index, _ in found] == [1, 0] and isinstance(found[1][1], ScoreError)
