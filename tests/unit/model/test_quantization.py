@@ -134,7 +134,8 @@ def test_a_checkpoint_is_quantised_when_it_is_loaded(
             assert ((restored - before.weight).abs() <= linear.weight_scale[:, None] * 0.5001).all()
             assert (linear.bias is None) == (before.bias is None)
     wanted, found = logits(plain), logits(model)
-    assert 0 < (found - wanted).norm() / wanted.norm() < 0.05
+    # The formats cost up to 5 % in fp32. A short dtype adds roundings, of which a CPU's own kernels decide.
+    assert 0 < (found - wanted).norm() / wanted.norm() < 0.05 + 4 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("quantization", FORMATS)
