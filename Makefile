@@ -50,7 +50,7 @@ test: dev
 	@echo "== ruff check" && $(BIN)/ruff check --quiet .
 	@echo "== mypy" && $(BIN)/mypy
 	@echo "== import contracts" && $(BIN)/lint-imports --no-logo
-	@echo "== pytest" && $(BIN)/python -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+	@echo "== pytest" && $(BIN)/python -m pytest -q -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-long: dev
 	@$(BIN)/python -m pytest -m long --timeout 7200 -v $(PYTEST_ARGS)

@@ -41,7 +41,7 @@ class FileOrFolderScheduling(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileOrFolderScheduling:
-    """For `pytest -n 2`, as in `make test`: most of the time tests wait for Ray."""
+    """For `pytest -n 3`, as in `make test`: half of the time tests wait for Ray and for processes to start."""
     return FileOrFolderScheduling(config, log)
 
 
