@@ -16,7 +16,7 @@ help:
 	@echo "make install    .venv with the project and its pinned dependencies; then .venv/bin/lopa"
 	@echo "make demo       decode a word problem with LoPA on a local Ray with 2 branch actors"
 	@echo "make test       format, lint, types, import contracts, tests"
-	@echo "make test-long  soaks and sweeps"
+	@echo "make test-long  what is slow, and soaks and sweeps"
 	@echo "make test-gpu   what needs an NVIDIA GPU, with the Python at hand; recorded in tests/gpu/LAST_RUN.md"
 	@echo "make format     format and fix what can be fixed"
 	@echo "make clean      remove caches and build output; distclean: .venv too"
@@ -53,7 +53,7 @@ test: dev
 	@echo "== pytest" && $(BIN)/python -m pytest -q -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-long: dev
-	@$(BIN)/python -m pytest -m long --timeout 7200 -v $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m 'slow or long' --timeout 7200 -v $(PYTEST_ARGS)
 
 # Installs nothing: a machine with a GPU has a torch that fits it, and may have no internet.
 test-gpu:

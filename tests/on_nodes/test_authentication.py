@@ -25,7 +25,7 @@ from support.ray_nodes import TOKEN_MODE, RayHead, run_head
 from support.waiting import wait_until
 
 # Two heads with their dashboards take minutes; `.ci/run` has them.
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 BIN = Path(sys.executable).parent
 

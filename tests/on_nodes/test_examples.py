@@ -18,15 +18,15 @@ EXAMPLES = ROOT / "examples"
     [
         ("decode_locally.py", ["4 branches: ", "1 branches: ", "#### 27"]),
         # Those that start a Ray of their own take long; `.ci/run` has them.
-        pytest.param("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.long),
-        pytest.param("decode_with_asyncio.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.long),
+        pytest.param("decode_on_a_group.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.slow),
+        pytest.param("decode_with_asyncio.py", ["#### 35", "#### 27", "#### 31"], marks=pytest.mark.slow),
         pytest.param(
-            "batch_with_ray_data.py", ["#### 35", "#### 31", "not decoded: "], marks=pytest.mark.long
+            "batch_with_ray_data.py", ["#### 35", "#### 31", "not decoded: "], marks=pytest.mark.slow
         ),
         pytest.param(
             "scale_while_decoding.py",
             ["3 workers", "2 workers", "answers as before: yes"],
-            marks=pytest.mark.long,
+            marks=pytest.mark.slow,
         ),
         ("../benchmarks/simulate_cluster.py", ["| 64 | 16 | 1,024 | 16 | 100 GbE |"]),
     ],

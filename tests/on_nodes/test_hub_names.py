@@ -28,7 +28,7 @@ MODEL, OTHER, ADAPTER = (
 )
 WEIGHTS = "model.safetensors"
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 
 def test_each_node_downloads_once_and_later_workers_load_the_same(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ ROUNDS = {"workers": 6, "master": 6}
 """Nodes lost; nine requests each."""
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_group_over_three_nodes() -> None:
     found = run_program("three_nodes.py")
     assert (found["PACK"]["nodes"], found["PACK"]["tokens"]) == (1, "equal")

@@ -71,6 +71,7 @@ def test_closing_while_another_thread_iterates_ends_its_requests() -> None:
         engine.status()
 
 
+@pytest.mark.slow
 def test_a_group_that_cannot_be_replaced_leaves_no_actors_and_a_later_request_starts_another(
     tmp_path: Path, reference: ReferenceResults
 ) -> None:
@@ -114,6 +115,7 @@ def test_an_engine_that_was_closed_says_so_to_later_tasks() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_never_closed_ends_with_its_program() -> None:
     pids = run_program("unclosed_engine.py")
     assert pids

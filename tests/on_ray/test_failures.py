@@ -30,6 +30,7 @@ def wait_until_no_actors() -> None:
     wait_until(lambda: not actor_pids("BranchWorker") + actor_pids("Master"), 20, "the actors to end")
 
 
+@pytest.mark.slow
 def test_engines_share_ray_and_a_closed_one_says_so() -> None:
     one = tiny_config(group={"num_workers": 1})
     with RayEngine.from_config(one) as first, RayEngine.from_config(one) as second:

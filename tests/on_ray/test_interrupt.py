@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from support.tiny_model import TINY_MODEL
 
@@ -28,6 +29,7 @@ def is_in_a_step(process: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     settings = {"max_new_tokens": 200, "stop_at_eos": False, "confidence_threshold": 1.0, "num_branches": 8}

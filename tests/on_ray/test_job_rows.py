@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from cluster.batch.decode import decode_lines
 from cluster.batch.lines import parse_record
 from cluster.jobs.group import JobGroup
@@ -49,6 +51,7 @@ def comparable(row: Any) -> Any:
     return json.loads(json.dumps(row), object_hook=kept)
 
 
+@pytest.mark.slow
 def test_a_group_answers_as_one_process_does() -> None:
     config = Config.load(
         "demo", {"group": {"num_workers": 2, "num_cpus": 0.5}, "decode": {"max_new_tokens": 16}}

@@ -24,7 +24,7 @@ def answers(engine: Engine) -> list[LogLikelihood | Exception]:
     return [found[index] for index in range(len(REQUESTS))]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_workers_give_the_same_bits_though_they_are_lost(
     tmp_path: Path, reference: ReferenceResults
 ) -> None:

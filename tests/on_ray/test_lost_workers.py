@@ -79,6 +79,7 @@ def test_killed_where_kv_travel_by_object_store(tmp_path: Path, reference: Refer
         group.wait_for_workers(NUM_WORKERS)
 
 
+@pytest.mark.slow
 def test_hung(tmp_path: Path, reference: ReferenceResults) -> None:
     with group_with_faults(tmp_path, reference, step_timeout_s=4.0) as (group, faults):
         for point in ("forward", "source"):

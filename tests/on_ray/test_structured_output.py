@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from actors.engine import RayEngine
 from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
 from lopa_ray.engine.local import LocalEngine
@@ -19,6 +21,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 def test_two_workers_decode_what_one_process_does() -> None:
     demo = tiny_config(model={"path": "demo"}, group={"num_workers": 2})
     local = LocalEngine.from_config(demo)

@@ -14,7 +14,7 @@ from support.tiny_model import tiny_config
 
 BY_TRANSFORMERS = {"implementation": "transformers"}
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 
 def test_a_group_decodes_what_one_process_does() -> None:

@@ -179,7 +179,7 @@ def test_a_task_is_scored_and_its_results_say_what_decoding_took(folder: Path) -
     assert took["requests"] == 8 and took["tpf"] == took["tokens"] / took["steps"] > 2 and took["tps"] > 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_command_line_is_the_harness_s(folder: Path) -> None:
     options = ["--tasks", "word_problems", "--include_path", str(TASKS), "--limit", "2"]
     arguments = ["--model_args", "config=demo,local=True", "--output_path", str(folder / "results"), *options]

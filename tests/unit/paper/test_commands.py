@@ -105,7 +105,7 @@ def test_programs_are_executed_only_if_that_is_allowed(tmp_path: Path) -> None:
     assert report(tmp_path)["scores"]["pass@1"]["value"] == 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     command = ["eval", "paper", "word_problems", *SHORT, "--limit", "16", "-o", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
@@ -135,7 +135,7 @@ def test_what_cannot_be_run_is_said() -> None:
     assert "TASK=FILE" in lopa_error("reproduce", "table1", "--local", "--data", "gsm8k")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_figure_is_made_on_the_model_at_hand(tmp_path: Path) -> None:
     demo = ("--config", "demo", "--stand-in", "word_problems", "--limit", "2", "-o", tmp_path, *SHORT)
     printed = lopa(
