@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import signal
+from pathlib import Path
 
 os.environ.update(
     OMP_NUM_THREADS="1",
@@ -43,6 +44,12 @@ class FileOrFolderScheduling(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileOrFolderScheduling:
     """For `pytest -n 3`, as in `make test`: half of the time tests wait for Ray and for processes to start."""
     return FileOrFolderScheduling(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out tests/clients unless it is asked for: its conftest.py changes the environment of the process."""
+    clients = collection_path == Path(__file__).parent / "clients"
+    return True if clients and config.option.markexpr != "clients" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

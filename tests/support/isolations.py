@@ -8,10 +8,9 @@ import pytest
 
 from cluster.paper.tasks.sandbox import Isolation, run_program
 from lopa_ray.errors import LopaError
-from support.marks import also_long
 
-ISOLATIONS = [Isolation.NAMESPACES, *also_long(Isolation.LANDLOCK)]
-"""What the kernel may refuse is second where both are there, so `make test-long` and .ci/run try it."""
+ISOLATIONS = [Isolation.NAMESPACES, pytest.param(Isolation.LANDLOCK, marks=pytest.mark.slow)]
+"""What the kernel may refuse is second where both are there, so .ci/run and `make test-long` try it."""
 
 
 def require_isolation(isolation: Isolation) -> None:
