@@ -19,7 +19,7 @@ def hub_environment(url: str, home: Path, **more: str) -> dict[str, str]:
     inherited = {
         name: value
         for name, value in subprocess_environment().items()
-        if not name.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))
+        if not name.startswith(("HF_", "HUGGING"))
     }
     return inherited | {
         "HF_ENDPOINT": url,
