@@ -101,6 +101,7 @@ def test_a_group_that_cannot_be_replaced_leaves_no_actors_and_a_later_request_st
     # Closed while it starts, which leaves no actors either.
 
 
+@pytest.mark.slow
 def test_an_engine_that_was_closed_says_so_to_later_tasks() -> None:
     async def main() -> None:
         async with await AsyncRayEngine.start(tiny_config(group=ONE_WORKER)) as engine:

@@ -42,6 +42,7 @@ def test_engines_share_ray_and_a_closed_one_says_so() -> None:
     wait_until_no_actors()
 
 
+@pytest.mark.slow
 def test_without_any_worker_left_and_no_other_group_every_request_ends_with_an_error() -> None:
     with RayEngine.from_config(tiny_config(group={"resume_timeout_s": 0})) as engine:
         sessions = [engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS]

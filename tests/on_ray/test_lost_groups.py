@@ -130,6 +130,7 @@ def test_what_depends_on_the_load_goes_on_too(engine: RayEngine) -> None:
     assert all(len(canvas) == 64 and mask not in canvas for canvas in canvases.values())
 
 
+@pytest.mark.slow
 def test_a_group_that_cannot_be_replaced_in_time_is_one_clear_error_for_each_request() -> None:
     with RayEngine.from_config(tiny_config(group={"num_workers": 1, "resume_timeout_s": 0.01})) as engine:
         sessions = [engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS]

@@ -47,7 +47,7 @@ def local() -> LocalResults:
     params=[
         "1 worker",
         "4 workers, stored prefixes",
-        "2 workers, object store",
+        pytest.param("2 workers, object store", marks=pytest.mark.slow),
         *also_long("2 workers"),
     ],
 )

@@ -179,6 +179,7 @@ def graph_hash(runner: BranchRunner, packing: Packing) -> str:
     return hashlib.sha256(json.dumps([graph.code, shapes]).encode()).hexdigest()
 
 
+@pytest.mark.slow
 def test_the_graph_of_a_step_depends_on_its_bucket_alone():
     """Not on where lanes begin, in which slots, how many they are, what they see, or what was committed."""
     runner = runner_of("sdar-tiny-3l")
