@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from cluster.paper.runs.machine import Machine
 from cluster.paper.runs.record import ProblemRecord
 from cluster.paper.runs.run_info import RunInfo
+from cluster.reporting.machine import Machine
 
 
 def make_record(index: int = 0, **changes: Any) -> ProblemRecord:

@@ -11,7 +11,6 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from cluster.paper.reports import markdown
 from cluster.paper.reports.measures import INTERVAL, SCORE, Measure, definitions
 from cluster.paper.reports.number_format import format_interval, format_number, format_published
 from cluster.paper.reports.pages import render
@@ -19,6 +18,7 @@ from cluster.paper.reports.report import write_json
 from cluster.paper.reports.report_content import SCHEMA_VERSION, Report, known_numbers
 from cluster.paper.reports.report_facts import run_facts
 from cluster.paper.reports.statistics import Estimate
+from cluster.reporting import markdown
 
 OF_ONE_RUN = ("task", "score", "configuration", "prompts", "problems", "started")
 """Facts that differ from run to run, which its own report has."""

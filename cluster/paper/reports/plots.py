@@ -1,50 +1,17 @@
-"""Figures of runs as SVG text. The same data gives the same text.
-
-Text and axes have the colour `currentColor`, so that a figure inside of a page follows the page's colours.
-"""
+"""Figures of runs, as SVG text."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cluster.paper.reports.statistics import Estimate, FillsPerStep
 from cluster.paper.runs.record import ProblemRecord
+from cluster.reporting.figure import INK, MARKERS, PALETTE, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's colours, which colour-blind people can tell apart; without black and yellow, each of which is hard to
-see on either a dark or a light page."""
-_MARKERS = "osD^vP"
-
-_INK = "#010203"
-"""Stands for `currentColor`, which matplotlib does not know."""
-
-_STYLE: dict[Any, Any] = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": _INK,
-    "axes.grid": True,
-    "axes.labelcolor": _INK,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "font.family": "sans-serif",
-    "font.size": 11,
-    "grid.alpha": 0.18,
-    "grid.color": _INK,
-    "legend.frameon": False,
-    "legend.labelcolor": _INK,
-    "svg.fonttype": "none",  # text stays text: it can be searched, and takes the page's font
-    "svg.hashsalt": "lopa-ray",
-    "text.color": _INK,
-    "text.parse_math": False,  # labels are text, dollar signs too
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +58,7 @@ def fills_plot(curves: Mapping[str, FillsPerStep]) -> str:
         if len(curves) > 1:
             upper.figure.legend(loc="outside upper left", ncols=2)
 
-    return _svg(draw, rows=(3, 1))
+    return svg(draw, rows=(3, 1))
 
 
 def latency_scatter(records: Sequence[ProblemRecord]) -> str:
@@ -114,7 +81,7 @@ def latency_scatter(records: Sequence[ProblemRecord]) -> str:
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
 
-    return _svg(draw)
+    return svg(draw)
 
 
 def branches_plot(points: Sequence[BranchPoint], baseline: float | None = None) -> str:
@@ -127,8 +94,8 @@ def branches_plot(points: Sequence[BranchPoint], baseline: float | None = None) 
     def draw(axes: Axes) -> None:
         right = axes.twinx()
         for side, color, marker, name in (
-            (axes, PALETTE[0], _MARKERS[0], "TPF (tokens/round)"),
-            (right, PALETTE[1], _MARKERS[1], "score (%)"),
+            (axes, PALETTE[0], MARKERS[0], "TPF (tokens/round)"),
+            (right, PALETTE[1], MARKERS[1], "score (%)"),
         ):
             estimates = [(each.num_branches, each.tpf if side is axes else each.score) for each in ordered]
             known = [(at, each.value, each) for at, each in estimates if each.value is not None]
@@ -159,7 +126,7 @@ def branches_plot(points: Sequence[BranchPoint], baseline: float | None = None) 
         axes.set_xlabel("branches of a step, the anchor among them")
         axes.set_xticks(sorted({each.num_branches for each in ordered}))
 
-    return _svg(draw)
+    return svg(draw)
 
 
 def _error_bar(value: float, estimate: Estimate) -> tuple[float, float]:
@@ -189,27 +156,11 @@ def _histogram(groups: Mapping[str, Sequence[float]], label: str) -> str:
             )
             mean = sum(every) / len(every)
             axes.axvline(
-                mean, color=_INK, linestyle="--", linewidth=1.2, label=f"mean over problems: {mean:.2f}"
+                mean, color=INK, linestyle="--", linewidth=1.2, label=f"mean over problems: {mean:.2f}"
             )
             axes.figure.legend(loc="outside upper left", ncols=3)
         axes.set_xlabel(label)
         axes.set_ylabel("problems")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
-    return _svg(draw)
-
-
-def _svg(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> str:
-    """What `draw` draws on axes below each other, whose heights are as `rows`, without the XML prologue."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(_STYLE):
-        figure = Figure(figsize=(6.4, 3.9), layout="constrained")
-        draw(*figure.subplots(len(rows), sharex=True, squeeze=False, height_ratios=rows).ravel())
-        text = StringIO()
-        no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(text, format="svg", transparent=True, metadata=no_metadata)
-    svg = re.sub(r"^.*?(?=<svg)", "", text.getvalue(), count=1, flags=re.DOTALL)
-    # Groups are named alike in every figure, and ids have to be unique in a page. Nothing refers to them.
-    return re.sub(r'<g id="[^"]*"', "<g", svg).replace(_INK, "currentColor")
+    return svg(draw)

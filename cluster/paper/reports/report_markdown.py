@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import yaml
 
-from cluster.paper.reports import markdown
 from cluster.paper.reports.measures import INTERVAL, definitions
 from cluster.paper.reports.report_content import Report
 from cluster.paper.reports.report_facts import run_facts
+from cluster.reporting import markdown
 
 
 def report_markdown(report: Report) -> str:

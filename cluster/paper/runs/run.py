@@ -11,12 +11,13 @@ from pathlib import Path
 from cluster.batch.progress_bar import progress_bar
 from cluster.paper.runs.decode import decode_problems
 from cluster.paper.runs.grade import grade_records
-from cluster.paper.runs.machine import Machine
 from cluster.paper.runs.record import ProblemRecord
 from cluster.paper.runs.run_folder import RunFolder
-from cluster.paper.runs.run_info import RunInfo, checkout_commit
+from cluster.paper.runs.run_info import RunInfo
 from cluster.paper.tasks.benchmarks import ASKED_AS_TEXT, open_benchmark
 from cluster.paper.tasks.sandbox import check_sandbox
+from cluster.reporting.checkout import checkout_commit
+from cluster.reporting.machine import Machine
 from lopa_ray import __version__
 from lopa_ray.config.config import Config
 from lopa_ray.engine.base import Engine

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.paper.runs import machine, run_info
-from cluster.paper.runs.machine import Machine
-from cluster.paper.runs.run_info import RunInfo, checkout_commit
+from cluster.paper.runs.run_info import RunInfo
+from cluster.reporting import checkout, machine
+from cluster.reporting.checkout import checkout_commit
+from cluster.reporting.machine import Machine
 from support.paper_records import make_run
 from support.paths import ROOT
 
@@ -27,7 +28,7 @@ def test_this_machine() -> None:
 
 def test_a_run_on_the_cpu_imports_no_torch() -> None:
     code = (
-        "import sys; from cluster.paper.runs.machine import Machine; Machine.here(); "
+        "import sys; from cluster.reporting.machine import Machine; Machine.here(); "
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
@@ -53,7 +54,7 @@ def test_packages_that_are_missing_are_left_out() -> None:
 
 
 def test_commit_of_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(run_info, "__file__", str(tmp_path / "cluster/paper/runs/run_info.py"))
+    monkeypatch.setattr(checkout, "__file__", str(tmp_path / "cluster/reporting/checkout.py"))
     assert checkout_commit() is None
 
     def git(*arguments: str) -> str:

@@ -1,0 +1,1 @@
+"""What reports of evaluations and benchmarks share: machine, checkout, Markdown, figures."""

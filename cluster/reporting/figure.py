@@ -1,0 +1,56 @@
+"""Figures as SVG text. The same data gives the same text.
+
+Text and axes have the colour `currentColor`, so that a figure inside of a page follows the page's colours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from io import StringIO
+from typing import Any
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's colours, which colour-blind people can tell apart; without black and yellow, each of which is hard to
+see on either a dark or a light page."""
+MARKERS = "osD^vP"
+
+INK = "#010203"
+"""Stands for `currentColor`, which matplotlib does not know."""
+
+_STYLE: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": INK,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "grid.alpha": 0.18,
+    "grid.color": INK,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "svg.fonttype": "none",  # text stays text: it can be searched, and takes the page's font
+    "svg.hashsalt": "lopa-ray",
+    "text.color": INK,
+    "text.parse_math": False,  # labels are text, dollar signs too
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+def svg(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> str:
+    """What `draw` draws on axes below each other, whose heights are as `rows`, without the XML prologue."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(6.4, 3.9), layout="constrained")
+        draw(*figure.subplots(len(rows), sharex=True, squeeze=False, height_ratios=rows).ravel())
+        text = StringIO()
+        no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(text, format="svg", transparent=True, metadata=no_metadata)
+    svg = re.sub(r"^.*?(?=<svg)", "", text.getvalue(), count=1, flags=re.DOTALL)
+    # Groups are named alike in every figure, and ids have to be unique in a page. Nothing refers to them.
+    return re.sub(r'<g id="[^"]*"', "<g", svg).replace(INK, "currentColor")
