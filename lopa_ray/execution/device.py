@@ -91,7 +91,7 @@ def host_buffer(words: int, device: torch.device) -> torch.Tensor:
 
     Memory of it that is given back is not handed out again before such a copy is done.
     """
-    return torch.empty(words, dtype=torch.int64, pin_memory=device.type != "cpu")
+    return torch.empty(words, dtype=torch.int64, pin_memory=device.type not in ("cpu", "meta"))
 
 
 DEVICES = {

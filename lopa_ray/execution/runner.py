@@ -66,7 +66,7 @@ class BranchRunner:
             config.shifted,
         )
         self._lm_head = LMHead(model)
-        self._packing_options = PackingOptions(
+        self.packing_options = PackingOptions(
             capacity=max_model_len,
             heads_per_kv_head=model.shard_config.num_heads // model.shard_config.num_kv_heads,
             vocab_size=config.vocab_size,
@@ -92,7 +92,7 @@ class BranchRunner:
         commits = [commit for each in plan.requests if (commit := self._begin(each, broadcast)) is not None]
         received = time.perf_counter()
         lanes = [lane for scheduled in plan.requests for lane in lanes_of(scheduled)]
-        packing = Packing(lanes, commits, self._packing_options)
+        packing = Packing(lanes, commits, self.packing_options)
         columns = packing.to_device(self.device)
         packed = time.perf_counter()
         self._commit(commits, columns)
@@ -269,7 +269,7 @@ class BranchRunner:
         stop = start + len(ids)
         canvas = np.array(ids, np.int64)
         lane = Lane(slot, start, canvas, segments or ((stop, stop),), to_stage=to_stage)
-        packing = Packing([lane], [], self._packing_options)
+        packing = Packing([lane], [], self.packing_options)
         columns = packing.to_device(self.device)
         rows, kv = self.forward(packing, columns)
         hidden = rows[: len(ids)]

@@ -14,12 +14,12 @@ import torch
 
 pytest.importorskip("pydantic")
 
+from cluster.bench.step_plans import plan_of, step_of
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.runner import BranchRunner
 from support.paths import GOLDEN
-from support.step_plans import plan_of, step_of
 
 PROMPT_LENGTHS = range(500, 521, 5)
 

@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from cluster.bench.launch_counter import META, LaunchCounter
+from cluster.bench.step_plans import plan_of, step_of
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.lane import Lane, lanes_of
 from lopa_ray.execution.packing import Packing, PackingOptions, bucket_rows, padded_rows
@@ -23,12 +25,8 @@ from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
 from lopa_ray.protocol.sampling_params import SamplingParams
-from support.launch_counter import META, LaunchCounter, pageable  # noqa: F401  # a fixture
 from support.paths import GOLDEN
-from support.step_plans import plan_of, step_of
 from support.tiny_model import load_tiny_model
-
-pytestmark = pytest.mark.usefixtures("pageable")
 
 CAPACITY, SLOTS, PROMPT = 768, 64, 512
 
@@ -202,7 +200,7 @@ def test_the_graph_of_a_step_depends_on_its_bucket_alone():
                 lane_plans.append(plan_of(mask, branches, per_lane, start=start, segments=segments))
             requests = step_of(runner, lane_plans, slots[: len(lane_plans)]).requests
             packing = Packing(
-                [lane for each in requests for lane in lanes_of(each)], (), runner._packing_options
+                [lane for each in requests for lane in lanes_of(each)], (), runner.packing_options
             )
             assert packing.rows_bucket == rows
             hashes[rows].add(graph_hash(runner, packing))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,7 +23,7 @@ class LaunchCounter(TorchDispatchMode):
     """Counts kernels, copies to the device, and copies from it, for each of which the host has to wait."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.launches: Counter[str] = Counter()
         self.copies_in = 0
         self.syncs = 0
@@ -60,12 +59,3 @@ class LaunchCounter(TorchDispatchMode):
 def _is_view(func: Any) -> bool:
     alias = [each.alias_info for each in func._schema.returns]
     return any(info is not None and not info.is_write for info in alias)
-
-
-@pytest.fixture
-def pageable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Host memory that is not pinned: that takes a driver."""
-    monkeypatch.setattr(
-        "lopa_ray.execution.step_columns.host_buffer",
-        lambda words, device: torch.empty(words, dtype=torch.int64),
-    )

@@ -1,4 +1,4 @@
-"""Steps of any size, as plans that a test makes up."""
+"""Steps of any size, as plans without a session: for measurements and tests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plan_of(
 
 
 def step_of(runner: BranchRunner, plans: Sequence[Plan], slots: Sequence[int] | None = None) -> StepPlan:
-    """One worker's step, with the cache as the plans presuppose it: what it holds is of no interest."""
+    """One worker's step, with the cache as the plans presuppose it; the contents of the cache are arbitrary."""
     requests = []
     for slot, plan in zip(range(len(plans)) if slots is None else slots, plans, strict=True):
         if runner.cache.request_ids[slot] is None:

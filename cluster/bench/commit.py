@@ -1,0 +1,138 @@
+"""`lopa bench commit`: what it costs to stage K/V of a span (pre-write) and to have them on every worker."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import product
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from actors.engine import RayEngine
+from cluster.bench.clock import Clock, TimedCall
+from cluster.bench.record import Measurements, Row
+from cluster.bench.step_plans import step_of
+from cluster.bench.step_size import StepSize
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.execution.device import DEVICES
+from lopa_ray.execution.lane import lanes_of
+from lopa_ray.execution.model_loader import ModelSpec, build_runner
+from lopa_ray.execution.packing import Packing
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.execution.staging import StagedStep
+from lopa_ray.protocol.events import RequestFailure
+
+Transport: TypeAlias = Literal["collective", "object_store", "single_phase"]
+
+TRANSPORTS: tuple[Transport, ...] = ("collective", "object_store", "single_phase")
+"""How K/V of a winner reach the other workers. single_phase: each worker has computed them itself."""
+
+WARM_UP_COMMITS = 2
+"""Of each decode, which are not counted."""
+
+
+def measure_commits(
+    name: str,
+    config: Config,
+    workers: Sequence[int],
+    spans: Sequence[int],
+    transports: Sequence[Transport],
+    *,
+    prompt: int,
+    rounds: int,
+) -> Measurements:
+    """Decode LoPA with blocks as long as each span on each group. Raises what engines raise."""
+    spec = ModelSpec.read(config)
+    staging_ms = _staging_ms(config, spans, prompt)
+    rows: list[Row] = []
+    for count, transport in product(workers, transports):
+        group: dict[str, Any] = {"num_workers": count}
+        if transport != "single_phase":
+            group["transfer"] = transport
+        of_group = config.replace(group=config.group.replace(**group))
+        with RayEngine.from_config(of_group) as engine:
+            for span in spans:
+                found = [
+                    1000 * each for each in _commit_seconds(engine, transport, span, count, prompt, rounds)
+                ]
+                bytes_ = _payload_bytes(spec, span)
+                rows.append(
+                    {
+                        "model": name,
+                        "layers": spec.model.num_layers,
+                        "workers": count,
+                        "transport": transport,
+                        "span": span,
+                        "commits": len(found),
+                        "KiB": (0.0 if transport == "single_phase" or count == 1 else bytes_ / 1024),
+                        "pre-write ms": staging_ms[span],
+                        "commit ms": statistics.median(found),
+                        "slowest ms": max(found),
+                    }
+                )
+    return Measurements(
+        ("model", "layers", "workers", "transport", "span"),
+        rows,
+        "commit: wall time that the slowest worker spends on it before its forward, medians over "
+        f"{rounds} decodes with blocks as long as the span behind a prompt of {prompt}; two-phase under full attention "
+        "(collective, object_store), single-phase under block-causal attention. pre-write: gathering the span's K/V of "
+        "one branch out of a forward, in this process. KiB: what is sent to each worker.",
+    )
+
+
+def _payload_bytes(spec: ModelSpec, span: int) -> int:
+    """K and V of the span in all layers, and a boundary row."""
+    layers, two, heads, dim = spec.model.kv_shape
+    return (span * layers * two * heads * dim + spec.model.hidden_size) * spec.dtype.itemsize
+
+
+def _commit_seconds(
+    engine: RayEngine, transport: Transport, span: int, branches: int, prompt: int, rounds: int
+) -> list[float]:
+    """Of each commit, with a branch per worker, at least two."""
+    settings = LopaSettings(
+        num_branches=max(2, branches),
+        block_size=span,
+        max_new_tokens=span * (WARM_UP_COMMITS + 3),
+        ignore_eos=True,
+        window_attention="block_causal" if transport == "single_phase" else "full",
+    )
+    found: list[float] = []
+    for number in range(rounds):
+        prompt_ids = [(number + 7 * position) % (engine.vocabulary.size - 1) for position in range(prompt)]
+        found += list(_decode(engine, settings, prompt_ids))[WARM_UP_COMMITS:]
+    return found
+
+
+def _decode(engine: RayEngine, settings: LopaSettings, prompt: Sequence[int]) -> Iterator[float]:
+    for event in engine.events([engine.create_session(prompt, settings)]):
+        if isinstance(event, RequestFailure):
+            raise event.error
+        if event.plan.commit is not None and event.timing is not None:
+            yield event.timing.commit
+
+
+@torch.inference_mode()
+def _staging_ms(config: Config, spans: Sequence[int], prompt: int) -> dict[int, float]:
+    """Span → milliseconds of the pre-write, in this process."""
+    torch.set_num_threads(config.group.threads_per_worker)
+    room = {"max_num_seqs": 1, "max_model_len": prompt + max(spans)}
+    runner = build_runner(ModelSpec.read(config.replace(model=config.model.replace(**room))))
+    clock = Clock(torch.device(DEVICES[config.model.device].torch_name))
+    calls = [_staging_call(runner, span, prompt) for span in spans]
+    return dict(zip(spans, clock.medians_ms(calls, repeats=25), strict=True))
+
+
+def _staging_call(runner: BranchRunner, span: int, prompt: int) -> TimedCall:
+    (plan,) = StepSize(1, 1, span, prompt).plans(runner.vocabulary.mask_token_id, staged=span)
+    runner.cache.reset(0, 1)
+    runner.cache.mark_committed(0, plan.cached)
+    step = step_of(runner, [plan])
+    packing = Packing(lanes_of(step.requests[0]), (), runner.packing_options)
+    columns = packing.to_device(runner.device)
+    hidden, kv = runner.forward(packing, columns)
+    assert kv is not None
+    return TimedCall(partial(StagedStep.gather, columns, hidden, kv))

@@ -1,0 +1,97 @@
+"""Tables of a record: by itself, and beside an earlier one."""
+
+from __future__ import annotations
+
+from cluster.bench.record import BenchRecord, Value
+from lopa_ray.errors import SettingsError
+
+
+def format_value(value: Value) -> str:
+    """Three significant digits of a float, thousands apart; a dash where there is no figure."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return value
+
+
+def record_table(record: BenchRecord) -> list[list[str]]:
+    """Header and rows as text."""
+    columns = (*record.keys, *record.figures)
+    return [list(columns), *([format_value(row.get(name)) for name in columns] for row in record.rows)]
+
+
+def compared_table(record: BenchRecord, earlier: BenchRecord) -> list[list[str]]:
+    """As `record_table`, with each number's ratio to the earlier one in brackets where both exist.
+
+    Raises SettingsError if the records are of different benchmarks, or have no row in common.
+    """
+    if record.benchmark != earlier.benchmark:
+        raise SettingsError(
+            f"--against: got a record of lopa bench {earlier.benchmark}, this is lopa bench {record.benchmark}"
+        )
+    before = {
+        tuple(row.get(name) for name in record.keys): row
+        for row in earlier.rows
+        if set(record.keys) <= set(row)
+    }
+    if not any(record.key_of(row) in before for row in record.rows):
+        raise SettingsError(
+            f"--against: no row of the earlier record has the same {', '.join(record.keys)} as one of this run; "
+            f"measure the same: {earlier.command_line}"
+        )
+    columns = (*record.keys, *record.figures)
+    table = [list(columns)]
+    for row in record.rows:
+        old = before.get(record.key_of(row), {})
+        table.append(
+            [
+                format_value(row.get(name))
+                + ("" if name in record.keys else _ratio(row.get(name), old.get(name)))
+                for name in columns
+            ]
+        )
+    return table
+
+
+def _ratio(now: Value, before: Value) -> str:
+    numbers = [
+        value for value in (now, before) if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    if len(numbers) < 2 or not before:
+        return ""
+    return f" ({numbers[0] / numbers[1]:.2f}×)"
+
+
+def differences(record: BenchRecord, earlier: BenchRecord) -> list[str]:
+    """What else differs between two runs, and may explain a ratio: one line each."""
+    lines = []
+    for what, now, then in (
+        ("machine", _hardware(record), _hardware(earlier)),
+        ("packages", _packages(record), _packages(earlier)),
+        ("commit", record.commit, earlier.commit),
+    ):
+        if now != then:
+            lines.append(f"{what}: {now} now, {then} before")
+    return lines
+
+
+def _hardware(record: BenchRecord) -> str:
+    machine = record.machine
+    accelerators = f", {', '.join(machine.accelerators)}" if machine.accelerators else ""
+    return f"{machine.cpu}, {machine.cores} cores{accelerators}"
+
+
+def _packages(record: BenchRecord) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted(record.machine.packages.items()))
+
+
+def describe_machine(record: BenchRecord) -> str:
+    """Hardware and versions in a line."""
+    return (
+        f"{_hardware(record)}; lopa-ray {record.version}, {_packages(record)}, Python {record.machine.python}"
+    )

@@ -1,0 +1,119 @@
+"""BenchRecord: what a benchmark measured, with all that is needed to measure it again."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self, TypeAlias
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+
+from cluster.reporting.checkout import checkout_commit
+from cluster.reporting.machine import Machine
+from lopa_ray import __version__
+from lopa_ray.errors import SettingsError
+
+Value: TypeAlias = bool | int | float | str | None
+"""A cell; None where a figure does not exist."""
+
+Row: TypeAlias = dict[str, Value]
+"""Column → value. Columns of figures have their unit in their name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """The table that a benchmark makes."""
+
+    keys: tuple[str, ...]
+    """Columns that say what was measured; the others are figures."""
+    rows: Sequence[Row]
+    method: str
+    """How the figures came about, in a sentence or two."""
+
+
+class BenchRecord(BaseModel):
+    """One run of one benchmark."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    benchmark: str
+    """Subcommand of `lopa bench`."""
+    command: tuple[str, ...]
+    started: AwareDatetime
+    """In UTC."""
+    machine: Machine
+    version: str
+    """Of lopa-ray."""
+    commit: str | None
+    """Of the checkout that the code ran from; None for an installed package."""
+    method: str
+    keys: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def make(
+        cls, benchmark: str, arguments: Sequence[str], device: str, started: datetime, found: Measurements
+    ) -> Self:
+        """The record of a run of `lopa ARGUMENTS` on this machine, whose figures are of `device`."""
+        return cls(
+            benchmark=benchmark,
+            command=("lopa", *arguments),
+            started=started,
+            machine=Machine.here(device),
+            version=__version__,
+            commit=checkout_commit(),
+            method=found.method,
+            keys=found.keys,
+            rows=tuple(found.rows),
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """A record that `write` wrote. Raises SettingsError if it is none."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise SettingsError(f"{path}: {error.strerror}; name a record of lopa bench") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the file"
+            raise SettingsError(f"{path} is no record of lopa bench: {where}: {first['msg']}") from None
+
+    def write(self, path: Path) -> None:
+        """As JSON. Raises SettingsError if the file cannot be written."""
+        part = path.with_name(path.name + ".part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+            part.replace(path)
+        except OSError as error:
+            raise SettingsError(f"--output: cannot write {path}: {error.strerror}") from None
+
+    @property
+    def command_line(self) -> str:
+        """As a shell takes it."""
+        return shlex.join(self.command)
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Columns that are not keys, in order."""
+        columns = dict.fromkeys(name for row in self.rows for name in row)
+        return tuple(name for name in columns if name not in self.keys)
+
+    def key_of(self, row: Row) -> tuple[Value, ...]:
+        """What a row is about."""
+        return tuple(row.get(name) for name in self.keys)
+
+
+def arguments_of_process() -> tuple[str, ...]:
+    """What follows `lopa` on the command line of this process."""
+    return tuple(sys.argv[1:])
+
+
+def now() -> datetime:
+    """In UTC, to the second."""
+    return datetime.now(UTC).replace(microsecond=0)

@@ -1,0 +1,181 @@
+"""`lopa bench step`: where the time of a step goes, in this process and on groups of workers."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+
+import torch
+
+from actors.engine import RayEngine
+from cluster.bench.launches import StepLaunches, count_launches
+from cluster.bench.record import Measurements, Row
+from cluster.bench.step_size import StepSize
+from lopa_ray.config.config import Config
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.base import Engine
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.execution.model_loader import ModelSpec
+from lopa_ray.protocol.events import RequestFailure, RequestStep
+from lopa_ray.protocol.report import StepTiming
+from lopa_ray.scheduling.scheduler import Scheduler
+
+WARM_UP_SHARE = 0.1
+"""Of the steps, the first ones, which are not counted."""
+
+PHASES = tuple(StepTiming.__dataclass_fields__)
+
+LOCAL = 0
+"""In place of a number of workers: in this process, without Ray."""
+
+
+def measure_steps(
+    name: str,
+    config: Config,
+    workers: Sequence[int],
+    branches: Sequence[int],
+    *,
+    requests: int,
+    prompt: int,
+    rounds: int,
+) -> Measurements:
+    """Decode `requests` prompts of `prompt` random tokens together, `rounds` times, for each number of workers
+    (`LOCAL`: in this process) and branches. Raises what engines raise."""
+    sizes = {"max_num_seqs": requests, "max_model_len": prompt + config.decode.max_new_tokens}
+    config = config.replace(model=config.model.replace(**sizes))
+    rows: list[Row] = []
+    tokens: dict[int, list[tuple[int, ...]]] = {}
+    for count in workers:
+        of_group = config if count == LOCAL else config.replace(group=config.group.replace(num_workers=count))
+        with _open(of_group, count) as engine:
+            for number in branches:
+                settings = engine.config.decode.replace(num_branches=number)
+                timings, decoded = _decode(engine, settings, requests, prompt, rounds)
+                same = tokens.setdefault(number, decoded) == decoded
+                launches = _launches(engine.config, number, max(count, 1), requests, prompt)
+                rows.append(_row(name, count, engine.config, number, requests, timings, same, launches))
+    return Measurements(
+        ("model", "workers", "shards", "branches", "requests"),
+        rows,
+        f"Medians of wall time over the steps of {rounds} rounds of {requests} requests: prompts of {prompt} random "
+        f"tokens, {config.decode.max_new_tokens} new ones, {config.group.threads_per_worker} threads per worker; "
+        "workers 0: in this process. control: a step without its slowest forward and commit. Launches, copies and "
+        "waits are those of one worker on an accelerator, counted on torch's meta device (window: a block).",
+    )
+
+
+def _open(config: Config, workers: int) -> Engine:
+    if workers == LOCAL:
+        torch.set_num_threads(config.group.threads_per_worker)
+        return LocalEngine.from_config(config)
+    return RayEngine.from_config(config)
+
+
+def _decode(
+    engine: Engine, settings: GenerationSettings, requests: int, prompt: int, rounds: int
+) -> tuple[list[StepTiming], list[tuple[int, ...]]]:
+    """The timing of each step but the first ones, and the canvases in the end."""
+    draw = random.Random(0)
+    timings: list[StepTiming] = []
+    canvases: list[tuple[int, ...]] = []
+    for _ in range(rounds):
+        prompts = [
+            [draw.randrange(engine.vocabulary.size - 1) for _ in range(prompt)] for _ in range(requests)
+        ]
+        sessions = [engine.create_session(each, settings) for each in prompts]
+        steps = (
+            _local_steps(engine, sessions)
+            if isinstance(engine, LocalEngine)
+            else _group_steps(engine, sessions)
+        )
+        for timing, canvas in steps:
+            timings.append(timing)
+            canvases.append(canvas)
+    return timings[int(WARM_UP_SHARE * len(timings)) :], canvases
+
+
+def _group_steps(
+    engine: Engine, sessions: Sequence[DecodeSession]
+) -> Iterator[tuple[StepTiming, tuple[int, ...]]]:
+    """Timing and first request's canvas of each step that this one takes part in."""
+    for event in engine.events(sessions):
+        if isinstance(event, RequestFailure):
+            raise event.error
+        if event.request_id == 0 and event.timing is not None:
+            yield event.timing, event.outcome.canvas
+
+
+def _local_steps(
+    engine: LocalEngine, sessions: Sequence[DecodeSession]
+) -> Iterator[tuple[StepTiming, tuple[int, ...]]]:
+    """The same, where nothing is sent."""
+    scheduler = Scheduler.from_config(engine.config)
+    first, *_ = [scheduler.submit(session) for session in sessions]
+    while scheduler.busy:
+        began = time.perf_counter()
+        (plan,) = scheduler.plan(num_workers=1)
+        planned = time.perf_counter()
+        report = engine.runner.execute(plan)
+        executed = time.perf_counter()
+        events = scheduler.advance([report])
+        timing = StepTiming(
+            plan=planned - began,
+            scatter=0.0,
+            commit=report.commit_s,
+            forward=report.forward_s,
+            gather=0.0,
+            select=time.perf_counter() - executed,
+        )
+        for event in events:
+            if isinstance(event, RequestFailure):
+                raise event.error
+            if isinstance(event, RequestStep) and event.request_id == first:
+                yield timing, event.outcome.canvas
+
+
+def _launches(config: Config, branches: int, workers: int, requests: int, prompt: int) -> StepLaunches | None:
+    """Those of the worker with the most branches; None for models that transformers runs."""
+    model = replace(ModelSpec.read(config).model, quantization="none")
+    if model.transformers_config is not None:
+        return None
+    window = min(
+        getattr(config.decode, "block_size", config.decode.max_new_tokens), config.decode.max_new_tokens
+    )
+    return count_launches(model, StepSize(requests, -(-branches // workers), window, prompt))
+
+
+def _row(
+    name: str,
+    workers: int,
+    config: Config,
+    branches: int,
+    requests: int,
+    timings: Sequence[StepTiming],
+    same: bool,
+    launches: StepLaunches | None,
+) -> Row:
+    phases = {
+        f"{phase} ms": 1000 * statistics.median(asdict(timing)[phase] for timing in timings)
+        for phase in PHASES
+    }
+    step = [sum(asdict(timing).values()) for timing in timings]
+    control = [total - timing.forward - timing.commit for total, timing in zip(step, timings, strict=True)]
+    return {
+        "model": name,
+        "workers": workers,
+        "shards": config.group.tensor_parallel_size if workers else 1,
+        "branches": branches,
+        "requests": requests,
+        "steps": len(timings),
+        **phases,
+        "control ms": 1000 * statistics.median(control),
+        "step ms": 1000 * statistics.median(step),
+        "same tokens": same,
+        "launches": launches.kernels if launches else None,
+        "copies in": launches.copies_in if launches else None,
+        "waits": launches.syncs if launches else None,
+    }

@@ -1,0 +1,280 @@
+"""What can be typed after `lopa bench`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cluster.cli import bench_options as options
+from cluster.cli.bench_options import benchmark, list_option
+from lopa_ray.errors import SettingsError
+
+app = typer.Typer(
+    help="Measure forwards, steps, commits, decodes and servers. Each command prints a table, and writes a record.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def forward(
+    branches: Annotated[Any, list_option("--branches", options.POSITIVE, "Branches per request.")] = "1,5,9",
+    window: Annotated[Any, list_option("--window", options.POSITIVE, "Positions per branch.")] = "32",
+    prefix: Annotated[Any, list_option("--prefix", options.NATURAL, "Cached positions before them.")] = "128",
+    requests: Annotated[Any, list_option("--requests", options.POSITIVE, "Requests in flight.")] = "1",
+    dtype: Annotated[
+        Any, list_option("--dtype", options.WORDS, "auto, float32, bfloat16, float16.")
+    ] = "float32",
+    quantization: Annotated[Any, list_option("--quantization", options.WORDS, "none, w8, w8a8.")] = "none",
+    kernel: Annotated[
+        Any,
+        list_option(
+            "--kernel", options.WORDS, "Attention: auto, sdpa, triton, flash_attn, flex, npu, reference."
+        ),
+    ] = "auto",
+    implementation: Annotated[
+        Any, list_option("--implementation", options.WORDS, "native, transformers.")
+    ] = "native",
+    graphs: Annotated[Any, list_option("--graphs", options.SWITCHES, "model.compile: on, off.")] = "off",
+    model: options.ModelOption = "demo",
+    shape: options.ShapeOption = None,
+    layers: options.LayersOption = None,
+    device: options.DeviceOption = "cpu",
+    threads: options.ThreadsOption = 1,
+    repeats: options.RepeatsOption = 25,
+    output: options.OutputOption = None,
+    against: options.AgainstOption = None,
+) -> None:
+    """A worker's step beside the floor of the device and a plain batched forward.
+
+    Options that name several take values with commas between them; all combinations are measured, in turns.
+    """
+    with benchmark("forward", device, output, against) as run:
+        from cluster.bench.forward import measure_forwards
+        from cluster.bench.model_shapes import model_name, model_to_measure
+        from cluster.bench.step_size import StepSize
+
+        variants = {
+            "dtype": dtype,
+            "quantization": quantization,
+            "attention": kernel,
+            "implementation": implementation,
+            "compile": graphs,
+        }
+        with model_to_measure(model, shape, layers) as settings:
+            run.publish(
+                measure_forwards(
+                    model_name(model, shape, layers),
+                    {**settings, "device": device},
+                    variants,
+                    StepSize.grid(requests, branches, window, prefix),
+                    repeats=repeats,
+                    threads=threads,
+                )
+            )
+
+
+@app.command()
+def step(
+    workers: Annotated[
+        Any, list_option("--workers", options.NATURAL, "Branch workers; 0: this process, without Ray.")
+    ] = "0,1,2",
+    branches: Annotated[Any, list_option("--branches", options.POSITIVE, "Branches per request.")] = "8",
+    requests: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 1,
+    shards: Annotated[
+        int, typer.Option(min=1, help="Actors per worker, each with a shard (group.tensor_parallel_size).")
+    ] = 1,
+    prompt: options.PromptOption = 64,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 128,
+    model: options.ModelOption = "demo",
+    shape: options.ShapeOption = None,
+    layers: options.LayersOption = None,
+    device: options.DeviceOption = "cpu",
+    dtype: options.DtypeOption = "float32",
+    threads: options.ThreadsOption = 1,
+    rounds: options.RoundsOption = 3,
+    output: options.OutputOption = None,
+    against: options.AgainstOption = None,
+) -> None:
+    """Where the time of a step goes, by phase, and what a step launches on an accelerator."""
+    with benchmark("step", device, output, against) as run:
+        from cluster.bench.model_shapes import model_name, model_to_measure
+        from cluster.bench.step import measure_steps
+        from lopa_ray.config.config import Config
+
+        group = {"tensor_parallel_size": shards, "threads_per_worker": threads}
+        with model_to_measure(model, shape, layers) as settings:
+            config = Config.parse(
+                {
+                    "model": {**settings, "device": device, "dtype": dtype},
+                    "group": group,
+                    "decode": {"max_new_tokens": max_new_tokens, "ignore_eos": True},
+                }
+            )
+            name = model_name(model, shape, layers)
+            run.publish(
+                measure_steps(
+                    name, config, workers, branches, requests=requests, prompt=prompt, rounds=rounds
+                )
+            )
+
+
+@app.command()
+def commit(
+    workers: Annotated[Any, list_option("--workers", options.POSITIVE, "Branch workers.")] = "1,2",
+    span: Annotated[Any, list_option("--span", options.POSITIVE, "Positions that a commit has.")] = "8,32,64",
+    transport: Annotated[
+        Any, list_option("--transport", options.WORDS, "collective, object_store, single_phase.")
+    ] = "collective,object_store,single_phase",
+    prompt: options.PromptOption = 64,
+    model: options.ModelOption = "demo",
+    shape: options.ShapeOption = None,
+    layers: options.LayersOption = None,
+    device: options.DeviceOption = "cpu",
+    dtype: options.DtypeOption = "float32",
+    threads: options.ThreadsOption = 1,
+    rounds: options.RoundsOption = 3,
+    output: options.OutputOption = None,
+    against: options.AgainstOption = None,
+) -> None:
+    """What it costs to stage K/V (pre-write) and to have a winner's on every worker (commit-winner)."""
+    with benchmark("commit", device, output, against) as run:
+        from cluster.bench.commit import TRANSPORTS, measure_commits
+        from cluster.bench.model_shapes import model_name, model_to_measure
+        from lopa_ray.config.config import Config
+
+        for each in transport:
+            if each not in TRANSPORTS:
+                raise SettingsError(f"--transport: got {each!r}; allowed: {', '.join(TRANSPORTS)}")
+        with model_to_measure(model, shape, layers) as settings:
+            config = Config.parse(
+                {
+                    "model": {**settings, "device": device, "dtype": dtype, "max_num_seqs": 1},
+                    "group": {"threads_per_worker": threads},
+                }
+            )
+            name = model_name(model, shape, layers)
+            run.publish(measure_commits(name, config, workers, span, transport, prompt=prompt, rounds=rounds))
+
+
+@app.command()
+def decode(
+    decoder: Annotated[
+        Any, list_option("--decoder", options.WORDS, "lopa, d2f, vanilla, fast_dllm, block_diffusion.")
+    ] = "lopa,d2f,vanilla,fast_dllm,block_diffusion",
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary",
+            metavar="SECTION.KEY=A,B",
+            help="Values of a setting, all of which are measured; repeat it.",
+        ),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="A setting that all have; repeat it."),
+    ] = None,
+    config: Annotated[
+        str, typer.Option("--config", "-c", metavar="FILE|PRESET", help="Where other settings come from.")
+    ] = "demo",
+    requests: Annotated[int, typer.Option(min=1, help="Requests to decode.")] = 20,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight together.")] = 1,
+    prompt: Annotated[
+        int | None, typer.Option(min=1, help="Random prompts of so many tokens in place of word problems.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 64,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Branch workers; without it, this process.")
+    ] = None,
+    shape: options.ShapeOption = None,
+    layers: options.LayersOption = None,
+    device: options.DeviceOption = "cpu",
+    output: options.OutputOption = None,
+    against: options.AgainstOption = None,
+) -> None:
+    """Whole generations: tokens per second and per forward, latency, problems solved.
+
+    lopa bench decode --decoder lopa --vary decode.num_branches=1,4,8 --vary decode.confidence_threshold=0.8,0.9
+    """
+    with benchmark("decode", device, output, against) as run:
+        from cluster.bench.decode import Workload, measure_decodes, parse_variations, points_of
+        from cluster.bench.model_shapes import model_name, model_to_measure
+        from cluster.cli.options import parse_overrides
+        from lopa_ray.config.yaml_files import read_config
+
+        overrides = parse_overrides(
+            assignments, max_new_tokens=max_new_tokens, workers=workers, device=device
+        )
+        values = read_config(config)
+        path = str((overrides.get("model") or values.get("model") or {}).get("path", "demo"))
+        with model_to_measure(path, shape, layers) as settings:
+            overrides.setdefault("model", {}).update(settings)
+            variations = {"decode.decoder": decoder, **parse_variations(vary or [])}
+            run.publish(
+                measure_decodes(
+                    model_name(path, shape, layers),
+                    values,
+                    overrides,
+                    points_of(variations),
+                    Workload(requests, concurrency, prompt if shape is None else prompt or 64),
+                    local=workers is None,
+                )
+            )
+
+
+@app.command()
+def serve(
+    url: Annotated[str, typer.Option(help="Address of a running server.")] = "http://127.0.0.1:8000",
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="What requests name in `model`; by default the first one."),
+    ] = None,
+    concurrency: Annotated[
+        Any, list_option("--concurrency", options.POSITIVE, "Clients that wait for their answers.")
+    ] = "1,4,16",
+    rate: Annotated[
+        Any, list_option("--rate", options.NUMBERS, "Arrivals per second, whatever is in flight.")
+    ] = None,
+    requests: Annotated[int, typer.Option(min=1, help="Requests per load.")] = 64,
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens per request, at most.")] = 64,
+    deadline: Annotated[
+        float, typer.Option(min=0.0, help="Seconds within which an answer counts as goodput.")
+    ] = 2.0,
+    lopa: Annotated[
+        list[str] | None,
+        typer.Option("--lopa", metavar="KEY=VALUE", help="A decode setting of the requests; repeat it."),
+    ] = None,
+    guidellm: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="Measure the closed loops by this guidellm, too.")
+    ] = None,
+    api_keys: Annotated[
+        str | None,
+        typer.Option("--api-keys", metavar="FILE", help="The server's file of keys; the first one is sent."),
+    ] = None,
+    output: options.OutputOption = None,
+    against: options.AgainstOption = None,
+) -> None:
+    """Load on a running server: throughput, time to first token, latency, goodput."""
+    with benchmark("serve", "cpu", output, against) as run:
+        import asyncio
+        import os
+
+        from cluster.bench.http_load import Target, find_model
+        from cluster.bench.serve import measure_loads
+        from cluster.cli.options import parse_overrides
+        from cluster.serving.http.auth import load_api_keys
+
+        keys = load_api_keys(api_keys, os.environ)
+        key = keys[0] if keys else None
+        name = model or asyncio.run(find_model(url, key))
+        settings = parse_overrides([f"lopa.{each}" for each in lopa or ()]).get("lopa", {})
+        run.publish(
+            measure_loads(
+                Target(url, name, max_tokens, settings, key),
+                concurrency,
+                rate or (),
+                requests=requests,
+                deadline_s=deadline,
+                guidellm=guidellm,
+            )
+        )
