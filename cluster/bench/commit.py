@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from functools import partial
 from itertools import product
 from typing import Any, Literal, TypeAlias
@@ -12,6 +14,7 @@ import torch
 
 from actors.engine import RayEngine
 from cluster.bench.clock import Clock, TimedCall
+from cluster.bench.prompts import random_prompt
 from cluster.bench.record import Measurements, Row
 from cluster.bench.step_plans import step_of
 from cluster.bench.step_size import StepSize
@@ -24,14 +27,15 @@ from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.staging import StagedStep
 from lopa_ray.protocol.events import RequestFailure
+from lopa_ray.protocol.report import StepTiming
 
 Transport: TypeAlias = Literal["collective", "object_store", "single_phase"]
 
 TRANSPORTS: tuple[Transport, ...] = ("collective", "object_store", "single_phase")
 """How K/V of a winner reach the other workers. single_phase: each worker has computed them itself."""
 
-WARM_UP_COMMITS = 2
-"""Of each decode, which are not counted."""
+BLOCKS = 10
+"""Of each decode. The commit of the prompt is left out."""
 
 
 def measure_commits(
@@ -55,9 +59,7 @@ def measure_commits(
         of_group = config.replace(group=config.group.replace(**group))
         with RayEngine.from_config(of_group) as engine:
             for span in spans:
-                found = [
-                    1000 * each for each in _commit_seconds(engine, transport, span, count, prompt, rounds)
-                ]
+                found = _commit_timings(engine, transport, span, count, prompt, rounds)
                 bytes_ = _payload_bytes(spec, span)
                 rows.append(
                     {
@@ -69,8 +71,10 @@ def measure_commits(
                         "commits": len(found),
                         "KiB": (0.0 if transport == "single_phase" or count == 1 else bytes_ / 1024),
                         "pre-write ms": staging_ms[span],
-                        "commit ms": statistics.median(found),
-                        "slowest ms": max(found),
+                        "commit ms": _median_ms([each.commit for each in found]),
+                        "outside forward ms": _median_ms(
+                            [sum(astuple(each)) - each.forward for each in found]
+                        ),
                     }
                 )
     return Measurements(
@@ -79,8 +83,13 @@ def measure_commits(
         "commit: wall time that the slowest worker spends on it before its forward, medians over "
         f"{rounds} decodes with blocks as long as the span behind a prompt of {prompt}; two-phase under full attention "
         "(collective, object_store), single-phase under block-causal attention. pre-write: gathering the span's K/V of "
-        "one branch out of a forward, in this process. KiB: what is sent to each worker.",
+        "one branch out of a forward, in this process. outside forward: the whole step but its slowest forward; the "
+        "object store moves K/V there. KiB: what is sent to each worker.",
     )
+
+
+def _median_ms(seconds: Sequence[float]) -> float | None:
+    return 1000 * statistics.median(seconds) if seconds else None
 
 
 def _payload_bytes(spec: ModelSpec, span: int) -> int:
@@ -89,30 +98,32 @@ def _payload_bytes(spec: ModelSpec, span: int) -> int:
     return (span * layers * two * heads * dim + spec.model.hidden_size) * spec.dtype.itemsize
 
 
-def _commit_seconds(
+def _commit_timings(
     engine: RayEngine, transport: Transport, span: int, branches: int, prompt: int, rounds: int
-) -> list[float]:
-    """Of each commit, with a branch per worker, at least two."""
+) -> list[StepTiming]:
+    """Of each step that commits, with a branch per worker, at least two."""
     settings = LopaSettings(
         num_branches=max(2, branches),
         block_size=span,
-        max_new_tokens=span * (WARM_UP_COMMITS + 3),
+        block_add_threshold=1.0,  # one block at a time is in flight, so that each is committed by itself
+        max_new_tokens=span * BLOCKS,
         ignore_eos=True,
         window_attention="block_causal" if transport == "single_phase" else "full",
     )
-    found: list[float] = []
+    found: list[StepTiming] = []
     for number in range(rounds):
-        prompt_ids = [(number + 7 * position) % (engine.vocabulary.size - 1) for position in range(prompt)]
-        found += list(_decode(engine, settings, prompt_ids))[WARM_UP_COMMITS:]
+        prompt_ids = random_prompt(random.Random(number), engine.vocabulary, prompt)
+        found += _decode(engine, settings, prompt_ids)
     return found
 
 
-def _decode(engine: RayEngine, settings: LopaSettings, prompt: Sequence[int]) -> Iterator[float]:
+def _decode(engine: RayEngine, settings: LopaSettings, prompt: Sequence[int]) -> Iterator[StepTiming]:
     for event in engine.events([engine.create_session(prompt, settings)]):
         if isinstance(event, RequestFailure):
             raise event.error
-        if event.plan.commit is not None and event.timing is not None:
-            yield event.timing.commit
+        commit = event.plan.commit
+        if commit is not None and commit.spans[0].start >= len(prompt) and event.timing is not None:
+            yield event.timing
 
 
 @torch.inference_mode()

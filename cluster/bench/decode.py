@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from cluster.batch.open_engine import open_engine
+from cluster.bench.prompts import random_prompt
 from cluster.bench.record import Measurements, Row, Value
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import GenerationResult
@@ -17,6 +18,7 @@ from lopa_ray.engine.base import Engine
 from lopa_ray.engine.session_factory import Prompt
 from lopa_ray.errors import SettingsError
 from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
+from lopa_ray.protocol.vocabulary import Vocabulary
 
 SEED = 2
 """Of the problems and of random prompts."""
@@ -41,14 +43,12 @@ class Workload:
     random_prompt: int | None
     """Tokens of random prompts; None: word problems, whose answers are checked."""
 
-    def prompts(self, vocab_size: int) -> list[Prompt]:
+    def prompts(self, vocabulary: Vocabulary) -> list[Prompt]:
         """The prompts of all requests."""
         if self.random_prompt is None:
             return [problem.question for problem in self.problems]
         draw = random.Random(SEED)
-        return [
-            [draw.randrange(vocab_size - 1) for _ in range(self.random_prompt)] for _ in range(self.requests)
-        ]
+        return [random_prompt(draw, vocabulary, self.random_prompt) for _ in range(self.requests)]
 
     @property
     def problems(self) -> list[Problem]:
@@ -142,7 +142,7 @@ def _by_engine(configs: list[tuple[Point, Config]]) -> Iterator[list[tuple[Point
 
 
 def _decode(engine: Engine, config: Config, workload: Workload) -> list[GenerationResult]:
-    prompts = workload.prompts(engine.vocabulary.size)
+    prompts = workload.prompts(engine.vocabulary)
     sessions = [engine.create_session(prompt, config.decode) for prompt in prompts]
     # The first requests compile, allocate, and fill caches.
     list(engine.run([engine.create_session(prompts[0], config.decode)]))

@@ -41,7 +41,8 @@ def count_launches(config: ModelConfig, size: StepSize) -> StepLaunches:
     later = StepSize(size.requests, size.branches, size.window, size.prefix + COMMITTED)
     first = size.plans(mask, step=1, staged=COMMITTED)
     second = later.plans(mask, step=2, committed=COMMITTED, staged=COMMITTED)
-    runner.execute(step_of(runner, first))
+    with LaunchCounter():
+        runner.execute(step_of(runner, first))
     plan = step_of(runner, second)
     with LaunchCounter() as counter:
         runner.execute(plan)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
 
 from cluster.bench.answered_request import AnsweredRequest, load_figures
 from cluster.bench.guidellm_load import PROMPT_TOKENS, guidellm_closed_loop
-from cluster.bench.http_load import Target, closed_loop, open_loop
+from cluster.bench.http_load import Target, closed_loop, find_model, open_loop
+from cluster.bench.model_shapes import SHAPES, model_name, model_to_measure
+from cluster.bench.own_server import own_server
 from cluster.bench.record import Measurements, Row
 from lopa_ray.errors import ClusterError
 from lopa_ray.presets.word_problems import held_out_problems
@@ -17,37 +22,85 @@ WARM_UPS = 8
 """Requests before the first load, of which nothing is kept."""
 
 
-def measure_loads(
-    target: Target,
-    concurrency: Sequence[int],
-    rates: Sequence[float],
-    *,
-    requests: int,
-    deadline_s: float,
-    guidellm: str | None = None,
-) -> Measurements:
-    """Send `requests` word problems per load: closed loops of so many clients, then open loops of so many requests per
-    second, then the closed loops again by GuideLLM, if its command is given.
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """What is sent to a server."""
 
-    Raises ClusterError if all requests of a load fail.
+    concurrency: Sequence[int]
+    """Clients of each closed loop."""
+    rates: Sequence[float]
+    """Arrivals per second of each open loop."""
+    requests: int
+    """Per load."""
+    max_tokens: int
+    """New tokens of each request, at most."""
+    deadline_s: float
+    """Seconds within which an answer counts as goodput."""
+    lopa: dict[str, Any]
+    """Decode settings of the requests."""
+    guidellm: str | None = None
+    """The command of GuideLLM, if it is to run the closed loops too."""
+
+
+def measure_server(
+    loads: Loads,
+    *,
+    url: str | None,
+    served: str | None = None,
+    api_key: str | None = None,
+    start: str | None = None,
+    layers: int | None = None,
+    settings: Sequence[str] = (),
+) -> Measurements:
+    """Load the server at `url`, or else one of the model or shape `start` (see `model_to_measure`), which is started
+    for that, with `settings` of a configuration.
+
+    `served`: what requests name as their model; by default the first one that the server lists. Raises ClusterError.
     """
+    with ExitStack() as running:
+        name = served
+        if url is None:
+            assert start is not None
+            shape = start if start in SHAPES else None
+            model = running.enter_context(model_to_measure(start, shape, layers))
+            arguments = ["--model", model["path"], *(word for each in settings for word in ("--set", each))]
+            if "load_format" in model:
+                arguments += ["--set", f"model.load_format={model['load_format']}"]
+            url = running.enter_context(own_server(arguments))
+            name = model_name(start, shape, layers)
+        target = Target(
+            url, served or asyncio.run(find_model(url, api_key)), loads.max_tokens, loads.lopa, api_key
+        )
+        return measure_loads(target, loads, name or target.model)
+
+
+def measure_loads(target: Target, loads: Loads, name: str) -> Measurements:
+    """Send word problems: closed loops, then open loops, then the closed loops again by GuideLLM, if it is to.
+
+    `name`: what the table calls the model. Raises ClusterError if all requests of a load fail.
+    """
+    requests, deadline_s = loads.requests, loads.deadline_s
     problems = held_out_problems(SEED, requests)
-    asyncio.run(
-        closed_loop(target, held_out_problems(SEED + 1, WARM_UPS), min(WARM_UPS, max(concurrency, default=1)))
-    )
+    asyncio.run(closed_loop(target, held_out_problems(SEED + 1, WARM_UPS), WARM_UPS))
     rows = [
-        *(_row("closed", n, asyncio.run(closed_loop(target, problems, n)), deadline_s) for n in concurrency),
-        *(_row("open", rate, asyncio.run(open_loop(target, problems, rate)), deadline_s) for rate in rates),
+        *(
+            _row("closed", n, asyncio.run(closed_loop(target, problems, n)), deadline_s)
+            for n in loads.concurrency
+        ),
+        *(
+            _row("open", rate, asyncio.run(open_loop(target, problems, rate)), deadline_s)
+            for rate in loads.rates
+        ),
     ]
-    if guidellm is not None:
+    if loads.guidellm is not None:
         rows += [
-            _row("guidellm", n, guidellm_closed_loop(guidellm, target, requests, n), deadline_s)
-            for n in concurrency
+            _row("guidellm", n, guidellm_closed_loop(loads.guidellm, target, requests, n), deadline_s)
+            for n in loads.concurrency
         ]
     settings = ", ".join(f"{name} {value}" for name, value in target.lopa.items())
     return Measurements(
         ("model", "settings", "loop", "load"),
-        [{"model": target.model, "settings": settings or "the server's", **row} for row in rows],
+        [{"model": name, "settings": settings or "the server's", **row} for row in rows],
         f"{requests} streamed chat completions per load, at most {target.max_tokens} new tokens; {WARM_UPS} before the "
         "first load are not counted. closed: so many clients, each with one request in flight; open: Poisson arrivals, "
         "so many per second, latency from when a request was due; guidellm: closed, with synthetic prompts of "

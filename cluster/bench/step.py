@@ -12,6 +12,7 @@ import torch
 
 from actors.engine import RayEngine
 from cluster.bench.launches import StepLaunches, count_launches
+from cluster.bench.prompts import random_prompt
 from cluster.bench.record import Measurements, Row
 from cluster.bench.step_size import StepSize
 from lopa_ray.config.config import Config
@@ -83,9 +84,7 @@ def _decode(
     timings: list[StepTiming] = []
     canvases: list[tuple[int, ...]] = []
     for _ in range(rounds):
-        prompts = [
-            [draw.randrange(engine.vocabulary.size - 1) for _ in range(prompt)] for _ in range(requests)
-        ]
+        prompts = [random_prompt(draw, engine.vocabulary, prompt) for _ in range(requests)]
         sessions = [engine.create_session(each, settings) for each in prompts]
         steps = (
             _local_steps(engine, sessions)
@@ -114,6 +113,7 @@ def _local_steps(
 ) -> Iterator[tuple[StepTiming, tuple[int, ...]]]:
     """The same, where nothing is sent."""
     scheduler = Scheduler.from_config(engine.config)
+    engine.runner.reconcile({}, ())  # a scheduler before this one gave its requests the same ids
     first, *_ = [scheduler.submit(session) for session in sessions]
     while scheduler.busy:
         began = time.perf_counter()

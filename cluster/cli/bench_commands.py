@@ -7,7 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from cluster.cli import bench_options as options
+from cluster.cli.bench_folder_commands import measure_all, report
 from cluster.cli.bench_options import benchmark, list_option
+from cluster.cli.bench_serve_command import serve
 from lopa_ray.errors import SettingsError
 
 app = typer.Typer(
@@ -222,59 +224,6 @@ def decode(
             )
 
 
-@app.command()
-def serve(
-    url: Annotated[str, typer.Option(help="Address of a running server.")] = "http://127.0.0.1:8000",
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="What requests name in `model`; by default the first one."),
-    ] = None,
-    concurrency: Annotated[
-        Any, list_option("--concurrency", options.POSITIVE, "Clients that wait for their answers.")
-    ] = "1,4,16",
-    rate: Annotated[
-        Any, list_option("--rate", options.NUMBERS, "Arrivals per second, whatever is in flight.")
-    ] = None,
-    requests: Annotated[int, typer.Option(min=1, help="Requests per load.")] = 64,
-    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens per request, at most.")] = 64,
-    deadline: Annotated[
-        float, typer.Option(min=0.0, help="Seconds within which an answer counts as goodput.")
-    ] = 2.0,
-    lopa: Annotated[
-        list[str] | None,
-        typer.Option("--lopa", metavar="KEY=VALUE", help="A decode setting of the requests; repeat it."),
-    ] = None,
-    guidellm: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Measure the closed loops by this guidellm, too.")
-    ] = None,
-    api_keys: Annotated[
-        str | None,
-        typer.Option("--api-keys", metavar="FILE", help="The server's file of keys; the first one is sent."),
-    ] = None,
-    output: options.OutputOption = None,
-    against: options.AgainstOption = None,
-) -> None:
-    """Load on a running server: throughput, time to first token, latency, goodput."""
-    with benchmark("serve", "cpu", output, against) as run:
-        import asyncio
-        import os
-
-        from cluster.bench.http_load import Target, find_model
-        from cluster.bench.serve import measure_loads
-        from cluster.cli.options import parse_overrides
-        from cluster.serving.http.auth import load_api_keys
-
-        keys = load_api_keys(api_keys, os.environ)
-        key = keys[0] if keys else None
-        name = model or asyncio.run(find_model(url, key))
-        settings = parse_overrides([f"lopa.{each}" for each in lopa or ()]).get("lopa", {})
-        run.publish(
-            measure_loads(
-                Target(url, name, max_tokens, settings, key),
-                concurrency,
-                rate or (),
-                requests=requests,
-                deadline_s=deadline,
-                guidellm=guidellm,
-            )
-        )
+app.command()(serve)
+app.command("all")(measure_all)
+app.command()(report)

@@ -1,0 +1,106 @@
+"""Parts: what `lopa bench all` measures on a kind of device, each with one command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SHAPES = ("dream-7b", "llada-8b", "sdar-4b")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One record."""
+
+    name: str
+    """Of the record's file."""
+    arguments: tuple[str, ...]
+    """What follows `lopa bench`."""
+    smallest: tuple[str, ...]
+    """What follows those to see that it runs, in seconds."""
+
+
+def parts_of(device: str) -> list[Part]:
+    """The parts of a kind of device, the most telling ones first."""
+    return list(_cpu_parts() if device == "cpu" else _accelerator_parts(device))
+
+
+def _part(name: str, device: str, command: str, smallest: str) -> Part:
+    arguments = command.split()
+    if "--device" not in command:
+        arguments += ["--device", device]
+    return Part(f"{name}-{device}", tuple(arguments), tuple(smallest.split()))
+
+
+def _cpu_parts() -> Iterator[Part]:
+    yield _part(
+        "forward",
+        "cpu",
+        "forward --shape dream-27m --branches 1,2,4,5,8,9 --window 32,64",
+        "--branches 1,2 --window 8 --prefix 16 --layers 1 --repeats 2",
+    )
+    yield _part(
+        "step",
+        "cpu",
+        "step --shape dream-27m --workers 0,1,2 --branches 1,4,8",
+        "--workers 0,1 --branches 2 --layers 1 --max-new-tokens 32 --rounds 1",
+    )
+    yield _part(
+        "decode",
+        "cpu",
+        "decode --requests 100",
+        "--requests 2 --decoder lopa,d2f --max-new-tokens 32",
+    )
+    yield _part(
+        "commit",
+        "cpu",
+        "commit --shape dream-27m --workers 1,2 --span 8,32",
+        "--workers 2 --span 8 --layers 1 --rounds 1 --transport collective",
+    )
+    serve = "--deadline 2 --requests"
+    yield Part(
+        "serve-cpu",
+        tuple(f"serve --start demo --concurrency 1,2,4,8,16 --rate 2,4 {serve} 96".split()),
+        ("--concurrency", "2", "--rate", "4", "--requests", "4", "--max-tokens", "16"),
+    )
+
+
+def _accelerator_parts(device: str) -> Iterator[Part]:
+    tiny = "--branches 1,2 --window 8 --prefix 16 --layers 1 --repeats 2"
+    for shape in SHAPES:
+        yield _part(
+            f"forward-{shape}",
+            device,
+            f"forward --shape {shape} --dtype bfloat16 --branches 1,4,8,15 --window 32,64 --prefix 512",
+            tiny,
+        )
+    yield _part(
+        "step-dream-7b",
+        device,
+        "step --shape dream-7b --dtype bfloat16 --workers 0,1 --branches 1,4,8,15 --prompt 512",
+        "--workers 0 --branches 2 --layers 1 --prompt 16 --max-new-tokens 32 --rounds 1",
+    )
+    for shape in SHAPES:
+        yield Part(
+            f"serve-{shape}-{device}",
+            (
+                *f"serve --start {shape} --concurrency 1,8,32,64 --requests 64 --deadline 10".split(),
+                *f"--set model.device={device} --set model.dtype=bfloat16 --set model.max_num_seqs=64".split(),
+                *["--set", "model.max_model_len=1024", "--lopa", "ignore_eos=true"],
+            ),
+            ("--concurrency", "2", "--requests", "4", "--max-tokens", "16", "--layers", "1"),
+        )
+    yield _part(
+        "decode-dream-7b",
+        device,
+        "decode --shape dream-7b --decoder lopa,d2f --requests 8 --prompt 512 --set model.dtype=bfloat16"
+        " --set decode.ignore_eos=true",
+        "--requests 2 --layers 1 --prompt 16 --max-new-tokens 32",
+    )
+    yield _part(
+        "kernels",
+        device,
+        "forward --shape dream-7b --layers 4 --dtype bfloat16 --kernel triton,sdpa --graphs off,on --branches 1,8"
+        " --prefix 512",
+        tiny,
+    )

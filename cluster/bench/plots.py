@@ -1,0 +1,130 @@
+"""Plots of records, as SVG text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from cluster.bench.record import BenchRecord, Row
+from cluster.reporting.figure import MARKERS, PALETTE, svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Series = dict[str, list[tuple[float, float]]]
+"""Label → points."""
+
+PHASES = ("plan", "scatter", "commit", "forward", "gather", "select")
+
+
+def plots_of(record: BenchRecord) -> Iterator[tuple[str, str]]:
+    """What a plot shows, and the plot."""
+    for what, draw in _PLOTS.get(record.benchmark, {}).items():
+        yield what, draw(record)
+
+
+def step_time_plot(record: BenchRecord) -> str:
+    """Milliseconds of a step over its branches, with its floor and the plain batched forward, in the longest window."""
+    window = max(_number(row, "window") for row in record.rows)
+    series: Series = {}
+    for row in record.rows:
+        if row["window"] != window:
+            continue
+        variant = ", ".join(str(row[key]) for key in ("dtype", "attention") if _differs(record, key))
+        for column, label in (
+            ("step ms", "step"),
+            ("floor ms", "floor"),
+            ("plain ms", "plain batched forward"),
+        ):
+            if row[column] is not None:
+                name = f"{label} ({variant})" if variant else label
+                series.setdefault(name, []).append((_lanes(row), _number(row, column)))
+    return _lines(series, f"branches of {window:.0f} positions", "ms")
+
+
+def throughput_plot(record: BenchRecord) -> str:
+    """Tokens per second, and the median latency, over the clients of closed loops."""
+    rows = [row for row in record.rows if row["loop"] == "closed"]
+
+    def draw(upper: Axes, lower: Axes) -> None:
+        clients = [_number(row, "load") for row in rows]
+        for axes, column, color in ((upper, "tokens/s", 0), (lower, "latency p50 ms", 1)):
+            axes.plot(
+                clients, [_number(row, column) for row in rows], "o-", color=PALETTE[color], linewidth=1.6
+            )
+            axes.set_ylabel(column)
+            axes.set_ylim(bottom=0)
+        lower.set_xlabel("requests in flight")
+
+    return svg(draw, rows=(1, 1))
+
+
+def phases_plot(record: BenchRecord) -> str:
+    """The share of each phase in a step, a bar per row."""
+
+    def draw(axes: Axes) -> None:
+        labels = [f"{row['workers']} workers\n{row['branches']} branches" for row in record.rows]
+        bottom = [0.0] * len(labels)
+        for phase, color in zip(PHASES, PALETTE, strict=True):
+            shares = [
+                100 * _number(row, f"{phase} ms") / sum(_number(row, f"{each} ms") for each in PHASES)
+                for row in record.rows
+            ]
+            axes.bar(labels, shares, bottom=bottom, color=color, label=phase)
+            bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
+        axes.set_ylabel("share of a step (%)")
+        axes.tick_params(axis="x", labelsize=8)
+        axes.figure.legend(loc="outside upper left", ncols=6)
+
+    return svg(draw)
+
+
+def launches_plot(record: BenchRecord) -> str:
+    """Kernels that a worker's step launches on an accelerator, over its lanes: branches of all requests."""
+    points = {
+        -(-_number(row, "branches") // max(1.0, _number(row, "workers"))) * _number(row, "requests"): row[
+            "launches"
+        ]
+        for row in record.rows
+    }
+    known = sorted((lanes, float(count)) for lanes, count in points.items() if isinstance(count, int))
+    return _lines({"launches": known}, "lanes of a worker", "kernels")
+
+
+_PLOTS: dict[str, dict[str, Callable[[BenchRecord], str]]] = {
+    "forward": {"step time against branches": step_time_plot},
+    "serve": {"throughput against concurrency": throughput_plot},
+    "step": {"share of phases": phases_plot, "launches against lanes": launches_plot},
+}
+
+
+def _lines(series: Series, x: str, y: str) -> str:
+    def draw(axes: Axes) -> None:
+        for index, (label, points) in enumerate(series.items()):
+            style = f"{MARKERS[index % len(MARKERS)]}-"
+            axes.plot(
+                *zip(*sorted(points), strict=True), style, color=PALETTE[index % len(PALETTE)], label=label
+            )
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        if len(series) > 1:
+            axes.figure.legend(loc="outside upper left", ncols=3)
+
+    return svg(draw)
+
+
+def _differs(record: BenchRecord, key: str) -> bool:
+    return len({row[key] for row in record.rows}) > 1
+
+
+def _lanes(row: Row) -> float:
+    return _number(row, "branches") * _number(row, "requests")
+
+
+def _number(row: Row, column: str) -> float:
+    value = row[column]
+    if not isinstance(value, int | float):
+        raise ValueError(f"{column} is {value!r}, no number")
+    return float(value)

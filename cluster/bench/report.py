@@ -1,0 +1,54 @@
+"""`lopa bench report`: a page of all records of a folder, with plots."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from cluster.bench.comparison import describe_machine, record_table
+from cluster.bench.plots import plots_of
+from cluster.bench.record import BenchRecord
+from cluster.reporting import markdown
+from lopa_ray.errors import SettingsError
+
+RECORDS, PLOTS, PAGE = "records", "plots", "README.md"
+
+INTRODUCTION = """# Benchmarks
+
+`lopa bench report` writes this page from the files in `records/`. Each section names the command that made its record
+and the machine that it ran on; run the command with `--against records/NAME.json` to compare another machine or version.
+`lopa bench all` makes all records of a kind of device. What was learned from them is in [NOTES.md](NOTES.md).
+"""
+
+
+def write_report(folder: Path) -> Path:
+    """Write the page and the plots of the records in `folder`; returns the page's path.
+
+    Raises SettingsError if there are no records, one cannot be read, or matplotlib is missing.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SettingsError("plots need matplotlib; install it: pip install 'lopa-ray[eval]'")
+    paths = sorted((folder / RECORDS).glob("*.json"))
+    if not paths:
+        raise SettingsError(f"{folder / RECORDS} has no records; make some: lopa bench all --output {folder}")
+    sections = [_section(path, folder) for path in paths]
+    page = folder / PAGE
+    page.write_text("\n".join([INTRODUCTION, *sections]), encoding="utf-8")
+    return page
+
+
+def _section(path: Path, folder: Path) -> str:
+    """A record's part of the page, whose plots it writes."""
+    record = BenchRecord.read(path)
+    header, *rows = record_table(record)
+    lines = [f"## {path.stem}", "", markdown.code_block(record.command_line), ""]
+    lines += [
+        f"{describe_machine(record)}; {record.started:%Y-%m-%d}, commit {record.commit or 'unknown'}.",
+        "",
+    ]
+    for what, plot in plots_of(record):
+        file = folder / PLOTS / f"{path.stem}-{what.replace(' ', '-')}.svg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(plot, encoding="utf-8")
+        lines += [f"![{what}]({PLOTS}/{file.name})", ""]
+    return "\n".join([*lines, markdown.table(header, rows), "", record.method, ""])
