@@ -24,7 +24,7 @@ def run_parts(
     missing: dict[str, str] = {}
     for part in parts:
         path = folder / f"{part.name}.json"
-        arguments = [*part.arguments, *(part.smallest if smallest else ())]
+        arguments = part.command(smallest=smallest)
         if _has_record(path, arguments):
             say(f"{part.name}: measured before")
             continue

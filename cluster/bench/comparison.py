@@ -19,9 +19,23 @@ def format_value(value: Value) -> str:
     return value
 
 
+def varying_keys(record: BenchRecord) -> list[str]:
+    """Keys in which rows differ; the first one if there are none."""
+    found = [name for name in record.keys if len({row.get(name) for row in record.rows}) > 1]
+    return found or list(record.keys[:1])
+
+
+def common_values(record: BenchRecord) -> str:
+    """The other keys with the value that all rows have."""
+    varying = varying_keys(record)
+    return ", ".join(
+        f"{name} {format_value(record.rows[0].get(name))}" for name in record.keys if name not in varying
+    )
+
+
 def record_table(record: BenchRecord) -> list[list[str]]:
-    """Header and rows as text."""
-    columns = (*record.keys, *record.figures)
+    """Header and rows as text, without `common_values`."""
+    columns = (*varying_keys(record), *record.figures)
     return [list(columns), *([format_value(row.get(name)) for name in columns] for row in record.rows)]
 
 
@@ -44,7 +58,7 @@ def compared_table(record: BenchRecord, earlier: BenchRecord) -> list[list[str]]
             f"--against: no row of the earlier record has the same {', '.join(record.keys)} as one of this run; "
             f"measure the same: {earlier.command_line}"
         )
-    columns = (*record.keys, *record.figures)
+    columns = (*varying_keys(record), *record.figures)
     table = [list(columns)]
     for row in record.rows:
         old = before.get(record.key_of(row), {})

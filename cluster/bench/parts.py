@@ -15,9 +15,19 @@ class Part:
     name: str
     """Of the record's file."""
     arguments: tuple[str, ...]
-    """What follows `lopa bench`."""
+    """The command, and its options with a value each."""
     smallest: tuple[str, ...]
-    """What follows those to see that it runs, in seconds."""
+    """Options and values in place of those, to see within seconds that it runs."""
+
+    def command(self, *, smallest: bool) -> tuple[str, ...]:
+        """What follows `lopa bench`."""
+        if not smallest:
+            return self.arguments
+        replaced = set(self.smallest[::2])
+        name, *options = self.arguments
+        pairs = zip(options[::2], options[1::2], strict=True)
+        kept = [word for pair in pairs if pair[0] not in replaced for word in pair]
+        return (name, *kept, *self.smallest)
 
 
 def parts_of(device: str) -> list[Part]:

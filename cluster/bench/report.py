@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from cluster.bench.comparison import describe_machine, record_table
+from cluster.bench.comparison import common_values, describe_machine, record_table
 from cluster.bench.plots import plots_of
 from cluster.bench.record import BenchRecord
 from cluster.reporting import markdown
@@ -16,7 +16,8 @@ RECORDS, PLOTS, PAGE = "records", "plots", "README.md"
 INTRODUCTION = """# Benchmarks
 
 `lopa bench report` writes this page from the files in `records/`. Each section names the command that made its record
-and the machine that it ran on; run the command with `--against records/NAME.json` to compare another machine or version.
+and the machine that it ran on. Run the command with `--against records/NAME.json` to compare another machine or
+version.
 `lopa bench all` makes all records of a kind of device. What was learned from them is in [NOTES.md](NOTES.md).
 """
 
@@ -51,4 +52,7 @@ def _section(path: Path, folder: Path) -> str:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(plot, encoding="utf-8")
         lines += [f"![{what}]({PLOTS}/{file.name})", ""]
-    return "\n".join([*lines, markdown.table(header, rows), "", record.method, ""])
+    common = common_values(record)
+    lines += [markdown.table(header, rows), ""]
+    lines += [f"All rows: {common}.", ""] if common else []
+    return "\n".join([*lines, record.method, ""])

@@ -109,7 +109,13 @@ class Publisher:
 
     def publish(self, found: Any) -> None:
         """Keep the record, and print its table."""
-        from cluster.bench.comparison import compared_table, describe_machine, differences, record_table
+        from cluster.bench.comparison import (
+            common_values,
+            compared_table,
+            describe_machine,
+            differences,
+            record_table,
+        )
         from cluster.bench.record import BenchRecord, arguments_of_process
         from cluster.reporting.markdown import table
 
@@ -120,7 +126,8 @@ class Publisher:
             record_table(record) if self._earlier is None else compared_table(record, self._earlier)
         )
         typer.echo(table(header, rows))
-        typer.echo(f"\n{record.method}\n{describe_machine(record)}")
+        typer.echo(f"\nAll rows: {common_values(record)}" if common_values(record) else "")
+        typer.echo(f"{record.method}\n{describe_machine(record)}")
         if self._earlier is not None:
             typer.echo("In brackets: the ratio to the earlier record.")
             for line in differences(record, self._earlier):

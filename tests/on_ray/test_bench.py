@@ -1,0 +1,42 @@
+"""`lopa bench` on groups of workers, at its smallest sizes. No time is asserted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from cluster.bench.record import BenchRecord
+from cluster.cli import app
+
+TINY = ("--shape", "dream-27m", "--layers", "1", "--rounds", "1", "--prompt", "16")
+
+
+def record_of(tmp_path: Path, *arguments: str) -> BenchRecord:
+    path = tmp_path / "record.json"
+    result = CliRunner().invoke(app, ["bench", *arguments, "--output", str(path)])
+    assert result.exit_code == 0, result.output
+    return BenchRecord.read(path)
+
+
+def test_steps_of_a_group_have_the_tokens_of_one_process(tmp_path: Path) -> None:
+    record = record_of(
+        tmp_path, "step", *TINY, "--workers", "0,2", "--branches", "3", "--max-new-tokens", "16"
+    )
+    local, group = record.rows
+    assert group["same tokens"] is True
+    assert group["step ms"] > group["control ms"] > 0
+    assert (local["scatter ms"], local["gather ms"]) == (0, 0)
+    assert group["launches"] == local["launches"]
+
+
+def test_commits_by_every_transport(tmp_path: Path) -> None:
+    transports = ("collective", "object_store", "single_phase")
+    record = record_of(tmp_path, "commit", *TINY, "--workers", "2", "--span", "8")
+    assert [row["transport"] for row in record.rows] == list(transports)
+    for row in record.rows:
+        assert row["commits"] > 0
+        assert row["commit ms"] > 0 and row["pre-write ms"] > 0
+    layers, two, heads, dim = 1, 2, 2, 64
+    sent = (8 * layers * two * heads * dim + 512) * 4 / 1024
+    assert [row["KiB"] for row in record.rows] == [sent, sent, 0]
