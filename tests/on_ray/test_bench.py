@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from cluster.bench.record import BenchRecord
@@ -30,6 +31,7 @@ def test_steps_of_a_group_have_the_tokens_of_one_process(tmp_path: Path) -> None
     assert group["launches"] == local["launches"]
 
 
+@pytest.mark.slow
 def test_commits_by_every_transport(tmp_path: Path) -> None:
     transports = ("collective", "object_store", "single_phase")
     record = record_of(tmp_path, "commit", *TINY, "--workers", "2", "--span", "8")

@@ -1,0 +1,65 @@
+"""How much memory steps of a model of real size take. The record of a run has the numbers; `lopa bench` has times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+pytest.importorskip("pydantic")
+
+from cluster.bench.model_shapes import model_to_measure
+from cluster.bench.step_plans import plan_of, step_of
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.execution.runner import BranchRunner
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    """Dream-7B's shape with random weights in bf16, and the attention that auto takes."""
+    options = {"device": "cuda", "dtype": "bfloat16", "max_num_seqs": 8, "max_model_len": 1024}
+    with model_to_measure("", "dream-7b") as model:
+        yield LocalEngine.from_config(Config.parse({"model": {**model, **options}}))
+    torch.cuda.empty_cache()
+
+
+def test_peak_memory_of_a_large_batch(
+    engine: LocalEngine, record_property: Callable[[str, object], None]
+) -> None:
+    """8 requests of 16 branches with a nucleus."""
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    settings = LopaSettings(max_new_tokens=32, num_branches=16, temperature=0.5, top_p=0.9, ignore_eos=True)
+    results = engine.generate([list(range(at, at + 512)) for at in range(8)], settings)
+    assert [result.tokens for result in results] == [32] * 8
+    above = torch.cuda.max_memory_allocated() - held
+    record_property(
+        "Dream-7B's shape, 8 x 16 branches, top-p: peak above weights and cache, GiB", above / 2**30
+    )
+    assert above < 6 * 2**30
+
+
+def test_memory_does_not_grow_over_a_thousand_steps(
+    engine: LocalEngine, record_property: Callable[[str, object], None]
+) -> None:
+    """Steps of all sizes, that stage and commit."""
+    mask = runner.vocabulary.mask_token_id
+    runner: BranchRunner = engine.runner
+    held = []
+    for number in range(1001):
+        runner.cache.reset(0, None)
+        rows, branches = 16 + 8 * (number % 11), 1 + number % 15
+        steps = [
+            plan_of(mask, branches, rows, step=2 * number + 1, staged=8),
+            plan_of(mask, branches, rows, start=520, step=2 * number + 2, committed=8),
+        ]
+        runner.execute(step_of(runner, [steps[0]]))
+        runner.execute(step_of(runner, [steps[1]]))
+        if number % 500 == 0:
+            torch.cuda.synchronize()
+            held.append(torch.cuda.memory_allocated())
+    record_property("Dream-7B's shape, 2,000 steps: memory held at the end, GiB", held[-1] / 2**30)
+    assert held[2] - held[1] < 2**20
