@@ -74,7 +74,7 @@ def phases_plot(record: BenchRecord) -> str:
             bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
         axes.set_ylabel("share of a step (%)")
         axes.tick_params(axis="x", labelsize=8)
-        axes.figure.legend(loc="outside upper left", ncols=6)
+        axes.figure.legend(loc="outside upper left", ncols=3)
 
     return svg(draw)
 
@@ -99,6 +99,8 @@ _PLOTS: dict[str, dict[str, Callable[[BenchRecord], str]]] = {
 
 
 def _lines(series: Series, x: str, y: str) -> str:
+    from matplotlib.ticker import MaxNLocator
+
     def draw(axes: Axes) -> None:
         for index, (label, points) in enumerate(series.items()):
             style = f"{MARKERS[index % len(MARKERS)]}-"
@@ -109,6 +111,7 @@ def _lines(series: Series, x: str, y: str) -> str:
         axes.set_ylabel(y)
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(series) > 1:
             axes.figure.legend(loc="outside upper left", ncols=3)
 

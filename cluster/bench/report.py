@@ -13,6 +13,9 @@ from lopa_ray.errors import SettingsError
 
 RECORDS, PLOTS, PAGE = "records", "plots", "README.md"
 
+GREY = "#767676"
+"""Text and axes of plots: an image does not follow its page's colours, and this can be read on white and on black."""
+
 INTRODUCTION = """# Benchmarks
 
 `lopa bench report` writes this page from the files in `records/`. Each section names the command that made its record
@@ -50,7 +53,7 @@ def _section(path: Path, folder: Path) -> str:
     for what, plot in plots_of(record):
         file = folder / PLOTS / f"{path.stem}-{what.replace(' ', '-')}.svg"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(plot, encoding="utf-8")
+        file.write_text(plot.replace("currentColor", GREY), encoding="utf-8")
         lines += [f"![{what}]({PLOTS}/{file.name})", ""]
     common = common_values(record)
     lines += [markdown.table(header, rows), ""]

@@ -46,9 +46,8 @@ def test_memory_does_not_grow_over_a_thousand_steps(
     engine: LocalEngine, record_property: Callable[[str, object], None]
 ) -> None:
     """Steps of all sizes, that stage and commit."""
-    mask = runner.vocabulary.mask_token_id
     runner: BranchRunner = engine.runner
-    held = []
+    mask, held = runner.vocabulary.mask_token_id, []
     for number in range(1001):
         runner.cache.reset(0, None)
         rows, branches = 16 + 8 * (number % 11), 1 + number % 15
