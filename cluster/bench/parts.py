@@ -53,7 +53,7 @@ def _cpu_parts() -> Iterator[Part]:
         "step",
         "cpu",
         "step --shape dream-27m --workers 0,1,2 --branches 1,4,8",
-        "--workers 0,1 --branches 2 --layers 1 --max-new-tokens 32 --rounds 1",
+        "--workers 0,1 --branches 2 --layers 1 --max-new-tokens 32 --steps 3",
     )
     yield _part(
         "decode",
@@ -88,7 +88,7 @@ def _accelerator_parts(device: str) -> Iterator[Part]:
         "step-dream-7b",
         device,
         "step --shape dream-7b --dtype bfloat16 --workers 0,1 --branches 1,4,8,15 --prompt 512",
-        "--workers 0 --branches 2 --layers 1 --prompt 16 --max-new-tokens 32 --rounds 1",
+        "--workers 0 --branches 2 --layers 1 --prompt 16 --max-new-tokens 32 --steps 3",
     )
     for shape in SHAPES:
         yield Part(

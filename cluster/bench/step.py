@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 
 import torch
@@ -25,8 +26,8 @@ from lopa_ray.protocol.events import RequestFailure, RequestStep
 from lopa_ray.protocol.report import StepTiming
 from lopa_ray.scheduling.scheduler import Scheduler
 
-WARM_UP_SHARE = 0.1
-"""Of the steps, the first ones, which are not counted."""
+WARM_UPS = 5
+"""First steps, which are not counted."""
 
 PHASES = tuple(StepTiming.__dataclass_fields__)
 
@@ -42,9 +43,9 @@ def measure_steps(
     *,
     requests: int,
     prompt: int,
-    rounds: int,
+    steps: int,
 ) -> Measurements:
-    """Decode `requests` prompts of `prompt` random tokens together, `rounds` times, for each number of workers
+    """Decode `requests` prompts of `prompt` random tokens together for so many steps, for each number of workers
     (`LOCAL`: in this process) and branches. Raises what engines raise."""
     sizes = {"max_num_seqs": requests, "max_model_len": prompt + config.decode.max_new_tokens}
     config = config.replace(model=config.model.replace(**sizes))
@@ -55,15 +56,15 @@ def measure_steps(
         with _open(of_group, count) as engine:
             for number in branches:
                 settings = engine.config.decode.replace(num_branches=number)
-                timings, decoded = _decode(engine, settings, requests, prompt, rounds)
+                timings, decoded = _decode(engine, settings, requests, prompt, steps)
                 same = tokens.setdefault(number, decoded) == decoded
                 launches = _launches(engine.config, number, max(count, 1), requests, prompt)
                 rows.append(_row(name, count, engine.config, number, requests, timings, same, launches))
     return Measurements(
         ("model", "workers", "shards", "branches", "requests"),
         rows,
-        f"Medians of wall time over the steps of {rounds} rounds of {requests} requests: prompts of {prompt} random "
-        f"tokens, {config.decode.max_new_tokens} new ones, {config.group.threads_per_worker} threads per worker; "
+        f"Medians of wall time over {steps} steps of {requests} requests in flight: prompts of {prompt} random tokens, "
+        f"{config.decode.max_new_tokens} new ones, {config.group.threads_per_worker} threads per worker; "
         "workers 0: in this process. control: a step without its slowest forward and commit. Launches, copies and "
         "waits are those of one worker on an accelerator, counted on torch's meta device (window: a block).",
     )
@@ -77,30 +78,40 @@ def _open(config: Config, workers: int) -> Engine:
 
 
 def _decode(
-    engine: Engine, settings: GenerationSettings, requests: int, prompt: int, rounds: int
+    engine: Engine, settings: GenerationSettings, requests: int, prompt: int, steps: int
 ) -> tuple[list[StepTiming], list[tuple[int, ...]]]:
-    """The timing of each step but the first ones, and the canvases in the end."""
+    """The timing of so many steps, and the canvas of the first request after each. Ends requests that take longer."""
     draw = random.Random(0)
     timings: list[StepTiming] = []
     canvases: list[tuple[int, ...]] = []
-    for _ in range(rounds):
+    warm_ups = WARM_UPS
+    while len(timings) < steps:
         prompts = [random_prompt(draw, engine.vocabulary, prompt) for _ in range(requests)]
         sessions = [engine.create_session(each, settings) for each in prompts]
-        steps = (
-            _local_steps(engine, sessions)
-            if isinstance(engine, LocalEngine)
-            else _group_steps(engine, sessions)
-        )
-        for timing, canvas in steps:
-            timings.append(timing)
-            canvases.append(canvas)
-    return timings[int(WARM_UP_SHARE * len(timings)) :], canvases
+        with closing(_steps(engine, sessions)) as found:
+            for timing, canvas in found:
+                canvases.append(canvas)
+                if warm_ups:
+                    warm_ups -= 1
+                else:
+                    timings.append(timing)
+                if len(timings) == steps:
+                    break
+    return timings, canvases
+
+
+def _steps(
+    engine: Engine, sessions: Sequence[DecodeSession]
+) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
+    """Timing of each step that the first request takes part in, and that one's canvas after it."""
+    return (
+        _local_steps(engine, sessions) if isinstance(engine, LocalEngine) else _group_steps(engine, sessions)
+    )
 
 
 def _group_steps(
     engine: Engine, sessions: Sequence[DecodeSession]
-) -> Iterator[tuple[StepTiming, tuple[int, ...]]]:
-    """Timing and first request's canvas of each step that this one takes part in."""
+) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
     for event in engine.events(sessions):
         if isinstance(event, RequestFailure):
             raise event.error
@@ -110,8 +121,7 @@ def _group_steps(
 
 def _local_steps(
     engine: LocalEngine, sessions: Sequence[DecodeSession]
-) -> Iterator[tuple[StepTiming, tuple[int, ...]]]:
-    """The same, where nothing is sent."""
+) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
     scheduler = Scheduler.from_config(engine.config)
     engine.runner.reconcile({}, ())  # a scheduler before this one gave its requests the same ids
     first, *_ = [scheduler.submit(session) for session in sessions]

@@ -94,7 +94,7 @@ def step(
     device: options.DeviceOption = "cpu",
     dtype: options.DtypeOption = "float32",
     threads: options.ThreadsOption = 1,
-    rounds: options.RoundsOption = 3,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps that a median is taken of.")] = 60,
     output: options.OutputOption = None,
     against: options.AgainstOption = None,
 ) -> None:
@@ -115,9 +115,7 @@ def step(
             )
             name = model_name(model, shape, layers)
             run.publish(
-                measure_steps(
-                    name, config, workers, branches, requests=requests, prompt=prompt, rounds=rounds
-                )
+                measure_steps(name, config, workers, branches, requests=requests, prompt=prompt, steps=steps)
             )
 
 

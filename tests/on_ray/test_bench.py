@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from cluster.bench.record import BenchRecord
 from cluster.cli import app
 
-TINY = ("--shape", "dream-27m", "--layers", "1", "--rounds", "1", "--prompt", "16")
+TINY = ("--shape", "dream-27m", "--layers", "1", "--prompt", "16")
 
 
 def record_of(tmp_path: Path, *arguments: str) -> BenchRecord:
@@ -22,7 +22,17 @@ def record_of(tmp_path: Path, *arguments: str) -> BenchRecord:
 
 def test_steps_of_a_group_have_the_tokens_of_one_process(tmp_path: Path) -> None:
     record = record_of(
-        tmp_path, "step", *TINY, "--workers", "0,2", "--branches", "3", "--max-new-tokens", "16"
+        tmp_path,
+        "step",
+        *TINY,
+        "--workers",
+        "0,2",
+        "--branches",
+        "3",
+        "--max-new-tokens",
+        "16",
+        "--steps",
+        "20",
     )
     local, group = record.rows
     assert group["same tokens"] is True
@@ -34,7 +44,7 @@ def test_steps_of_a_group_have_the_tokens_of_one_process(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_commits_by_every_transport(tmp_path: Path) -> None:
     transports = ("collective", "object_store", "single_phase")
-    record = record_of(tmp_path, "commit", *TINY, "--workers", "2", "--span", "8")
+    record = record_of(tmp_path, "commit", *TINY, "--workers", "2", "--span", "8", "--rounds", "1")
     assert [row["transport"] for row in record.rows] == list(transports)
     for row in record.rows:
         assert row["commits"] > 0
