@@ -54,7 +54,7 @@ class LaneAttention:
         """See `AttentionBackend`."""
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out = torch.zeros_like(q)
+            mixed = []
             for lane, row in zip(packing.lanes, packing.first_rows, strict=False):
                 keys, values = cache.layer_views(lane.slot, layer)
                 rows = slice(row, row + len(lane.canvas))
@@ -63,9 +63,9 @@ class LaneAttention:
                 begin = row
                 for count, seen in lane.runs():
                     end = begin + count
-                    out[begin:end] = self.kernel(q[begin:end], keys[:, :seen], values[:, :seen])
+                    mixed.append(self.kernel(q[begin:end], keys[:, :seen], values[:, :seen]))
                     begin = end
-            return out
+            return torch.cat((*mixed, torch.zeros_like(q[packing.num_rows :])))
 
         return attend
 

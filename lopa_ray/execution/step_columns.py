@@ -67,8 +67,10 @@ class StepColumns(Generic[Column]):
 def copy_to_device(
     columns: StepColumns[npt.NDArray[np.generic]], device: torch.device
 ) -> StepColumns[Tensor]:
-    """One copy, which the host does not wait for. Every array has a multiple of 8 bytes."""
+    """One copy, which the host does not wait for; none to a CPU. Every array has a multiple of 8 bytes."""
     arrays = [getattr(columns, field) for field in StepColumns.__slots__]
+    if device.type == "cpu":
+        return StepColumns(*map(torch.from_numpy, arrays))
     sizes: list[int] = []
     """Words of each array, and of what aligns the next."""
     for array in arrays:

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.library import Library, register_fake
 
 NAMESPACE = "lopa_ray"
@@ -24,12 +25,18 @@ _log = logging.getLogger("lopa.kernels")
 
 
 def define(
-    schema: str, reference: Callable[..., Any], fake: Callable[..., Any], *, launches: int
+    schema: str,
+    reference: Callable[..., Any],
+    fake: Callable[..., Any],
+    *,
+    launches: int,
+    on_cpu: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """Define the operator of a schema, and return it.
+    """Define the operator of a schema, and return what calls it.
 
     `fake` computes shapes and dtypes alone, for tracing. `launches`: kernels per call on CUDA, where
-    `lopa_ray.kernels.triton.<name>.launch` takes the operator's arguments.
+    `lopa_ray.kernels.triton.<name>.launch` takes the operator's arguments. `on_cpu`: what CPUs run without
+    torch's dispatcher, which takes 20 µs to come back to Python; else they run the reference as well.
     """
     name = schema.partition("(")[0]
 
@@ -42,7 +49,13 @@ def define(
     register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
     LAUNCHES[name] = launches
     operator: Callable[..., Any] = getattr(getattr(torch.ops, NAMESPACE), name).default
-    return operator
+    if on_cpu is None:
+        return operator
+
+    def call(tensor: Tensor, *arguments: Any) -> Any:
+        return (on_cpu if tensor.is_cpu else operator)(tensor, *arguments)
+
+    return call
 
 
 def is_differentiable() -> bool:

@@ -36,4 +36,5 @@ _add_rms_norm = define(
     _reference_add,
     _fake_add,
     launches=1,
+    on_cpu=_reference_add,
 )

@@ -89,4 +89,5 @@ _rotate_qkv = define(
     _reference,
     _fake,
     launches=1,
+    on_cpu=_reference,
 )

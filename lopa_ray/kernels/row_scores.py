@@ -19,6 +19,9 @@ RANKINGS = ("probability", "margin", "neg_entropy")
 SCORE_COLUMNS = 4
 """Of a scored row: token, probability, log-probability, score."""
 
+CPU_LOGITS = 2**18
+"""A CPU takes so many logits at a time, or a row: what it makes of them stays in its caches."""
+
 
 def row_scores(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
     """Logits [N, V] of any float type → fp64 [N, 4] (see `SCORE_COLUMNS`).
@@ -35,6 +38,12 @@ def row_scores(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tens
     return out
 
 
+def _by_few_rows(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
+    rows = max(1, CPU_LOGITS // logits.shape[1])
+    parts = zip(logits.split(rows), numbers.split(rows), ending_ids.split(rows), strict=True)
+    return torch.cat([_reference(*part, banned) for part in parts])
+
+
 def _reference(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
     plain = logits.float()
     temperatures, rankings, halves = numbers[:, :3].unbind(1)
@@ -42,13 +51,17 @@ def _reference(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tens
     if bool((temperatures != 1).any()):
         shaped = shaped / temperatures[:, None].to(shaped.dtype)
     probabilities = shaped.softmax(-1)
-    weights = mask_ids(probabilities.masked_fill(banned, 0.0), ending_ids, 0.0)
+    # The largest probability is exp(largest logit) / sum; logsumexp would take as long as half of all this.
+    of_plain = probabilities if shaped is plain else plain.softmax(-1)
+    log_sum = plain.amax(-1) - of_plain.amax(-1).log()
+    # A product takes a fifth of the time of masked_fill, on CPU.
+    weights = mask_ids(probabilities * (~banned).to(probabilities.dtype), ending_ids, 0.0)
     best, tokens = weights.max(-1)
     if bool((best <= 0).any()):  # forbidden logits so high that every other probability vanishes
         left = mask_ids(shaped.masked_fill(banned, -torch.inf), ending_ids, -torch.inf)
         tokens = torch.where(best <= 0, left.argmax(-1), tokens)
     chosen = probabilities.gather(1, tokens[:, None])[:, 0]
-    logprobs = plain.gather(1, tokens[:, None])[:, 0] - plain.logsumexp(-1)
+    logprobs = plain.gather(1, tokens[:, None])[:, 0] - log_sum
     scores = chosen
     if bool((rankings == RANKINGS.index("margin")).any()):
         two = weights.topk(2, dim=-1).values
@@ -77,4 +90,5 @@ _row_scores = define(
     _reference,
     _fake,
     launches=1,
+    on_cpu=_by_few_rows,
 )

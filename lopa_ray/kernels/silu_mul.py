@@ -23,4 +23,4 @@ def _fake(gate_up: Tensor) -> Tensor:
     return gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
 
 
-_silu_mul = define("silu_mul(Tensor gate_up) -> Tensor", _reference, _fake, launches=1)
+_silu_mul = define("silu_mul(Tensor gate_up) -> Tensor", _reference, _fake, launches=1, on_cpu=_reference)
