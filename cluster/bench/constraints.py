@@ -1,16 +1,7 @@
-"""What structured output costs the master: time and size of constraints, and time per step.
-
-    python benchmarks/structured_cost.py
-    python benchmarks/structured_cost.py --model DIR    # another vocabulary: config.json and tokenizer are enough
-
-Weights are random, so positions stay as open as they can be: the worst case. Only the session's own
-work is timed (planning and taking in reports), in processor time; the model's forward is not.
-"""
+"""`lopa bench constraints`: what structured output costs the master: making constraints, their size, time per step."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from typing import Any
@@ -18,13 +9,13 @@ from typing import Any
 import torch
 from ray import cloudpickle
 
+from cluster.bench.record import Measurements, Row
 from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduling.scheduler import Scheduler
-from tables import markdown_table
 
 PERSON = {
     "type": "object",
@@ -51,8 +42,8 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 }
 
 
-def measure(engine: LocalEngine, scheduler: Scheduler, settings: GenerationSettings) -> dict[str, str]:
-    """One row of the table."""
+def _measure(engine: LocalEngine, scheduler: Scheduler, settings: GenerationSettings) -> Row:
+    """The figures of one constraint."""
     began = time.perf_counter()
     engine.create_session([5], settings)
     making = time.perf_counter() - began
@@ -73,35 +64,29 @@ def measure(engine: LocalEngine, scheduler: Scheduler, settings: GenerationSetti
             if isinstance(event, RequestFailure):
                 raise event.error
     return {
-        "making it, once": f"{making:.2f} s",
-        "sent per request": f"{size / 1000:.1f} kB",
-        "per step, median": f"{1000 * statistics.median(times):.1f} ms",
-        "worst": f"{1000 * max(times):.1f} ms",
-        "plan": f"{statistics.median(sizes) / 1000:.1f} kB",
+        "making it s": making,
+        "sent per request kB": size / 1000,
+        "step p50 ms": 1000 * statistics.median(times),
+        "step max ms": 1000 * max(times),
+        "plan kB": statistics.median(sizes) / 1000,
     }
 
 
-def main() -> None:
-    """Measure every constraint and print a Markdown table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--tokens", type=int, default=256, help="positions per answer")
-    parser.add_argument("--branches", type=int, default=8)
-    arguments = parser.parse_args()
+def measure_constraints(model: str, tokens: int, branches: int) -> Measurements:
+    """Decode `tokens` positions under each constraint. `model`: a checkpoint of which configuration and tokenizer are
+    enough. Raises CheckpointError."""
     torch.set_num_threads(1)
-    changes = {
-        "model": {"path": arguments.model, "load_format": "dummy", "max_num_seqs": 1, "max_model_len": 512}
-    }
-    engine = LocalEngine.from_config(Config.load("demo", changes))
-    base = engine.config.decode.replace(max_new_tokens=arguments.tokens, num_branches=arguments.branches)
-    rows, scheduler = [], Scheduler(max_num_seqs=1)
-    for name, constraint in CONSTRAINTS.items():
-        rows.append({"constraint": name, **measure(engine, scheduler, base.replace(**constraint))})
-        print(json.dumps(rows[-1]), flush=True)
-    print("\n" + markdown_table([list(rows[0]), *(list(row.values()) for row in rows)]))
-
-
-if __name__ == "__main__":
-    main()
+    room = {"path": model, "load_format": "dummy", "max_num_seqs": 1, "max_model_len": tokens + 8}
+    engine = LocalEngine.from_config(Config.load("demo", {"model": room}))
+    base = engine.config.decode.replace(max_new_tokens=tokens, num_branches=branches)
+    scheduler = Scheduler(max_num_seqs=1)
+    return Measurements(
+        ("constraint",),
+        [
+            {"constraint": name, **_measure(engine, scheduler, base.replace(**constraint))}
+            for name, constraint in CONSTRAINTS.items()
+        ],
+        f"LoPA with {branches} branches on {tokens} positions of random weights, which leave positions as open as they can "
+        "be: the worst case. Steps are the session's own work alone (planning, taking in reports), in processor time of one "
+        "thread; making a constraint is wall time, once per constraint.",
+    )

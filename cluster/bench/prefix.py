@@ -1,48 +1,40 @@
-"""What stored prefixes bring, and what the approximate ones change.
-
-    python benchmarks/prefix_cost.py
-    python benchmarks/prefix_cost.py --problems 20 --shared 256
-
-Two Markdown tables, on one thread. The first is block diffusion (exact) on a model with random weights, 4 layers of
-1024: requests whose prompts share all but their ends. The second is the preset `demo` under full attention
-(approximate) on held-out problems: each after another one that begins with the same 16 tokens, and once more. Tokens
-and answers are compared with those without a prefix cache. Times are processor time.
-"""
+"""`lopa bench prefix`: what stored prefixes bring, and what the approximate ones change."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
 
 import torch
 
+from cluster.bench.record import Measurements, Row
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import BlockDiffusionSettings
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.decoding.result import GenerationResult, TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.weights import random_model
 from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
 from lopa_ray.scheduling.prefix_index import APPROXIMATE_GRANULARITY
-from tables import markdown_table
 
 SEED = 5
 UNIQUE_TOKENS = 16
-"""At the end of each prompt (first table)."""
+"""At the end of each prompt of block diffusion."""
 
 CANDIDATES = 8000
-"""Problems among which to look for prompts that begin with the same tokens (second table)."""
+"""Problems among which to look for prompts that begin with the same tokens."""
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "hidden_size": 1024,
     "num_layers": 4,
     "num_heads": 16,
@@ -71,7 +63,7 @@ class Decoded:
     """Positions that they did not compute."""
 
 
-def decode(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Decoded:
+def _decode(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Decoded:
     """Decode and measure."""
     found = Decoded([], [], [], -engine.prefix_index.hit_requests, -engine.prefix_index.hit_positions)
     for session in sessions:
@@ -92,45 +84,41 @@ def decode(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Decoded:
     return dataclasses.replace(found, hits=found.hits + hits, saved=found.saved + saved)
 
 
-def common_cells(name: str, found: Decoded) -> list[str]:
-    """The cells that both tables have."""
-    return [
-        name,
-        f"{found.hits} of {len(found.results)}",
-        f"{found.saved}",
-        f"{1000 * statistics.median(found.first_token_s):.1f} ms",
-        f"{1000 * statistics.median(found.total_s):.1f} ms",
-        f"{sum(result.tokens for result in found.results) / sum(found.total_s):.1f}",
-    ]
+def _figures(found: Decoded) -> Row:
+    """What both parts have."""
+    return {
+        "requests": len(found.results),
+        "found": found.hits,
+        "positions saved": found.saved,
+        "first token ms": 1000 * statistics.median(found.first_token_s),
+        "answer ms": 1000 * statistics.median(found.total_s),
+        "tokens/s": sum(result.tokens for result in found.results) / sum(found.total_s),
+    }
 
 
-COLUMNS = ["prefix cache", "found", "positions saved", "first token", "answer", "tokens/s"]
-
-
-def exact_rows(shared: int, requests: int) -> list[list[str]]:
-    """The first table. Raises ValueError if a token differs."""
+def _exact_rows(shared: int, requests: int) -> Iterator[Row]:
+    """Block diffusion on random weights. Raises ValueError if a token differs."""
     shape = dataclasses.replace(load_config(DEMO_MODEL), **SHAPE)
     model = random_model(shape, SEED, torch.float32, "cpu")
     rng = random.Random(SEED)
     prefix = [rng.randrange(2, 4000) for _ in range(shared)]
     prompts = [prefix + [rng.randrange(2, 4000) for _ in range(UNIQUE_TOKENS)] for _ in range(requests)]
     settings = BlockDiffusionSettings(max_new_tokens=32, fuse_store=True, ignore_eos=True)
-    length, rows = shared + UNIQUE_TOKENS + settings.max_new_tokens, [COLUMNS]
+    length = shared + UNIQUE_TOKENS + settings.max_new_tokens
     tokens = []
     for positions in (0, 2 * length):
         config = Config.parse({"model": {"max_model_len": length, "prefix_cache_positions": positions}})
         engine = LocalEngine(
             config, BranchRunner(model, max_num_seqs=config.model.max_num_seqs, max_model_len=length), None
         )
-        found = decode(engine, [engine.create_session(prompt, settings) for prompt in prompts])
+        found = _decode(engine, [engine.create_session(prompt, settings) for prompt in prompts])
         tokens.append([result.token_ids for result in found.results])
-        rows.append(common_cells("exact" if positions else "none", found))
+        yield {"decoder": "block_diffusion", "prefix cache": "exact" if positions else "none", **_figures(found)}
     if tokens[0] != tokens[1]:
         raise ValueError("stored prefixes changed tokens: attention must round by shape here")
-    return rows
 
 
-def pairs_with_common_prefix(engine: LocalEngine, count: int) -> list[tuple[Problem, Problem]]:
+def _pairs_with_common_prefix(engine: LocalEngine, count: int) -> list[tuple[Problem, Problem]]:
     """Different problems whose prompts begin with the same tokens, as many as an approximate prefix must have."""
     first: dict[tuple[int, ...], Problem] = {}
     pairs: list[tuple[Problem, Problem]] = []
@@ -143,50 +131,45 @@ def pairs_with_common_prefix(engine: LocalEngine, count: int) -> list[tuple[Prob
             pairs.append((other, problem))
             if len(pairs) == count:
                 return pairs
-    raise ValueError(f"{CANDIDATES} problems have {len(pairs)} such pairs, fewer than {count}; ask for fewer")
+    raise SettingsError(f"--problems: {CANDIDATES} problems have {len(pairs)} such pairs, fewer than {count}; ask for fewer")
 
 
-def approximate_rows(count: int) -> list[list[str]]:
-    """The second table."""
-    rows = [[*COLUMNS, "same tokens", "same answers", "solved"]]
+def _approximate_rows(count: int) -> Iterator[Row]:
+    """LoPA under full attention on word problems, each after another one that begins with the same tokens."""
     pairs: list[tuple[Problem, Problem]] = []
     reference: list[GenerationResult] = []
     approximate = {"prefix_cache": "approximate", "prefix_cache_positions": 512 * count}
     for stored in ({}, approximate):
         engine = LocalEngine.from_config(Config.load("demo", {"model": stored}))
-        pairs = pairs or pairs_with_common_prefix(engine, count)
+        pairs = pairs or _pairs_with_common_prefix(engine, count)
         others, problems = zip(*pairs, strict=True)
-        decode(engine, [engine.create_session(problem.question) for problem in others])
+        _decode(engine, [engine.create_session(problem.question) for problem in others])
         for name in ["approximate", "approximate, asked again"] if stored else ["none"]:
-            found = decode(engine, [engine.create_session(problem.question) for problem in problems])
+            found = _decode(engine, [engine.create_session(problem.question) for problem in problems])
             reference = reference or found.results
             both = list(zip(found.results, reference, strict=True))
             tokens = [pair for a, b in both for pair in zip_longest(a.token_ids, b.token_ids)]
             solved = [is_correct(p, r.text or "") for p, r in zip(problems, found.results, strict=True)]
-            rows.append(
-                [
-                    *common_cells(name, found),
-                    f"{100 * sum(a == b for a, b in tokens) / len(tokens):.1f} %",
-                    f"{sum(a.token_ids == b.token_ids for a, b in both)} of {count}",
-                    f"{100 * sum(solved) / count:.0f} %",
-                ]
-            )
-    return rows
+            yield {
+                "decoder": "lopa",
+                "prefix cache": name,
+                **_figures(found),
+                "same tokens %": 100 * sum(a == b for a, b in tokens) / len(tokens),
+                "same answers": sum(a.token_ids == b.token_ids for a, b in both),
+                "solved %": 100 * sum(solved) / count,
+            }
 
 
-def main() -> None:
-    """Measure and print both tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--shared", type=int, default=512, help="tokens that all prompts begin with")
-    parser.add_argument("--requests", type=int, default=8)
-    parser.add_argument("--problems", type=int, default=40)
-    arguments = parser.parse_args()
+def measure_prefixes(shared: int, requests: int, problems: int) -> Measurements:
+    """`shared`: tokens that the prompts of block diffusion begin with. Raises SettingsError for more problems than there
+    are pairs with a common beginning."""
     torch.set_num_threads(1)
-    print("\n" + markdown_table(exact_rows(arguments.shared, arguments.requests)))
-    print("\n" + markdown_table(approximate_rows(arguments.problems)))
-
-
-if __name__ == "__main__":
-    main()
+    rows = [*_exact_rows(shared, requests), *_approximate_rows(problems)]
+    return Measurements(
+        ("decoder", "prefix cache"),
+        rows,
+        "Processor time of one thread, medians over requests that are decoded one after the other. block_diffusion: random "
+        f"weights, 4 layers of 1024, prompts that share all but {UNIQUE_TOKENS} of {shared + UNIQUE_TOKENS} tokens. lopa: the "
+        "preset demo on held-out problems, each after another one that begins with the same "
+        f"{APPROXIMATE_GRANULARITY} tokens, and once more; tokens and answers are compared with those without a cache.",
+    )

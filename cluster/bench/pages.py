@@ -1,6 +1,4 @@
-"""Slots or pages? What either way of keeping K/V reserves, and what a step's attention takes, at mixed lengths.
-
-    OMP_NUM_THREADS=1 python benchmarks/paged_kv.py
+"""`lopa bench pages`: slots or pages of K/V: what either reserves, and what a step's attention takes, at mixed lengths.
 
 A slot is a contiguous run of positions; every branch reads a view of it and writes its window behind the prefix.
 Pages are short runs of a common pool: a request has a table of them, its branches share those of the prefix, and each
@@ -11,19 +9,18 @@ each branch or, at best, once for all branches. Lengths are like GSM8K's with fe
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from cluster.bench.record import Measurements, Row
 from lopa_ray.kernels.sdpa import sdpa
-from tables import markdown_table
 
 HEADS, KV_HEADS, HEAD_DIM, LAYERS = 28, 4, 128, 28  # Dream-7B's
 POSITION_MIB = 2 * LAYERS * KV_HEADS * HEAD_DIM * 2 / 2**20
@@ -58,13 +55,14 @@ def paged_positions(cached: int, page: int, branches: int) -> int:
     return page * (cached // page + branches * math.ceil((cached % page + WINDOW) / page))
 
 
-def memory_rows(requests: list[tuple[int, int]], in_flight: int, branches: list[int]) -> list[list[str]]:
-    """The first table: K/V in MiB, at the fullest step and on average, on a worker that has all branches."""
-    rows = [["K/V", "branches", "most, MiB", "mean, MiB"]]
+def _memory_rows(requests: list[tuple[int, int]], in_flight: int, branches: Sequence[int]) -> Iterator[Row]:
+    """K/V in MiB, at the fullest step and on average, on a worker that has all branches."""
     longest = max(prompt + answer for prompt, answer in requests)
     for name, capacity in (("max_model_len", MAX_MODEL_LEN), ("the longest request", longest)):
-        reserved = f"{in_flight * capacity * POSITION_MIB:.0f}"
-        rows.append([f"slots of {name}, {capacity}", "any", reserved, reserved])
+        reserved = in_flight * capacity * POSITION_MIB
+        for count in branches:
+            figures = {"most MiB": reserved, "mean MiB": reserved}
+            yield {"K/V": f"slots of {name}, {capacity}", "branches": count, **figures}
     for when in ("for all of the answer", "when needed"):
         for page in PAGE_SIZES:
             for count in branches:
@@ -76,8 +74,8 @@ def memory_rows(requests: list[tuple[int, int]], in_flight: int, branches: list[
                     for step in simulate_steps(requests, in_flight)
                 ]
                 most, mean = max(used) * POSITION_MIB, statistics.fmean(used) * POSITION_MIB
-                rows.append([f"pages of {page}, taken {when}", str(count), f"{most:.0f}", f"{mean:.0f}"])
-    return rows
+                name = f"pages of {page}, taken {when}"
+                yield {"K/V": name, "branches": count, "most MiB": most, "mean MiB": mean}
 
 
 def least_cpu_ms(variants: list[Callable[[], None]], repeats: int) -> list[float]:
@@ -109,13 +107,12 @@ def attention_step(cached: int, branches: int, page: int | None, gathers: int) -
     return step
 
 
-def time_rows(requests: list[tuple[int, int]], branches: list[int], repeats: int) -> list[list[str]]:
-    """The second table: mean over requests that are half decoded, and its ratio to slots."""
+def _time_rows(requests: list[tuple[int, int]], branches: Sequence[int], repeats: int) -> Iterator[Row]:
+    """Milliseconds of processor time, means over requests that are half decoded, and their ratio to slots."""
     variants: list[tuple[str, int | None, int]] = [("slots", None, 0)]
     for page in PAGE_SIZES:
         variants += [(f"pages of {page}, gathered per branch", page, max(branches))]
         variants += [(f"pages of {page}, gathered once", page, 1)]
-    columns = [["K/V", *(name for name, _, _ in variants)]]
     for count in branches:
         timings = [
             least_cpu_ms(
@@ -124,29 +121,19 @@ def time_rows(requests: list[tuple[int, int]], branches: list[int], repeats: int
             for p, a in requests
         ]
         means = [statistics.fmean(each) for each in zip(*timings, strict=True)]
-        columns.append([f"branches: {count}", *(f"{mean:.2f} ms ({mean / means[0]:.2f})" for mean in means)])
-    return [list(row) for row in zip(*columns, strict=True)]
+        for (name, _, _), mean in zip(variants, means, strict=True):
+            yield {"K/V": name, "branches": count, "attention ms": mean, "× slots": mean / means[0]}
 
 
-def main() -> None:
-    """Print both tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--requests", type=int, default=200, help="for the memory; a tenth of them for the time"
-    )
-    parser.add_argument("--in-flight", type=int, default=8, help="requests at once (model.max_num_seqs)")
-    parser.add_argument("--branches", type=int, nargs="+", default=[1, 4, 8])
-    parser.add_argument("--repeats", type=int, default=7)
-    arguments = parser.parse_args()
+def measure_pages(requests: int, in_flight: int, branches: Sequence[int], repeats: int) -> Measurements:
+    """Memory of so many requests, and the attention of a tenth of them."""
     torch.set_num_threads(1)
-    requests = request_lengths(arguments.requests)
-    print(markdown_table(memory_rows(requests, arguments.in_flight, arguments.branches)), end="\n\n")
-    print(
-        markdown_table(
-            time_rows(requests[: max(1, arguments.requests // 10)], arguments.branches, arguments.repeats)
-        )
+    lengths = request_lengths(requests)
+    timed = lengths[: max(1, requests // 10)]
+    return Measurements(
+        ("K/V", "branches"),
+        [*_memory_rows(lengths, in_flight, branches), *_time_rows(timed, branches, repeats)],
+        f"{requests} requests with prompts of 60 to 900 tokens and answers of 64 to 512, {in_flight} in flight; K/V of "
+        f"Dream-7B's shape in bfloat16. attention: one layer in fp32 over windows of {WINDOW} positions of {len(timed)} of "
+        f"them, the least of {repeats} turns of processor time of one thread.",
     )
-
-
-if __name__ == "__main__":
-    main()
