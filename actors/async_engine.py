@@ -91,7 +91,7 @@ class AsyncRayEngine(SessionFactory):
         except BaseException:
             group.close()
             raise
-        return cls(spec.config, info, tokenizer, group, on_step)
+        return cls(group.spec.config, info, tokenizer, group, on_step)
 
     # Requests
 

@@ -59,9 +59,9 @@ class BranchPool:
         self._allocator = BundleAllocator(reserved, config)
         self._allocations: dict[WorkerHandle, Allocation] = {}
         self._warm_ups = 0
-        self._attention: str | None = None
-        """What auto stands for in this group."""
-        self._resolving_attention = asyncio.Lock()
+        self._resolved: ModelSpec | None = None
+        """The model with what auto stands for in this group."""
+        self._resolving = asyncio.Lock()
         self.weights = NodeWeights(config)
         """Of all nodes with workers."""
 
@@ -96,20 +96,19 @@ class BranchPool:
 
     async def load_model(self, worker: WorkerHandle) -> WorkerInfo:
         """Have a worker load its model, every shard its part. Raises what `NodeWeights.load` raises."""
-        model = self._config.model
-        if model.attention == "auto" and DEVICES[model.device].timed_attention:
-            await self._agree_on_attention(worker)
+        if self._spec.has_auto:
+            await self._agree_on_auto(worker)
         info, *_ = await asyncio.gather(*map(self.weights.load, worker.shards))
         if self._spec.needs_warm_up and len(worker.shards) > 1:
             await self._warm_up(worker)
         return info
 
-    async def _agree_on_attention(self, worker: WorkerHandle) -> None:
-        """Have the worker use the attention that was the fastest on the first one."""
-        async with self._resolving_attention:
-            if self._attention is None:
-                self._attention = await worker.shards[0].resolve_attention.remote()
-        await asyncio.gather(*(shard.use_attention.remote(self._attention) for shard in worker.shards))
+    async def _agree_on_auto(self, worker: WorkerHandle) -> None:
+        """Have the worker use what was the fastest on the first one."""
+        async with self._resolving:
+            if self._resolved is None:
+                self._resolved = await worker.shards[0].resolve_auto.remote()
+        await asyncio.gather(*(shard.use.remote(self._resolved) for shard in worker.shards))
 
     async def _warm_up(self, worker: WorkerHandle) -> None:
         """Have shards compile their layers. They do so together, and within a step they would pass for hung."""

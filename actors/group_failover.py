@@ -34,7 +34,8 @@ class GroupFailover:
         """Of the group started last; calls raise WorkerLostError when it is killed."""
         self.stream: Any = None
         """Of `StepEvents` (object references), until the group is lost."""
-        self._spec = spec
+        self.spec = spec
+        """What is started; once a group has started, with the dtype that it has: those after it decode alike."""
         self._config = spec.config
         self._runner_factory = runner_factory
         self._resized: int | None = None
@@ -44,7 +45,7 @@ class GroupFailover:
         """Start a group in place of the one before, if there was one. Raises what `Master.start` raises; no actors
         are left then."""
         self.kill()
-        self.master = start_master(self._spec, self._runner_factory, self.reservation.placement_group)
+        self.master = start_master(self.spec, self._runner_factory, self.reservation.placement_group)
         try:
             with unwrapped_errors():
                 info: WorkerInfo = await self.master.start.remote()
@@ -53,6 +54,7 @@ class GroupFailover:
         except BaseException:
             self.kill()
             raise
+        self.spec = self.spec.with_dtype(info.dtype)
         return info
 
     async def resize(self, num_workers: int) -> None:
