@@ -15,6 +15,7 @@ from actors.elastic_group import Rendezvous, abandon_epoch, open_store
 from actors.node_weights import NodeWeights
 from actors.placement import actor_options
 from actors.rpc import IN_A_STEP, PendingRPCs, RPCBatch, cause_of, is_death
+from actors.start_phases import StartPhases
 from actors.worker_handle import WorkerHandle
 from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
@@ -121,13 +122,20 @@ class BranchPool:
             )
         )
 
-    async def start(self) -> WorkerInfo:
+    async def start(self, phases: StartPhases) -> WorkerInfo:
         """Create as many workers as the configuration says, wait until they have loaded the model, join them.
 
+        Ends the phases workers (all are placed, and their processes have imported what they need), model and join.
         Raises what loading raised, or WorkerLostError if a worker died or took too long.
         """
+
+        async def bring_up(worker: WorkerHandle) -> WorkerInfo:
+            await worker.wait_until_placed()
+            phases.end("workers")
+            return await self.load_model(worker)
+
         self.workers = [self.create_worker() for _ in range(self._config.group.num_workers)]
-        loads = {worker: (asyncio.create_task(self.load_model(worker)),) for worker in self.workers}
+        loads = {worker: (asyncio.create_task(bring_up(worker)),) for worker in self.workers}
         try:
             infos = await self._gather(RPCBatch(loads), "load the model", self._config.group.start_timeout_s)
         except WorkerLostError as error:
@@ -135,7 +143,9 @@ class BranchPool:
                 f"{error}; free in the cluster: {ray.available_resources()}; a download or a slow disk may take longer "
                 "than group.start_timeout_s: raise it"
             ) from None
+        phases.end("model")
         await self.join_epoch({}, [])
+        phases.end("join")
         info: WorkerInfo = infos[0][0]
         return info
 
