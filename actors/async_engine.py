@@ -81,17 +81,17 @@ class AsyncRayEngine(SessionFactory):
 
         Use the engine as an asynchronous context manager, or call `close`.
         """
-        spec, tokenizer = await asyncio.to_thread(open_model, config)
-        if sum(node["Alive"] for node in ray.nodes()) == 1:
-            # What workers would download, with a progress bar that is seen, and without a deadline.
-            await asyncio.to_thread(download_weights, spec.config.model)
-        group = GroupFailover(spec, runner_factory)
+        group = GroupFailover(config, runner_factory)
         try:
-            info = await group.start()
+            spec, tokenizer = await asyncio.to_thread(open_model, config)
+            if sum(node["Alive"] for node in ray.nodes()) == 1:
+                # What workers would download, with a progress bar that is seen, and without a deadline.
+                await asyncio.to_thread(download_weights, spec.config.model)
+            info = await group.start(spec)
         except BaseException:
             group.close()
             raise
-        return cls(spec.config, info, tokenizer, group, on_step)
+        return cls(group.spec.config, info, tokenizer, group, on_step)
 
     # Requests
 
@@ -153,6 +153,16 @@ class AsyncRayEngine(SessionFactory):
                 self._abandoned.put_nowait(list(unfinished))
 
     # Operators
+
+    @property
+    def start_phases(self) -> dict[str, float]:
+        """Seconds of each phase of the start of the group started last, in order; their sum is what it took.
+
+        checkpoint: its configuration and tokenizer, and a download on a single node (of the first group alone);
+        master: until its process is ready; workers: until all are placed and theirs are ready; model: until all have
+        loaded it; join: until they reach each other.
+        """
+        return self._group.phases
 
     async def status(self) -> MasterStatus:
         """How the group is doing. Raises WorkerLostError if the master is lost."""

@@ -15,6 +15,7 @@ from actors.elastic_group import Rendezvous, abandon_epoch, open_store
 from actors.node_weights import NodeWeights
 from actors.placement import actor_options
 from actors.rpc import IN_A_STEP, PendingRPCs, RPCBatch, cause_of, is_death
+from actors.start_phases import StartPhases
 from actors.worker_handle import WorkerHandle
 from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
@@ -59,9 +60,9 @@ class BranchPool:
         self._allocator = BundleAllocator(reserved, config)
         self._allocations: dict[WorkerHandle, Allocation] = {}
         self._warm_ups = 0
-        self._attention: str | None = None
-        """What auto stands for in this group."""
-        self._resolving_attention = asyncio.Lock()
+        self._resolved: ModelSpec | None = None
+        """The model with what auto stands for in this group."""
+        self._resolving = asyncio.Lock()
         self.weights = NodeWeights(config)
         """Of all nodes with workers."""
 
@@ -96,20 +97,19 @@ class BranchPool:
 
     async def load_model(self, worker: WorkerHandle) -> WorkerInfo:
         """Have a worker load its model, every shard its part. Raises what `NodeWeights.load` raises."""
-        model = self._config.model
-        if model.attention == "auto" and DEVICES[model.device].timed_attention:
-            await self._agree_on_attention(worker)
+        if self._spec.has_auto:
+            await self._agree_on_auto(worker)
         info, *_ = await asyncio.gather(*map(self.weights.load, worker.shards))
         if self._spec.needs_warm_up and len(worker.shards) > 1:
             await self._warm_up(worker)
         return info
 
-    async def _agree_on_attention(self, worker: WorkerHandle) -> None:
-        """Have the worker use the attention that was the fastest on the first one."""
-        async with self._resolving_attention:
-            if self._attention is None:
-                self._attention = await worker.shards[0].resolve_attention.remote()
-        await asyncio.gather(*(shard.use_attention.remote(self._attention) for shard in worker.shards))
+    async def _agree_on_auto(self, worker: WorkerHandle) -> None:
+        """Have the worker use what was the fastest on the first one."""
+        async with self._resolving:
+            if self._resolved is None:
+                self._resolved = await worker.shards[0].resolve_auto.remote()
+        await asyncio.gather(*(shard.use.remote(self._resolved) for shard in worker.shards))
 
     async def _warm_up(self, worker: WorkerHandle) -> None:
         """Have shards compile their layers. They do so together, and within a step they would pass for hung."""
@@ -122,13 +122,20 @@ class BranchPool:
             )
         )
 
-    async def start(self) -> WorkerInfo:
+    async def start(self, phases: StartPhases) -> WorkerInfo:
         """Create as many workers as the configuration says, wait until they have loaded the model, join them.
 
+        Ends the phases workers (all are placed, and their processes have imported what they need), model and join.
         Raises what loading raised, or WorkerLostError if a worker died or took too long.
         """
+
+        async def bring_up(worker: WorkerHandle) -> WorkerInfo:
+            await worker.wait_until_placed()
+            phases.end("workers")
+            return await self.load_model(worker)
+
         self.workers = [self.create_worker() for _ in range(self._config.group.num_workers)]
-        loads = {worker: (asyncio.create_task(self.load_model(worker)),) for worker in self.workers}
+        loads = {worker: (asyncio.create_task(bring_up(worker)),) for worker in self.workers}
         try:
             infos = await self._gather(RPCBatch(loads), "load the model", self._config.group.start_timeout_s)
         except WorkerLostError as error:
@@ -136,7 +143,9 @@ class BranchPool:
                 f"{error}; free in the cluster: {ray.available_resources()}; a download or a slow disk may take longer "
                 "than group.start_timeout_s: raise it"
             ) from None
+        phases.end("model")
         await self.join_epoch({}, [])
+        phases.end("join")
         info: WorkerInfo = infos[0][0]
         return info
 

@@ -6,7 +6,7 @@ A plain class; `BranchPool` wraps it in an actor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,7 +26,7 @@ from lopa_ray.execution.model_loader import (
     ModelSpec,
     build_runner,
     load_weights,
-    resolve_model_attention,
+    resolve_auto,
 )
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.warm_up import warm_up
@@ -47,6 +47,8 @@ class WorkerInfo:
     vocabulary: Vocabulary
     position_bytes: int
     """Bytes of K/V per cached position."""
+    dtype: str
+    """`model.dtype`, or what auto stands for in the worker's group."""
 
 
 class BranchWorker:
@@ -83,15 +85,14 @@ class BranchWorker:
         torch.set_num_threads(self._spec.config.group.threads_per_worker)
         yield from to_chunks(load_weights(self._spec, "cpu"))
 
-    def resolve_attention(self) -> str:
-        """The attention that auto stands for here. Raises SettingsError."""
-        return resolve_model_attention(self._spec)
+    def resolve_auto(self) -> ModelSpec:
+        """The model with what auto stands for here. Raises SettingsError."""
+        torch.set_num_threads(self._spec.config.group.threads_per_worker)
+        return resolve_auto(self._spec)
 
-    def use_attention(self, name: str) -> None:
-        """Use this attention, whatever would be the fastest here: all workers of a group round alike."""
-        config = self._spec.config
-        model = config.model.model_copy(update={"attention": name})
-        self._spec = replace(self._spec, config=config.model_copy(update={"model": model}))
+    def use(self, spec: ModelSpec) -> None:
+        """Load this model, whatever auto would stand for here: all workers of a group round alike."""
+        self._spec = spec
 
     def load_model(self, chunks: Sequence[Any] | None) -> WorkerInfo:
         """Load the model, from the chunks (object references) that `read_weights` gave if there are any.
@@ -101,7 +102,8 @@ class BranchWorker:
         torch.set_num_threads(self._spec.config.group.threads_per_worker)
         weights = None if chunks is None else from_chunks(chunks)
         self._runner = self._runner_factory(self._spec, weights, self._tp_group)
-        return WorkerInfo(self._runner.vocabulary, self._runner.position_bytes * self._tp_group.size)
+        position_bytes = self._runner.position_bytes * self._tp_group.size
+        return WorkerInfo(self._runner.vocabulary, position_bytes, self._spec.config.model.dtype)
 
     def warm_up(self, shards: Rendezvous) -> None:
         """Compile the layers together with the other shards, in an epoch of its own. Raises TransferError."""

@@ -87,6 +87,11 @@ class RayEngine(Engine):
         """Have that many workers, while requests decode; see `Master.resize`. Raises SettingsError."""
         self._loop.run(self._running.resize(num_workers))
 
+    @property
+    def start_phases(self) -> dict[str, float]:
+        """See `AsyncRayEngine.start_phases`; connecting to Ray, or starting it, comes before them."""
+        return self._running.start_phases
+
     def status(self) -> MasterStatus:
         """How the group is doing. Raises WorkerLostError if the master is lost."""
         return self._loop.run(self._running.status())

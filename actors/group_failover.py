@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from contextlib import suppress
 from typing import Any
@@ -12,11 +13,15 @@ from ray.exceptions import ActorHandleNotFoundError
 
 from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.bundle_allocator import remove_own_groups
-from actors.master import start_master
+from actors.master import StartedGroup, start_master
 from actors.placement import Reservation
 from actors.rpc import unwrapped_errors
+from actors.start_phases import StartPhases
+from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.execution.model_loader import ModelSpec
+
+logger = logging.getLogger("lopa.group")
 
 RETRY_PAUSE_S = 1.0
 """Between two attempts to replace a lost group. Ray goes on placing actors on a node that is gone until it has
@@ -26,34 +31,53 @@ missed several health checks, 10 to 20 seconds by default; such an attempt fails
 class GroupFailover:
     """A master actor with its workers, and the stream of one client's events; one group after the other."""
 
-    def __init__(self, spec: ModelSpec, runner_factory: RunnerFactory) -> None:
-        """Reserves the bundles of the workers; `start` starts the first group in them."""
+    def __init__(self, config: Config, runner_factory: RunnerFactory) -> None:
+        """Reserves the bundles of the workers and starts the first master's process, which takes as long as reading
+        the checkpoint's tokenizer; `start` starts the first group."""
         self.client = uuid.uuid4().hex
-        self.reservation = Reservation(spec.config)
-        self.master: Any = None
-        """Of the group started last; calls raise WorkerLostError when it is killed."""
+        self.reservation = Reservation(config)
         self.stream: Any = None
         """Of `StepEvents` (object references), until the group is lost."""
-        self._spec = spec
-        self._config = spec.config
+        self.spec: ModelSpec
+        """What is started; once a group has started, with the dtype that it has: those after it decode alike."""
+        self.phases: dict[str, float] = {}
+        """Phase → seconds, of the start of the group started last; see `AsyncRayEngine.start_phases`."""
+        self._config = config
         self._runner_factory = runner_factory
         self._resized: int | None = None
         """How many workers were asked for last, after the start."""
+        self._create_master()
 
-    async def start(self) -> WorkerInfo:
-        """Start a group in place of the one before, if there was one. Raises what `Master.start` raises; no actors
-        are left then."""
-        self.kill()
-        self.master = start_master(self._spec, self._runner_factory, self.reservation.placement_group)
+    def _create_master(self) -> None:
+        self._clock = StartPhases()
+        self.master: Any = start_master()
+        """Of the group started last; calls raise WorkerLostError when it is killed."""
+
+    async def start(self, spec: ModelSpec) -> WorkerInfo:
+        """Start the first group. Raises what `Master.start` raises; no actors are left then."""
+        self._clock.end("checkpoint")
+        self.spec = spec
+        return await self._start()
+
+    async def _start(self) -> WorkerInfo:
         try:
             with unwrapped_errors():
-                info: WorkerInfo = await self.master.start.remote()
+                started: StartedGroup = await self.master.start.remote(
+                    self.spec, self._runner_factory, self.reservation.placement_group
+                )
                 self.stream = self.master.stream.options(num_returns="streaming").remote(self.client)
                 await (await anext(self.stream))
         except BaseException:
             self.kill()
             raise
-        return info
+        self._clock.end("master")
+        own = self._clock.seconds
+        own["master"] -= sum(started.phases.values())
+        self.phases = own | started.phases
+        listed = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in self.phases.items())
+        logger.info(f"a group is ready after {sum(self.phases.values()):.2f} s ({listed})")
+        self.spec = self.spec.with_dtype(started.info.dtype)
+        return started.info
 
     async def resize(self, num_workers: int) -> None:
         """See `Master.resize`. A group that takes the place of this one will have as many workers."""
@@ -72,7 +96,9 @@ class GroupFailover:
             async with asyncio.timeout(timeout_s):
                 while True:
                     try:
-                        await self.start()
+                        self.kill()
+                        self._create_master()
+                        await self._start()
                         if self._resized is not None:
                             await self.resize(self._resized)
                         return
@@ -91,7 +117,7 @@ class GroupFailover:
 
     def kill(self) -> None:
         """End the group. Killing the master takes its workers along: they are its children."""
-        if self.master is not None and ray.is_initialized():
+        if ray.is_initialized():
             with suppress(ActorHandleNotFoundError):  # it ended with a Ray that was shut down
                 ray.kill(self.master)
             if self._config.group.tensor_parallel_size > 1:

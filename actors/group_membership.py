@@ -9,6 +9,7 @@ from ray.util.placement_group import PlacementGroup
 from actors.branch_pool import BranchPool
 from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.pending_workers import PendingWorkers
+from actors.start_phases import StartPhases
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.model_loader import ModelSpec
 from lopa_ray.scheduling.recovery import recover
@@ -39,9 +40,9 @@ class GroupMembership:
             on_change,
         )
 
-    async def start(self) -> WorkerInfo:
-        """Raises what `BranchPool.start` raises."""
-        return await self.pool.start()
+    async def start(self, phases: StartPhases) -> WorkerInfo:
+        """See `BranchPool.start`."""
+        return await self.pool.start(phases)
 
     @property
     def pending_workers(self) -> int:

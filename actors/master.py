@@ -23,6 +23,7 @@ from actors.autoscaling_loop import AutoscalingLoop
 from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.client_streams import ClientStreams, StepEvents
 from actors.group_membership import GroupMembership
+from actors.start_phases import StartPhases
 from actors.step_timer import StepTimer
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
@@ -39,6 +40,15 @@ MAX_REPEATS = 3
 
 IDLE_CHECK_S = 1.0
 """How often workers are asked whether they are alive while there is nothing to decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartedGroup:
+    """What a master says once its group is ready."""
+
+    info: WorkerInfo
+    phases: dict[str, float]
+    """Seconds of each phase of `Master.start`: workers, model and join; see `BranchPool.start`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,27 +79,11 @@ class MasterStatus:
 class Master:
     """Owns the scheduler and the workers. All state changes happen on its event loop."""
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        runner_factory: RunnerFactory = build_runner,
-        reserved: PlacementGroup | None = None,
-    ) -> None:
-        """Nothing that can fail: an actor's constructor cannot say why it did. See `start`.
-
-        `reserved`: see `BranchPool`.
-        """
-        self._spec = spec
-        self._config = spec.config
-        self._runner_factory = runner_factory
-        self._reserved = reserved
-        self._scheduler = Scheduler.from_config(spec.config)
+    def __init__(self) -> None:
+        """Without a group; see `start`. Its process can be there before it is known what to start."""
         self._work_arrived = asyncio.Event()
         self._workers_lock = asyncio.Lock()
         """Held while the workers are called."""
-        self._streams = ClientStreams(
-            self._scheduler, self._work_arrived.set, journaled=spec.config.group.resume_timeout_s > 0
-        )
         self._autoscaling: AutoscalingLoop | None = None
         self._loop: asyncio.Task[None] | None = None
         self._timer = StepTimer()
@@ -99,15 +93,24 @@ class Master:
         self._to_isolate: deque[int] = deque()
         """Requests of a step that failed on a worker: each one's next step is run alone, to find the cause."""
 
-    async def start(self) -> WorkerInfo:
-        """Create the workers and wait until they are ready.
+    async def start(
+        self,
+        spec: ModelSpec,
+        runner_factory: RunnerFactory = build_runner,
+        reserved: PlacementGroup | None = None,
+    ) -> StartedGroup:
+        """Create the workers and wait until they are ready. To be called once; `reserved`: see `BranchPool`.
 
         Raises CapacityError, CheckpointError, SettingsError, WorkerLostError.
         """
-        self._membership = GroupMembership(
-            self._spec, self._runner_factory, self._reserved, self._work_arrived.set
+        phases = StartPhases()
+        self._config = spec.config
+        self._scheduler = Scheduler.from_config(spec.config)
+        self._streams = ClientStreams(
+            self._scheduler, self._work_arrived.set, journaled=spec.config.group.resume_timeout_s > 0
         )
-        info = await self._membership.start()
+        self._membership = GroupMembership(spec, runner_factory, reserved, self._work_arrived.set)
+        info = await self._membership.start(phases)
         self._plan = self._timer.around("plan", self._scheduler.plan)
         self._scatter = self._timer.around("scatter", self._membership.pool.scatter)
         self._gather = self._timer.around_async("gather", self._membership.pool.gather)
@@ -115,7 +118,7 @@ class Master:
         self._loop = asyncio.create_task(self._step_loop())
         if self._config.group.scaling is not None:
             self._autoscaling = AutoscalingLoop(self._config.group.scaling, self._membership, self._scheduler)
-        return info
+        return StartedGroup(info, phases.seconds)
 
     # Clients
 
@@ -256,12 +259,8 @@ class Master:
         self._streams.publish(self._scheduler.drain(), None)
 
 
-def start_master(
-    spec: ModelSpec,
-    runner_factory: RunnerFactory = build_runner,
-    reserved: PlacementGroup | None = None,
-) -> Any:
+def start_master() -> Any:
     """A master as an actor; its `start` is still to be called. Its workers are its children and end with it."""
     # The master computes next to nothing; it must not take a CPU from its workers.
     remote: Any = ray.remote(Master).options(num_cpus=0, max_restarts=0, max_concurrency=MAX_STREAMS)
-    return remote.remote(spec, runner_factory, reserved)
+    return remote.remote()

@@ -114,14 +114,16 @@ def checkpoint_needs(config: Config) -> CheckpointNeeds:
 
 
 def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
-    """What is configured, then the others that the model can be held in."""
+    """What is configured, then the others that the model can be held in. Auto is one of them, found where it runs."""
     quantization = spec.model.quantization
     others = FORMATS
     if quantization != "none":  # it is saved in int8, or that is asked for
         others = tuple((dtype, quantization) for dtype, _ in FORMATS[:2])
     elif spec.model.transformers_config is not None:
         others = FORMATS[:2]
-    return list(dict.fromkeys([(spec.config.model.dtype, quantization), *others]))
+    dtype = spec.config.model.dtype
+    configured = [] if dtype == "auto" else [(dtype, quantization)]
+    return list(dict.fromkeys([*configured, *others]))
 
 
 def _format_needs(spec: ModelSpec, dtype: str, quantization: Quantization) -> FormatNeeds:

@@ -33,7 +33,7 @@ LoraOption = Annotated[
     typer.Option("--lora", metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name (model.lora)."),
 ]
 DtypeOption = Annotated[
-    str | None, typer.Option("--dtype", help="float32, bfloat16 or float16 (model.dtype).")
+    str | None, typer.Option("--dtype", help="auto, float32, bfloat16 or float16 (model.dtype).")
 ]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or npu (model.device).")]
 DecoderOption = Annotated[

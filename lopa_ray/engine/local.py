@@ -12,7 +12,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import RequestCancelledError
-from lopa_ray.execution.model_loader import build_runner, open_model
+from lopa_ray.execution.model_loader import build_runner, open_model, resolve_auto
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.scheduling.prefix_index import PrefixIndex
@@ -38,8 +38,9 @@ class LocalEngine(Engine):
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """Load what the configuration names. Raises CheckpointError."""
+        """Load what the configuration names. Raises CheckpointError, and SettingsError for what cannot run here."""
         spec, tokenizer = open_model(config)
+        spec = resolve_auto(spec)
         return cls(spec.config, build_runner(spec), tokenizer)
 
     @classmethod

@@ -12,6 +12,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.execution.attention_backends import resolve_attention, select_backend
 from lopa_ray.execution.device import DEVICES
+from lopa_ray.execution.dtype_trial import resolve_dtype
 from lopa_ray.execution.model_files import adapter_folder, checkpoint_folder, pin_model
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.warm_up import warm_up
@@ -56,10 +57,21 @@ class ModelSpec:
         unpadded = min(tokenizer.vocab_size, self.model.vocab_size)
         return replace(self, model=replace(self.model, unpadded_vocab_size=unpadded))
 
+    def with_dtype(self, name: str) -> Self:
+        """The same with that `model.dtype`."""
+        return replace(self, config=self.config.replace(model=self.config.model.replace(dtype=name)))
+
+    @property
+    def has_auto(self) -> bool:
+        """Whether something is still to be measured; see `resolve_auto`."""
+        model = self.config.model
+        timed = DEVICES[model.device].timed_attention
+        return model.dtype == "auto" or (model.attention == "auto" and bool(timed))
+
     @property
     def dtype(self) -> torch.dtype:
-        """Of weights and K/V."""
-        return DTYPES[self.config.model.dtype]
+        """Of weights and K/V; the largest that it may be as long as it is auto."""
+        return DTYPES.get(self.config.model.dtype, torch.float32)
 
     @property
     def weight_bytes(self) -> int:
@@ -115,12 +127,21 @@ def load_weights(spec: ModelSpec, device: torch.device | str) -> Weights:
     return read_weights(spec.model, folder, dtype=spec.dtype, device=device, lora=adapter_folder(model))
 
 
-def resolve_model_attention(spec: ModelSpec) -> str:
-    """What `model.attention` auto stands for on this machine. Raises SettingsError."""
-    model, device = spec.config.model, DEVICES[spec.config.model.device]
+def resolve_auto(spec: ModelSpec) -> ModelSpec:
+    """The same with what auto stands for on this machine, where that is measured: `model.dtype`, and `model.attention`
+    on devices whose backends are timed. Raises SettingsError."""
+    if not spec.has_auto:
+        return spec
+    device = DEVICES[spec.config.model.device]
     device.torch_device()
     shard = spec.model.shard(spec.config.group.tensor_parallel_size)
-    return resolve_attention(device, shard, spec.dtype, model.max_model_len)
+    if spec.config.model.dtype == "auto":
+        spec = spec.with_dtype(resolve_dtype(device, shard))
+    model = spec.config.model
+    if model.attention == "auto" and device.timed_attention:
+        name = resolve_attention(device, shard, spec.dtype, model.max_model_len)
+        spec = replace(spec, config=spec.config.replace(model=model.replace(attention=name)))
+    return spec
 
 
 def build_runner(
@@ -131,6 +152,7 @@ def build_runner(
 
     Raises CheckpointError or SettingsError if it cannot be.
     """
+    spec = resolve_auto(spec)
     model = spec.config.model
     device = DEVICES[model.device]
     torch_device = device.torch_device()

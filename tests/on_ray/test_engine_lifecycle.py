@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -69,6 +70,20 @@ def test_closing_while_another_thread_iterates_ends_its_requests() -> None:
         engine.generate(PROMPTS[0], LONG)
     with pytest.raises(ClusterError, match="closed"):
         engine.status()
+
+
+def test_an_engine_says_how_long_each_phase_of_its_start_took(reference: ReferenceResults) -> None:
+    began = time.monotonic()
+    with RayEngine.from_config(tiny_config(group=ONE_WORKER)) as engine:
+        took = time.monotonic() - began
+        first = engine.start_phases
+        assert list(first) == ["checkpoint", "master", "workers", "model", "join"]
+        assert all(seconds > 0 for seconds in first.values())
+        assert sum(first.values()) == pytest.approx(took, abs=0.5)
+        (master,) = actor_pids("Master")
+        send_signal(master, signal.SIGKILL)
+        assert comparable(engine.generate(PROMPTS[0], SETTINGS["two_phase"])) == reference[0, "two_phase"]
+        assert list(engine.start_phases) == ["master", "workers", "model", "join"]
 
 
 @pytest.mark.slow

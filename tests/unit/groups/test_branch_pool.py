@@ -8,13 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from actors.branch_pool import BranchPool
 from actors.branch_worker import BranchWorker
 from actors.elastic_group import Rendezvous
 from actors.worker_handle import WorkerHandle
+from lopa_ray.execution import dtype_trial
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.device import DEVICES
+from lopa_ray.execution.model_loader import ModelSpec
+from lopa_ray.model.config import ModelConfig
 from support.tiny_model import tiny_spec
 
 
@@ -85,44 +89,72 @@ def test_shards_compile_together_before_they_take_part(
 
 
 class TimedShard:
-    """Stands in for an actor on a device whose attention backends are timed."""
+    """Stands in for an actor that has measured what auto stands for."""
 
-    def __init__(self, fastest: str) -> None:
-        self.fastest = fastest
+    def __init__(self, resolved: ModelSpec) -> None:
+        self.resolved = resolved
         self.calls: list[tuple[str, Any]] = []
 
     def __getattr__(self, name: str) -> Any:
-        async def remote(*given: Any) -> str:
+        async def remote(*given: Any) -> ModelSpec:
             self.calls.append((name, *given))
-            return self.fastest
+            return self.resolved
 
         return SimpleNamespace(remote=remote)
 
 
-@pytest.mark.parametrize("attention", ["auto", "sdpa"])
-def test_workers_agree_on_the_attention_that_is_the_fastest_on_the_first(
-    attention: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("model", "measured"),
+    [
+        pytest.param({"attention": "auto"}, True, id="attention"),
+        pytest.param({"attention": "sdpa", "dtype": "auto"}, True, id="dtype"),
+        pytest.param({"attention": "sdpa"}, False, id="neither"),
+    ],
+)
+def test_workers_agree_on_what_is_the_fastest_on_the_first(
+    model: dict[str, str], measured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(DEVICES, "cpu", dataclasses.replace(DEVICES["cpu"], timed_attention=("sdpa", "flex")))
     group = {"num_workers": 2, "tensor_parallel_size": 2}
-    pool = BranchPool(tiny_spec(model={"attention": attention, "load_format": "dummy"}, group=group))
-    shards = [TimedShard(name) for name in ("flex", "sdpa", "sdpa", "sdpa")]
+    spec = tiny_spec(model={**model, "load_format": "dummy"}, group=group)
+    pool = BranchPool(spec)
+    shards = [TimedShard(spec.with_dtype(name)) for name in ("bfloat16", "float32", "float32", "float32")]
 
     async def load() -> None:
         workers = WorkerHandle(tuple(shards[:2])), WorkerHandle(tuple(shards[2:]))
         await asyncio.gather(*map(pool.load_model, workers))
 
     asyncio.run(load())
-    agreed = [("use_attention", "flex")] if attention == "auto" else []
-    asked = [("resolve_attention",)] if attention == "auto" else []
+    agreed = [("use", shards[0].resolved)] if measured else []
+    asked = [("resolve_auto",)] if measured else []
     assert [shard.calls for shard in shards] == [
         [*(asked if at == 0 else []), *agreed, ("load_model", None)] for at in range(4)
     ]
 
 
-def test_a_worker_uses_the_attention_that_it_is_told_to() -> None:
-    worker = BranchWorker(tiny_spec(), uses_store=False)
-    assert worker.resolve_attention() == "sdpa"
-    worker.use_attention("reference")
-    worker.load_model(None)
+def test_a_worker_uses_what_it_is_told_to() -> None:
+    worker = BranchWorker(tiny_spec(model={"dtype": "auto"}), uses_store=False)
+    worker.use(tiny_spec(model={"dtype": "bfloat16", "attention": "reference"}))
+    assert worker.load_model(None).dtype == "bfloat16"
     assert worker._runner.attention == PackedAttention()
+    assert worker._runner.model.embed.weight.dtype == torch.bfloat16
+
+
+def test_a_worker_measures_with_the_threads_that_it_decodes_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    def threads_decide(where: torch.device, config: ModelConfig) -> dict[torch.dtype, float]:
+        return {torch.float32: float(torch.get_num_threads()), torch.bfloat16: 2.0}
+
+    monkeypatch.setattr(dtype_trial, "product_seconds", threads_decide)
+    before = torch.get_num_threads()
+    try:
+        found = [
+            BranchWorker(
+                tiny_spec(model={"dtype": "auto"}, group={"threads_per_worker": threads}), uses_store=False
+            ).resolve_auto()
+            for threads in (1, 3)
+        ]
+    finally:
+        torch.set_num_threads(before)
+    assert [spec.config.model.dtype for spec in found] == ["float32", "bfloat16"]
+    assert found[0].weight_bytes == 2 * found[1].weight_bytes
+    assert found[0].slots_bytes == 2 * found[1].slots_bytes
