@@ -1,7 +1,4 @@
-"""What a cluster would do, by simulation: up to 1,024 branch actors in 64 groups.
-
-    python benchmarks/simulate_cluster.py                       # the tables of docs/cluster.md
-    python benchmarks/simulate_cluster.py --measure MACHINE     # measure the costs of messages first; MACHINE names it
+"""`lopa bench cluster`: what a cluster would do, by simulation: up to 1,024 branch actors in 64 groups.
 
 The model. A group's master is one process, so what it does for its workers and branches adds up; the
 workers compute at the same time, so the slowest decides:
@@ -22,7 +19,6 @@ figures. Both stand in `cluster_costs.json` with where they come from.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import random
@@ -31,11 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tables import markdown_table
+from cluster.bench.comparison import describe_machine
+from cluster.bench.record import BenchRecord, Measurements, Row
+from lopa_ray.errors import SettingsError
 
 COSTS = Path(__file__).with_name("cluster_costs.json")
-
-TINY_MODEL = Path(__file__).parents[1] / "tests" / "golden" / "models" / "dream-tiny-2l"
 
 STEPS = 2000
 """Simulated steps per row."""
@@ -66,7 +62,7 @@ THROUGHPUT = [
 ]
 
 
-def simulate(scenario: Scenario, costs: dict[str, Any]) -> dict[str, Any]:
+def simulate(scenario: Scenario, costs: dict[str, Any]) -> Row:
     """Mean milliseconds of a step, and what follows from them."""
     measured, assumed = costs["measured"], costs["assumed"]
     model, device, network = assumed["model"], assumed["device"], assumed["networks"][scenario.network]
@@ -120,89 +116,55 @@ def block_bytes(model: dict[str, Any]) -> int:
     return int(model["block_size"] * position_bytes(model) + model["hidden_size"] * model["bytes_per_value"])
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Rows as a Markdown table."""
-    return markdown_table([list(rows[0]), *([_number(value) for value in row.values()] for row in rows)])
+def simulate_clusters(costs: dict[str, Any]) -> Measurements:
+    """All scenarios. `costs`: as `read_costs` gives them."""
+    measured = costs["measured"]
+    return Measurements(
+        ("groups", "workers per group", "requests per group", "network"),
+        [simulate(scenario, costs) for scenario in (*LATENCY, *THROUGHPUT)],
+        "Simulated. Costs of planning and of messages were measured: "
+        f"{measured['ms_per_branch']:.3g} ms per branch, {measured['ms_per_step']:.3g} ms per step and "
+        f"{measured['ms_per_worker']:.3g} ms per worker ({measured['command']}; {measured['machine']}). Forwards, "
+        "networks and "
+        "TPF are assumed, from data sheets and published figures.",
+    )
 
 
-def _number(value: Any) -> str:
-    if not isinstance(value, float):
-        return f"{value:,}" if isinstance(value, int) else str(value)
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+def read_costs(steps: BenchRecord | None) -> dict[str, Any]:
+    """What is assumed, and the costs of planning and messages: those of the package, or a fit to a record of
+    `lopa bench
+    step` on several numbers of workers. Raises SettingsError for another record."""
+    costs: dict[str, Any] = json.loads(COSTS.read_text(encoding="utf-8"))
+    if steps is not None:
+        costs["measured"] = fit_costs(steps)
+    return costs
 
 
-# Measuring
-
-
-def measure(machine: str, workers: list[int], num_branches: int) -> dict[str, Any]:
-    """Decode with groups of several sizes, and fit the master's costs to what their steps took."""
-    import numpy as np
-
-    from lopa_ray.config.decoder_settings import LopaSettings
-
-    settings = LopaSettings(num_branches=num_branches, max_new_tokens=96, ignore_eos=True)
-    rows = [{"workers": size, **_phase_medians(size, settings)} for size in workers]
-    sizes = np.array([row["workers"] for row in rows], dtype=float)
-    waits = np.array([row["scatter"] + row["gather"] for row in rows])
-    slope, start = np.polyfit(sizes, waits, 1)
+def fit_costs(steps: BenchRecord) -> dict[str, Any]:
+    """Milliseconds per branch, per step and per worker that explain the steps of groups."""
+    rows = [row for row in steps.rows if steps.benchmark == "step" and row["workers"]]
+    sizes = [_number(row, "workers") for row in rows]
+    if len(set(sizes)) < 2:
+        raise SettingsError(
+            "--steps: name a record of lopa bench step with at least two numbers of workers from 1 on"
+        )
+    waits = [_number(row, "scatter ms") + _number(row, "gather ms") for row in rows]
+    slope, start = statistics.linear_regression(sizes, waits)
+    planning = [
+        (_number(row, "plan ms") + _number(row, "select ms"))
+        / (_number(row, "branches") * _number(row, "requests"))
+        for row in rows
+    ]
     return {
-        "command": "OMP_NUM_THREADS=1 python benchmarks/simulate_cluster.py --measure MACHINE",
-        "machine": machine,
-        "medians_ms": rows,
-        "ms_per_branch": round(
-            statistics.median(row["plan"] + row["select"] for row in rows) / num_branches, 4
-        ),
-        "ms_per_step": round(max(float(start), 0.0), 4),
-        "ms_per_worker": round(float(slope), 4),
+        "command": steps.command_line,
+        "machine": describe_machine(steps),
+        "ms_per_branch": statistics.median(planning),
+        "ms_per_step": max(start, 0.0),
+        "ms_per_worker": slope,
     }
 
 
-def _phase_medians(workers: int, settings: Any) -> dict[str, float]:
-    import asyncio
-    from dataclasses import asdict
-
-    import ray
-
-    from actors.async_engine import AsyncRayEngine
-    from lopa_ray.config.config import Config
-    from lopa_ray.protocol.events import RequestStep
-
-    # A forward takes next to nothing, so that workers do not keep the master from its core.
-    model = {"path": str(TINY_MODEL), "max_model_len": 128}
-    config = Config.parse({"model": model, "group": {"num_workers": workers, "num_cpus": 0.1}})
-    steps: list[dict[str, float]] = []
-
-    async def decode() -> None:
-        async with await AsyncRayEngine.start(config) as engine:
-            for first in range(20, 30):
-                session = engine.create_session([first, 30, 31, 32], settings)
-                async for event in engine.events([session]):
-                    assert isinstance(event, RequestStep) and event.timing is not None, event
-                    steps.append(asdict(event.timing))
-
-    ray.init(
-        address="local", num_cpus=2, object_store_memory=10**8, include_dashboard=False, log_to_driver=False
-    )
-    try:
-        asyncio.run(decode())
-    finally:
-        ray.shutdown()
-    warm = steps[len(steps) // 10 :]
-    return {phase: round(1000 * statistics.median(step[phase] for step in warm), 3) for phase in warm[0]}
-
-
-def main() -> None:
-    """Parse the command line; measure, or print the tables."""
-    parser = argparse.ArgumentParser(description="Simulate a cluster of decode groups.")
-    parser.add_argument("--measure", metavar="MACHINE", help="measure the costs of messages on this machine")
-    arguments = parser.parse_args()
-    costs = json.loads(COSTS.read_text(encoding="utf-8"))
-    if arguments.measure is not None:
-        costs["measured"] = measure(arguments.measure, [1, 2, 4, 8], num_branches=8)
-        COSTS.write_text(json.dumps(costs, indent=2) + "\n", encoding="utf-8")
-    for title, scenarios in (("One request at a time", LATENCY), ("Busy groups", THROUGHPUT)):
-        print(f"{title}\n\n{table([simulate(scenario, costs) for scenario in scenarios])}\n")
-
-
-if __name__ == "__main__":
-    main()
+def _number(row: Row, column: str) -> float:
+    value = row[column]
+    assert isinstance(value, int | float)
+    return value

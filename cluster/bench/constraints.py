@@ -86,7 +86,9 @@ def measure_constraints(model: str, tokens: int, branches: int) -> Measurements:
             {"constraint": name, **_measure(engine, scheduler, base.replace(**constraint))}
             for name, constraint in CONSTRAINTS.items()
         ],
-        f"LoPA with {branches} branches on {tokens} positions of random weights, which leave positions as open as they can "
-        "be: the worst case. Steps are the session's own work alone (planning, taking in reports), in processor time of one "
+        f"LoPA with {branches} branches on {tokens} positions of random weights, which leave positions as open as "
+        "they can "
+        "be: the worst case. Steps are the session's own work alone (planning, taking in reports), in processor "
+        "time of one "
         "thread; making a constraint is wall time, once per constraint.",
     )

@@ -103,12 +103,17 @@ def measure_host(sizes: Sequence[tuple[int, int]], steps: int) -> Measurements:
         spent = _measure(requests, branches, steps)
         total = spent["plan"] + spent["packing"] + spent["advance"]
         figures = {f"{what} ms": spent[what] for what in ("plan", "packing", "reports", "advance")}
-        rows.append({"requests": requests, "branches": branches, **figures, "plan + packing + advance ms": total})
+        rows.append(
+            {"requests": requests, "branches": branches, **figures, "plan + packing + advance ms": total}
+        )
     return Measurements(
         ("requests", "branches"),
         rows,
-        f"Medians over {steps} steps, the first {WARM_UPS} left out, of processor time of one thread. Nothing is computed: "
-        f"scores are random and so low that a step fills one position of a window of {WINDOW} masks, behind a prompt of "
-        f"{PROMPT}. packing ends with the buffer that one copy takes to the device; reports begins with the numbers that "
+        f"Medians over {steps} steps, the first {WARM_UPS} left out, of processor time of one thread. Nothing is "
+        "computed: "
+        f"scores are random and so low that a step fills one position of a window of {WINDOW} masks, behind a "
+        "prompt of "
+        f"{PROMPT}. packing ends with the buffer that one copy takes to the device; reports begins with the "
+        "numbers that "
         "came back.",
     )

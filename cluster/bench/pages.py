@@ -134,6 +134,7 @@ def measure_pages(requests: int, in_flight: int, branches: Sequence[int], repeat
         ("K/V", "branches"),
         [*_memory_rows(lengths, in_flight, branches), *_time_rows(timed, branches, repeats)],
         f"{requests} requests with prompts of 60 to 900 tokens and answers of 64 to 512, {in_flight} in flight; K/V of "
-        f"Dream-7B's shape in bfloat16. attention: one layer in fp32 over windows of {WINDOW} positions of {len(timed)} of "
+        f"Dream-7B's shape in bfloat16. attention: one layer in fp32 over windows of {WINDOW} positions of "
+        f"{len(timed)} of "
         f"them, the least of {repeats} turns of processor time of one thread.",
     )

@@ -113,7 +113,11 @@ def _exact_rows(shared: int, requests: int) -> Iterator[Row]:
         )
         found = _decode(engine, [engine.create_session(prompt, settings) for prompt in prompts])
         tokens.append([result.token_ids for result in found.results])
-        yield {"decoder": "block_diffusion", "prefix cache": "exact" if positions else "none", **_figures(found)}
+        yield {
+            "decoder": "block_diffusion",
+            "prefix cache": "exact" if positions else "none",
+            **_figures(found),
+        }
     if tokens[0] != tokens[1]:
         raise ValueError("stored prefixes changed tokens: attention must round by shape here")
 
@@ -131,7 +135,9 @@ def _pairs_with_common_prefix(engine: LocalEngine, count: int) -> list[tuple[Pro
             pairs.append((other, problem))
             if len(pairs) == count:
                 return pairs
-    raise SettingsError(f"--problems: {CANDIDATES} problems have {len(pairs)} such pairs, fewer than {count}; ask for fewer")
+    raise SettingsError(
+        f"--problems: {CANDIDATES} problems have {len(pairs)} such pairs, fewer than {count}; ask for fewer"
+    )
 
 
 def _approximate_rows(count: int) -> Iterator[Row]:
@@ -161,15 +167,18 @@ def _approximate_rows(count: int) -> Iterator[Row]:
 
 
 def measure_prefixes(shared: int, requests: int, problems: int) -> Measurements:
-    """`shared`: tokens that the prompts of block diffusion begin with. Raises SettingsError for more problems than there
+    """`shared`: tokens that the prompts of block diffusion begin with. Raises SettingsError for more
+    problems than there
     are pairs with a common beginning."""
     torch.set_num_threads(1)
     rows = [*_exact_rows(shared, requests), *_approximate_rows(problems)]
     return Measurements(
         ("decoder", "prefix cache"),
         rows,
-        "Processor time of one thread, medians over requests that are decoded one after the other. block_diffusion: random "
-        f"weights, 4 layers of 1024, prompts that share all but {UNIQUE_TOKENS} of {shared + UNIQUE_TOKENS} tokens. lopa: the "
+        "Processor time of one thread, medians over requests that are decoded one after the other. "
+        "block_diffusion: random "
+        f"weights, 4 layers of 1024, prompts that share all but {UNIQUE_TOKENS} of {shared + UNIQUE_TOKENS} "
+        "tokens. lopa: the "
         "preset demo on held-out problems, each after another one that begins with the same "
         f"{APPROXIMATE_GRANULARITY} tokens, and once more; tokens and answers are compared with those without a cache.",
     )

@@ -20,6 +20,7 @@ from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correc
 
 SEED = 2
 
+
 @dataclasses.dataclass
 class Decoded:
     """One number format on all problems."""
@@ -89,6 +90,7 @@ def measure_formats(model: str, formats: Sequence[tuple[str, Quantization]], pro
     return Measurements(
         ("model", "dtype", "quantization"),
         rows,
-        f"{problems} held-out word problems with the preset demo, each format against the first one. Logits are compared on "
+        f"{problems} held-out word problems with the preset demo, each format against the first one. Logits are "
+        "compared on "
         "canvases of which a random half is masked. `lopa bench forward --dtype ... --quantization ...` has times.",
     )

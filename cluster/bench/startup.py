@@ -1,34 +1,83 @@
-"""`lopa bench startup`: time and memory that starting a group takes."""
+"""`lopa bench startup`: time and memory that starting a group takes.
+
+Workers of a node read the weights once and share them, if its object store has room for them.
+"""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import logging
 import re
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from shutil import copytree
+from typing import Any
 
-import psutil
 import ray
 import torch
 
 from actors.engine import RayEngine
+from cluster.bench.record import Measurements, Row
 from lopa_ray.config.config import Config
-from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.execution.model_loader import ModelSpec
-from lopa_ray.model.checkpoint import load_config, save_model
+from lopa_ray.model.checkpoint import save_model
 from lopa_ray.model.weights import random_model
-from tables import markdown_table
 
 MIB = 2**20
 SMALL_STORE_BYTES = 100 * MIB
 
 
-def start_group(config: Config, store_bytes: int) -> tuple[float, float]:
-    """Seconds until the group is ready, and MiB of all workers together."""
+def measure_starts(name: str, model: dict[str, Any], workers: Sequence[int], rounds: int) -> Measurements:
+    """Start groups of so many workers `rounds` times, in turns: on a Ray whose object store has room for
+    shared weights,
+    and on one where it has not. `model`: settings of the section. Raises what engines raise."""
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="lopa-bench-") as folder:
+        model = _with_weights(model, Path(folder))
+        size = ModelSpec.read(Config.parse({"model": model})).weight_bytes
+        stores = {"each worker's own": SMALL_STORE_BYTES, "shared": 3 * size + SMALL_STORE_BYTES}
+        for count in workers:
+            config = Config.parse({"model": model, "group": {"num_workers": count}})
+            starts: dict[str, list[Row]] = {weights: [] for weights in stores}
+            for _ in range(rounds):
+                for weights, store_bytes in stores.items():
+                    starts[weights].append(_start(config, store_bytes))
+            rows += [
+                {
+                    "model": name,
+                    "workers": count,
+                    "weights": weights,
+                    "weights MiB": size / MIB,
+                    **_medians(found),
+                }
+                for weights, found in starts.items()
+            ]
+    return Measurements(
+        ("model", "workers", "weights"),
+        rows,
+        f"Medians of {rounds} starts, each on a Ray of its own that runs already: from RayEngine.from_config to a "
+        "group "
+        "that takes requests, wall time; the phases are engine.start_phases. Memory is that of the workers' processes, "
+        "each page that n of them share counted as 1/n (Pss). Where the weights fit a small object store, they "
+        "are shared "
+        "in both rows.",
+    )
+
+
+def _with_weights(model: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The same model as a checkpoint in files, if its weights were to be random."""
+    if model.get("load_format") != "dummy":
+        return model
+    copytree(model["path"], folder, dirs_exist_ok=True)
+    shape = ModelSpec.read(Config.parse({"model": model})).model
+    save_model(random_model(shape, 0, torch.bfloat16, "cpu"), folder, dtype=torch.bfloat16)
+    return {**model, "path": str(folder), "load_format": "safetensors"}
+
+
+def _start(config: Config, store_bytes: int) -> Row:
+    """The figures of one start."""
     ray.init(
         address="local",
         num_cpus=config.group.num_workers,
@@ -37,26 +86,42 @@ def start_group(config: Config, store_bytes: int) -> tuple[float, float]:
         logging_level=logging.ERROR,
         log_to_driver=False,
     )
+    others = _branch_workers()
     try:
         began = time.perf_counter()
-        with RayEngine.from_config(config):
+        with RayEngine.from_config(config) as engine:
             seconds = time.perf_counter() - began
-            return seconds, sum(map(proportional_mib, branch_workers()))
+            phases = {f"{phase} s": each for phase, each in engine.start_phases.items()}
+            memory = sum(map(_proportional_mib, _branch_workers() - others))
+            return {"ready s": seconds, **phases, "workers MiB": memory}
     finally:
         ray.shutdown()
 
 
-def branch_workers() -> list[psutil.Process]:
-    """Those of this process's Ray; an actor's process is named after its class."""
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if "BranchWorker" in " ".join(child.cmdline())]
+def _medians(starts: Sequence[Row]) -> Row:
+    return {name: statistics.median(float(each[name] or 0) for each in starts) for name in starts[0]}
 
 
-def proportional_mib(process: psutil.Process) -> float:
+def _branch_workers() -> set[int]:
+    """Process ids; an actor's process is named after its class."""
+    return {
+        int(folder.name)
+        for folder in Path("/proc").glob("[0-9]*")
+        if "BranchWorker" in _read(folder / "cmdline")
+    }
+
+
+def _read(path: Path) -> str:
+    """What a file of a process says; nothing if that has ended."""
+    try:
+        return path.read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _proportional_mib(process: int) -> float:
     """Memory of a process; of what n processes share, 1/n."""
-    rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+    rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
     match = re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)
     assert match is not None
     return int(match[1]) / 1024
-
-

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cluster.cli import bench_options as options
+from cluster.cli.bench_cost_commands import cluster, constraints, host, pages, prefix, quantization, startup
 from cluster.cli.bench_folder_commands import measure_all, report
 from cluster.cli.bench_options import benchmark, list_option
 from cluster.cli.bench_serve_command import serve
@@ -223,5 +224,7 @@ def decode(
 
 
 app.command()(serve)
+for _cost in (host, startup, quantization, prefix, constraints, pages, cluster):
+    app.command()(_cost)
 app.command("all")(measure_all)
 app.command()(report)

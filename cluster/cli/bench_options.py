@@ -49,6 +49,11 @@ def _on_or_off(text: str) -> bool:
     return text == "on"
 
 
+def _format(text: str) -> tuple[str, str]:
+    dtype, _, quantization = text.partition("/")
+    return dtype, quantization or "none"
+
+
 def _word(text: str) -> str:
     if not text:
         raise ValueError
@@ -58,6 +63,7 @@ def _word(text: str) -> str:
 POSITIVE = _list_of(_positive, "whole numbers from 1 on")
 NATURAL = _list_of(_natural, "whole numbers from 0 on")
 NUMBERS = _list_of(_positive_number, "numbers above 0")
+FORMATS = _list_of(_format, "names like bfloat16 or float32/w8a8")
 WORDS = _list_of(_word, "names")
 SWITCHES = _list_of(_on_or_off, "on, off")
 

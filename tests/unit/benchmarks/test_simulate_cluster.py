@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import pytest
-
 from simulate_cluster import (
     COSTS,
     LATENCY,
@@ -18,6 +17,7 @@ from simulate_cluster import (
     simulate,
     table,
 )
+
 from support.paths import ROOT
 
 DOCUMENT = ROOT / "docs" / "cluster.md"
