@@ -39,6 +39,7 @@ def measure_steps(
     name: str,
     config: Config,
     workers: Sequence[int],
+    shards: Sequence[int],
     branches: Sequence[int],
     *,
     requests: int,
@@ -46,13 +47,15 @@ def measure_steps(
     steps: int,
 ) -> Measurements:
     """Decode `requests` prompts of `prompt` random tokens together for so many steps, for each number of workers
-    (`LOCAL`: in this process) and branches. Raises what engines raise."""
+    (`LOCAL`: in this process, without shards), of shards and of branches. Raises what engines raise."""
     sizes = {"max_num_seqs": requests, "max_model_len": prompt + config.decode.max_new_tokens}
     config = config.replace(model=config.model.replace(**sizes))
     rows: list[Row] = []
     tokens: dict[int, list[tuple[int, ...]]] = {}
-    for count in workers:
-        of_group = config if count == LOCAL else config.replace(group=config.group.replace(num_workers=count))
+    grids = [(count, size) for count in workers for size in (shards if count else (1,))]
+    for count, size in grids:
+        grid = {"num_workers": max(count, 1), "tensor_parallel_size": size}
+        of_group = config.replace(group=config.group.replace(**grid))
         with _open(of_group, count) as engine:
             for number in branches:
                 settings = engine.config.decode.replace(num_branches=number)
@@ -177,7 +180,7 @@ def _row(
     return {
         "model": name,
         "workers": workers,
-        "shards": config.group.tensor_parallel_size if workers else 1,
+        "shards": config.group.tensor_parallel_size,
         "branches": branches,
         "requests": requests,
         "steps": len(timings),

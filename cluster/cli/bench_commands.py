@@ -85,8 +85,8 @@ def step(
     branches: Annotated[Any, list_option("--branches", options.POSITIVE, "Branches per request.")] = "8",
     requests: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 1,
     shards: Annotated[
-        int, typer.Option(min=1, help="Actors per worker, each with a shard (group.tensor_parallel_size).")
-    ] = 1,
+        Any, list_option("--shards", options.POSITIVE, "Actors per worker (group.tensor_parallel_size).")
+    ] = "1",
     prompt: options.PromptOption = 64,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 128,
     model: options.ModelOption = "demo",
@@ -105,18 +105,19 @@ def step(
         from cluster.bench.step import measure_steps
         from lopa_ray.config.config import Config
 
-        group = {"tensor_parallel_size": shards, "threads_per_worker": threads}
         with model_to_measure(model, shape, layers) as settings:
             config = Config.parse(
                 {
                     "model": {**settings, "device": device, "dtype": dtype},
-                    "group": group,
+                    "group": {"threads_per_worker": threads},
                     "decode": {"max_new_tokens": max_new_tokens, "ignore_eos": True},
                 }
             )
             name = model_name(model, shape, layers)
             run.publish(
-                measure_steps(name, config, workers, branches, requests=requests, prompt=prompt, steps=steps)
+                measure_steps(
+                    name, config, workers, shards, branches, requests=requests, prompt=prompt, steps=steps
+                )
             )
 
 

@@ -28,7 +28,6 @@ EXAMPLES = ROOT / "examples"
             ["3 workers", "2 workers", "answers as before: yes"],
             marks=pytest.mark.slow,
         ),
-        ("../benchmarks/simulate_cluster.py", ["| 64 | 16 | 1,024 | 16 | 100 GbE |"]),
     ],
 )
 def test_an_example(name: str, expected: list[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paged_kv import (
+from cluster.bench.pages import (
     TOKENS_PER_STEP,
     WINDOW,
     attention_step,

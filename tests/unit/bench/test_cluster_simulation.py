@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 import pytest
-from simulate_cluster import (
-    COSTS,
-    LATENCY,
-    THROUGHPUT,
+
+from cluster.bench.cluster_simulation import (
     Scenario,
     block_bytes,
+    fit_costs,
     position_bytes,
+    read_costs,
     simulate,
-    table,
+    simulate_clusters,
 )
-
+from cluster.bench.comparison import record_table
+from cluster.bench.record import BenchRecord, Measurements, now
+from cluster.reporting import markdown
+from lopa_ray.errors import SettingsError
 from support.paths import ROOT
 
 DOCUMENT = ROOT / "docs" / "cluster.md"
@@ -28,15 +30,27 @@ PUBLISHED_TOKENS_PER_S = 619
 
 @pytest.fixture(scope="module")
 def costs() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(COSTS.read_text())
-    return found
+    return read_costs(None)
 
 
-@pytest.mark.parametrize("scenarios", [LATENCY, THROUGHPUT])
-def test_the_documented_tables_are_what_the_command_prints(
-    scenarios: list[Scenario], costs: dict[str, Any]
-) -> None:
-    assert table([simulate(scenario, costs) for scenario in scenarios]) in DOCUMENT.read_text()
+def test_the_documented_table_is_what_the_command_prints(costs: dict[str, Any]) -> None:
+    record = BenchRecord.make("cluster", ["bench", "cluster"], "cpu", now(), simulate_clusters(costs))
+    header, *rows = record_table(record)
+    assert markdown.table(header, rows) in DOCUMENT.read_text()
+
+
+def test_costs_are_fitted_to_the_steps_of_groups() -> None:
+    def row(workers: int, scatter: float, gather: float) -> dict[str, Any]:
+        spent = {"plan ms": 0.3, "select ms": 0.5, "scatter ms": scatter, "gather ms": gather}
+        return {"workers": workers, "branches": 4, "requests": 2, **spent}
+
+    rows = [row(0, 0, 0), row(1, 0.5, 1.0), row(2, 1.0, 1.5), row(4, 2.0, 2.5)]
+    record = BenchRecord.make("bench", [], "cpu", now(), Measurements(("workers",), rows, ""))
+    with pytest.raises(SettingsError, match="lopa bench step"):
+        fit_costs(record)
+    fitted = fit_costs(record.model_copy(update={"benchmark": "step"}))
+    assert fitted["ms_per_branch"] == pytest.approx(0.1)
+    assert (fitted["ms_per_step"], fitted["ms_per_worker"]) == pytest.approx((0.5, 1.0))
 
 
 def test_the_documented_bytes_are_those_of_the_model(costs: dict[str, Any]) -> None:

@@ -1,0 +1,34 @@
+"""`lopa bench startup`, which starts a Ray of its own. No time is asserted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster.bench.record import BenchRecord
+from support.client_command import run_command
+
+
+@pytest.mark.slow
+def test_a_start_by_phase(tmp_path: Path) -> None:
+    options = (
+        "--shape",
+        "dream-27m",
+        "--layers",
+        "1",
+        "--workers",
+        "2",
+        "--rounds",
+        "1",
+        "--output",
+        "record.json",
+    )
+    run_command(tmp_path, "cluster.cli", "bench", "startup", *options)
+    record = BenchRecord.read(tmp_path / "record.json")
+    assert [row["weights"] for row in record.rows] == ["each worker's own", "shared"]
+    for row in record.rows:
+        phases = [value for name, value in row.items() if name.endswith(" s") and name != "ready s"]
+        assert len(phases) >= 4 and min(phases) >= 0
+        assert sum(phases) <= row["ready s"]
+        assert row["workers MiB"] > 100
