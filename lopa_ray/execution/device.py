@@ -13,6 +13,7 @@ import torch
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import npu
+from lopa_ray.execution.host_memory import keep_freed_memory
 
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
@@ -68,7 +69,7 @@ class Device:
     unavailable_reason: Callable[[], str | None]
     """Why it cannot be used in this process, or None."""
     prepare: Callable[[], None]
-    """Settings of torch for it, in this process."""
+    """Settings for it, in this process."""
     tested: bool
     """Whether this project has run on one, with a record of it in the repository."""
 
@@ -105,7 +106,7 @@ DEVICES = {
         compile_backend="inductor",
         compiles_kernels=False,
         unavailable_reason=lambda: None,
-        prepare=lambda: None,
+        prepare=keep_freed_memory,
         tested=True,
     ),
     # tests/gpu/LAST_RUN.md says whether, and a test holds this to it.
