@@ -67,6 +67,17 @@ def _cpu_parts() -> Iterator[Part]:
         "commit --shape dream-27m --workers 1,2 --span 8,32",
         "--workers 2 --span 8 --layers 1 --rounds 1 --transport collective",
     )
+    yield _part(
+        "control",
+        "cpu",
+        "step --shape dream-27m --layers 1 --workers 1,2,4,8 --branches 8 --max-new-tokens 64",
+        "--workers 1,2 --branches 2 --max-new-tokens 32 --steps 3",
+    )
+    yield Part(
+        "startup-cpu",
+        tuple(["startup", "--workers", "2", "--rounds", "5"]),
+        ("--workers", "1", "--rounds", "1"),
+    )
     serve = "--deadline 2 --requests"
     yield Part(
         "serve-cpu",
