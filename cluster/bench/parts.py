@@ -35,93 +35,75 @@ def parts_of(device: str) -> list[Part]:
     return list(_cpu_parts() if device == "cpu" else _accelerator_parts(device))
 
 
-def _part(name: str, device: str, command: str, smallest: str) -> Part:
-    arguments = command.split()
-    if "--device" not in command:
-        arguments += ["--device", device]
-    return Part(f"{name}-{device}", tuple(arguments), tuple(smallest.split()))
+def _part(name: str, command: str, smallest: str) -> Part:
+    return Part(name, tuple(command.split()), tuple(smallest.split()))
 
 
 def _cpu_parts() -> Iterator[Part]:
     yield _part(
-        "forward",
-        "cpu",
-        "forward --shape dream-27m --branches 1,2,4,5,8,9 --window 32,64",
+        "forward-cpu",
+        "forward --shape dream-27m --branches 1,2,4,5,8,9 --window 32,64 --device cpu",
         "--branches 1,2 --window 8 --prefix 16 --layers 1 --repeats 2",
     )
     yield _part(
-        "step",
-        "cpu",
-        "step --shape dream-27m --workers 0,1,2 --branches 1,4,8",
+        "step-cpu",
+        "step --shape dream-27m --workers 0,1,2 --branches 1,4,8 --device cpu",
         "--workers 0,1 --branches 2 --layers 1 --max-new-tokens 32 --steps 3",
     )
     yield _part(
-        "decode",
-        "cpu",
-        "decode --requests 100",
+        "decode-cpu",
+        "decode --requests 100 --device cpu",
         "--requests 2 --decoder lopa,d2f --max-new-tokens 32",
     )
     yield _part(
-        "commit",
-        "cpu",
-        "commit --shape dream-27m --workers 1,2 --span 8,32",
+        "commit-cpu",
+        "commit --shape dream-27m --workers 1,2 --span 8,32 --device cpu",
         "--workers 2 --span 8 --layers 1 --rounds 1 --transport collective",
     )
     yield _part(
-        "control",
-        "cpu",
-        "step --shape dream-27m --layers 1 --workers 1,2,4,8 --branches 8 --max-new-tokens 64",
+        "many-workers-cpu",
+        "step --shape dream-27m --layers 1 --workers 1,2,4,8 --branches 8 --max-new-tokens 64 --device cpu",
         "--workers 1,2 --branches 2 --max-new-tokens 32 --steps 3",
     )
-    yield Part(
-        "startup-cpu",
-        tuple(["startup", "--workers", "2", "--rounds", "5"]),
-        ("--workers", "1", "--rounds", "1"),
-    )
-    serve = "--deadline 2 --requests"
-    yield Part(
+    yield _part("control-cpu", "control", "--workers 1,2 --rounds 3")
+    yield _part("startup-cpu", "startup --workers 2 --rounds 5", "--workers 1 --rounds 1")
+    yield _part(
         "serve-cpu",
-        tuple(f"serve --start demo --concurrency 1,2,4,8,16 --rate 2,4 {serve} 96".split()),
-        ("--concurrency", "2", "--rate", "4", "--requests", "4", "--max-tokens", "16"),
+        "serve --start demo --concurrency 1,2,4,8,16 --rate 2,4 --deadline 2 --requests 96",
+        "--concurrency 2 --rate 4 --requests 4 --max-tokens 16",
     )
 
 
 def _accelerator_parts(device: str) -> Iterator[Part]:
+    bf16 = f"--dtype bfloat16 --device {device}"
     tiny = "--branches 1,2 --window 8 --prefix 16 --layers 1 --repeats 2"
     for shape in SHAPES:
         yield _part(
-            f"forward-{shape}",
-            device,
-            f"forward --shape {shape} --dtype bfloat16 --branches 1,4,8,15 --window 32,64 --prefix 512",
+            f"forward-{shape}-{device}",
+            f"forward --shape {shape} --branches 1,4,8,15 --window 32,64 --prefix 512 {bf16}",
             tiny,
         )
     yield _part(
-        "step-dream-7b",
-        device,
-        "step --shape dream-7b --dtype bfloat16 --workers 0,1 --branches 1,4,8,15 --prompt 512",
+        f"step-dream-7b-{device}",
+        f"step --shape dream-7b --workers 0,1 --branches 1,4,8,15 --prompt 512 {bf16}",
         "--workers 0 --branches 2 --layers 1 --prompt 16 --max-new-tokens 32 --steps 3",
     )
     for shape in SHAPES:
-        yield Part(
+        yield _part(
             f"serve-{shape}-{device}",
-            (
-                *f"serve --start {shape} --concurrency 1,8,32,64 --requests 64 --deadline 10".split(),
-                *f"--set model.device={device} --set model.dtype=bfloat16 --set model.max_num_seqs=64".split(),
-                *["--set", "model.max_model_len=1024", "--lopa", "ignore_eos=true"],
-            ),
-            ("--concurrency", "2", "--requests", "4", "--max-tokens", "16", "--layers", "1"),
+            f"serve --start {shape} --concurrency 1,8,32,64 --requests 64 --deadline 10 --device {device}"
+            " --set model.dtype=bfloat16 --set model.max_num_seqs=64 --set model.max_model_len=1024"
+            " --lopa ignore_eos=true",
+            "--concurrency 2 --requests 4 --max-tokens 16 --layers 1",
         )
     yield _part(
-        "decode-dream-7b",
-        device,
+        f"decode-dream-7b-{device}",
         "decode --shape dream-7b --decoder lopa,d2f --requests 8 --prompt 512 --set model.dtype=bfloat16"
-        " --set decode.ignore_eos=true",
+        f" --set decode.ignore_eos=true --device {device}",
         "--requests 2 --layers 1 --prompt 16 --max-new-tokens 32",
     )
     yield _part(
-        "kernels",
-        device,
-        "forward --shape dream-7b --layers 4 --dtype bfloat16 --kernel triton,sdpa --graphs off,on --branches 1,8"
-        " --prefix 512",
+        f"kernels-{device}",
+        f"forward --shape dream-7b --layers 4 --kernel triton,sdpa --graphs off,on --branches 1,8 --prefix 512 {bf16}",
         tiny,
     )

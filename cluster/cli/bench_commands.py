@@ -7,7 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from cluster.cli import bench_options as options
-from cluster.cli.bench_cost_commands import cluster, constraints, host, pages, prefix, quantization, startup
+from cluster.cli.bench_cost_commands import (
+    cluster,
+    constraints,
+    control,
+    host,
+    pages,
+    prefix,
+    quantization,
+    startup,
+)
 from cluster.cli.bench_folder_commands import measure_all, report
 from cluster.cli.bench_options import benchmark, list_option
 from cluster.cli.bench_serve_command import serve
@@ -225,7 +234,7 @@ def decode(
 
 
 app.command()(serve)
-for _cost in (host, startup, quantization, prefix, constraints, pages, cluster):
+for _cost in (host, control, startup, quantization, prefix, constraints, pages, cluster):
     app.command()(_cost)
 app.command("all")(measure_all)
 app.command()(report)

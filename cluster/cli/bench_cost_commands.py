@@ -27,6 +27,25 @@ def host(
         run.publish(measure_host(list(product(requests, branches)), steps))
 
 
+def control(
+    workers: Annotated[
+        Any, list_option("--workers", options.POSITIVE, "Actors that are called.")
+    ] = "1,2,4,8",
+    forward_ms: Annotated[float, typer.Option(min=0.0, help="How long each takes to answer.")] = 4.0,
+    busy: Annotated[
+        bool, typer.Option("--busy", help="They compute meanwhile; without it they sleep.")
+    ] = False,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds that a median is taken of.")] = 150,
+    output: options.OutputOption = None,
+    against: options.AgainstOption = None,
+) -> None:
+    """A round of Ray's plain calls against one of a compiled graph, without a model."""
+    with benchmark("control", "cpu", output, against) as run:
+        from cluster.bench.control_plane import measure_control
+
+        run.publish(measure_control(workers, forward_ms, rounds, busy=busy))
+
+
 def startup(
     workers: Annotated[Any, list_option("--workers", options.POSITIVE, "Branch workers.")] = "2",
     model: options.ModelOption = "demo",

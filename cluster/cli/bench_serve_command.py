@@ -44,6 +44,7 @@ def serve(
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="A setting of that server; repeat it."),
     ] = None,
     layers: options.LayersOption = None,
+    device: options.DeviceOption = "cpu",
     guidellm: Annotated[
         str | None, typer.Option(metavar="COMMAND", help="Measure the closed loops by this guidellm, too.")
     ] = None,
@@ -55,15 +56,17 @@ def serve(
     against: options.AgainstOption = None,
 ) -> None:
     """Load on a running server: throughput, time to first token, latency, goodput."""
-    with benchmark("serve", "cpu", output, against) as run:
+    with benchmark("serve", device, output, against) as run:
         import os
 
         from cluster.bench.serve import Loads, measure_server
         from cluster.cli.options import parse_overrides
         from cluster.serving.http.auth import load_api_keys
 
-        if start is None and (assignments or layers is not None):
-            raise SettingsError("--set and --layers are for a server that --start starts; leave them out")
+        if start is None and (assignments or layers is not None or device != "cpu"):
+            raise SettingsError(
+                "--set, --layers and --device are for a server that --start starts; leave them out"
+            )
         keys = load_api_keys(api_keys, os.environ)
         loads = Loads(
             concurrency,
@@ -82,6 +85,6 @@ def serve(
                 api_key=keys[0] if keys else None,
                 start=start,
                 layers=layers,
-                settings=assignments or (),
+                settings=[f"model.device={device}", *(assignments or ())],
             )
         )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from cluster.bench.parts import parts_of
 from cluster.bench.record import BenchRecord
 from cluster.cli import app
 from lopa_ray import LocalEngine
@@ -152,6 +155,18 @@ def test_parts_are_measured_once_and_make_a_page(tmp_path: Path) -> None:
     again = bench(*command)
     assert "forward-cpu: measured before" in again.output
     assert BenchRecord.read(tmp_path / "records" / "forward-cpu.json") == record
+
+
+@pytest.mark.parametrize("smallest", [False, True])
+@pytest.mark.parametrize("device", ["cpu", "cuda", "npu"])
+def test_the_commands_of_all_parts_can_be_typed(device: str, smallest: bool) -> None:
+    parts = parts_of(device)
+    assert len({part.name for part in parts}) == len(parts)
+    group: Any = get_command(app).commands["bench"]
+    for part in parts:
+        name, *options = part.command(smallest=smallest)
+        context = group.commands[name].make_context(name, options)
+        assert context.params.get("device", device) == device
 
 
 def test_parts_that_there_is_no_time_for_are_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`lopa bench startup`, which starts a Ray of its own. No time is asserted."""
+"""Commands of `lopa bench` that start a Ray of their own. No time is asserted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from cluster.bench.record import BenchRecord
 from support.client_command import run_command
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_start_by_phase(tmp_path: Path) -> None:
     options = (
         "--shape",
@@ -32,3 +33,14 @@ def test_a_start_by_phase(tmp_path: Path) -> None:
         assert len(phases) >= 4 and min(phases) >= 0
         assert sum(phases) <= row["ready s"]
         assert row["workers MiB"] > 100
+
+
+def test_calls_and_compiled_graphs(tmp_path: Path) -> None:
+    options = ("--workers", "1,2", "--forward-ms", "1", "--rounds", "3", "--output", "record.json")
+    run_command(tmp_path, "cluster.cli", "bench", "control", *options)
+    record = BenchRecord.read(tmp_path / "record.json")
+    assert [row["workers"] for row in record.rows] == [1, 2]
+    for row in record.rows:
+        assert min(row["calls ms"], row["compiled graph ms"]) > row["forward ms"] == 1
+        assert row["gain %"] == pytest.approx(100 * (1 - row["compiled graph ms"] / row["calls ms"]))
+        assert row["compile s"] > 0
