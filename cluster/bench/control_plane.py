@@ -1,4 +1,4 @@
-"""`lopa bench control`: a round of calls to actors whose forward takes a given time, by plain calls and by a compiled graph.
+"""`lopa bench control`: a round of calls to actors with a forward of a given time, by plain calls and by a compiled graph.
 
 There is no model: what a round takes beyond the forward is Ray's.
 """
@@ -27,7 +27,7 @@ class FakeWorker:
     """Answers after the time of a forward."""
 
     def __init__(self, forward_s: float, *, busy: bool) -> None:
-        """`busy`: the forward takes processor time, as on a CPU; else the process sleeps, as where a device computes."""
+        """`busy`: the forward takes processor time, as on a CPU; else the process sleeps, as beside a device."""
         self._forward_s, self._busy = forward_s, busy
 
     def execute(self, plan: bytes) -> bytes:
@@ -92,9 +92,9 @@ def measure_control(workers: Sequence[int], forward_ms: float, rounds: int, *, b
     return Measurements(
         ("workers", "forward ms", "busy"),
         rows,
-        f"Medians of wall time over {rounds} rounds: {len(PLAN):,} bytes to each worker and {len(REPORT):,} back, from an "
-        "event loop in an actor. busy: forwards take processor time, else processes sleep. compile: making a graph, with "
-        "its first round; a graph has to be made anew whenever a worker is lost or joins.",
+        f"Medians of wall time over {rounds} rounds: {len(PLAN):,} bytes to each worker and {len(REPORT):,} back, from "
+        "an event loop in an actor. busy: forwards take processor time, else processes sleep. compile: making a graph, "
+        "with its first round; a graph has to be made anew whenever a worker is lost or joins.",
     )
 
 
