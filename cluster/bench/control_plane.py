@@ -1,4 +1,4 @@
-"""`lopa bench control`: a round of calls to actors with a forward of a given time, by plain calls and by a compiled graph.
+"""`lopa bench control`: a round of calls to actors with a forward of a given time: plain calls, and a compiled graph.
 
 There is no model: what a round takes beyond the forward is Ray's.
 """
