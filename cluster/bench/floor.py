@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -16,9 +17,9 @@ REPEATS = 9
 
 COPY_BYTES = {"cpu": 2**28}
 """Bytes that are copied, by kind of device: more than any cache holds."""
-MATMUL_SIZE = {"cpu": 1024}
-"""Rows and columns of the matrices that are multiplied."""
-ACCELERATOR_COPY_BYTES, ACCELERATOR_MATMUL_SIZE = 2**30, 8192
+MATMUL_SIZES = {"cpu": (256, 512, 1024)}
+"""Rows and columns of the matrices that are multiplied; the best rate counts."""
+ACCELERATOR_COPY_BYTES, ACCELERATOR_MATMUL_SIZES = 2**30, (4096, 8192)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,14 @@ class DeviceRates:
             COPY_BYTES.get(device.type, ACCELERATOR_COPY_BYTES), dtype=torch.uint8, device=device
         )
         target = torch.empty_like(source)
-        size = MATMUL_SIZE.get(device.type, ACCELERATOR_MATMUL_SIZE)
-        matrix = torch.randn(size, size, device=device).to(dtype)
-        copy_ms, product_ms = Clock(device).medians_ms(
-            [TimedCall(lambda: target.copy_(source)), TimedCall(lambda: matrix @ matrix)], REPEATS
+        sizes = MATMUL_SIZES.get(device.type, ACCELERATOR_MATMUL_SIZES)
+        matrices = [torch.randn(size, size, device=device).to(dtype) for size in sizes]
+        products = [TimedCall(partial(torch.matmul, matrix, matrix)) for matrix in matrices]
+        copy_ms, *product_ms = Clock(device).medians_ms(
+            [TimedCall(lambda: target.copy_(source)), *products], REPEATS
         )
-        return cls(2e3 * source.numel() / copy_ms, 2e3 * size**3 / product_ms)
+        rates = [2e3 * size**3 / ms for size, ms in zip(sizes, product_ms, strict=True)]
+        return cls(2e3 * source.numel() / copy_ms, max(rates))
 
 
 def floor_ms(runner: BranchRunner, size: StepSize, rates: DeviceRates) -> float:

@@ -63,7 +63,7 @@ def phases_plot(record: BenchRecord) -> str:
     """The share of each phase in a step, a bar per row."""
 
     def draw(axes: Axes) -> None:
-        labels = [f"{row['workers']} workers\n{row['branches']} branches" for row in record.rows]
+        labels = [f"{row['workers']}\n{row['branches']}" for row in record.rows]
         bottom = [0.0] * len(labels)
         for phase, color in zip(PHASES, PALETTE, strict=True):
             shares = [
@@ -73,7 +73,7 @@ def phases_plot(record: BenchRecord) -> str:
             axes.bar(labels, shares, bottom=bottom, color=color, label=phase)
             bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
         axes.set_ylabel("share of a step (%)")
-        axes.tick_params(axis="x", labelsize=8)
+        axes.set_xlabel("workers, and branches below")
         axes.figure.legend(loc="outside upper left", ncols=3)
 
     return svg(draw)
