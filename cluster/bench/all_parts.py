@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +13,9 @@ from pathlib import Path
 from cluster.bench.parts import Part
 from cluster.bench.record import BenchRecord
 from lopa_ray.errors import SettingsError
+
+STOP_TIMEOUT_S = 90.0
+"""Longer than a server takes to stop."""
 
 
 def run_parts(
@@ -54,14 +59,29 @@ def _has_record(path: Path, arguments: Sequence[str]) -> bool:
 def _run(arguments: Sequence[str], path: Path, seconds: float) -> str | None:
     """Why there is no record; None if there is one."""
     command = [sys.executable, "-m", "cluster.cli", "bench", *arguments, "--output", str(path)]
+    # In a process group of its own, so that a server which it has started can be stopped with it.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+        output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
+        _stop(process)
         return "it did not end in the time that was left"
-    if done.returncode == 0:
+    if process.returncode == 0:
         return None
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return lines[-1] if lines else f"exit status {done.returncode}"
+    lines = (errors or output).strip().splitlines()
+    return lines[-1] if lines else f"exit status {process.returncode}"
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """Interrupt all processes of a part, and kill those that do not end."""
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.communicate(timeout=STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 def choose_parts(parts: Sequence[Part], names: Sequence[str] | None) -> list[Part]:

@@ -49,6 +49,8 @@ def measure_commits(
     rounds: int,
 ) -> Measurements:
     """Decode LoPA with blocks as long as each span on each group. Raises what engines raise."""
+    room = prompt + BLOCKS * max(spans)
+    config = config.replace(model=config.model.replace(max_num_seqs=1, max_model_len=room))
     spec = ModelSpec.read(config)
     staging_ms = _staging_ms(config, spans, prompt)
     rows: list[Row] = []
@@ -59,7 +61,7 @@ def measure_commits(
         of_group = config.replace(group=config.group.replace(**group))
         with RayEngine.from_config(of_group) as engine:
             for span in spans:
-                found = _commit_timings(engine, transport, span, count, prompt, rounds)
+                found = _commit_timings(engine, transport, span, prompt, rounds)
                 bytes_ = _payload_bytes(spec, span)
                 rows.append(
                     {
@@ -99,11 +101,11 @@ def _payload_bytes(spec: ModelSpec, span: int) -> int:
 
 
 def _commit_timings(
-    engine: RayEngine, transport: Transport, span: int, branches: int, prompt: int, rounds: int
+    engine: RayEngine, transport: Transport, span: int, prompt: int, rounds: int
 ) -> list[StepTiming]:
-    """Of each step that commits, with a branch per worker, at least two."""
+    """Of each step that commits. One worker has the only branch of a step, and the others what it sends."""
     settings = LopaSettings(
-        num_branches=max(2, branches),
+        num_branches=1,
         block_size=span,
         block_add_threshold=1.0,  # one block at a time is in flight, so that each is committed by itself
         max_new_tokens=span * BLOCKS,
@@ -131,8 +133,7 @@ def _decode(engine: RayEngine, settings: LopaSettings, prompt: Sequence[int]) ->
 def _staging_ms(config: Config, spans: Sequence[int], prompt: int) -> dict[int, float]:
     """Span → milliseconds of the pre-write, in this process."""
     torch.set_num_threads(config.group.threads_per_worker)
-    room = {"max_num_seqs": 1, "max_model_len": prompt + max(spans)}
-    runner = build_runner(ModelSpec.read(config.replace(model=config.model.replace(**room))))
+    runner = build_runner(ModelSpec.read(config))
     clock = Clock(torch.device(DEVICES[config.model.device].torch_name))
     calls = [_staging_call(runner, span, prompt) for span in spans]
     return dict(zip(spans, clock.medians_ms(calls, repeats=25), strict=True))

@@ -88,6 +88,7 @@ def differences(record: BenchRecord, earlier: BenchRecord) -> list[str]:
         ("machine", _hardware(record), _hardware(earlier)),
         ("packages", _packages(record), _packages(earlier)),
         ("commit", record.commit, earlier.commit),
+        ("method", record.method, earlier.method),
     ):
         if now != then:
             lines.append(f"{what}: {now} now, {then} before")

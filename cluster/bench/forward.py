@@ -17,7 +17,7 @@ from cluster.bench.step_plans import step_of
 from cluster.bench.step_size import StepSize
 from lopa_ray.config.config import Config
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
+from lopa_ray.execution.model_loader import ModelSpec, build_runner, resolve_auto
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformer import Transformer
 
@@ -47,7 +47,11 @@ def measure_forwards(
         "max_model_len": max(size.prefix + size.window for size in sizes),
     }
     specs = [
-        ModelSpec.read(Config.parse({"model": {**model, **room, **dict(zip(variants, values, strict=True))}}))
+        resolve_auto(
+            ModelSpec.read(
+                Config.parse({"model": {**model, **room, **dict(zip(variants, values, strict=True))}})
+            )
+        )
         for values in product(*variants.values())
     ]
     together = sum(spec.weight_bytes for spec in specs) <= TOGETHER_BYTES

@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 def _pack(plan: StepPlan) -> Packing:
     """What a runner does before it asks anything of the device."""
     packing = Packing([lane for scheduled in plan.requests for lane in lanes_of(scheduled)], (), OPTIONS)
-    packing.to_device(torch.device("cpu"))
+    packing.to_device(torch.device("meta"))
     return packing
 
 

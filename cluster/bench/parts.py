@@ -91,7 +91,7 @@ def _accelerator_parts(device: str) -> Iterator[Part]:
     for shape in SHAPES:
         yield _part(
             f"serve-{shape}-{device}",
-            f"serve --start {shape} --concurrency 1,8,32,64 --requests 64 --deadline 10 --device {device}"
+            f"serve --start {shape} --concurrency 1,8,32,64 --requests 128 --deadline 10 --device {device}"
             " --set model.dtype=bfloat16 --set model.max_num_seqs=64 --set model.max_model_len=1024"
             " --lopa ignore_eos=true",
             "--concurrency 2 --requests 4 --max-tokens 16 --layers 1",
@@ -102,6 +102,8 @@ def _accelerator_parts(device: str) -> Iterator[Part]:
         f" --set decode.ignore_eos=true --device {device}",
         "--requests 2 --layers 1 --prompt 16 --max-new-tokens 32",
     )
+    if device != "cuda":
+        return
     yield _part(
         f"kernels-{device}",
         f"forward --shape dream-7b --layers 4 --kernel triton,sdpa --graphs off,on --branches 1,8 --prefix 512 {bf16}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from cluster.bench.comparison import varying_keys
 from cluster.bench.record import BenchRecord, Row
 from cluster.reporting.figure import MARKERS, PALETTE, svg
 
@@ -30,7 +31,9 @@ def step_time_plot(record: BenchRecord) -> str:
     for row in record.rows:
         if row["window"] != window:
             continue
-        variant = ", ".join(str(row[key]) for key in ("dtype", "attention") if _differs(record, key))
+        variant = ", ".join(
+            str(row[key]) for key in varying_keys(record) if key not in ("branches", "window")
+        )
         for column, label in (
             ("step ms", "step"),
             ("floor ms", "floor"),
@@ -116,10 +119,6 @@ def _lines(series: Series, x: str, y: str) -> str:
             axes.figure.legend(loc="outside upper left", ncols=3)
 
     return svg(draw)
-
-
-def _differs(record: BenchRecord, key: str) -> bool:
-    return len({row[key] for row in record.rows}) > 1
 
 
 def _lanes(row: Row) -> float:

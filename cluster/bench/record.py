@@ -17,6 +17,8 @@ from cluster.reporting.machine import Machine
 from lopa_ray import __version__
 from lopa_ray.errors import SettingsError
 
+FILE_OPTIONS = ("--output", "-o", "--against")
+
 Value: TypeAlias = bool | int | float | str | None
 """A cell; None where a figure does not exist."""
 
@@ -110,8 +112,15 @@ class BenchRecord(BaseModel):
 
 
 def arguments_of_process() -> tuple[str, ...]:
-    """What follows `lopa` on the command line of this process."""
-    return tuple(sys.argv[1:])
+    """What follows `lopa` on the command line of this process, without the files of records."""
+    words = iter(sys.argv[1:])
+    kept = []
+    for word in words:
+        if word in FILE_OPTIONS:
+            next(words, None)
+        elif word.partition("=")[0] not in FILE_OPTIONS:
+            kept.append(word)
+    return tuple(kept)
 
 
 def now() -> datetime:

@@ -97,15 +97,20 @@ def measure_loads(target: Target, loads: Loads, name: str) -> Measurements:
             _row("guidellm", n, guidellm_closed_loop(loads.guidellm, target, requests, n), deadline_s)
             for n in loads.concurrency
         ]
-    settings = ", ".join(f"{name} {value}" for name, value in target.lopa.items())
     return Measurements(
         ("model", "settings", "loop", "load"),
-        [{"model": name, "settings": settings or "the server's", **row} for row in rows],
+        [{"model": name, "settings": _settings(row, loads), **row} for row in rows],
         f"{requests} streamed chat completions per load, at most {target.max_tokens} new tokens; {WARM_UPS} before the "
         "first load are not counted. closed: so many clients, each with one request in flight; open: Poisson arrivals, "
         "so many per second, latency from when a request was due; guidellm: closed, with synthetic prompts of "
         f"{PROMPT_TOKENS} tokens. Tokens are as the server counts them.",
     )
+
+
+def _settings(row: Row, loads: Loads) -> str:
+    """Decode settings of the requests, which GuideLLM does not send."""
+    sent = {} if row["loop"] == "guidellm" else loads.lopa
+    return ", ".join(f"{name} {value}" for name, value in sent.items()) or "the server's"
 
 
 def _row(loop: str, load: float, found: Sequence[AnsweredRequest], deadline_s: float) -> Row:

@@ -199,7 +199,7 @@ def decode(
     ] = None,
     shape: options.ShapeOption = None,
     layers: options.LayersOption = None,
-    device: options.DeviceOption = "cpu",
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda or npu (model.device).")] = None,
     output: options.OutputOption = None,
     against: options.AgainstOption = None,
 ) -> None:
@@ -207,19 +207,21 @@ def decode(
 
     lopa bench decode --decoder lopa --vary decode.num_branches=1,4,8 --vary decode.confidence_threshold=0.8,0.9
     """
-    with benchmark("decode", device, output, against) as run:
+    with benchmark("decode", device or "cpu", output, against) as run:
         from cluster.bench.decode import Workload, measure_decodes, parse_variations, points_of
         from cluster.bench.model_shapes import model_name, model_to_measure
         from cluster.cli.options import parse_overrides
         from lopa_ray.config.yaml_files import read_config
 
-        overrides = parse_overrides(
-            assignments, max_new_tokens=max_new_tokens, workers=workers, device=device
-        )
+        overrides = parse_overrides(assignments, max_new_tokens=max_new_tokens, workers=workers)
         values = read_config(config)
-        path = str((overrides.get("model") or values.get("model") or {}).get("path", "demo"))
+        if device is not None:
+            overrides.setdefault("model", {})["device"] = device
+        path = str({**(values.get("model") or {}), **overrides.get("model", {})}.get("path", "demo"))
         with model_to_measure(path, shape, layers) as settings:
             overrides.setdefault("model", {}).update(settings)
+            if shape is not None:
+                overrides["model"]["lora"] = None
             variations = {"decode.decoder": decoder, **parse_variations(vary or [])}
             run.publish(
                 measure_decodes(
@@ -228,7 +230,7 @@ def decode(
                     overrides,
                     points_of(variations),
                     Workload(requests, concurrency, prompt if shape is None else prompt or 64),
-                    local=workers is None,
+                    local=workers is None and not any(name.startswith("group.") for name in variations),
                 )
             )
 

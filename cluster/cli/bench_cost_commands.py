@@ -14,7 +14,7 @@ from cluster.cli.bench_options import benchmark, list_option
 def host(
     requests: Annotated[Any, list_option("--requests", options.POSITIVE, "Requests in flight.")] = "1,8,32",
     branches: Annotated[Any, list_option("--branches", options.POSITIVE, "Branches per request.")] = "1,8",
-    steps: Annotated[int, typer.Option(min=3, help="Steps per row, the first two left out.")] = 24,
+    steps: Annotated[int, typer.Option(min=3, max=30, help="Steps per row, the first two left out.")] = 24,
     output: options.OutputOption = None,
     against: options.AgainstOption = None,
 ) -> None:

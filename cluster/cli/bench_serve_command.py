@@ -67,6 +67,10 @@ def serve(
             raise SettingsError(
                 "--set, --layers and --device are for a server that --start starts; leave them out"
             )
+        if requests < max(concurrency):
+            raise SettingsError(
+                f"--requests: got {requests} for {max(concurrency)} clients; each has to send one at least"
+            )
         keys = load_api_keys(api_keys, os.environ)
         loads = Loads(
             concurrency,

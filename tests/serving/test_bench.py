@@ -36,7 +36,8 @@ def test_closed_and_open_loops(server: ServerProcess, tmp_path: Path) -> None:
 
 def test_a_load_that_the_server_refuses_is_an_error(server: ServerProcess) -> None:
     result = CliRunner().invoke(
-        app, ["bench", "serve", "--url", server.url, "--model", "demo", "--requests", "2"]
+        app,
+        ["bench", "serve", "--url", server.url, "--model", "demo", "--requests", "2", "--concurrency", "1"],
     )
     assert result.exit_code == 1
     assert "status 401" in result.output

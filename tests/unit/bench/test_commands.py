@@ -101,6 +101,13 @@ def test_decodes_are_those_of_the_engine(tmp_path: Path) -> None:
     assert 0 <= first["solved %"] <= 100
 
 
+def test_decodes_of_the_checkpoint_that_a_configuration_names(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model: {path: no-such-folder}\n")
+    result = bench("decode", "--config", tmp_path / "config.yaml", "--decoder", "d2f", "--requests", "1")
+    assert result.exit_code == 2
+    assert "no-such-folder" in result.output
+
+
 def test_decodes_of_random_prompts(tmp_path: Path) -> None:
     options = ("--requests", "3", "--concurrency", "2", "--max-new-tokens", "16", "--prompt", "8")
     record = record_of(tmp_path, "decode", *TINY, *options, "--decoder", "lopa")
@@ -109,6 +116,10 @@ def test_decodes_of_random_prompts(tmp_path: Path) -> None:
 
 
 WRONG = {
+    "fewer requests than clients": (
+        ("serve", "--requests", "2", "--concurrency", "4"),
+        "each has to send one",
+    ),
     "no number of branches": (("forward", "--branches", "0"), "whole numbers from 1 on"),
     "no shape": (("forward", "--shape", "gpt"), "allowed: dream-27m"),
     "layers of a checkpoint": (("step", "--layers", "2"), "--layers changes a --shape"),
@@ -132,7 +143,7 @@ def test_what_is_wrong_is_said(name: str) -> None:
 
 
 def test_a_server_that_is_not_there() -> None:
-    result = bench("serve", "--url", "http://127.0.0.1:9", "--requests", "1")
+    result = bench("serve", "--url", "http://127.0.0.1:9", "--requests", "16")
     assert result.exit_code == 1
     assert "cannot reach http://127.0.0.1:9" in result.output
 
