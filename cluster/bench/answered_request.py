@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ def load_figures(requests: Sequence[AnsweredRequest], deadline_s: float) -> Row:
 
 
 def percentile_ms(ascending: Sequence[float], share: float) -> float | None:
-    """Milliseconds, of seconds; None of none."""
+    """The smallest of the values, in seconds, that so large a share does not exceed, in milliseconds; None of none."""
     if not ascending:
         return None
-    return 1000 * ascending[min(len(ascending) - 1, int(share * len(ascending)))]
+    return 1000 * ascending[math.ceil(share * len(ascending)) - 1]

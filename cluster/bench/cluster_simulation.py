@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.bench.comparison import describe_machine
-from cluster.bench.record import BenchRecord, Measurements, Row
+from cluster.bench.record import BenchRecord, Measurements, Row, number
 from lopa_ray.errors import SettingsError
 
 COSTS = Path(__file__).with_name("cluster_costs.json")
@@ -125,15 +125,16 @@ def simulate_clusters(costs: dict[str, Any]) -> Measurements:
         "Simulated. Costs of planning and of messages were measured: "
         f"{measured['ms_per_branch']:.3g} ms per branch, {measured['ms_per_step']:.3g} ms per step and "
         f"{measured['ms_per_worker']:.3g} ms per worker ({measured['command']}; {measured['machine']}). Forwards, "
-        "networks and "
-        "TPF are assumed, from data sheets and published figures.",
+        "networks and TPF are assumed, from data sheets and published figures.",
     )
 
 
 def read_costs(steps: BenchRecord | None) -> dict[str, Any]:
-    """What is assumed, and the costs of planning and messages: those of the package, or a fit to a record of
-    `lopa bench
-    step` on several numbers of workers. Raises SettingsError for another record."""
+    """What is assumed, and the costs of planning and messages.
+
+    These are those of the package, or a fit to a record of `lopa bench step` on several numbers of workers. Raises
+    SettingsError for another record.
+    """
     costs: dict[str, Any] = json.loads(COSTS.read_text(encoding="utf-8"))
     if steps is not None:
         costs["measured"] = fit_costs(steps)
@@ -143,16 +144,18 @@ def read_costs(steps: BenchRecord | None) -> dict[str, Any]:
 def fit_costs(steps: BenchRecord) -> dict[str, Any]:
     """Milliseconds per branch, per step and per worker that explain the steps of groups."""
     rows = [row for row in steps.rows if steps.benchmark == "step" and row["workers"]]
-    sizes = [_number(row, "workers") for row in rows]
-    if len(set(sizes)) < 2:
+    sizes = [number(row, "workers") for row in rows]
+    others = {(row["branches"], row["requests"], row["shards"]) for row in rows}
+    if len(set(sizes)) < 2 or len(others) > 1:
         raise SettingsError(
-            "--steps: name a record of lopa bench step with at least two numbers of workers from 1 on"
+            "--steps: name a record of lopa bench step with at least two numbers of workers from 1 on, and one of "
+            "branches, requests and shards each"
         )
-    waits = [_number(row, "scatter ms") + _number(row, "gather ms") for row in rows]
+    waits = [number(row, "scatter ms") + number(row, "gather ms") for row in rows]
     slope, start = statistics.linear_regression(sizes, waits)
     planning = [
-        (_number(row, "plan ms") + _number(row, "select ms"))
-        / (_number(row, "branches") * _number(row, "requests"))
+        (number(row, "plan ms") + number(row, "select ms"))
+        / (number(row, "branches") * number(row, "requests"))
         for row in rows
     ]
     return {
@@ -160,11 +163,5 @@ def fit_costs(steps: BenchRecord) -> dict[str, Any]:
         "machine": describe_machine(steps),
         "ms_per_branch": statistics.median(planning),
         "ms_per_step": max(start, 0.0),
-        "ms_per_worker": slope,
+        "ms_per_worker": max(slope, 0.0),
     }
-
-
-def _number(row: Row, column: str) -> float:
-    value = row[column]
-    assert isinstance(value, int | float)
-    return value

@@ -22,7 +22,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.lane import lanes_of
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
+from lopa_ray.execution.model_loader import ModelSpec, build_runner, resolve_auto
 from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.staging import StagedStep
@@ -50,9 +50,14 @@ def measure_commits(
 ) -> Measurements:
     """Decode LoPA with blocks as long as each span on each group. Raises what engines raise."""
     room = prompt + BLOCKS * max(spans)
-    config = config.replace(model=config.model.replace(max_num_seqs=1, max_model_len=room))
-    spec = ModelSpec.read(config)
-    staging_ms = _staging_ms(config, spans, prompt)
+    spec = resolve_auto(
+        ModelSpec.read(config.replace(model=config.model.replace(max_num_seqs=1, max_model_len=room)))
+    )
+    config = spec.config
+    torch.set_num_threads(config.group.threads_per_worker)
+    clock = Clock(torch.device(DEVICES[config.model.device].torch_name))
+    staging_ms = _staging_ms(spec, clock, spans, prompt)
+    clock.free_memory()
     rows: list[Row] = []
     for count, transport in product(workers, transports):
         group: dict[str, Any] = {"num_workers": count}
@@ -66,6 +71,7 @@ def measure_commits(
                 rows.append(
                     {
                         "model": name,
+                        "dtype": config.model.dtype,
                         "layers": spec.model.num_layers,
                         "workers": count,
                         "transport": transport,
@@ -80,13 +86,13 @@ def measure_commits(
                     }
                 )
     return Measurements(
-        ("model", "layers", "workers", "transport", "span"),
+        ("model", "dtype", "layers", "workers", "transport", "span"),
         rows,
-        "commit: wall time that the slowest worker spends on it before its forward, medians over "
-        f"{rounds} decodes with blocks as long as the span behind a prompt of {prompt}; two-phase under full attention "
-        "(collective, object_store), single-phase under block-causal attention. pre-write: gathering the span's K/V of "
-        "one branch out of a forward, in this process. outside forward: the whole step but its slowest forward; the "
-        "object store moves K/V there. KiB: what is sent to each worker.",
+        f"commit: wall time that the slowest worker spends on it before its forward, medians over {rounds} decodes "
+        f"with blocks as long as the span behind a prompt of {prompt}, and one branch; two-phase under full "
+        "attention (collective, object_store), single-phase under block-causal attention. pre-write: gathering "
+        f"the span's K/V of one branch out of a forward, {clock.kind} of this process. outside forward: the whole "
+        "step but its slowest forward; the object store moves K/V there. KiB: what is sent to each worker.",
     )
 
 
@@ -130,11 +136,9 @@ def _decode(engine: RayEngine, settings: LopaSettings, prompt: Sequence[int]) ->
 
 
 @torch.inference_mode()
-def _staging_ms(config: Config, spans: Sequence[int], prompt: int) -> dict[int, float]:
+def _staging_ms(spec: ModelSpec, clock: Clock, spans: Sequence[int], prompt: int) -> dict[int, float]:
     """Span → milliseconds of the pre-write, in this process."""
-    torch.set_num_threads(config.group.threads_per_worker)
-    runner = build_runner(ModelSpec.read(config))
-    clock = Clock(torch.device(DEVICES[config.model.device].torch_name))
+    runner = build_runner(spec)
     calls = [_staging_call(runner, span, prompt) for span in spans]
     return dict(zip(spans, clock.medians_ms(calls, repeats=25), strict=True))
 

@@ -42,12 +42,8 @@ def record_table(record: BenchRecord) -> list[list[str]]:
 def compared_table(record: BenchRecord, earlier: BenchRecord) -> list[list[str]]:
     """As `record_table`, with each number's ratio to the earlier one in brackets where both exist.
 
-    Raises SettingsError if the records are of different benchmarks, or have no row in common.
+    Both are of the same benchmark. Raises SettingsError if they have no row in common.
     """
-    if record.benchmark != earlier.benchmark:
-        raise SettingsError(
-            f"--against: got a record of lopa bench {earlier.benchmark}, this is lopa bench {record.benchmark}"
-        )
     before = {
         tuple(row.get(name) for name in record.keys): row
         for row in earlier.rows

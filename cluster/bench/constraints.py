@@ -87,8 +87,6 @@ def measure_constraints(model: str, tokens: int, branches: int) -> Measurements:
             for name, constraint in CONSTRAINTS.items()
         ],
         f"LoPA with {branches} branches on {tokens} positions of random weights, which leave positions as open as "
-        "they can "
-        "be: the worst case. Steps are the session's own work alone (planning, taking in reports), in processor "
-        "time of one "
-        "thread; making a constraint is wall time, once per constraint.",
+        "they can be: the worst case. Steps are the session's own work alone (planning, taking in reports), in "
+        "processor time of one thread; making a constraint is wall time, once per constraint.",
     )

@@ -10,6 +10,8 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from cluster.batch.open_engine import open_engine
+from cluster.bench.agreement import same_tokens_percent
+from cluster.bench.answered_request import percentile_ms
 from cluster.bench.prompts import random_prompt
 from cluster.bench.record import Measurements, Row, Value
 from lopa_ray.config.config import Config
@@ -94,16 +96,14 @@ def measure_decodes(
     Raises SettingsError for a combination that cannot be, and what engines raise.
     """
     rows: list[Row] = []
-    reference: list[tuple[int, ...]] | None = None
+    reference: list[GenerationResult] = []
     for configs in _by_engine([(point, _config(values, overrides, point, workload)) for point in points]):
         with open_engine(configs[0][1], local=local) as engine:
             for point, config in configs:
                 results = _decode(engine, config, workload)
-                tokens = [tuple(result.token_ids) for result in results]
-                reference = reference or tokens
-                rows.append(
-                    _row(name, point, config, workload, results, _agreement(tokens, reference), local)
-                )
+                reference = reference or results
+                same = same_tokens_percent(results, reference)
+                rows.append(_row(name, point, config, workload, results, same, local))
     keys = ("model", "decoder", "workers", *(_column(each) for each in (points[0] if points else ())))
     return Measurements(
         tuple(dict.fromkeys(keys)),
@@ -155,26 +155,17 @@ def _decode(engine: Engine, config: Config, workload: Workload) -> list[Generati
     return [found[index] for index in range(len(sessions))]
 
 
-def _agreement(tokens: list[tuple[int, ...]], reference: list[tuple[int, ...]]) -> float:
-    """Share of positions with the same token, in percent."""
-    same = sum(
-        a == b for one, other in zip(tokens, reference, strict=True) for a, b in zip(one, other, strict=False)
-    )
-    longest = sum(max(len(one), len(other)) for one, other in zip(tokens, reference, strict=True))
-    return 100 * same / longest
-
-
 def _row(
     name: str,
     point: Point,
     config: Config,
     workload: Workload,
     results: list[GenerationResult],
-    agreement: float,
+    same: float,
     local: bool,
 ) -> Row:
     speeds = sorted((result.tps for result in results), reverse=True)
-    latencies = sorted(1000 * result.seconds for result in results)
+    latencies = sorted(result.seconds for result in results)
     solved = None
     if workload.random_prompt is None:
         correct = [is_correct(p, r.text or "") for p, r in zip(workload.problems, results, strict=True)]
@@ -195,9 +186,9 @@ def _row(
         "TPS": statistics.fmean(speeds),
         "TPS max": speeds[0],
         f"TPS top {TOP}": statistics.fmean(speeds[:TOP]),
-        "latency p50 ms": statistics.median(latencies),
-        "latency max ms": latencies[-1],
-        "same tokens %": agreement,
+        "latency p50 ms": percentile_ms(latencies, 0.5),
+        "latency max ms": percentile_ms(latencies, 1.0),
+        "same tokens %": same,
     }
 
 

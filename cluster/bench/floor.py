@@ -49,16 +49,18 @@ class DeviceRates:
         return cls(2e3 * source.numel() / copy_ms, max(rates))
 
 
-def floor_ms(runner: BranchRunner, size: StepSize, rates: DeviceRates) -> float:
-    """Milliseconds: the larger one of both bounds.
+def floor_ms(runner: BranchRunner, size: StepSize, rates: DeviceRates) -> float | None:
+    """Milliseconds: the larger one of both bounds; None for experts, of which a step need not read or multiply all.
 
     Bytes: the weights but for the embedding, and each request's prefix, once. Operations: products of all rows with
     these weights, and of queries with the keys and values that they see.
     """
     embedding = runner.model.embed.weight
     tied = runner.model.lm_head.weight is embedding
-    parameters = cast(nn.Module, runner.model).parameters()
-    weights = [each for each in parameters if tied or each is not embedding]
+    parameters = dict(cast(nn.Module, runner.model).named_parameters())
+    if any("expert" in name for name in parameters):
+        return None
+    weights = [each for each in parameters.values() if tied or each is not embedding]
     read = sum(each.numel() * each.element_size() for each in weights)
     read += size.requests * size.prefix * runner.position_bytes
     config = runner.model.shard_config

@@ -59,15 +59,15 @@ def measure_forwards(
     rows: list[Row] = []
     for group in [specs] if together else [[spec] for spec in specs]:
         rows += _measure_group(name, group, sizes, clock, repeats)
-        if clock.device.type != "cpu":
-            torch.get_device_module(clock.device.type).empty_cache()
+        clock.free_memory()
     return Measurements(
         ("model", *VARIANT_SETTINGS, "requests", "branches", "window", "prefix"),
         rows,
-        f"Medians over {repeats} calls of {clock.kind}, {threads} threads, variants and sizes in turns"
-        f"{'' if together else ', one variant after the other'}. step: BranchRunner.execute, plan to report. "
-        "floor: the larger one of bytes ÷ measured copy rate and operations ÷ measured matmul rate. plain: a batched "
-        "forward [requests × branches, window] of the same weights in torch's own functions, without scoring.",
+        f"Medians over {repeats} calls of {clock.kind}, {threads} threads, variants and sizes in "
+        f"turns{'' if together else ', one variant after the other'}. step: BranchRunner.execute, plan to report. "
+        "floor: the larger one of bytes ÷ measured copy rate and operations ÷ measured matmul rate. plain: a "
+        "batched forward [requests × branches, window] of the same weights in torch's own functions, which "
+        "appends the window to each branch's copy of the prefix in every layer, without scoring.",
     )
 
 

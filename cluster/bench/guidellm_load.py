@@ -13,6 +13,9 @@ from cluster.bench.http_load import Target
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import ClusterError, SettingsError
 
+TIMEOUT_S = 1800.0
+"""Of one load."""
+
 PROMPT_TOKENS = 48
 """Of its synthetic prompts."""
 
@@ -21,6 +24,8 @@ def guidellm_closed_loop(
     executable: str, target: Target, requests: int, clients: int
 ) -> list[AnsweredRequest]:
     """Requests of synthetic text from so many clients, by the command `executable`.
+
+    The key, if the target has one, is part of the command line, which other users of the machine can read.
 
     Raises SettingsError if there is no such command, ClusterError if it fails.
     """
@@ -42,8 +47,16 @@ def guidellm_closed_loop(
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(Path(folder) / "hugging-face")}
         try:
             done = subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+                command,
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
             )
+        except subprocess.TimeoutExpired:
+            raise ClusterError(f"guidellm did not end within {TIMEOUT_S:g} s") from None
         except OSError as error:
             raise SettingsError(
                 f"--guidellm: cannot run {executable} ({error.strerror}); install it: pip install 'lopa-ray[clients]', "
@@ -51,7 +64,10 @@ def guidellm_closed_loop(
             ) from None
         if done.returncode != 0 or not report.exists():
             raise ClusterError(f"guidellm failed: {(done.stderr or done.stdout).strip()[-500:]}")
-        (benchmark,) = json.loads(report.read_text(encoding="utf-8"))["benchmarks"]
+        benchmarks = json.loads(report.read_text(encoding="utf-8"))["benchmarks"]
+    if len(benchmarks) != 1:
+        raise ClusterError(f"guidellm reports {len(benchmarks)} benchmarks in place of one")
+    (benchmark,) = benchmarks
     found = [
         AnsweredRequest(
             request["request_start_time"],
@@ -63,7 +79,10 @@ def guidellm_closed_loop(
     ]
     failures = [*benchmark["requests"]["errored"], *benchmark["requests"]["incomplete"]]
     end = max((each.ended for each in found), default=0.0)
-    found += [AnsweredRequest(end, end, None, 0, error="guidellm has no answer to it") for _ in failures]
+    found += [
+        AnsweredRequest(end, end, None, 0, error="guidellm counts it as failed or incomplete")
+        for _ in failures
+    ]
     if not found:
         raise ClusterError("guidellm reports no requests")
     return found

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cluster.bench.launch_counter import META
 from cluster.bench.record import Measurements, Row
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.decoding.decoders import new_session
@@ -50,7 +51,7 @@ Result = TypeVar("Result")
 def _pack(plan: StepPlan) -> Packing:
     """What a runner does before it asks anything of the device."""
     packing = Packing([lane for scheduled in plan.requests for lane in lanes_of(scheduled)], (), OPTIONS)
-    packing.to_device(torch.device("meta"))
+    packing.to_device(META)
     return packing
 
 
@@ -110,10 +111,7 @@ def measure_host(sizes: Sequence[tuple[int, int]], steps: int) -> Measurements:
         ("requests", "branches"),
         rows,
         f"Medians over {steps} steps, the first {WARM_UPS} left out, of processor time of one thread. Nothing is "
-        "computed: "
-        f"scores are random and so low that a step fills one position of a window of {WINDOW} masks, behind a "
-        "prompt of "
-        f"{PROMPT}. packing ends with the buffer that one copy takes to the device; reports begins with the "
-        "numbers that "
-        "came back.",
+        f"computed: scores are random, and so low that a step fills the fewest positions of a window of {WINDOW} "
+        f"masks, behind a prompt of {PROMPT}. packing ends with the buffer that one copy takes to an accelerator; "
+        "reports begins with the numbers that came back.",
     )

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import aiohttp
@@ -55,15 +56,12 @@ async def find_model(url: str, api_key: str | None) -> str:
 async def closed_loop(target: Target, problems: Sequence[Problem], clients: int) -> list[AnsweredRequest]:
     """So many clients, each of which sends its next request when it has its answer."""
     remaining = iter(problems)
-    found: list[AnsweredRequest] = []
 
-    async def client(session: aiohttp.ClientSession) -> None:
-        for problem in remaining:
-            found.append(await _send(session, target, problem, time.perf_counter()))  # noqa: PERF401
+    async def client(session: aiohttp.ClientSession) -> list[AnsweredRequest]:
+        return [await _send(session, target, problem, time.perf_counter()) for problem in remaining]
 
     async with _open(target) as session:
-        await asyncio.gather(*(client(session) for _ in range(clients)))
-    return found
+        return list(chain(*await asyncio.gather(*(client(session) for _ in range(clients)))))
 
 
 async def open_loop(target: Target, problems: Sequence[Problem], rate: float) -> list[AnsweredRequest]:
@@ -139,7 +137,7 @@ async def _send(
 
 
 async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
-    """The objects of a stream of server-sent events, until it says that it is done."""
+    """The objects of a stream of server-sent events, up to the line that ends it."""
     async for line in response.content:
         field, _, value = line.decode().strip().partition(": ")
         if field == "data" and value != "[DONE]":

@@ -23,7 +23,7 @@ class LaunchCounter(TorchDispatchMode):
     """Counts kernels, copies to the device, and copies from it, for each of which the host has to wait."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch gives it no types
         self.launches: Counter[str] = Counter()
         self.copies_in = 0
         self.syncs = 0

@@ -18,7 +18,7 @@ COMMITTED = 8
 
 @dataclass(frozen=True, slots=True)
 class StepLaunches:
-    """What a step asks of an accelerator."""
+    """Kernels, copies and waits of a step on an accelerator."""
 
     kernels: int
     copies_in: int

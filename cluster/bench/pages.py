@@ -78,7 +78,7 @@ def _memory_rows(requests: list[tuple[int, int]], in_flight: int, branches: Sequ
                 yield {"K/V": name, "branches": count, "most MiB": most, "mean MiB": mean}
 
 
-def least_cpu_ms(variants: list[Callable[[], None]], repeats: int) -> list[float]:
+def least_cpu_ms(variants: list[Callable[[], Tensor]], repeats: int) -> list[float]:
     """Processor time of each variant, in turns; the least of several, since other work on the machine adds to it."""
     least = [math.inf] * len(variants)
     for _ in range(repeats):
@@ -89,20 +89,23 @@ def least_cpu_ms(variants: list[Callable[[], None]], repeats: int) -> list[float
     return least
 
 
-def attention_step(cached: int, branches: int, page: int | None, gathers: int) -> Callable[[], None]:
+def attention_step(cached: int, branches: int, page: int | None, gathers: int) -> Callable[[], Tensor]:
     """One layer over all branches of a request; `page` None: in a slot, without gathering."""
     new, q = torch.randn(2, KV_HEADS, WINDOW, HEAD_DIM), torch.randn(WINDOW, HEADS, HEAD_DIM)
     slot, end = torch.randn(2, KV_HEADS, MAX_MODEL_LEN, HEAD_DIM), cached + WINDOW
     pool = slot.unflatten(2, (-1, page or WINDOW))
     table = torch.randperm(pool.shape[2])[: math.ceil(end / pool.shape[3])]
 
-    def step() -> None:
+    def step() -> Tensor:
+        """The rows of the last branch."""
         kv: Tensor = slot
+        mixed = q
         for branch in range(branches):
             if page is not None and branch < gathers:
                 kv = pool.index_select(2, table).flatten(2, 3)
             kv[:, :, cached:end] = new
-            sdpa(q, kv[0, :, :end], kv[1, :, :end])
+            mixed = sdpa(q, kv[0, :, :end], kv[1, :, :end])
+        return mixed
 
     return step
 
@@ -133,8 +136,7 @@ def measure_pages(requests: int, in_flight: int, branches: Sequence[int], repeat
     return Measurements(
         ("K/V", "branches"),
         [*_memory_rows(lengths, in_flight, branches), *_time_rows(timed, branches, repeats)],
-        f"{requests} requests with prompts of 60 to 900 tokens and answers of 64 to 512, {in_flight} in flight; K/V of "
-        f"Dream-7B's shape in bfloat16. attention: one layer in fp32 over windows of {WINDOW} positions of "
-        f"{len(timed)} of "
-        f"them, the least of {repeats} turns of processor time of one thread.",
+        f"{requests} requests with prompts of 60 to 900 tokens and answers of 64 to 512, {in_flight} in flight; "
+        f"K/V of Dream-7B's shape in bfloat16. attention: one layer in fp32 over windows of {WINDOW} positions of "
+        f"{len(timed)} requests, the least of {repeats} turns of processor time of one thread.",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-SHAPES = ("dream-7b", "llada-8b", "sdar-4b")
+PUBLISHED_SHAPES = ("dream-7b", "llada-8b", "sdar-4b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def _cpu_parts() -> Iterator[Part]:
         "--workers 1,2 --branches 2 --max-new-tokens 32 --steps 3",
     )
     yield _part("control-cpu", "control", "--workers 1,2 --rounds 3")
-    yield _part("startup-cpu", "startup --workers 2 --rounds 5", "--workers 1 --rounds 1")
+    yield _part("startup-cpu", "startup --shape dream-27m --workers 2 --rounds 5", "--workers 1 --rounds 1")
     yield _part(
         "serve-cpu",
         "serve --start demo --concurrency 1,2,4,8,16 --rate 2,4 --deadline 2 --requests 96",
@@ -77,7 +77,7 @@ def _cpu_parts() -> Iterator[Part]:
 def _accelerator_parts(device: str) -> Iterator[Part]:
     bf16 = f"--dtype bfloat16 --device {device}"
     tiny = "--branches 1,2 --window 8 --prefix 16 --layers 1 --repeats 2"
-    for shape in SHAPES:
+    for shape in PUBLISHED_SHAPES:
         yield _part(
             f"forward-{shape}-{device}",
             f"forward --shape {shape} --branches 1,4,8,15 --window 32,64 --prefix 512 {bf16}",
@@ -88,7 +88,7 @@ def _accelerator_parts(device: str) -> Iterator[Part]:
         f"step --shape dream-7b --workers 0,1 --branches 1,4,8,15 --prompt 512 {bf16}",
         "--workers 0 --branches 2 --layers 1 --prompt 16 --max-new-tokens 32 --steps 3",
     )
-    for shape in SHAPES:
+    for shape in PUBLISHED_SHAPES:
         yield _part(
             f"serve-{shape}-{device}",
             f"serve --start {shape} --concurrency 1,8,32,64 --requests 128 --deadline 10 --device {device}"

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from cluster.bench.comparison import varying_keys
-from cluster.bench.record import BenchRecord, Row
+from cluster.bench.phases import PHASES
+from cluster.bench.record import BenchRecord, Row, number
 from cluster.reporting.figure import MARKERS, PALETTE, svg
 
 if TYPE_CHECKING:
@@ -15,18 +16,18 @@ if TYPE_CHECKING:
 Series = dict[str, list[tuple[float, float]]]
 """Label → points."""
 
-PHASES = ("plan", "scatter", "commit", "forward", "gather", "select")
-
 
 def plots_of(record: BenchRecord) -> Iterator[tuple[str, str]]:
     """What a plot shows, and the plot."""
     for what, draw in _PLOTS.get(record.benchmark, {}).items():
-        yield what, draw(record)
+        plot = draw(record)
+        if plot is not None:
+            yield what, plot
 
 
 def step_time_plot(record: BenchRecord) -> str:
     """Milliseconds of a step over its branches, with its floor and the plain batched forward, in the longest window."""
-    window = max(_number(row, "window") for row in record.rows)
+    window = max(number(row, "window") for row in record.rows)
     series: Series = {}
     for row in record.rows:
         if row["window"] != window:
@@ -41,7 +42,7 @@ def step_time_plot(record: BenchRecord) -> str:
         ):
             if row[column] is not None:
                 name = f"{label} ({variant})" if variant else label
-                series.setdefault(name, []).append((_lanes(row), _number(row, column)))
+                series.setdefault(name, []).append((_lanes(row), number(row, column)))
     return _lines(series, f"branches of {window:.0f} positions", "ms")
 
 
@@ -50,10 +51,10 @@ def throughput_plot(record: BenchRecord) -> str:
     rows = [row for row in record.rows if row["loop"] == "closed"]
 
     def draw(upper: Axes, lower: Axes) -> None:
-        clients = [_number(row, "load") for row in rows]
+        clients = [number(row, "load") for row in rows]
         for axes, column, color in ((upper, "tokens/s", 0), (lower, "latency p50 ms", 1)):
             axes.plot(
-                clients, [_number(row, column) for row in rows], "o-", color=PALETTE[color], linewidth=1.6
+                clients, [number(row, column) for row in rows], "o-", color=PALETTE[color], linewidth=1.6
             )
             axes.set_ylabel(column)
             axes.set_ylim(bottom=0)
@@ -65,36 +66,41 @@ def throughput_plot(record: BenchRecord) -> str:
 def phases_plot(record: BenchRecord) -> str:
     """The share of each phase in a step, a bar per row."""
 
+    keys = varying_keys(record)
+
     def draw(axes: Axes) -> None:
-        labels = [f"{row['workers']}\n{row['branches']}" for row in record.rows]
+        labels = ["\n".join(str(row[key]) for key in keys) for row in record.rows]
         bottom = [0.0] * len(labels)
         for phase, color in zip(PHASES, PALETTE, strict=True):
             shares = [
-                100 * _number(row, f"{phase} ms") / sum(_number(row, f"{each} ms") for each in PHASES)
+                100 * number(row, f"{phase} ms") / sum(number(row, f"{each} ms") for each in PHASES)
                 for row in record.rows
             ]
             axes.bar(labels, shares, bottom=bottom, color=color, label=phase)
             bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
         axes.set_ylabel("share of a step (%)")
-        axes.set_xlabel("workers, and branches below")
+        axes.set_xlabel(", ".join(keys))
         axes.figure.legend(loc="outside upper left", ncols=3)
 
     return svg(draw)
 
 
-def launches_plot(record: BenchRecord) -> str:
-    """Kernels that a worker's step launches on an accelerator, over its lanes: branches of all requests."""
+def launches_plot(record: BenchRecord) -> str | None:
+    """Kernels that a worker's step launches on an accelerator, over its lanes: branches of all requests.
+
+    None where they are not known.
+    """
     points = {
-        -(-_number(row, "branches") // max(1.0, _number(row, "workers"))) * _number(row, "requests"): row[
+        -(-number(row, "branches") // max(1.0, number(row, "workers"))) * number(row, "requests"): row[
             "launches"
         ]
         for row in record.rows
     }
     known = sorted((lanes, float(count)) for lanes, count in points.items() if isinstance(count, int))
-    return _lines({"launches": known}, "lanes of a worker", "kernels")
+    return _lines({"launches": known}, "lanes of a worker", "kernels") if known else None
 
 
-_PLOTS: dict[str, dict[str, Callable[[BenchRecord], str]]] = {
+_PLOTS: dict[str, dict[str, Callable[[BenchRecord], str | None]]] = {
     "forward": {"step time against branches": step_time_plot},
     "serve": {"throughput against concurrency": throughput_plot},
     "step": {"share of phases": phases_plot, "launches against lanes": launches_plot},
@@ -122,11 +128,4 @@ def _lines(series: Series, x: str, y: str) -> str:
 
 
 def _lanes(row: Row) -> float:
-    return _number(row, "branches") * _number(row, "requests")
-
-
-def _number(row: Row, column: str) -> float:
-    value = row[column]
-    if not isinstance(value, int | float):
-        raise ValueError(f"{column} is {value!r}, no number")
-    return float(value)
+    return number(row, "branches") * number(row, "requests")

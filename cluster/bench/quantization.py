@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from cluster.bench.agreement import same_tokens_percent
 from cluster.bench.record import Measurements, Row
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import GenerationResult
@@ -49,16 +49,6 @@ def _decode(engine: LocalEngine, problems: list[Problem], canvases: list[list[in
     return Decoded(results, logits, size / 1e6)
 
 
-def _same_tokens(ours: list[GenerationResult], theirs: list[GenerationResult]) -> float:
-    """Share of positions with the same token."""
-    pairs = [
-        pair
-        for a, b in zip(ours, theirs, strict=True)
-        for pair in zip_longest(a.token_ids, b.token_ids, fillvalue=-1)
-    ]
-    return sum(a == b for a, b in pairs) / len(pairs)
-
-
 def measure_formats(model: str, formats: Sequence[tuple[str, Quantization]], problems: int) -> Measurements:
     """Decode held-out word problems with the preset `demo` in each format (dtype, quantization), and compare with the
     first one. Raises CheckpointError and SettingsError."""
@@ -82,7 +72,7 @@ def measure_formats(model: str, formats: Sequence[tuple[str, Quantization]], pro
                 "error of logits %": 100 * ((ours - theirs).norm() / theirs.norm()).item(),
                 "largest error": (ours - theirs).abs().max().item(),
                 "same first choice %": 100 * (ours.argmax(-1) == theirs.argmax(-1)).float().mean().item(),
-                "same tokens %": 100 * _same_tokens(found.results, reference.results),
+                "same tokens %": same_tokens_percent(found.results, reference.results),
                 "solved %": 100 * sum(solved) / problems,
                 "TPF": tokens / steps,
             }
@@ -91,6 +81,6 @@ def measure_formats(model: str, formats: Sequence[tuple[str, Quantization]], pro
         ("model", "dtype", "quantization"),
         rows,
         f"{problems} held-out word problems with the preset demo, each format against the first one. Logits are "
-        "compared on "
-        "canvases of which a random half is masked. `lopa bench forward --dtype ... --quantization ...` has times.",
+        "compared on canvases of which a random half is masked. `lopa bench forward --dtype ... --quantization "
+        "...` has times.",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,6 @@ from typing import Self, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
-from cluster.reporting.checkout import checkout_commit
 from cluster.reporting.machine import Machine
 from lopa_ray import __version__
 from lopa_ray.errors import SettingsError
@@ -34,7 +34,7 @@ class Measurements:
     """Columns that say what was measured; the others are figures."""
     rows: Sequence[Row]
     method: str
-    """How the figures came about, in a sentence or two."""
+    """How the figures were measured, in a few sentences."""
 
 
 class BenchRecord(BaseModel):
@@ -58,7 +58,13 @@ class BenchRecord(BaseModel):
 
     @classmethod
     def make(
-        cls, benchmark: str, arguments: Sequence[str], device: str, started: datetime, found: Measurements
+        cls,
+        benchmark: str,
+        arguments: Sequence[str],
+        device: str,
+        started: datetime,
+        commit: str | None,
+        found: Measurements,
     ) -> Self:
         """The record of a run of `lopa ARGUMENTS` on this machine, whose figures are of `device`."""
         return cls(
@@ -67,7 +73,7 @@ class BenchRecord(BaseModel):
             started=started,
             machine=Machine.here(device),
             version=__version__,
-            commit=checkout_commit(),
+            commit=commit,
             method=found.method,
             keys=found.keys,
             rows=tuple(found.rows),
@@ -87,9 +93,9 @@ class BenchRecord(BaseModel):
 
     def write(self, path: Path) -> None:
         """As JSON. Raises SettingsError if the file cannot be written."""
+        check_writable(path)
         part = path.with_name(path.name + ".part")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             part.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
             part.replace(path)
         except OSError as error:
@@ -109,6 +115,24 @@ class BenchRecord(BaseModel):
     def key_of(self, row: Row) -> tuple[Value, ...]:
         """What a row is about."""
         return tuple(row.get(name) for name in self.keys)
+
+
+def check_writable(path: Path) -> None:
+    """Make the folder of a record. Raises SettingsError if no file can be written there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"--output: cannot make {path.parent}: {error.strerror}") from None
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise SettingsError(f"--output: cannot write {path}; name a file in a folder that can be written to")
+
+
+def number(row: Row, column: str) -> float:
+    """A figure. Raises ValueError if there is none."""
+    value = row[column]
+    if not isinstance(value, int | float):
+        raise ValueError(f"{column} is {value!r}, no number")
+    return float(value)
 
 
 def arguments_of_process() -> tuple[str, ...]:

@@ -25,13 +25,18 @@ version.
 """
 
 
+def require_matplotlib() -> None:
+    """Raises SettingsError if plots cannot be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SettingsError("plots need matplotlib; install it: pip install 'lopa-ray[eval]'")
+
+
 def write_report(folder: Path) -> Path:
     """Write the page and the plots of the records in `folder`; returns the page's path.
 
     Raises SettingsError if there are no records, one cannot be read, or matplotlib is missing.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise SettingsError("plots need matplotlib; install it: pip install 'lopa-ray[eval]'")
+    require_matplotlib()
     paths = sorted((folder / RECORDS).glob("*.json"))
     if not paths:
         raise SettingsError(f"{folder / RECORDS} has no records; make some: lopa bench all --output {folder}")

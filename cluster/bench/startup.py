@@ -30,44 +30,42 @@ SMALL_STORE_BYTES = 100 * MIB
 
 
 def measure_starts(name: str, model: dict[str, Any], workers: Sequence[int], rounds: int) -> Measurements:
-    """Start groups of so many workers `rounds` times, in turns: on a Ray whose object store has room for
-    shared weights,
-    and on one where it has not. `model`: settings of the section. Raises what engines raise."""
+    """Start groups of so many workers `rounds` times, in turns: on a Ray with a small object store, and on one whose
+    store has room for the weights. `model`: settings of the section. Raises what engines raise."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="lopa-bench-") as folder:
         model = _with_weights(model, Path(folder))
         size = ModelSpec.read(Config.parse({"model": model})).weight_bytes
-        stores = {"each worker's own": SMALL_STORE_BYTES, "shared": 3 * size + SMALL_STORE_BYTES}
+        stores = {"small": SMALL_STORE_BYTES, "large": 3 * size + SMALL_STORE_BYTES}
         for count in workers:
             config = Config.parse({"model": model, "group": {"num_workers": count}})
-            starts: dict[str, list[Row]] = {weights: [] for weights in stores}
+            starts: dict[str, list[Row]] = {store: [] for store in stores}
             for _ in range(rounds):
-                for weights, store_bytes in stores.items():
-                    starts[weights].append(_start(config, store_bytes))
+                for store, store_bytes in stores.items():
+                    starts[store].append(_start(config, store_bytes))
             rows += [
                 {
                     "model": name,
                     "workers": count,
-                    "weights": weights,
+                    "object store": store,
                     "weights MiB": size / MIB,
                     **_medians(found),
                 }
-                for weights, found in starts.items()
+                for store, found in starts.items()
             ]
     return Measurements(
-        ("model", "workers", "weights"),
+        ("model", "workers", "object store"),
         rows,
         f"Medians of {rounds} starts, each on a Ray of its own that runs already: from RayEngine.from_config to a "
-        "group "
-        "that takes requests, wall time; the phases are engine.start_phases. Memory is that of the workers' processes, "
-        "each page that n of them share counted as 1/n (Pss). Where the weights fit a small object store, they "
-        "are shared "
-        "in both rows.",
+        "group that takes requests, wall time; the phases are engine.start_phases. Workers share one copy of the "
+        f"weights if it fits into three quarters of the object store: the small one has {SMALL_STORE_BYTES // MIB} "
+        "MiB, the large one room for them. Memory is that of the workers' processes, each page that n of them "
+        "share counted as 1/n (Pss).",
     )
 
 
 def _with_weights(model: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The same model as a checkpoint in files, if its weights were to be random."""
+    """The same model as a checkpoint in files, in bfloat16, if its weights were to be random."""
     if model.get("load_format") != "dummy":
         return model
     copytree(model["path"], folder, dirs_exist_ok=True)

@@ -13,6 +13,7 @@ import torch
 
 from actors.engine import RayEngine
 from cluster.bench.launches import StepLaunches, count_launches
+from cluster.bench.phases import PHASES
 from cluster.bench.prompts import random_prompt
 from cluster.bench.record import Measurements, Row
 from cluster.bench.step_size import StepSize
@@ -21,15 +22,13 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.execution.model_loader import ModelSpec
+from lopa_ray.execution.model_loader import ModelSpec, resolve_auto
 from lopa_ray.protocol.events import RequestFailure, RequestStep
 from lopa_ray.protocol.report import StepTiming
 from lopa_ray.scheduling.scheduler import Scheduler
 
 WARM_UPS = 5
 """First steps, which are not counted."""
-
-PHASES = tuple(StepTiming.__dataclass_fields__)
 
 LOCAL = 0
 """In place of a number of workers: in this process, without Ray."""
@@ -49,7 +48,7 @@ def measure_steps(
     """Decode `requests` prompts of `prompt` random tokens together for so many steps, for each number of workers
     (`LOCAL`: in this process, without shards), of shards and of branches. Raises what engines raise."""
     sizes = {"max_num_seqs": requests, "max_model_len": prompt + config.decode.max_new_tokens}
-    config = config.replace(model=config.model.replace(**sizes))
+    config = resolve_auto(ModelSpec.read(config.replace(model=config.model.replace(**sizes)))).config
     rows: list[Row] = []
     tokens: dict[int, list[tuple[int, ...]]] = {}
     grids = [(count, size) for count in workers for size in (shards if count else (1,))]
@@ -60,16 +59,19 @@ def measure_steps(
             for number in branches:
                 settings = engine.config.decode.replace(num_branches=number)
                 timings, decoded = _decode(engine, settings, requests, prompt, steps)
-                same = tokens.setdefault(number, decoded) == decoded
+                same = decoded == tokens[number] if number in tokens else None
+                tokens.setdefault(number, decoded)
                 launches = _launches(engine.config, number, max(count, 1), requests, prompt)
                 rows.append(_row(name, count, engine.config, number, requests, timings, same, launches))
     return Measurements(
-        ("model", "workers", "shards", "branches", "requests"),
+        ("model", "dtype", "workers", "shards", "branches", "requests"),
         rows,
-        f"Medians of wall time over {steps} steps of {requests} requests in flight: prompts of {prompt} random tokens, "
-        f"{config.decode.max_new_tokens} new ones, {config.group.threads_per_worker} threads per worker; "
-        "workers 0: in this process. control: a step without its slowest forward and commit. Launches, copies and "
-        "waits are those of one worker on an accelerator, counted on torch's meta device (window: a block).",
+        f"Medians of wall time over {steps} steps of the first of {requests} requests that begin together: prompts "
+        f"of {prompt} random tokens, {config.decode.max_new_tokens} new ones, {config.group.threads_per_worker} "
+        "threads per worker; workers 0: in this process. commit and forward are the slowest worker's, and step is "
+        "the sum of all phases. control: a step without its forward and commit. same tokens: as in the first row "
+        "with as many branches. Launches, copies and waits are those of one worker on an accelerator, counted on "
+        "torch's meta device (window: a block).",
     )
 
 
@@ -107,9 +109,9 @@ def _steps(
     engine: Engine, sessions: Sequence[DecodeSession]
 ) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
     """Timing of each step that the first request takes part in, and that one's canvas after it."""
-    return (
-        _local_steps(engine, sessions) if isinstance(engine, LocalEngine) else _group_steps(engine, sessions)
-    )
+    if isinstance(engine, LocalEngine):
+        return _local_steps(engine, sessions)
+    return _group_steps(engine, sessions)
 
 
 def _group_steps(
@@ -151,9 +153,9 @@ def _local_steps(
 
 
 def _launches(config: Config, branches: int, workers: int, requests: int, prompt: int) -> StepLaunches | None:
-    """Those of the worker with the most branches; None for models that transformers runs."""
+    """Those of the worker with the most branches; None for shards, and for models that transformers runs."""
     model = replace(ModelSpec.read(config).model, quantization="none")
-    if model.transformers_config is not None:
+    if model.transformers_config is not None or config.group.tensor_parallel_size > 1:
         return None
     window = min(
         getattr(config.decode, "block_size", config.decode.max_new_tokens), config.decode.max_new_tokens
@@ -168,7 +170,7 @@ def _row(
     branches: int,
     requests: int,
     timings: Sequence[StepTiming],
-    same: bool,
+    same: bool | None,
     launches: StepLaunches | None,
 ) -> Row:
     phases = {
@@ -179,6 +181,7 @@ def _row(
     control = [total - timing.forward - timing.commit for total, timing in zip(step, timings, strict=True)]
     return {
         "model": name,
+        "dtype": config.model.dtype,
         "workers": workers,
         "shards": config.group.tensor_parallel_size,
         "branches": branches,

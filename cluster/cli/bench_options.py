@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cluster.bench.model_shapes import SHAPES
 from cluster.cli.exit_status import exit_on_error
 from lopa_ray.errors import SettingsError
 
@@ -72,7 +73,7 @@ ShapeOption = Annotated[
     str | None,
     typer.Option(
         "--shape",
-        help="Random weights in a shape instead: dream-7b, llada-8b, sdar-4b, dream-27m.",
+        help=f"Random weights in a shape instead: {', '.join(SHAPES)}.",
     ),
 ]
 LayersOption = Annotated[
@@ -101,8 +102,14 @@ class Publisher:
     """What a command does with its measurements."""
 
     def __init__(self, benchmark: str, device: str, output: Path | None, against: Path | None) -> None:
-        """Raises SettingsError if the earlier record cannot be read, before anything is measured."""
-        from cluster.bench.record import BenchRecord, now
+        """Raises SettingsError, before anything is measured, if the earlier record cannot be read or the new one
+        cannot be written."""
+        from cluster.bench.record import BenchRecord, check_writable, now
+        from cluster.reporting.checkout import checkout_commit
+
+        if output is not None:
+            check_writable(output)
+        self._commit = checkout_commit()
 
         self._benchmark, self._device, self._output = benchmark, device, output
         self._earlier = None if against is None else BenchRecord.read(against)
@@ -125,7 +132,9 @@ class Publisher:
         from cluster.bench.record import BenchRecord, arguments_of_process
         from cluster.reporting.markdown import table
 
-        record = BenchRecord.make(self._benchmark, arguments_of_process(), self._device, self._started, found)
+        record = BenchRecord.make(
+            self._benchmark, arguments_of_process(), self._device, self._started, self._commit, found
+        )
         if self._output is not None:
             record.write(self._output)
         header, *rows = (
@@ -144,6 +153,6 @@ class Publisher:
 
 @contextmanager
 def benchmark(name: str, device: str, output: Path | None, against: Path | None) -> Iterator[Publisher]:
-    """A command's run: errors end it as those of other commands do."""
+    """The run of a command. Errors become a line on stderr and an exit status."""
     with exit_on_error():
         yield Publisher(name, device, output, against)

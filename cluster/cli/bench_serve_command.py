@@ -21,7 +21,10 @@ def serve(
         Any, list_option("--concurrency", options.POSITIVE, "Clients that wait for their answers.")
     ] = "1,4,16",
     rate: Annotated[
-        Any, list_option("--rate", options.NUMBERS, "Arrivals per second, whatever is in flight.")
+        Any,
+        list_option(
+            "--rate", options.NUMBERS, "Requests sent per second on average, without waiting for answers."
+        ),
     ] = None,
     requests: Annotated[int, typer.Option(min=1, help="Requests per load.")] = 64,
     max_tokens: Annotated[int, typer.Option(min=1, help="New tokens per request, at most.")] = 64,
@@ -46,7 +49,11 @@ def serve(
     layers: options.LayersOption = None,
     device: options.DeviceOption = "cpu",
     guidellm: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Measure the closed loops by this guidellm, too.")
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Measure by this guidellm, too; it has the key on its command line.",
+        ),
     ] = None,
     api_keys: Annotated[
         str | None,
@@ -60,7 +67,7 @@ def serve(
         import os
 
         from cluster.bench.serve import Loads, measure_server
-        from cluster.cli.options import parse_overrides
+        from cluster.cli.options import check_url, parse_overrides
         from cluster.serving.http.auth import load_api_keys
 
         if start is None and (assignments or layers is not None or device != "cpu"):
@@ -71,6 +78,7 @@ def serve(
             raise SettingsError(
                 f"--requests: got {requests} for {max(concurrency)} clients; each has to send one at least"
             )
+        check_url(url)
         keys = load_api_keys(api_keys, os.environ)
         loads = Loads(
             concurrency,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
+from urllib.parse import urlsplit
 
 import typer
 import yaml
@@ -103,6 +104,13 @@ def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigO
             section, _, key = SHORTHANDS[name].partition(".")
             overrides.setdefault(section, {})[key] = value
     return overrides
+
+
+def check_url(url: str) -> None:
+    """Raises SettingsError for what is no address of a server."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.path not in ("", "/"):
+        raise SettingsError(f"--url: got {url!r}; allowed: an address like http://127.0.0.1:8000")
 
 
 def load_config(source: str, overrides: ConfigOverrides) -> Config:

@@ -9,6 +9,7 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
+from cluster.cli.options import check_url
 from lopa_ray.errors import ClusterError, SettingsError
 
 TIMEOUT_S = 90.0
@@ -29,9 +30,7 @@ def call_workers_endpoint(
 
     Raises SettingsError if the server refuses, ClusterError if it cannot be reached or fails.
     """
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise SettingsError(f"--url: got {url!r}; allowed: an address like http://127.0.0.1:8000")
+    check_url(url)
     headers = {"Content-Type": "application/json"} | (
         {"Authorization": f"Bearer {api_key}"} if api_key else {}
     )

@@ -27,7 +27,7 @@ def test_a_start_by_phase(tmp_path: Path) -> None:
     )
     run_command(tmp_path, "cluster.cli", "bench", "startup", *options)
     record = BenchRecord.read(tmp_path / "record.json")
-    assert [row["weights"] for row in record.rows] == ["each worker's own", "shared"]
+    assert [row["object store"] for row in record.rows] == ["small", "large"]
     for row in record.rows:
         phases = [value for name, value in row.items() if name.endswith(" s") and name != "ready s"]
         assert len(phases) >= 4 and min(phases) >= 0
@@ -44,3 +44,21 @@ def test_calls_and_compiled_graphs(tmp_path: Path) -> None:
         assert min(row["calls ms"], row["compiled graph ms"]) > row["forward ms"] == 1
         assert row["gain %"] == pytest.approx(100 * (1 - row["compiled graph ms"] / row["calls ms"]))
         assert row["compile s"] > 0
+
+
+def test_parts_with_a_group_and_a_server(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    parts = ("step-cpu", "serve-cpu")
+    run_command(
+        tmp_path, "cluster.cli", "bench", "all", "--smallest", "--parts", ",".join(parts), "--output", "."
+    )
+    serve = BenchRecord.read(tmp_path / "records" / "serve-cpu.json")
+    assert [(row["loop"], row["failed"]) for row in serve.rows] == [("closed", 0), ("open", 0)]
+    step = BenchRecord.read(tmp_path / "records" / "step-cpu.json")
+    assert [row["same tokens"] for row in step.rows] == [None, True]
+    plots = {path.name for path in (tmp_path / "plots").iterdir()}
+    assert plots == {
+        "serve-cpu-throughput-against-concurrency.svg",
+        "step-cpu-launches-against-lanes.svg",
+        "step-cpu-share-of-phases.svg",
+    }

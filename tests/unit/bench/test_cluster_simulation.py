@@ -34,7 +34,7 @@ def costs() -> dict[str, Any]:
 
 
 def test_the_documented_table_is_what_the_command_prints(costs: dict[str, Any]) -> None:
-    record = BenchRecord.make("cluster", ["bench", "cluster"], "cpu", now(), simulate_clusters(costs))
+    record = BenchRecord.make("cluster", ["bench", "cluster"], "cpu", now(), None, simulate_clusters(costs))
     header, *rows = record_table(record)
     assert markdown.table(header, rows) in DOCUMENT.read_text()
 
@@ -42,12 +42,15 @@ def test_the_documented_table_is_what_the_command_prints(costs: dict[str, Any]) 
 def test_costs_are_fitted_to_the_steps_of_groups() -> None:
     def row(workers: int, scatter: float, gather: float) -> dict[str, Any]:
         spent = {"plan ms": 0.3, "select ms": 0.5, "scatter ms": scatter, "gather ms": gather}
-        return {"workers": workers, "branches": 4, "requests": 2, **spent}
+        return {"workers": workers, "branches": 4, "requests": 2, "shards": 1, **spent}
 
     rows = [row(0, 0, 0), row(1, 0.5, 1.0), row(2, 1.0, 1.5), row(4, 2.0, 2.5)]
-    record = BenchRecord.make("bench", [], "cpu", now(), Measurements(("workers",), rows, ""))
+    record = BenchRecord.make("bench", [], "cpu", now(), None, Measurements(("workers",), rows, ""))
     with pytest.raises(SettingsError, match="lopa bench step"):
         fit_costs(record)
+    mixed = record.model_copy(update={"benchmark": "step", "rows": (*rows, {**row(2, 1, 1), "branches": 8})})
+    with pytest.raises(SettingsError, match="one of branches"):
+        fit_costs(mixed)
     fitted = fit_costs(record.model_copy(update={"benchmark": "step"}))
     assert fitted["ms_per_branch"] == pytest.approx(0.1)
     assert (fitted["ms_per_step"], fitted["ms_per_worker"]) == pytest.approx((0.5, 1.0))

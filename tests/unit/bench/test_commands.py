@@ -76,7 +76,6 @@ def test_steps_in_this_process(tmp_path: Path) -> None:
     record = record_of(tmp_path, "step", *TINY, *options)
     assert [row["branches"] for row in record.rows] == [1, 3]
     for row in record.rows:
-        assert row["same tokens"] is True
         assert (row["copies in"], row["waits"]) == (1, 1)
         assert row["steps"] == 20 and row["forward ms"] > 0
         assert row["step ms"] >= row["control ms"] > 0
@@ -108,6 +107,22 @@ def test_decodes_of_the_checkpoint_that_a_configuration_names(tmp_path: Path) ->
     assert "no-such-folder" in result.output
 
 
+def test_every_decoder_by_default(tmp_path: Path) -> None:
+    record = record_of(tmp_path, "decode", "--requests", "1", "--max-new-tokens", "32")
+    decoders = [row["decoder"] for row in record.rows]
+    assert decoders == ["lopa", "d2f", "vanilla", "fast_dllm", "block_diffusion"]
+    assert all(row["TPF"] > 0 and row["latency p50 ms"] <= row["latency max ms"] for row in record.rows)
+
+
+def test_a_record_names_the_dtype_that_auto_has_chosen(tmp_path: Path) -> None:
+    sizes = ("--branches", "1", "--window", "8", "--prefix", "8", "--repeats", "1")
+    (row,) = record_of(tmp_path, "forward", *TINY, *sizes, "--dtype", "auto").rows
+    assert row["dtype"] in ("float32", "bfloat16")
+    steps = ("--workers", "0", "--branches", "1", "--max-new-tokens", "16", "--steps", "2")
+    (row,) = record_of(tmp_path, "step", *TINY, *steps, "--dtype", "auto").rows
+    assert row["dtype"] in ("float32", "bfloat16")
+
+
 def test_decodes_of_random_prompts(tmp_path: Path) -> None:
     options = ("--requests", "3", "--concurrency", "2", "--max-new-tokens", "16", "--prompt", "8")
     record = record_of(tmp_path, "decode", *TINY, *options, "--decoder", "lopa")
@@ -129,6 +144,9 @@ WRONG = {
     "no setting": (("decode", "--vary", "branches"), "SECTION.KEY=VALUE,VALUE"),
     "unknown setting": (("decode", "--requests", "1", "--vary", "decode.speed=1"), "speed"),
     "no record": (("forward", "--against", "nothing.json"), "nothing.json"),
+    "no folder to write to": (("forward", "--output", "/proc/nothing/record.json"), "--output"),
+    "no address": (("serve", "--url", "localhost:8000"), "allowed: an address like"),
+    "no server": (("serve", "--url", "http://127.0.0.1:9/v1"), "allowed: an address like"),
     "no part": (("all", "--parts", "everything"), "allowed: forward-cpu"),
     "server settings without one": (("serve", "--set", "model.dtype=bfloat16"), "--start"),
 }

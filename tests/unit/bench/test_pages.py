@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from cluster.bench.pages import (
     TOKENS_PER_STEP,
     WINDOW,
@@ -29,6 +31,11 @@ def test_every_request_is_in_flight_from_prompt_to_end() -> None:
     assert sum(map(len, simulated)) == wanted
 
 
-def test_each_variant_attends_for_every_branch() -> None:
-    for page, gathers in ((None, 0), (16, 3), (16, 1)):
-        attention_step(100, 3, page, gathers)()
+def test_pages_that_are_gathered_once_or_per_branch_give_the_same_rows() -> None:
+    rows = []
+    for gathers in (3, 1):
+        torch.manual_seed(0)
+        rows.append(attention_step(100, 3, 16, gathers)())
+    assert torch.equal(*rows)
+    torch.manual_seed(0)
+    assert attention_step(100, 3, None, 0)().shape == rows[0].shape
