@@ -52,7 +52,7 @@ def test_lopa_bench_runs_it(server: ServerProcess, tmp_path: Path) -> None:
     keys.write_text(server.api_key)
     arguments = [
         "bench", "serve", "--url", server.url, "--api-keys", str(keys), "--concurrency", "2", "--requests",
-        str(REQUESTS), "--max-tokens", str(OUTPUT_TOKENS), "--lopa", "ignore_eos=true", "--output", str(path),
+        str(REQUESTS), "--max-tokens", str(OUTPUT_TOKENS), "--output", str(path),
         "--guidellm", str(Path(sys.executable).with_name("guidellm")),
     ]  # fmt: skip
     result = CliRunner().invoke(app, arguments)
