@@ -55,7 +55,7 @@ class ClientStreams:
         """Why no request is taken any more."""
 
     async def stream(self, client: str) -> AsyncGenerator[StepEvents, None]:
-        """See `Master.stream`."""
+        """See `Master.stream`. Raises ProtocolError if the client has an open stream."""
         if client in self._clients:
             raise ProtocolError(f"client {client!r} has an open stream; give each one a name of its own")
         opened = self._clients[client] = _Client()
@@ -70,7 +70,7 @@ class ClientStreams:
                 self._scheduler.cancel(request)
 
     def submit(self, client: str, sessions: Mapping[int, DecodeSession]) -> None:
-        """See `Master.submit`."""
+        """See `Master.submit`. Raises ProtocolError if the client has no open stream."""
         opened = self._clients.get(client)
         if opened is None:
             raise ProtocolError(f"client {client!r} has no open stream; open one first")

@@ -53,7 +53,8 @@ class CollectiveHandle:
     def group(self, failed: str) -> Iterator[str]:
         """The name under which Ray's collective interface knows the group.
 
-        What goes wrong meanwhile is a TransferError that begins with `failed`, and so is having left.
+        Raises TransferError if this worker has left its group. If a collective call within the block fails, the
+        TransferError begins with `failed`.
         """
         if self._rendezvous is None:
             raise TransferError("this worker has left its group, and no new one has been joined")

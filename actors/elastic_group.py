@@ -140,12 +140,18 @@ class ElasticGroup(BaseGroup):
             group.abort()
 
     def broadcast(self, tensors: list[Tensor], broadcast_options: Any = None) -> None:
-        """Fill the tensor in place with the root's. Raises RuntimeError if a peer is lost."""
+        """Fill the one tensor of the list, of one shape [...] and dtype on all ranks, with the root's.
+
+        Raises RuntimeError if a peer is lost.
+        """
         (tensor,) = tensors
         self._joined.broadcast(tensor, broadcast_options.root_rank)
 
     def allreduce(self, tensors: list[Tensor], allreduce_options: Any = None) -> None:
-        """Sum the tensor over all ranks, in place. Raises RuntimeError if a peer is lost, or for other reductions."""
+        """Sum the one tensor of the list, of one shape [...] and dtype on all ranks, in place.
+
+        Raises RuntimeError if a peer is lost, or for other reductions.
+        """
         if allreduce_options is not None and allreduce_options.reduceOp != ReduceOp.SUM:
             raise RuntimeError(f"got {allreduce_options.reduceOp}; the {BACKEND} backend only sums")
         (tensor,) = tensors
@@ -163,7 +169,10 @@ class ElasticGroup(BaseGroup):
     def allgather(
         self, tensor_lists: list[list[Tensor]], tensors: list[Tensor], allgather_options: Any = None
     ) -> None:
-        """Fill the list with all ranks' tensors. Raises RuntimeError if a peer is lost."""
+        """Fill the list [ranks] with all ranks' tensors, of one shape and dtype.
+
+        Raises RuntimeError if a peer is lost.
+        """
         (gathered,), (tensor,) = tensor_lists, tensors
         self._joined.all_gather(gathered, tensor)
 

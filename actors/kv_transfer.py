@@ -30,7 +30,10 @@ class KVTransfer(ABC):
 
     @abstractmethod
     def broadcast(self, source: int, payload: Tensor) -> None:
-        """Fill `payload` in place with that of rank `source`; on return it is filled."""
+        """Fill `payload`, flat [values] in the cache's dtype, with that of rank `source`; on return it is filled.
+
+        Raises TransferError if it does not arrive.
+        """
 
 
 class CollectiveTransfer(KVTransfer):
@@ -48,7 +51,7 @@ class CollectiveTransfer(KVTransfer):
         self._collective.leave()
 
     def broadcast(self, source: int, payload: Tensor) -> None:
-        """See `KVTransfer.broadcast`. Raises TransferError."""
+        """See `KVTransfer.broadcast`."""
         failed = f"K/V of worker {source} did not arrive"
         with self._collective.group(failed) as group:
             collective.broadcast(payload, source, group)
@@ -67,11 +70,11 @@ class ObjectStoreTransfer(KVTransfer):
         self._rank = rendezvous.rank
 
     def set_exported(self, payloads: Sequence[npt.NDArray[np.uint8]]) -> None:
-        """Hand over the payloads of the coming step's commits, in order, as raw bytes."""
+        """Hand over the payloads of the coming step's commits, in order, each as raw bytes: uint8 [bytes]."""
         self._exported = list(payloads)
 
     def broadcast(self, source: int, payload: Tensor) -> None:
-        """Copy the next payload in; the source has it already."""
+        """See `KVTransfer.broadcast`. The next payload is copied in; the source has it already."""
         raw = self._exported.pop(0)
         if source != self._rank:
             payload.view(torch.uint8).copy_(torch.from_numpy(raw.copy()))

@@ -58,17 +58,26 @@ class ProcessGroup(ABC):
         self._timeout = timeout
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
-        """Fill the tensor with the root's. Raises RuntimeError if a peer is lost."""
+        """Fill the tensor, of any one shape [...] and dtype on all ranks, with the root's.
+
+        Raises RuntimeError if a peer is lost.
+        """
         options = c10d.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
         self._finish(self._group.broadcast([tensor], options))
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Sum the tensor over all ranks. Raises RuntimeError if a peer is lost."""
+        """Sum the tensor, of one shape [...] and dtype on all ranks, in place.
+
+        Raises RuntimeError if a peer is lost.
+        """
         self._finish(self._group.allreduce([tensor], c10d.AllreduceOptions()))
 
     def all_gather(self, gathered: list[Tensor], tensor: Tensor) -> None:
-        """Fill the list with all ranks' tensors. Raises RuntimeError if a peer is lost."""
+        """Fill the list [ranks] with all ranks' tensors, of one shape and dtype.
+
+        Raises RuntimeError if a peer is lost.
+        """
         self._finish(self._group.allgather([gathered], [tensor]))
 
     @abstractmethod

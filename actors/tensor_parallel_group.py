@@ -32,7 +32,7 @@ class RayTensorParallelGroup:
         self._collective.leave()
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """See `TensorParallelGroup`."""
+        """See `TensorParallelGroup.all_reduce`."""
         if self.size > 1:
             x = x.contiguous()
             with self._collective.group(LOST_TOUCH) as group:
@@ -40,7 +40,7 @@ class RayTensorParallelGroup:
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """See `TensorParallelGroup`."""
+        """See `TensorParallelGroup.all_gather`."""
         if self.size == 1:
             return x[None]
         gathered = x.new_empty(self.size, *x.shape)

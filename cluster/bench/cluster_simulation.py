@@ -142,7 +142,10 @@ def read_costs(steps: BenchRecord | None) -> dict[str, Any]:
 
 
 def fit_costs(steps: BenchRecord) -> dict[str, Any]:
-    """Milliseconds per branch, per step and per worker that explain the steps of groups."""
+    """Milliseconds per branch, per step and per worker that explain the steps of groups.
+
+    Raises SettingsError if the record has too few sizes to tell them apart.
+    """
     rows = [row for row in steps.rows if steps.benchmark == "step" and row["workers"]]
     sizes = [number(row, "workers") for row in rows]
     others = {(row["branches"], row["requests"], row["shards"]) for row in rows}

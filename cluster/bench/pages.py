@@ -79,7 +79,10 @@ def _memory_rows(requests: list[tuple[int, int]], in_flight: int, branches: Sequ
 
 
 def least_cpu_ms(variants: list[Callable[[], Tensor]], repeats: int) -> list[float]:
-    """Processor time of each variant, in turns; the least of several, since other work on the machine adds to it."""
+    """Milliseconds of processor time of each variant, in turns; the least of several, since other work adds to it.
+
+    What a variant returns, a tensor of any shape and dtype, is dropped: [variants] numbers come back.
+    """
     least = [math.inf] * len(variants)
     for _ in range(repeats):
         for index, step in enumerate(variants):
@@ -90,7 +93,10 @@ def least_cpu_ms(variants: list[Callable[[], Tensor]], repeats: int) -> list[flo
 
 
 def attention_step(cached: int, branches: int, page: int | None, gathers: int) -> Callable[[], Tensor]:
-    """One layer over all branches of a request; `page` None: in a slot, without gathering."""
+    """Attention of one layer over all branches of a request; `page` None: in a slot, without gathering.
+
+    The function returns [WINDOW, HEADS, HEAD_DIM] of the last branch, in fp32.
+    """
     new, q = torch.randn(2, KV_HEADS, WINDOW, HEAD_DIM), torch.randn(WINDOW, HEADS, HEAD_DIM)
     slot, end = torch.randn(2, KV_HEADS, MAX_MODEL_LEN, HEAD_DIM), cached + WINDOW
     pool = slot.unflatten(2, (-1, page or WINDOW))

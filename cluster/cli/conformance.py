@@ -34,6 +34,8 @@ def run_conformance(
 
     `models`: folder of the checkpoints. `group`: settings of a group of workers; without any the cases run in this
     process. `implementation`: what runs the models, as `model.implementation` says.
+
+    Raises SettingsError if the files have no cases, or none that can run as the settings say.
     """
     import torch
 

@@ -17,7 +17,7 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """Turns the errors that a user can cause into a line on stderr and an exit status."""
+    """Turns the errors that a user can cause into a line on stderr and an exit status: it raises typer.Exit."""
     try:
         yield
         sys.stdout.flush()

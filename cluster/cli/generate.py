@@ -49,7 +49,10 @@ def generate_one(
     watch: bool,
     svg: Path | None,
 ) -> None:
-    """Decode a prompt and print the answer, with the canvas meanwhile if `watch` is set."""
+    """Decode a prompt and print the answer, with the canvas meanwhile if `watch` is set.
+
+    Raises the error of the request, if it fails, and SettingsError.
+    """
     console = Console(stderr=as_json, highlight=False)
     with ExitStack() as stack:
         recorder = stack.enter_context(StepRecorder(trace))

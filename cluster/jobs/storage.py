@@ -14,7 +14,7 @@ from lopa_ray.errors import SettingsError
 
 @contextmanager
 def storage_errors(option: str, url: str) -> Iterator[None]:
-    """Turns what fails while a file is used into a SettingsError that names the option and the file."""
+    """Raises SettingsError, which names the option and the file, for what fails while a file is used."""
     try:
         yield
     except SettingsError:

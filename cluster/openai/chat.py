@@ -152,7 +152,10 @@ class ChatRequest(CompletionsRequest):
         return new if old is None else old
 
     def num_top_logprobs(self) -> int | None:
-        """How many most likely tokens to list at each place; None: no log-probabilities at all."""
+        """How many most likely tokens to list at each place; None: no log-probabilities at all.
+
+        Raises ApiError (400) for fields that do not go together.
+        """
         if self.top_logprobs is not None and not self.logprobs:
             raise invalid_value(
                 "top_logprobs", f"got {self.top_logprobs} without logprobs; give logprobs: true as well"

@@ -90,7 +90,10 @@ class CompletionRequest(CompletionsRequest):
         return self.max_tokens
 
     def num_top_logprobs(self) -> int | None:
-        """How many most likely tokens to list at each place; None: no log-probabilities at all."""
+        """How many most likely tokens to list at each place; None: no log-probabilities at all.
+
+        Raises ApiError (400) for fields that do not go together.
+        """
         if self.echo and self.logprobs is not None:
             raise invalid_value("echo", "got true with logprobs; a prompt's tokens have none: leave one out")
         return self.logprobs

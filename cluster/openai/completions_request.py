@@ -58,7 +58,7 @@ class CompletionsRequest(StructuredRequest, GenerationRequest):
     """Only with `stream`."""
 
     def engine_options(self) -> dict[str, Any]:
-        """See `GenerationRequest`."""
+        """See `GenerationRequest`. Raises ApiError (400) for fields that do not go together."""
         n = self.n or 1
         if self.stream_options is not None and not self.stream:
             raise invalid_value("stream_options", "only has a meaning with stream: true; leave it out")

@@ -70,7 +70,7 @@ class NamedToolChoice(RequestModel):
 
 
 def check_choice(value: Any) -> Any:
-    """Refuse a `tool_choice` of a wrong type, by what is allowed."""
+    """The value, if a `tool_choice` can be of its type. Raises ValueError that says what is allowed."""
     if isinstance(value, dict | None) or value in ("none", "auto", "required"):
         return value
     raise ValueError(

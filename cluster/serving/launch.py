@@ -67,7 +67,10 @@ class ServeLauncher:
         model: str | None,
         sections: dict[str, dict[str, Any]],
     ) -> None:
-        """Put options of the command line on top. `sections` changes the first model; `model` renames it."""
+        """Put options of the command line on top. `sections` changes the first model; `model` renames it.
+
+        Raises SettingsError for a section that a model does not have, and for values that are not allowed.
+        """
         self.http_options |= {"host": host or self.host, "port": port or self.port}
         if api_keys_file is not None:
             self.args["api_keys_file"] = str(Path(api_keys_file).absolute())

@@ -26,7 +26,7 @@ def mean() -> BranchConfidence:
 
 
 def bottom(ratio: float) -> BranchConfidence:
-    """Mean of the max(1, ⌊n · ratio⌋) lowest scores; ratio in [0, 1]."""
+    """Mean of the max(1, ⌊n · ratio⌋) lowest scores; ratio in [0, 1]. Raises ValueError for another one."""
     if not 0.0 <= ratio <= 1.0:
         raise ValueError(f"ratio must be in [0, 1], got {ratio}")
 
@@ -77,7 +77,10 @@ def geometric() -> BranchConfidence:
 
 
 def length_corrected(alpha: float) -> BranchConfidence:
-    """(Σ ln c_i) ÷ n^α; between the logarithm of the product (α = 0) and that of the geometric mean (α = 1)."""
+    """(Σ ln c_i) ÷ n^α; between the logarithm of the product (α = 0) and that of the geometric mean (α = 1).
+
+    Raises ValueError for an α outside of [0, 1].
+    """
     if not 0.0 <= alpha <= 1.0:
         raise ValueError(f"alpha must be in [0, 1], got {alpha}")
     return lambda scores: math.fsum(math.log(max(c, LOG_FLOOR)) for c in scores) / len(scores) ** alpha

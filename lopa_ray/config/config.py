@@ -116,7 +116,7 @@ class Config(StrictModel):
 
     @classmethod
     def parse(cls, values: dict[str, Any], overrides: dict[str, dict[str, Any]] | None = None) -> Self:
-        """From plain values, as a YAML file has them, with `overrides` on top."""
+        """From plain values, as a YAML file has them, with `overrides` on top. Raises SettingsError."""
         for mapping in (values, *values.values()):
             for key in mapping if isinstance(mapping, dict) else ():
                 if not isinstance(key, str):

@@ -22,7 +22,9 @@ MAX_CLASSES = 2**16
 def token_functions(
     transitions: npt.NDArray[np.int32], token_bytes: list[bytes]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]:
-    """How tokens act on an automaton: the function of each token [tokens], and the functions [functions, states].
+    """How tokens act on an automaton with `transitions` int32 [states, 256].
+
+    Returns the function of each token, int64 [tokens], and the functions, uint16 [functions, states].
 
     Function 0 leads to the dead state; it is that of tokens without bytes too. Raises SettingsError if
     there are too many.
@@ -65,6 +67,9 @@ def build_constraint(
     eos_token_id: int,
 ) -> Constraint:
     """The constraint of token functions: a match, then EOS to the end.
+
+    `function_ids` int64 [tokens] and `functions` uint16 [functions, states] as `token_functions` gives them;
+    `accepting` bool [states].
 
     Raises SettingsError for too many classes of tokens.
     """

@@ -43,7 +43,7 @@ def implied_type(schema: dict[str, Any]) -> str | None:
 
 
 def listed_types(given: Any, path: str) -> list[str]:
-    """The types that `type` lists."""
+    """The types that `type` lists. Raises SettingsError for another one than JSON's."""
     types: list[Any] = given if isinstance(given, list) else [given]
     for name in types:
         if not isinstance(name, str) or name not in KEYWORDS:
@@ -61,7 +61,7 @@ def has_type(value: Any, name: str) -> bool:
 
 
 def listed_schemas(schema: dict[str, Any], name: str, path: str) -> list[Any]:
-    """The schemas that keyword `name` lists; at least one."""
+    """The schemas that keyword `name` lists; at least one. Raises SettingsError if there is none."""
     parts = schema[name]
     if not isinstance(parts, list) or not parts:
         raise schema_error(path, f"{name}: got {parts!r}; allowed: a list of schemas")
@@ -69,7 +69,7 @@ def listed_schemas(schema: dict[str, Any], name: str, path: str) -> list[Any]:
 
 
 def length_bounds(schema: dict[str, Any], minimum: str, maximum: str, path: str) -> tuple[int, int | None]:
-    """The values of the keywords `minimum` and `maximum` for lengths; None: unbounded."""
+    """The values of the keywords `minimum` and `maximum` for lengths; None: unbounded. Raises SettingsError."""
     for name in (minimum, maximum):
         if name in schema and (type(schema[name]) is not int or schema[name] < 0):
             raise schema_error(path, f"{name}: got {schema[name]!r}; allowed: a whole number from 0 on")

@@ -33,7 +33,13 @@ class AttentionBackend(Protocol):
         ...
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
-        """The attention of one step."""
+        """The attention of one step.
+
+        `columns` are the step's on the device, each of the shape and dtype that `StepColumns` says. The function takes
+        q [R, H, E], k and v [R, K, E] of one layer in the cache's dtype, as `AttentionFn` says.
+
+        Raises RuntimeError if the backend cannot run here.
+        """
         ...
 
 
@@ -51,7 +57,7 @@ class LaneAttention:
     bucket: Callable[[int], int] = padded_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
-        """See `AttentionBackend`."""
+        """See `AttentionBackend.bind`."""
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             mixed = []
@@ -79,7 +85,7 @@ class PackedAttention:
     bucket: Callable[[int], int] = bucket_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
-        """See `AttentionBackend`."""
+        """See `AttentionBackend.bind`. Raises RuntimeError where Triton has to work and does not."""
         if self.needs_triton and not triton_works():
             raise RuntimeError("Triton does not work here")
 

@@ -29,7 +29,10 @@ _log = logging.getLogger("lopa.attention")
 
 
 def flex(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """torch's flex attention, compiled at the first call, which takes a compiler and up to minutes: a `LaneKernel`."""
+    """torch's flex attention, compiled at the first call, which takes a compiler and up to minutes: a `LaneKernel`.
+
+    q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one floating dtype.
+    """
     mixed: Tensor = _compiled_flex()(q.transpose(0, 1)[None], keys[None], values[None], enable_gqa=True)
     return mixed[0].transpose(0, 1)
 

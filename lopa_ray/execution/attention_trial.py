@@ -68,7 +68,7 @@ class AttentionTrial:
 
     @torch.inference_mode()
     def run(self) -> Tensor:
-        """What the backend computes: [rows, H, E]."""
+        """What the backend computes: [rows, H, E], in the dtype of the K/V."""
         return self._attend(1, *self._qkv)[: self._packing.num_rows]
 
     @torch.inference_mode()

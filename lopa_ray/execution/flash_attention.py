@@ -101,7 +101,7 @@ class FlashAttention:
     bucket: Callable[[int], int] = bucket_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
-        """See `AttentionBackend`."""
+        """See `AttentionBackend.bind`."""
         if any(run != (len(lane.canvas), lane.stop) for lane in packing.lanes for run in lane.runs()):
             return PackedAttention().bind(cache, packing, columns)
         flash = VERSIONS[self.version]

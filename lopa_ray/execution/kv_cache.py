@@ -108,25 +108,31 @@ class KVCache:
         self.committed[slot] = spans
 
     def layer_views(self, slot: int, layer: int) -> tuple[Tensor, Tensor]:
-        """Views of a slot's keys and values in one layer, [K, C, E] each; written in place."""
+        """Views of a slot's keys and values in one layer, [K, C, E] each in the cache's dtype; written in place."""
         keys_values = self.data[slot, layer]
         return keys_values[0], keys_values[1]
 
     def empty_payload(self, positions: int) -> Tensor:
-        """An uninitialised payload for that many positions: K/V [L, 2, K, P, E], then the boundary row [D], flat."""
+        """An uninitialised payload for that many positions: K/V [L, 2, K, P, E], then the boundary row [D], flat.
+
+        Its dtype and device are the cache's.
+        """
         per_position = self.data[0, :, :, :, 0].numel()
         size = per_position * positions + self.boundary.shape[1]
         return torch.empty(size, dtype=self.data.dtype, device=self.data.device)
 
     def split_payload(self, payload: Tensor) -> tuple[Tensor, Tensor]:
-        """Views into a payload: K/V [L, 2, K, P, E] and boundary row [D]."""
+        """Views into a payload: K/V [L, 2, K, P, E] and boundary row [D], in the payload's dtype."""
         _, layers, two, heads, _, dim = self.data.shape
         width = self.boundary.shape[1]
         positions = (payload.numel() - width) // (layers * two * heads * dim)
         return payload[:-width].view(layers, two, heads, positions, dim), payload[-width:]
 
     def write_payload(self, slot: int, spans: Spans, payload: Tensor) -> None:
-        """Commit a payload: its K/V become the slot's at `spans`, in order, and are readable from now on."""
+        """Commit a payload: its K/V become the slot's at `spans`, in order, and are readable from now on.
+
+        `payload` is flat, [values] in the cache's dtype, as `empty_payload` lays it out.
+        """
         kv, boundary = self.split_payload(payload)
         at = 0
         for span in spans:
@@ -147,7 +153,7 @@ class KVCache:
         self.committed[slot] = merge_spans(self.committed[slot] + spans)
 
     def read_payload(self, slot: int, spans: Spans) -> Tensor:
-        """The slot's K/V at `spans` and its boundary row, as one contiguous payload."""
+        """The slot's K/V at `spans` and its boundary row, as one contiguous payload [values] in the cache's dtype."""
         payload = self.empty_payload(sum(map(len, spans)))
         kv, boundary = self.split_payload(payload)
         at = 0
@@ -158,7 +164,7 @@ class KVCache:
         return payload
 
     def staged_payload(self, slot: int, spans: Spans, lane: StagedLane) -> Tensor:
-        """What a lane has staged for the slot at `spans`, as one contiguous payload."""
+        """What a lane has staged for the slot at `spans`, as one contiguous payload [values] in the cache's dtype."""
         payload = self.empty_payload(sum(map(len, spans)))
         kv, boundary = self.split_payload(payload)
         at, row = 0, lane.rows.start

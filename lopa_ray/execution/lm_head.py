@@ -51,7 +51,7 @@ class LMHead:
         self._banned_tokens = banned_tokens[self._vocab_ops.local_ids.start : self._vocab_ops.local_ids.stop]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden rows [N, D], padded (see `padded_rows`) → logits [N, V]."""
+        """Hidden rows [N, D], padded (see `padded_rows`) → logits [N, V], both in the model's dtype."""
         logits: Tensor = self._lm_head(hidden)
         return logits
 
@@ -62,7 +62,7 @@ class LMHead:
         return self._vocab_ops.gather_vocab(logits.float())
 
     def score(self, groups: list[ScoringGroup], columns: StepColumns[Tensor], rows: Tensor) -> Tensor:
-        """Score rows [R + S, D], those of the forward and the boundary rows of slots.
+        """Score rows [R + S, D] in the model's dtype: those of the forward and the boundary rows of slots.
 
         Returns one fp64 tensor: [N, 4] as `row_scores` gives them, then of each group its top tokens and their
         log-probabilities, [2, rows, M].

@@ -153,7 +153,7 @@ class DeviceChanges:
 
     @classmethod
     def of(cls, table: Tensor, local_ids: range) -> DeviceChanges:
-        """Of a table [C, E, 4] or [L, F, 4], for logits of the ids that are here."""
+        """Of a table [C, E, 4] or [L, F, 4] in fp64, for logits of the ids that are here."""
         ids = table[:, :, ID].to(torch.int64)
         is_here = (ids >= local_ids.start) & (ids < local_ids.stop)
         return cls(torch.where(is_here, ids - local_ids.start, len(local_ids)), table[:, :, BIAS:])

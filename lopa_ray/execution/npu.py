@@ -29,6 +29,8 @@ def unavailable_reason() -> str | None:
 def attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """A `LaneKernel`: torch-npu's fused attention for inference, in half precision.
 
+    q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one dtype (bf16 or fp16).
+
     Head dims are multiples of 16. The operator takes dense tensors, and how many of their keys count. So it is handed
     the whole slot that `keys` and `values` are the first rows of, and nothing is copied but the queries.
     """

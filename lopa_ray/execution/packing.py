@@ -139,7 +139,7 @@ class Packing:
         )
 
     def to_device(self, device: torch.device) -> StepColumns[Tensor]:
-        """The columns on the device, by one copy."""
+        """See `copy_to_device`."""
         return copy_to_device(self.columns, device)
 
     @property

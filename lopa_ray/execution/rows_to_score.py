@@ -99,7 +99,7 @@ class RowsToScore:
             self.fill_changes = self._logit_changes.of_fills
 
     def padded(self, of_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """A value per row, in the order of the N; 0 for padding."""
+        """A value per row, int64 [rows], in the order of the N: int64 [N]; 0 for padding."""
         padded = np.zeros(self._size, np.int64)
         padded[self._index] = of_rows
         return padded
@@ -225,7 +225,7 @@ class RowsToScore:
     # Reports
 
     def report(self, flat: npt.NDArray[np.float64], columns: int) -> tuple[npt.NDArray[np.int64], ScoredRows]:
-        """The branches and rows of a `StepReport`.
+        """The branches of a `StepReport`, int64 [branches, 5], and its rows.
 
         `flat` fp64: [N, columns] as `row_scores` gives them, then ids and log-probabilities [2, rows, M] of each group.
         """

@@ -171,6 +171,7 @@ class BranchRunner:
     def payload_to_commit(self, scheduled: ScheduledRequest) -> Tensor:
         """What this worker has for the request's commit: staged, committed already, or an empty payload to fill.
 
+        It is flat, [values] in the cache's dtype, as `KVCache.empty_payload` lays it out.
         Raises ProtocolError if no source is named and nothing is there.
         """
         cache, slot, commit = self.cache, scheduled.slot, scheduled.plan.commit
@@ -230,7 +231,7 @@ class BranchRunner:
 
     def forward(self, packing: Packing, columns: StepColumns[Tensor]) -> tuple[Tensor, Tensor | None]:
         """Hidden rows of all lanes, then the boundary rows of slots, [R + S, D]; and, where lanes stage any, the keys
-        and values of all rows, [L, 2, R, K, E]."""
+        and values of all rows, [L, 2, R, K, E]. Both have the model's dtype."""
         kv = None
         if packing.has_staged_rows:
             _, layers, two, heads, _, dim = self.cache.data.shape

@@ -26,7 +26,10 @@ class StagedStep:
 
     @classmethod
     def gather(cls, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor) -> Self:
-        """Of the rows [R + S, D] and the keys and values [L, 2, R, K, E] of a forward: one gather of all layers."""
+        """Of the rows [R + S, D] and the keys and values [L, 2, R, K, E] of a forward, in the model's dtype.
+
+        All layers are gathered at once.
+        """
         return cls(kv.index_select(2, columns.stage_rows), rows.index_select(0, columns.stage_boundaries))
 
 
@@ -52,7 +55,7 @@ class PendingCommit:
     spans: Spans
 
     def positions(self) -> npt.NDArray[np.int64]:
-        """Of the staged rows."""
+        """Of the staged rows: int64 [positions]."""
         start = self.staged.start
         return np.concatenate([np.arange(max(span.start, start), span.stop) for span in self.spans])
 

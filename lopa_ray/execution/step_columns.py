@@ -67,7 +67,11 @@ class StepColumns(Generic[Column]):
 def copy_to_device(
     columns: StepColumns[npt.NDArray[np.generic]], device: torch.device
 ) -> StepColumns[Tensor]:
-    """One copy, which the host does not wait for; none to a CPU. Every array has a multiple of 8 bytes."""
+    """The columns on a device, by one copy that the host does not wait for. To a CPU nothing is copied.
+
+    Shapes and dtypes are those of `StepColumns`, whose fields begin with a dimension, as [N]. Every array has a
+    multiple of 8 bytes, of int64 or fp64.
+    """
     arrays = [getattr(columns, field) for field in StepColumns.__slots__]
     if device.type == "cpu":
         return StepColumns(*map(torch.from_numpy, arrays))

@@ -22,7 +22,10 @@ NUCLEUS_CANDIDATES = 64
 
 
 class VocabOps:
-    """Operations along the vocabulary of whole rows x [N, V]: torch's own."""
+    """Operations along the vocabulary of whole rows x [N, V], of any floating dtype: torch's own.
+
+    What is returned has the dtype of x unless a method says otherwise.
+    """
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
@@ -31,19 +34,19 @@ class VocabOps:
         """The ids of the columns that are here."""
 
     def softmax(self, x: Tensor) -> Tensor:
-        """Probabilities [N, V] of the columns here."""
+        """Probabilities of the columns here: x [N, V] → [N, V] in the dtype of x."""
         return x.softmax(-1)
 
     def logsumexp(self, x: Tensor) -> Tensor:
-        """[N, 1]."""
+        """ln Σ exp of each row: x [N, V] → [N, 1] in the dtype of x."""
         return x.logsumexp(-1, keepdim=True)
 
     def amax(self, x: Tensor) -> Tensor:
-        """[N, 1]."""
+        """The largest value of each row: x [N, V] → [N, 1] in the dtype of x."""
         return x.amax(-1, keepdim=True)
 
     def sum(self, x: Tensor) -> Tensor:
-        """[N]."""
+        """The sum of each row: x [N, V] → [N], in the dtype of x; int64 for bool and integers."""
         return x.sum(-1)
 
     def all(self, x: Tensor) -> Tensor:
@@ -55,15 +58,15 @@ class VocabOps:
         return x.argmax(-1)
 
     def gather(self, x: Tensor, ids: Tensor) -> Tensor:
-        """The values [N, 1] at one id per row."""
+        """The values [N, 1] of x [N, V] at one id per row, `ids` int64 [N]."""
         return x.gather(1, ids[:, None])
 
     def topk_values(self, x: Tensor, k: int) -> Tensor:
-        """The largest values [N, K], in descending order."""
+        """The largest values of x [N, V] in descending order: [N, K] in the dtype of x."""
         return x.topk(k, dim=-1).values
 
     def topk(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The largest values [N, K] in descending order, and their ids."""
+        """The largest values of x [N, V] in descending order, [N, K] in the dtype of x, and their ids, int64 [N, K]."""
         return _stable_topk(x, k)
 
     def sample(self, weights: Tensor, uniform: Tensor) -> Tensor:
@@ -87,7 +90,7 @@ class VocabOps:
         return torch.zeros_like(outside).scatter(1, index, outside)
 
     def gather_vocab(self, x: Tensor) -> Tensor:
-        """Rows [N, whole vocabulary]. For research and tests: scoring never asks for it."""
+        """x [N, V] → [N, whole vocabulary] in the dtype of x. For research and tests: scoring never asks for it."""
         return x
 
 
@@ -109,55 +112,55 @@ class VocabParallelOps(VocabOps):
         self._tp_group = tp_group
 
     def softmax(self, x: Tensor) -> Tensor:
-        """See `VocabOps`."""
+        """See `VocabOps.softmax`."""
         largest, sum_exp = self._max_and_sum_exp(x)
         return (x - largest).exp() / sum_exp
 
     def logsumexp(self, x: Tensor) -> Tensor:
-        """See `VocabOps`."""
+        """See `VocabOps.logsumexp`."""
         largest, sum_exp = self._max_and_sum_exp(x)
         return largest + sum_exp.log()
 
     def amax(self, x: Tensor) -> Tensor:
-        """See `VocabOps`."""
+        """See `VocabOps.amax`."""
         return self._tp_group.all_gather(x.amax(-1, keepdim=True)).amax(0)
 
     def sum(self, x: Tensor) -> Tensor:
-        """See `VocabOps`."""
+        """See `VocabOps.sum`."""
         return self._tp_group.all_reduce(x.sum(-1))
 
     def all(self, x: Tensor) -> Tensor:
-        """See `VocabOps`."""
+        """See `VocabOps.all`."""
         return self._tp_group.all_reduce((~x).sum(-1)) == 0
 
     def argmax(self, x: Tensor) -> Tensor:
-        """See `VocabOps`."""
+        """See `VocabOps.argmax`."""
         best = x.argmax(-1, keepdim=True)
         values, ids = self._gather_with_ids(x.gather(1, best), best + self.local_ids.start)
         return ids.gather(0, values.argmax(0)[None])[0, :, 0]
 
     def gather(self, x: Tensor, ids: Tensor) -> Tensor:
-        """See `VocabOps`."""
+        """See `VocabOps.gather`."""
         here = ids[:, None] - self.local_ids.start
         mine = (here >= 0) & (here < len(self.local_ids))
         values = x.gather(1, here.clamp(0, len(self.local_ids) - 1))
         return self._tp_group.all_reduce(torch.where(mine, values, torch.zeros_like(values)))
 
     def topk_values(self, x: Tensor, k: int) -> Tensor:
-        """See `VocabOps`."""
+        """See `VocabOps.topk_values`."""
         here = min(k, len(self.local_ids))
         values = F.pad(x.topk(here, dim=-1).values, (0, k - here), value=-torch.inf)
         return self._tp_group.all_gather(values).transpose(0, 1).flatten(1).topk(k, dim=-1).values
 
     def topk(self, x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """See `VocabOps`."""
+        """See `VocabOps.topk`."""
         if k == 0:
             return _stable_topk(x, 0)
         values, ids, _ = self._candidates(x, k)
         return values[:, :k], ids[:, :k]
 
     def sample(self, weights: Tensor, uniform: Tensor) -> Tensor:
-        """See `VocabOps`. The token comes from the shard on whose part of the cumulative sum the draw falls."""
+        """See `VocabOps.sample`. The token comes from the shard on whose part of the cumulative sum the draw falls."""
         cumulative = weights.cumsum(-1)
         weight_sums = self._tp_group.all_gather(cumulative[:, -1])
         reached = F.pad(weight_sums.cumsum(0), (0, 0, 1, 0))
@@ -171,7 +174,7 @@ class VocabParallelOps(VocabOps):
         return torch.where(found >= 0, found, heaviest)
 
     def outside_nucleus(self, logits: Tensor, top_p: Tensor) -> Tensor:
-        """See `VocabOps`. The host waits for the device, to know whether whole rows have to be gathered."""
+        """See `VocabOps.outside_nucleus`. The host waits for the device, to know whether whole rows are needed."""
         largest, sum_exp = self._max_and_sum_exp(logits)
         value, last, certain = self._nucleus_end(logits, largest, sum_exp, top_p, NUCLEUS_CANDIDATES)
         self._tp_group.wait()
@@ -184,7 +187,7 @@ class VocabParallelOps(VocabOps):
         return (logits < value) | ((logits == value) & (ids > last))
 
     def gather_vocab(self, x: Tensor) -> Tensor:
-        """See `VocabOps`."""
+        """See `VocabOps.gather_vocab`."""
         gathered = self._tp_group.all_gather(F.pad(x, (0, self._max_shard_size - len(self.local_ids))))
         return torch.cat(
             [each[:, : len(ids)] for each, ids in zip(gathered, self._shard_ids, strict=True)], -1

@@ -16,7 +16,7 @@ def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[
 
 
 def reference_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The norm of x [..., D] in torch's operations."""
+    """The norm of x [..., D] with weight [D] in torch's operations: sums in fp32, the result in the dtype of x."""
     wide = x.float()
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return weight * wide.to(x.dtype)

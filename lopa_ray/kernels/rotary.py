@@ -22,7 +22,8 @@ def rotate_qkv(
     """qkv [R, H + 2K, E] → q [R, H, E] and k [R, K, E], rotated, and v [R, K, E].
 
     `cos` and `sin` [R, 1, E] are those of each row's position, in the half-split layout of Llama and Qwen2. With
-    weights [E] queries and keys are normed before. `kv` [2, R, K, E], if given, is where k and v are written.
+    weights [E] queries and keys are normed before. `kv` [2, R, K, E], if given, is where k and v are written. All have
+    one floating dtype.
     """
     if kv is None and is_differentiable():
         return _split(qkv, num_heads, cos, sin, q_weight, k_weight, eps)

@@ -73,7 +73,7 @@ def _reference(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tens
 
 
 def mask_ids(x: Tensor, ids: Tensor, value: float) -> Tensor:
-    """x [N, V], overwritten with `value` at each row's ids [N, W]; those outside of [0, V) are none."""
+    """x [N, V] of any dtype, overwritten with `value` at each row's ids int64 [N, W]; others than [0, V) are none."""
     for column in ids.unbind(1):
         inside = (column >= 0) & (column < x.shape[1])
         at = column.clamp(0, x.shape[1] - 1)[:, None]

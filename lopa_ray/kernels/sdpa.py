@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def sdpa(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """q [T, H, E] over keys and values [K, L, E] → [T, H, E]; torch picks among its kernels.
+    """q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one floating dtype; torch picks among its kernels.
 
     The query heads of a KV head are stacked as further rows of it: grouped-query
     attention without repeating keys, on every device. The queries are copied to memory of

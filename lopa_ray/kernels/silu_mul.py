@@ -9,7 +9,7 @@ from lopa_ray.kernels.operators import define, is_differentiable
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """gate_up [R, 2F], the gate in the first half of the columns → [R, F]."""
+    """gate_up [R, 2F], the gate in the first half of the columns → [R, F], both of one floating dtype."""
     out: Tensor = _reference(gate_up) if is_differentiable() else _silu_mul(gate_up)
     return out
 

@@ -47,7 +47,9 @@ class TensorFiles:
         return TensorFiles(file_of, shapes)
 
     def read_tensor(self, name: str, dtypes: tuple[torch.dtype, ...] = FLOAT_DTYPES) -> Tensor:
-        """Tensor `name` on the CPU in its stored dtype, one of `dtypes`.
+        """Tensor `name` on the CPU in its stored shape (`shapes[name]`) and dtype, one of `dtypes`.
+
+        Raises CheckpointError if the file is damaged or the dtype is another one.
 
         The file is opened anew for each tensor: a mapping that stays open keeps every page it has
         touched in the process, which would double the memory of loading a large checkpoint.

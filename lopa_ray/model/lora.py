@@ -115,7 +115,7 @@ class LoraAdapter:
                 )
 
     def merge(self, name: str, weight: Tensor) -> Tensor:
-        """The published tensor `name` with its update added in fp32, or `weight` itself if it has none."""
+        """The published tensor `name` [outputs, inputs] plus its update, in fp32; `weight` itself if it has none."""
         module = name.removesuffix(".weight")
         if name == module or module not in self.scales:
             return weight

@@ -46,7 +46,8 @@ class MaskPredictor(Protocol):
     def __call__(
         self, ids: Tensor, positions: Tensor, attention: AttentionFn, kv: Tensor | None = None
     ) -> Tensor:
-        """Run int ids [R] at absolute int positions [R]; returns hidden rows [R, D] after the last norm.
+        """Run int64 ids [R] at absolute int64 positions [R]; returns hidden rows [R, D] after the last norm, in the
+        model's dtype.
 
         `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers.
         """

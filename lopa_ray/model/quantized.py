@@ -118,7 +118,8 @@ def int8_matmul(a: Tensor, weight: Tensor) -> Tensor:
 
 
 def exact_matmul(a: Tensor, weight: Tensor) -> Tensor:
-    """The same on any device that multiplies fp32, in pieces whose sums are exact."""
+    """a int8 [N, I] times weight int8 [O, I] transposed → int32 [N, O], on any device that multiplies fp32: in pieces
+    whose sums are exact."""
     out = torch.zeros(a.shape[0], weight.shape[0], dtype=torch.int32, device=a.device)
     pieces = (torch.split(matrix, EXACT_FP32_INPUTS, dim=1) for matrix in (a, weight))
     for left, right in zip(*pieces, strict=True):

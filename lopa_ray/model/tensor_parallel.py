@@ -35,11 +35,14 @@ class TensorParallelGroup(Protocol):
         ...
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of all shards' x, the same bits on each; x itself may be overwritten. Raises TransferError."""
+        """The sum of all shards' x, [...] in the same dtype: the same bits on each. x itself may be overwritten.
+
+        Raises TransferError.
+        """
         ...
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """All shards' x, in order of rank: [size, *x.shape]. Raises TransferError."""
+        """All shards' x, in order of rank: [size, *x.shape] in the same dtype. Raises TransferError."""
         ...
 
     def wait(self) -> None:
@@ -56,11 +59,11 @@ class SingleShard:
     size: int = 1
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """x itself."""
+        """See `TensorParallelGroup.all_reduce`: x itself."""
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """x as the only one."""
+        """See `TensorParallelGroup.all_gather`: x as the only one."""
         return x[None]
 
     def wait(self) -> None:
@@ -78,7 +81,7 @@ class RowParallelLinear(nn.Linear):
         self._tp_group = tp_group
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum of all shards' products."""
+        """x [N, inputs of this shard] → the sum of all shards' products [N, outputs], in the dtype of x."""
         return self._tp_group.all_reduce(F.linear(x, self.weight))
 
 
@@ -92,7 +95,8 @@ def shard_range(total: int, rank: int, size: int) -> range:
 def shard_parameter(name: str, parameter: Tensor, config: ModelConfig, rank: int, size: int) -> Tensor:
     """A shard's part of the parameter `name` of the model `config`: a copy, but for what all shards have whole.
 
-    Rows of `qkv` and `gate_up` (each fused part by itself) and of the LM head, columns of `o` and `down`. Int8
+    The parameter is [outputs, inputs], or [outputs] for a bias; the part has its dtype. Cut are rows of `qkv` and
+    `gate_up` (each fused part by itself) and of the LM head, columns of `o` and `down`. Int8
     weights are cut with the scales of the whole.
     """
     if size == 1:

@@ -40,7 +40,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum of rows x and delta [R, D], and its norm."""
+        """The sum of rows x and delta [R, D], and its norm [R, D], in their dtype."""
         return add_rms_norm(x, delta, self.weight, self.eps)
 
 
@@ -81,6 +81,11 @@ class Layer(nn.Module):
         attention: AttentionFn,
         kv: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
+        """Rows x + delta [R, D] through the layer → rows [R, D], and what is to be added to them [R, D].
+
+        `cos` and `sin` [R, 1, E] are those of each row's position. `kv` [2, R, K, E], if given, receives keys and
+        values. All have the model's dtype.
+        """
         x, q, k, v = self.project_qkv(x, delta, cos, sin, kv)
         return self.output_and_mlp(x, attention(index, q, k, v))
 
@@ -90,7 +95,7 @@ class Layer(nn.Module):
         """x + delta [R, D], and what attention takes of it: q [R, H, E] and k [R, K, E], rotated, and v [R, K, E].
 
         Residual sums are left to the norm that follows, which is one kernel with them: a layer takes rows and what
-        is to be added to them. `kv` [2, R, K, E], if given, receives k and v.
+        is to be added to them. `kv` [2, R, K, E], if given, receives k and v. All have the model's dtype.
         """
         x, normed = self.attn_norm(x, delta)
         qkv = self.qkv(normed).unflatten(-1, (-1, self.head_dim))
@@ -99,7 +104,7 @@ class Layer(nn.Module):
         return x, *rotate_qkv(qkv, self.num_heads, cos, sin, q_weight, k_weight, self.rms_norm_eps, kv)
 
     def output_and_mlp(self, x: Tensor, attn_output: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows x [R, D] plus the projection of attn_output [R, H, E], and the MLP of it, to be added."""
+        """Rows x [R, D] plus the projection of attn_output [R, H, E], and the MLP of it, to be added, in that dtype."""
         x, normed = self.mlp_norm(x, self.o(attn_output.flatten(1)))
         return x, self.down(silu_mul(self.gate_up(normed)))
 
@@ -152,7 +157,8 @@ class Transformer(nn.Module):
     def forward(
         self, ids: Tensor, positions: Tensor, attention: AttentionFn, kv: Tensor | None = None
     ) -> Tensor:
-        """Run int ids [R] at absolute int positions [R]; returns hidden rows [R, D] after the last norm.
+        """Run int64 ids [R] at absolute int64 positions [R]; returns hidden rows [R, D] after the last norm, in the
+        model's dtype.
 
         `kv` [L, 2, R, K, E], if given, receives the rotated keys and the values of all layers.
         """

@@ -135,7 +135,7 @@ class TransformersModel(nn.Module):
     def forward(
         self, ids: Tensor, positions: Tensor, attention: AttentionFn, kv: Tensor | None = None
     ) -> Tensor:
-        """See `MaskPredictor`."""
+        """See `MaskPredictor.forward`."""
         output = self.causal_lm.base_model(
             input_ids=ids[None],
             position_ids=positions[None],

@@ -103,7 +103,7 @@ def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
 
 
 def storage_dtype(model: Transformer, name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """`dtype`, but for the weights of int8 layers: int8 once quantised, fp32 until then and for their scales."""
+    """`dtype`, but for the weights [O, I] of int8 layers: int8 once quantised, fp32 until then and for their scales."""
     owner, _, attribute = name.rpartition(".")
     if isinstance(model.get_submodule(owner), Int8Linear) and attribute != "bias":
         return torch.int8 if value.dtype == torch.int8 else torch.float32

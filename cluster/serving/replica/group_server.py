@@ -171,7 +171,7 @@ class GroupServer:
         return TokenizedPrompt(tuple(tokens), strings, self._config.model.max_model_len)
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
-        """See `Backend.detokenize`, for this model."""
+        """See `Backend.detokenize`, for this model. Raises PromptError for ids outside of the vocabulary."""
         engine = self._started_engine
         for index, token in enumerate(tokens):
             if not 0 <= token < engine.vocabulary.size:

@@ -42,7 +42,10 @@ class Ingress:
         self._draining = False
 
     async def generate(self, model: str, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
-        """See `Backend.generate`."""
+        """See `Backend.generate`.
+
+        Raises what the backend's does, and ClusterError while this server shuts down.
+        """
         if self._draining:
             raise ClusterError("the server is shutting down; send the request to another one")
         cancelled = self._cancel_events[request.id] = asyncio.Event()
@@ -122,7 +125,10 @@ class Ingress:
         return await read_metrics({model: handle.deployment_name for model, handle in self._groups.items()})
 
     async def status(self) -> list[GroupStatus]:
-        """See `Backend.status`: how Serve's controller sees the groups."""
+        """See `Backend.status`: how Serve's controller sees the groups.
+
+        Raises ClusterError if a model has no running replica.
+        """
         application = serve.get_replica_context().app_name
         deployments = (await asyncio.to_thread(serve.status)).applications[application].deployments
         statuses = []
