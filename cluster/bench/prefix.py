@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import statistics
 import time
@@ -24,7 +25,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.checkpoint import load_config
 from lopa_ray.model.weights import random_model
-from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
+from lopa_ray.presets.word_problems import Problem, held_out_stream, is_correct
 from lopa_ray.scheduling.prefix_index import APPROXIMATE_GRANULARITY
 
 SEED = 5
@@ -125,7 +126,7 @@ def _pairs_with_common_prefix(engine: LocalEngine, count: int) -> list[tuple[Pro
     """Different problems whose prompts begin with the same tokens, as many as an approximate prefix must have."""
     first: dict[tuple[int, ...], Problem] = {}
     pairs: list[tuple[Problem, Problem]] = []
-    for problem in held_out_problems(SEED, CANDIDATES):
+    for problem in itertools.islice(held_out_stream(SEED), CANDIDATES):
         begin = tuple(engine.create_session(problem.question).prompt[:APPROXIMATE_GRANULARITY])
         other = first.pop(begin, None)
         if other is None:

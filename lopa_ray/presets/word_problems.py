@@ -13,6 +13,7 @@ a problem lies, whatever the seed.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -270,15 +271,20 @@ def training_problems(seed: int, drill_share: float = 0.0) -> Iterator[Problem]:
             yield problem
 
 
-def held_out_problems(seed: int, count: int) -> list[Problem]:
-    """`count` different problems that no training stream contains."""
+def held_out_stream(seed: int) -> Iterator[Problem]:
+    """Different problems that no training stream contains, without end."""
     rng = random.Random(f"held out {seed}")
-    problems: dict[str, Problem] = {}
-    while len(problems) < count:
+    questions: set[str] = set()
+    while True:
         problem = make_problem(rng)
-        if is_held_out(problem.question):
-            problems[problem.question] = problem
-    return list(problems.values())
+        if is_held_out(problem.question) and problem.question not in questions:
+            questions.add(problem.question)
+            yield problem
+
+
+def held_out_problems(seed: int, count: int) -> list[Problem]:
+    """The first `count` problems of `held_out_stream`."""
+    return list(itertools.islice(held_out_stream(seed), count))
 
 
 def extract_answer(text: str) -> str | None:

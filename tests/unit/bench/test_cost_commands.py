@@ -13,7 +13,6 @@ from cluster.cli import app
 COMMANDS = {
     "host": (("--requests", "1,2", "--branches", "2", "--steps", "4"), 2),
     "quantization": (("--problems", "2", "--formats", "float32,bfloat16/w8a8"), 2),
-    "prefix": (("--shared", "32", "--requests", "2", "--problems", "2"), 5),
     "constraints": (("--tokens", "80", "--branches", "2"), 5),
     "pages": (("--requests", "10", "--branches", "1,2", "--repeats", "1"), 22),
     "cluster": ((), 17),
@@ -50,14 +49,16 @@ def test_number_formats_are_compared_with_the_first(tmp_path: Path) -> None:
 
 
 def test_a_stored_prefix_is_found(tmp_path: Path) -> None:
-    rows = record_of(tmp_path, "prefix", *COMMANDS["prefix"][0]).rows
+    rows = record_of(tmp_path, "prefix", "--shared", "32", "--requests", "2", "--problems", "2").rows
+    assert len(rows) == 5
     by_cache = {(row["decoder"], row["prefix cache"]): row for row in rows}
     assert by_cache["block_diffusion", "none"]["found"] == 0
     assert by_cache["block_diffusion", "exact"]["positions saved"] == 32
     assert by_cache["lopa", "approximate, asked again"]["found"] == 2
 
 
-def test_more_pairs_than_there_are(tmp_path: Path) -> None:
+def test_more_pairs_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.bench.prefix.CANDIDATES", 40)
     options = ["bench", "prefix", "--shared", "32", "--requests", "1", "--problems", "100000"]
     result = CliRunner().invoke(app, options)
     assert result.exit_code == 2
