@@ -94,9 +94,8 @@ def log_likelihoods(
         answer.forwards += len(event.plan.branches)
         finished = event.outcome.finish_reason is not None
         if event.plan.targets:
-            for term in (
-                event.outcome.confidences
-            ):  # one by one, so that the sum does not depend on how steps group them
+            # Terms are added one by one, so that the sum does not depend on how steps group them.
+            for term in event.outcome.confidences:
                 answer.value += term
         elif finished:
             answer.is_greedy = list(event.outcome.canvas) == list(requests[index].target)
