@@ -32,9 +32,7 @@ class Journal:
         """Record a step. `state` is the session's state after the step (see `DecodeSession.export_state`)."""
         self._state = state
         while self._replay and not _reads(plan, self._replay[-1].plan.to_stage):
-            self._commit = (
-                self._replay.pop().plan.commit
-            )  # nothing that the popped step cached is kept by this step
+            self._commit = self._replay.pop().plan.commit  # this step reads nothing that it has cached
         if plan.to_stage or plan.cached:
             staged = plan.to_stage and not plan.stage_shared
             self._replay.append(
