@@ -86,8 +86,8 @@ class ConstraintCompiler:
         tokenizer, size = self._tokenizer, self._vocabulary.size
         if not tokenizer.byte_level:
             raise SettingsError(
-                "structured output and bad_words need a byte-level tokenizer, whose tokens spell the same bytes "
-                "wherever they stand; this checkpoint's is none: leave response_format, guided_* and bad_words out"
+                "structured output and bad_words need a byte-level tokenizer, whose tokens have the same bytes in any "
+                "place; this checkpoint's is not byte-level: leave response_format, guided_* and bad_words out"
             )
         known = min(size, tokenizer.vocab_size)
         return [tokenizer.regular_token_bytes(token) for token in range(known)] + [b""] * (size - known)

@@ -31,8 +31,9 @@ class Journal:
     def record(self, plan: Plan, outcome: StepOutcome, state: bytes) -> None:
         """Record a step. `state` is the session's state after the step (see `DecodeSession.export_state`)."""
         self._state = state
+        # A replayed step is dropped if the new step reads nothing that it cached.
         while self._replay and not _reads(plan, self._replay[-1].plan.to_stage):
-            self._commit = self._replay.pop().plan.commit  # this step reads nothing that it has cached
+            self._commit = self._replay.pop().plan.commit
         if plan.to_stage or plan.cached:
             staged = plan.to_stage and not plan.stage_shared
             self._replay.append(
