@@ -144,7 +144,7 @@ class Packing:
         )
 
     def to_device(self, device: torch.device) -> StepColumns[Tensor]:
-        """The columns on the device; see `copy_to_device`. Shapes and dtypes are those of `StepColumns`."""
+        """The columns on the device. See `copy_to_device`."""
         return copy_to_device(self.columns, device)
 
     @property

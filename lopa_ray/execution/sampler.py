@@ -55,8 +55,8 @@ def filter_logits(
     """Logits [N, V] of fp32 or fp64, in which tokens outside the nucleus and the top k have the lowest finite value.
 
     `top_p` [N, 1] has the dtype of the logits. The nucleus includes the token whose probability crosses `top_p`.
-    `top_k` int64 [N, 1] is at most `max_top_k`. Order and renormalisation are those of LoPA (the nucleus first) or, with
-    `top_k_first`, those of SDAR.
+    `top_k` int64 [N, 1] is at most `max_top_k`. Order and renormalisation are those of LoPA (the nucleus first), or of
+    SDAR with `top_k_first`.
     """
     lowest = torch.finfo(logits.dtype).min
 

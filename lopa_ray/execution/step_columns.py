@@ -69,7 +69,7 @@ def copy_to_device(
 ) -> StepColumns[Tensor]:
     """The columns on a device, by one asynchronous copy. For a CPU nothing is copied.
 
-    Shapes such as [N], and dtypes, are those of `StepColumns`. The size of every array must be a multiple of 8 bytes.
+    Every column keeps its shape, such as [R], and its dtype. The size of every array must be a multiple of 8 bytes.
     """
     arrays = [getattr(columns, field) for field in StepColumns.__slots__]
     if device.type == "cpu":
