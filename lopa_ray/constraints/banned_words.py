@@ -30,7 +30,7 @@ BEHIND_SPACE = -1
 def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: int) -> Constraint:
     """The constraint that accepts answers without any of `words`. `token_bytes` [vocabulary]: the bytes of each token.
 
-    EOS is treated like any other token, so apart from the words the answer is as without a constraint. Raises
+    EOS is treated like any other token, so all answers without these words remain possible. Raises
     SettingsError if there are too many ways to spell the words.
     """
     spellings = [word.strip(" ").encode() for word in words]

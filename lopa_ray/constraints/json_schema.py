@@ -82,7 +82,7 @@ def schema_regex(text: str) -> str:
     except RecursionError:
         raise schema_error("", "it is nested too deeply; simplify it") from None
     if found is None:
-        raise schema_error("", "it allows no value that ends; loosen it")
+        raise schema_error("", "it allows no value of finite length; relax it")
     return found
 
 

@@ -60,7 +60,7 @@ class StructuralTag(BaseModel):
     def _check_size(self) -> Self:
         size = len(self.literals) + sum(map(len, self.triggers))
         if size > MAX_LITERAL_CHARS:
-            raise ValueError(f"got {size} characters beside schemas; allowed: {MAX_LITERAL_CHARS}")
+            raise ValueError(f"got {size} characters outside of schemas; allowed: {MAX_LITERAL_CHARS}")
         return self
 
     @model_validator(mode="after")

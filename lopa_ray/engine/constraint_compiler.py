@@ -48,7 +48,8 @@ class ConstraintCompiler:
             return constraint
 
     def _from_regex(self, regex: str, trusted: bool) -> Constraint:
-        token_bytes = self._token_bytes  # first: it raises for a tokenizer that cannot serve any pattern
+        # This comes first, because it raises for a tokenizer that is not byte-level.
+        token_bytes = self._token_bytes
         automaton = ByteAutomaton.from_regex(regex, trusted=trusted)
         function_ids, functions = token_functions(automaton.transitions, token_bytes)
         return build_constraint(function_ids, functions, automaton.accepting, self._vocabulary.eos_token_id)

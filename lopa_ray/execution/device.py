@@ -26,7 +26,7 @@ def _cuda_unavailable_reason() -> str | None:
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a build without CUDA"
     return (
         f"torch {torch.__version__} ({built}) sees no GPU, and the driver is {_nvidia_driver()}; install a CUDA build "
-        "of torch that fits the driver, and look at CUDA_VISIBLE_DEVICES"
+        "of torch that fits the driver, and check CUDA_VISIBLE_DEVICES"
     )
 
 
@@ -45,7 +45,7 @@ def _prepare_cuda() -> None:
 
 @cache
 def _warn_untested(name: str) -> None:
-    _log.warning("device %s: this project has not run on hardware of that kind; check what it gives", name)
+    _log.warning("device %s: this project has not run on hardware of that kind; check its results", name)
 
 
 @dataclass(frozen=True, slots=True)

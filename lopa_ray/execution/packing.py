@@ -197,7 +197,7 @@ class Packing:
 
     def _lane_table(self, most: int) -> npt.NDArray[np.int64]:
         """See `StepColumns.lanes`."""
-        with_rows = self._table[self._table[:, ROWS] > 0]  # at most as many as there are tiles
+        with_rows = self._table[self._table[:, ROWS] > 0]  # no more lanes than tiles
         lanes = np.zeros((most + 1, FIRST + 1), np.int64)
         lanes[: len(with_rows)] = with_rows[:, : FIRST + 1]
         lanes[len(with_rows) :, FIRST] = self.rows_bucket

@@ -110,7 +110,7 @@ class RowsToScore:
         padded[self._index] = of_rows
         return padded
 
-    # What rows have in common
+    # Properties by which rows are grouped
 
     def _distinguish_params(self) -> None:
         """Give every distinct set of parameters an index, and set the index of each lane."""
@@ -190,7 +190,7 @@ class RowsToScore:
         self._kinds = list(index_of)
         return found
 
-    # What differs from row to row
+    # Numbers of single rows
 
     def _numbers(self) -> npt.NDArray[np.float64]:
         """See `StepColumns.score_numbers`."""

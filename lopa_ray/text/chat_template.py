@@ -179,5 +179,5 @@ def _check_message(message: object) -> None:
     if role not in ROLES or not isinstance(content, str):
         raise PromptError(
             f"got a chat message with role {role!r} and content of type {type(content).__name__}; "
-            f"allowed are the roles {', '.join(ROLES)} and text: change it"
+            f"allowed are the roles {', '.join(ROLES)}, and content that is text: change it"
         )

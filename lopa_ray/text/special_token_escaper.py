@@ -50,10 +50,8 @@ class SpecialTokenEscaper:
     def _escape_item(self, key: str, value: Any) -> Any:
         """The escaped value of a key in a message, in a tool, or in a part of these."""
         escaped = self.escape(value)
-        if not isinstance(value, str) or key in (
-            "role",
-            "type",
-        ):  # templates compare these, and both are checked
+        # Templates compare the values of role and type. Both are checked elsewhere.
+        if not isinstance(value, str) or key in ("role", "type"):
             return escaped
         return re.sub(
             rf"\A(\s*)({self._infix})(?=\s*\Z)",

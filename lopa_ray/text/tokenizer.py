@@ -37,7 +37,7 @@ _BYTE_OF = _byte_level_alphabet()
 
 
 class Tokenizer:
-    """A checkpoint's tokenizer and chat template. Stateless between calls, and picklable."""
+    """A checkpoint's tokenizer and chat template. It has no state between calls, and it can be pickled."""
 
     def __init__(self, pretrained: PreTrainedTokenizerFast) -> None:
         self._pretrained, self._backend = pretrained, pretrained.backend_tokenizer
