@@ -30,7 +30,7 @@ class SamplerOutput:
     """The results per row. Floating numbers are fp32, or fp64 if `SamplingParams.precision` is float64."""
 
     tokens: Tensor
-    """int64 [N]."""
+    """int64 [N]: ids of the chosen tokens."""
     probabilities: Tensor
     """[N]: probabilities of the tokens."""
     logprobs: Tensor
@@ -38,7 +38,7 @@ class SamplerOutput:
     scores: Tensor
     """[N]: ranking scores."""
     top_tokens: Tensor
-    """int64 [N, M]."""
+    """int64 [N, M]: ids of the tokens with the largest logits."""
     top_logprobs: Tensor
     """[N, M]: log-probabilities of the top tokens."""
 
@@ -166,8 +166,8 @@ def _ranking_scores(
     scores = ops.sum(probabilities * torch.log(probabilities + EPSILON))
     if allowed_tokens is None:
         return scores
-    # With a constraint the score is at most ln(p + EPSILON), where p is the largest allowed probability. Otherwise a
-    # high probability of a forbidden token would give a high score. Without a constraint the bound has no effect,
-    # because it is never below this sum except for rounding; such rows keep the sum itself.
+    # With a constraint neg_entropy is at most ln(p + EPSILON), where p is the largest allowed probability. Otherwise a
+    # high probability of a forbidden token would give a high score. Without a constraint the bound would have no effect
+    # except by rounding, because it is never below neg_entropy. Such rows keep neg_entropy itself.
     left = torch.log(ops.amax(probabilities.masked_fill(~allowed_tokens, 0.0))[:, 0] + EPSILON)
     return torch.where(ops.all(allowed_tokens), scores, torch.minimum(scores, left))
