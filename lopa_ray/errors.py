@@ -1,4 +1,4 @@
-"""The one error tree. Every message says what was got, what is allowed and what to do."""
+"""All error classes of the project. Every message says what was got, what is allowed and what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 class LopaError(Exception):
     """Base of every error that this project raises on purpose.
 
-    All subclasses are built from one message, so they cross process borders by pickling.
+    Every subclass takes one message as its only argument, so it can be pickled and sent between processes.
     """
 
 
@@ -15,39 +15,39 @@ class SettingsError(LopaError, ValueError):
 
 
 class CheckpointError(LopaError, ValueError):
-    """A checkpoint (or adapter) on disk cannot be loaded as it is."""
+    """A checkpoint or an adapter on disk cannot be loaded."""
 
 
 class PromptError(LopaError, ValueError):
-    """A prompt cannot be decoded: empty, too long, ids out of range, no tokenizer."""
+    """A prompt cannot be decoded: it is empty or too long, has ids out of range, or needs a missing tokenizer."""
 
 
 class PromptTooLongError(PromptError):
-    """A prompt and its answer need more positions than a cache slot has."""
+    """A prompt and its answer together need more positions than a cache slot has."""
 
 
 class CapacityError(LopaError):
-    """There is no room: more requests in flight than cache slots, or a sequence beyond a slot."""
+    """The KV cache has no room: it does not fit in memory, or a sequence is longer than a slot."""
 
 
 class ProtocolError(LopaError):
-    """A plan or report does not belong to the step or epoch it was handed to."""
+    """A plan, a report or a call does not match the current step, epoch, cache or state."""
 
 
 class ScoreError(LopaError):
-    """The model gave scores that are no numbers."""
+    """The model returned scores that are NaN."""
 
 
 class StepLimitError(LopaError):
-    """A request used more steps than any correct run can."""
+    """A request took more steps than any correct run can take."""
 
 
 class ClusterError(LopaError):
-    """Ray cannot be reached, or is gone."""
+    """Ray cannot be reached or was shut down, or the engine on it is closed."""
 
 
 class WorkerError(LopaError):
-    """A worker failed in a way that is none of our errors, which it names; the group goes on."""
+    """A worker raised an exception that is not a `LopaError`; the message names it. The group continues to run."""
 
 
 class TransferError(LopaError):
@@ -63,8 +63,8 @@ class RequestCancelledError(LopaError):
 
 
 class DeadlineError(LopaError):
-    """The request was not finished when its deadline came."""
+    """The request was not finished at its deadline."""
 
 
 class OverloadedError(LopaError):
-    """More requests wait than the queue holds; try again later."""
+    """The queue of waiting requests is full; try again later."""

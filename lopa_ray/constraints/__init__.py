@@ -1,1 +1,1 @@
-"""Structured output: patterns and JSON schemas as automata over tokens, for canvases that fill in any order."""
+"""Structured output: patterns and JSON schemas as automata over tokens, for canvases that are filled in any order."""

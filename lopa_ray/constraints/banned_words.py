@@ -1,8 +1,8 @@
-"""A constraint to answers in which certain words do not occur (`bad_words`), and its use beside another constraint.
+"""The constraint for answers without certain words (`bad_words`), and its combination with another constraint.
 
-A word occurs where a run of whole tokens spells it, by itself or behind a space: to ban "he" leaves the token "the" as
-it is. Positions are filled in any order, so a word may be completed at its beginning as well as at its end. An
-automaton over tokens settles both, and follows all words, and all ways to spell them, at once.
+A word occurs where a run of whole tokens spells it, alone or after a space. Banning "he" does not change the token
+"the". Positions are filled in any order, so any token of a word may be the one that completes it. An automaton over
+tokens handles this, and tracks all words and all ways to spell them at once.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from lopa_ray.constraints.constraint_builder import MAX_CELLS, MAX_CLASSES
 from lopa_ray.errors import SettingsError
 
 MAX_STATES = 4_000
-"""Bounds the time and the memory that words may take: some can be spelled in very many ways."""
+"""Maximum number of states. It bounds time and memory, because some words can be spelled in very many ways."""
 
 Spelled: TypeAlias = frozenset[tuple[int, int]]
-"""What the last tokens spell: (index of a word, bytes of it)."""
+"""The prefixes of words that the last tokens spell: pairs of the index of a word and the number of its bytes."""
 
 BEHIND_SPACE = -1
-"""The place in a word of the space in front of it."""
+"""The offset of the space before a word."""
 
 
 def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: int) -> Constraint:
-    """The constraint to answers without any of `words`; `token_bytes` [vocabulary]: what each token spells.
+    """The constraint that accepts answers without any of `words`. `token_bytes` [vocabulary]: the bytes of each token.
 
-    EOS is a token like any other here, so that all else is as without a constraint. Raises SettingsError if there are
-    too many ways to spell them.
+    EOS is treated like any other token, so all answers without these words remain possible. Raises
+    SettingsError if there are too many ways to spell the words.
     """
     spellings = [word.strip(" ").encode() for word in words]
     pieces = _pieces(spellings, token_bytes)
@@ -39,8 +39,11 @@ def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: 
     order: list[Spelled] = [frozenset()]
     state_of = {order[0]: 0}
     rows: list[dict[bytes, int | None]] = []
-    """Per state where texts lead to, if that is not where they lead to from the start; None: a word is complete."""
-    for state in order:  # grows as new states are found
+    """Per state: text of a token → next state, or None if a word is complete.
+
+    Texts that are not listed lead to the same state as from the start.
+    """
+    for state in order:  # the list grows as new states are found
         row: dict[bytes, int | None] = {}
         for text, spelled in (begun if not state else _continued(state, pieces)).items():
             target = spelled | begun.get(text, frozenset())
@@ -56,7 +59,7 @@ def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: 
                 "words, or those that repeat a character"
             )
 
-    # The state after EOS, which nothing leads to here, and the dead one come behind the others.
+    # The state after EOS, which no transition reaches here, and the dead state come after the others.
     dead = len(order) + 1
     texts = sorted({text for row in rows for text in row})
     class_of = {text: at for at, text in enumerate(texts, 1)}
@@ -64,7 +67,7 @@ def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: 
     transitions[:, : len(order)] = 0
     for at, row in enumerate(rows):
         for text, target_index in row.items():
-            # What the start leads to is what all states do that say nothing else.
+            # The transitions of the start hold for all states that do not override them.
             to = slice(len(order)) if at == 0 else at
             transitions[class_of[text], to] = dead if target_index is None else target_index
     token_classes = np.array([class_of.get(text, 0) for text in token_bytes], np.uint16)
@@ -74,7 +77,7 @@ def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: 
 
 
 def _pieces(words: Sequence[bytes], token_bytes: Sequence[bytes]) -> dict[tuple[int, int], list[bytes]]:
-    """By place in a word what tokens spell there: (word, offset in bytes) → texts."""
+    """(index of a word, offset in bytes) → the texts of tokens that continue the word at that offset."""
     known = set(token_bytes) - {b""}
     longest = max(map(len, known), default=0)
     found = {}
@@ -91,7 +94,7 @@ def _pieces(words: Sequence[bytes], token_bytes: Sequence[bytes]) -> dict[tuple[
 def _continued(
     places: Iterable[tuple[int, int]], pieces: dict[tuple[int, int], list[bytes]]
 ) -> dict[bytes, Spelled]:
-    """What is spelled behind each text that goes on at one of `places`."""
+    """Text of a token that continues a word at one of `places` → the prefixes of words that are spelled after it."""
     found: dict[bytes, set[tuple[int, int]]] = {}
     for word, at in places:
         for text in pieces[word, at]:
@@ -100,9 +103,9 @@ def _continued(
 
 
 def restrict(constraint: Constraint, bans: Constraint) -> Constraint:
-    """The answers that `constraint` accepts and that `bans`, made by `ban_words`, accepts as well.
+    """The constraint for answers that both `constraint` and `bans` accept. `bans` comes from `ban_words`.
 
-    Raises SettingsError if the two together are too large.
+    Raises SettingsError if the product of the two is too large.
     """
     width = bans.num_states + 1
     pairs, token_classes = np.unique(
@@ -117,9 +120,9 @@ def restrict(constraint: Constraint, bans: Constraint) -> Constraint:
     after_eos = (constraint.num_states - 1) * width
 
     def successors(states: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Pairs of states as one number, [classes, states]; -1 where nothing can match any more."""
+        """The next pair of states as one number, int64 [classes, states]; -1 where no match is possible any more."""
         a, b = left[:, states // width], right[:, states % width]
-        # After EOS it no longer matters which word was begun.
+        # After EOS the state of `bans` is irrelevant, so it is set to 0.
         b = np.where(a == constraint.num_states - 1, 0, b)
         return np.where((a == constraint.num_states) | (b == bans.num_states), -1, a * width + b)
 
@@ -136,7 +139,7 @@ def restrict(constraint: Constraint, bans: Constraint) -> Constraint:
         found = np.unique(successors(frontier))
         found = found[found >= 0]
         frontier = found[~seen[found]]
-    # `after_eos` is larger than all other pairs, whose first state comes before it.
+    # `after_eos` is larger than all other pairs, because their first state has a lower index.
     states = np.union1d(np.flatnonzero(seen), [after_eos])
     transitions = np.full((len(pairs), len(states) + 1), len(states), np.uint16)
     targets = successors(states)

@@ -1,8 +1,8 @@
 """ByteAutomaton: a regular expression as an automaton over bytes, built by outlines-core.
 
-outlines-core turns expressions into automata over whole vocabularies; here it is given the 256
-bytes alone, and `constraint_builder` extends the automaton to tokens, which is faster and far smaller to send.
-It is imported in a process of its own, which can be ended when a construction takes too much.
+outlines-core can build automata over whole vocabularies. Here its vocabulary is the 256 bytes, and
+`constraint_builder` extends the automaton to tokens. This is faster, and the result is much smaller to send.
+outlines-core runs in a separate process, which can be ended when a construction takes too much time or memory.
 """
 
 from __future__ import annotations
@@ -19,22 +19,26 @@ import numpy.typing as npt
 from lopa_ray.errors import SettingsError
 
 MAX_SECONDS = 5
-"""Processor time that the construction may take."""
+"""Maximum CPU time of a construction, in seconds."""
 
 MAX_BYTES = 2**30
-"""Memory that it may take: `[ab]*a[ab]{30}` has a billion states."""
+"""Maximum memory of a construction, in bytes. For example, `[ab]*a[ab]{30}` has a billion states."""
 
 MAX_STATES = 4000
+"""Maximum number of states of an automaton."""
 
 _NO_ANCHORS = re.compile(r"\\[^Az]|\[\^?\]?(?:\\.?|[^\]\\])*+(?:\]|\Z)", re.DOTALL)
-"""Escapes and classes, in which ^ and $ are letters. One that is not closed ends with the text: looking for its
-end from every bracket would take for ever."""
+"""Matches escapes and character classes, in which ^ and $ are not anchors.
 
-# A process of its own, since nothing else can stop a construction that takes too long or too much.
-# The leading letter keeps the start state from being special (expressions that match nothing, like a*,
-# are refused without it); \z makes the automaton follow all alternatives: outlines-core asks for the
-# leftmost-first match, so that a|ab would never match ab. The expression is also read as it stands:
-# "a)|(b" is none, but would be one inside of the parentheses.
+A class that is not closed extends to the end of the text. Otherwise the search for its end from every bracket would
+take quadratic time.
+"""
+
+# This program runs in a separate process, because a construction that takes too long or too much memory cannot be
+# stopped otherwise. The leading letter S is added because outlines-core rejects expressions that match the empty text,
+# such as a*. The trailing \z is added because outlines-core uses leftmost-first matching, under which a|ab never
+# matches ab; with \z the automaton follows all alternatives. With "check" the expression is also parsed by itself:
+# "a)|(b" is not a valid expression, but would be valid inside the added parentheses.
 _BUILD = r"""
 import json, resource, sys
 from outlines_core import Index, Vocabulary
@@ -66,21 +70,21 @@ print(json.dumps(result))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByteAutomaton:
-    """Deterministic; state 0 is the start. A byte string matches if it leads to an accepting state."""
+    """A deterministic automaton. State 0 is the start. A byte string matches if it leads to an accepting state."""
 
     transitions: npt.NDArray[np.int32]
-    """[states + 1, 256]: the next state; the last one is where nothing can match any more."""
+    """int32 [states + 1, 256]: the next state. The last state is the dead state, from which no match is possible."""
     accepting: npt.NDArray[np.bool_]
-    """[states + 1]."""
+    """Bool [states + 1]: whether a state is accepting."""
 
     @classmethod
     def from_regex(cls, regex: str, *, trusted: bool = False) -> ByteAutomaton:
-        """The automaton of what `regex` (Rust's syntax, Unicode) matches as a whole.
+        """The automaton of all texts that `regex` matches as a whole. The syntax is that of Rust, with Unicode.
 
-        For what a regular expression of a user means see `normalize_regex`. `trusted`: this project has
-        written the expression, so it is neither normalised nor checked by itself. Raises SettingsError for
-        what is no regular expression or has look-around, backreferences or word boundaries, for one that
-        matches nothing, and for one that is too large.
+        A user's expression is first normalised by `normalize_regex`. With `trusted`, the expression comes from this
+        project, and it is neither normalised nor checked by itself. Raises SettingsError for an invalid expression, for
+        look-around, backreferences and word boundaries, for an expression of which a part matches no text, and for one
+        that is too large.
         """
         limits = {"bytes": MAX_BYTES, "seconds": MAX_SECONDS, "states": MAX_STATES, "check": not trusted}
         built = subprocess.run(
@@ -115,7 +119,7 @@ class ByteAutomaton:
         accepting = np.zeros(dead + 1, np.bool_)
         for state, letters, targets in edges:
             for letter, target in zip(letters, targets, strict=True):
-                if letter < 256:  # 256 is outlines-core's own sign for the end
+                if letter < 256:  # outlines-core uses 256 as its end-of-text token
                     transitions[index_of[state], letter] = index_of[target]
         accepting[[index_of[state] for state in final]] = True
         return cls(transitions, accepting)
@@ -124,9 +128,9 @@ class ByteAutomaton:
 def normalize_regex(regex: str, space: str = r"\t-\r ") -> str:
     r"""The same expression with ASCII classes, and without anchors at its ends.
 
-    A leading ^ and a closing $ say nothing new where the whole text has to match; elsewhere they raise
-    SettingsError. \d, \w and \s (`space`) mean what they mean under Python's re.ASCII: few patterns for
-    digits are meant for all 700 of Unicode's.
+    A leading ^ and a trailing $ are removed, because the whole text has to match anyway. Anchors elsewhere raise
+    SettingsError. \d, \w and \s mean the same as under Python's re.ASCII, because \d rarely stands for all Unicode
+    digits (about 700). `space` holds the members of \s.
     """
     classes = {"d": "0-9", "w": "0-9A-Za-z_", "s": space}
     ascii_only = {name: f"[{members}]" for name, members in classes.items()}
@@ -146,8 +150,8 @@ def normalize_regex(regex: str, space: str = r"\t-\r ") -> str:
 def _describe_error(regex: str, error: str) -> str:
     if "no transitions" in error:
         return (
-            f"got the pattern {_abbreviate(regex)}, of which a part can match no text (an empty class, perhaps); leave "
-            "that part out"
+            f"got the pattern {_abbreviate(regex)}, in which a part can match no text (for example an empty class); "
+            "leave that part out"
         )
     return (
         f"got the pattern {_abbreviate(regex)}, which cannot be used ({' '.join(error.split())}); allowed: regular "

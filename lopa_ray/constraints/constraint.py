@@ -1,14 +1,14 @@
-"""Constraint: an automaton over tokens, and ConstraintState: which of them each position of a canvas may get.
+"""Constraint: an automaton over tokens. ConstraintState: the tokens that it allows at each position of a canvas.
 
-An autoregressive decoder follows an automaton from state to state. Here tokens are decided
-anywhere, so for every position there are two sets: the states that the tokens before it can lead
-to (forward), and the states from which the tokens behind it can lead to an accepting one (backward).
-In both a masked position stands for any token. A token may be decided where it leads from the one
-set into the other; then, and only then, the masks can be filled so that the answer matches (arXiv
-2505.23061 finds the most likely such filling of a block; here the decoder keeps its own order).
+An autoregressive decoder follows an automaton from state to state. Here tokens are decided at any position, so there
+are two sets of states for every position. The forward set has the states that the tokens before the position can lead
+to. The backward set has the states from which the tokens after the position can lead to an accepting state. In both, a
+masked position stands for any token. A token is allowed if it leads from a state of the forward set to a state of the
+backward set. Exactly then the other masks can be filled so that the answer matches. (arXiv 2505.23061 finds the most
+likely such filling of a block; here the decoder keeps its own order.)
 
-An answer of T positions is accepted if it is a match and then EOS in all positions that are left.
-No torch, no I/O.
+An answer of T positions is accepted if it is a match, followed by EOS in all remaining positions. This module does no
+I/O and does not import torch.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ StateSet: TypeAlias = int
 """A set of states, as the bits of an integer."""
 
 START: StateSet = 1
+"""The set with the start state only."""
 
 TRANSITION_CACHE_SIZE, BITMASK_CACHE_SIZE = 20_000, 1_000
-"""Results that are cached: most positions have the same sets, step after step."""
+"""Maximum numbers of cached results. Most positions have the same sets of states in many steps."""
 
 
 class Constraint:
-    """An automaton over tokens. Picklable, and the same for all requests with its pattern.
+    """An automaton over tokens. It can be pickled, and all requests with the same pattern share it.
 
-    Tokens that lead every state to the same state are one class, which makes the table of transitions small.
+    Tokens with the same transition from every state form one class, which keeps the transition table small.
     """
 
     def __init__(
@@ -43,9 +44,11 @@ class Constraint:
         accepting: npt.NDArray[np.bool_],
         eos_token_id: int,
     ) -> None:
-        """`token_classes` [vocabulary]: the class of each token. `transitions` [classes, states + 1]: the next
-        state; the last is where nothing can match any more, and the one before it is that after EOS.
-        `accepting` [states + 1]: where a match may end. State 0 is the start."""
+        """State 0 is the start. The last state is the dead state, and the one before it is the state after EOS.
+
+        `token_classes` uint16 [vocabulary]: the class of each token. `transitions` uint16 [classes, states + 1]: the
+        next state. `accepting` bool [states + 1]: whether a match may end in the state.
+        """
         self.token_classes, self.transitions, self.accepting = token_classes, transitions, accepting
         self.eos_token_id = eos_token_id
         self.num_states = transitions.shape[1] - 1
@@ -55,7 +58,7 @@ class Constraint:
         reachable = np.zeros((self.num_states, self.num_states + 1), np.bool_)
         for row in transitions[np.unique(token_classes)]:
             reachable[np.arange(self.num_states), row[: self.num_states]] = True
-        # Where any token leads from each state, and from where to each: bits, as in `StateSet`.
+        # Successors and predecessors of each state under any token, as bits [states, bytes] (see `StateSet`).
         self._any_successors = np.packbits(reachable[:, : self.num_states], axis=1, bitorder="little")
         self._any_predecessors = np.packbits(reachable[:, : self.num_states].T, axis=1, bitorder="little")
         self.successors = lru_cache(TRANSITION_CACHE_SIZE)(self._successors)
@@ -72,11 +75,11 @@ class Constraint:
         )
 
     def _pack(self, member: Any) -> StateSet:
-        """A set of states from bool [states]."""
+        """Bool [states] → a set of states."""
         return int.from_bytes(np.packbits(member, bitorder="little").tobytes(), "little")
 
     def _unpack(self, states: StateSet) -> npt.NDArray[np.bool_]:
-        """Bool [states] from a set of states."""
+        """A set of states → bool [states]."""
         raw = np.frombuffer(states.to_bytes(-(-self.num_states // 8), "little"), np.uint8)
         return np.unpackbits(raw, count=self.num_states, bitorder="little").astype(np.bool_)
 
@@ -101,7 +104,7 @@ class Constraint:
         return self._pack(np.append(member, False)[self.transitions[token_class, : self.num_states]])
 
     def _token_bitmask(self, before: StateSet, after: StateSet) -> bytes:
-        """The tokens that lead from one set into the other; see `unpack_bitmask`."""
+        """The tokens that lead from one set into the other, as a compressed bitmask; see `unpack_bitmask`."""
         allowed = self._classes_between(before, after)[self.token_classes]
         return zlib.compress(np.packbits(allowed, bitorder="little").tobytes(), 1)
 
@@ -110,12 +113,12 @@ class Constraint:
         return bool(self._class_sizes[self._classes_between(before, after)].sum() == 1)
 
     def _classes_between(self, before: StateSet, after: StateSet) -> Any:
-        """Classes of tokens that lead from one set into the other: bool [classes]."""
+        """Whether each class of tokens leads from one set into the other, bool [classes]."""
         in_target = np.append(self._unpack(after), False)
         return in_target[self.transitions[:, : self.num_states][:, self._unpack(before)]].any(axis=1)
 
     def min_tokens(self) -> int | None:
-        """Tokens of the shortest match; None if no tokens make up any match."""
+        """Number of tokens of the shortest match; None if no sequence of tokens matches."""
         states, seen, length = START, START, 0
         while states:
             if states & self.accepting_states & ~self.after_eos:
@@ -126,7 +129,7 @@ class Constraint:
         return None
 
     def is_complete_match(self, tokens: Sequence[int]) -> bool:
-        """Whether `tokens` match and could not go on."""
+        """Whether `tokens` match and no further token can follow except EOS."""
         states = START
         for token in tokens:
             states = self.successors(states, self.token_class(token))
@@ -134,7 +137,7 @@ class Constraint:
 
 
 def _union(sets: npt.NDArray[np.uint8]) -> StateSet:
-    """Of sets as bits [sets, bytes]."""
+    """The union of sets that are given as bits, uint8 [sets, bytes]."""
     return int.from_bytes(np.bitwise_or.reduce(sets, axis=0).tobytes(), "little")
 
 
@@ -149,24 +152,24 @@ def _unpickle(
 
 @lru_cache(BITMASK_CACHE_SIZE)
 def decompress_bitmask(bitmask: bytes) -> npt.NDArray[np.uint8]:
-    """Allowed tokens, as they travel in a plan → uint8 [vocabulary ÷ 8, rounded up]: a bit each, the lowest first."""
+    """A compressed bitmask of a plan → uint8 [vocabulary ÷ 8, rounded up]: one bit per token, lowest bit first."""
     return np.frombuffer(zlib.decompress(bitmask), np.uint8)
 
 
 def unpack_bitmask(bitmask: bytes, vocabulary_size: int) -> npt.NDArray[np.bool_]:
-    """The same → bool [vocabulary]."""
+    """A compressed bitmask of a plan → whether each token is allowed, bool [vocabulary]."""
     bits = decompress_bitmask(bitmask)
     return np.unpackbits(bits, count=vocabulary_size, bitorder="little").astype(np.bool_)
 
 
 class ConstraintState:
-    """What a constraint allows on one canvas of an answer. Blocks that do not exist yet count as masks."""
+    """The tokens that a constraint allows on one canvas of an answer. Blocks that do not exist yet count as masks."""
 
     def __init__(
         self, constraint: Constraint, answer: Sequence[int], mask_token_id: int, span: range, min_tokens: int
     ) -> None:
-        """`answer`: decided tokens and masks; `span`: all positions that it will have in the end, of
-        which the first `min_tokens` are not EOS."""
+        """`answer`: decided tokens and masks. `span`: all positions of the complete answer. The first `min_tokens` of
+        them must not be EOS."""
         length = len(span)
         self._constraint, self._start = constraint, span.start
         self._token_classes: list[int | None] = [
@@ -181,11 +184,11 @@ class ConstraintState:
         self._propagate(range(length), range(length - 1, -1, -1))
 
     def _without_early_eos(self, states: StateSet, at: int) -> StateSet:
-        """States at the boundary `at`; up to `min_tokens` without that after EOS."""
+        """`states` before position `at`, without the state after EOS if `at` is at most `min_tokens`."""
         return states & ~self._constraint.after_eos if at <= self._min_tokens else states
 
     def _propagate(self, forward: range, backward: range) -> None:
-        """Update the sets behind and before a position, as far as they change."""
+        """Update the forward and backward sets in these orders of positions. Each stops at the first unchanged set."""
         constraint, token_classes = self._constraint, self._token_classes
         for at in forward:
             states = self._without_early_eos(
@@ -208,16 +211,16 @@ class ConstraintState:
         return bool(self._forward[0] & self._backward[0])
 
     def is_masked(self, position: int) -> bool:
-        """Whether a position is masked."""
+        """Whether `position` is masked."""
         return self._token_classes[position - self._start] is None
 
     def token_bitmask(self, position: int) -> bytes:
-        """The tokens that a position may get; see `unpack_bitmask`."""
+        """The tokens that are allowed at a position, as a compressed bitmask; see `unpack_bitmask`."""
         at = position - self._start
         return self._constraint.token_bitmask(self._forward[at], self._backward[at + 1])
 
     def is_forced(self, position: int) -> bool:
-        """Whether a position may get one token alone."""
+        """Whether exactly one token is allowed at a position."""
         at = position - self._start
         return self._constraint.allows_one_token(self._forward[at], self._backward[at + 1])
 
@@ -227,20 +230,20 @@ class ConstraintState:
         return bool(self._constraint.successors(self._forward[at], token_class) & self._backward[at + 1])
 
     def fill(self, position: int, token: int) -> None:
-        """Decide a masked position."""
+        """Set a masked position to `token`."""
         at = position - self._start
         self._token_classes[at] = self._constraint.token_class(token)
         self._propagate(range(at, len(self._token_classes)), range(at, -1, -1))
 
 
 class TokenBitmasks:
-    """The token bitmasks of a plan, each once: most positions share theirs."""
+    """The distinct token bitmasks of a plan. Most positions share their bitmask with others."""
 
     def __init__(self) -> None:
         self._index: dict[bytes, int] = {}
 
     def add(self, state: ConstraintState | None, span: range) -> tuple[int, ...]:
-        """Which bitmasks say what the positions of `span` may get; see `Branch.bitmask_ids`."""
+        """The index of the bitmask of each position of `span`, -1 for decided positions; see `Branch.bitmask_ids`."""
         if state is None:
             return ()
         return tuple(
@@ -250,5 +253,5 @@ class TokenBitmasks:
 
     @property
     def unique(self) -> tuple[bytes, ...]:
-        """See `Plan.token_bitmasks`."""
+        """The distinct bitmasks in the order of their indices; see `Plan.token_bitmasks`."""
         return tuple(self._index)

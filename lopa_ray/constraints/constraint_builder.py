@@ -1,8 +1,8 @@
-"""From an automaton over bytes to a constraint, an automaton over tokens.
+"""Builds a constraint, which is an automaton over tokens, from an automaton over bytes.
 
-A token is a string of bytes, so it acts on an automaton over bytes as a function from states to
-states. Tokens that act alike are one class. The functions are found byte by byte for all tokens at
-once, and a function followed by a byte is computed once.
+A token is a string of bytes, so it acts on an automaton over bytes as a function from states to states. Tokens with the
+same function form one class. The functions are computed byte by byte for all tokens at once. Each combination of a
+function and a following byte is computed once.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.errors import SettingsError
 
 MAX_CELLS = 10_000_000
-"""Functions times states: bounds memory (two bytes each), and the time of a step, which looks at them all."""
+"""Maximum number of functions times states. It bounds memory (2 bytes per cell) and the time of a step."""
 
 MAX_CLASSES = 2**16
+"""Bound on the number of classes: their indices are uint16."""
 
 
 def token_functions(
     transitions: npt.NDArray[np.int32], token_bytes: list[bytes]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]:
-    """How tokens act on an automaton with `transitions` int32 [states, 256].
+    """The functions of tokens on an automaton with `transitions` int32 [states, 256].
 
-    Returns the function of each token, int64 [tokens], and the functions, uint16 [functions, states].
-
-    Function 0 leads to the dead state; it is that of tokens without bytes too. Raises SettingsError if
-    there are too many.
+    Returns the index of each token's function, int64 [tokens], and the functions, uint16 [functions, states]. Function
+    0 leads every state to the dead state. Tokens without bytes have it too. Raises SettingsError if there are too many
+    functions.
     """
     dead = len(transitions) - 1
     columns, byte_classes = np.unique(transitions, axis=1, return_inverse=True)
@@ -66,12 +66,10 @@ def build_constraint(
     accepting: npt.NDArray[np.bool_],
     eos_token_id: int,
 ) -> Constraint:
-    """The constraint of token functions: a match, then EOS to the end.
+    """The constraint that accepts a match, followed by EOS up to the end of the answer.
 
-    `function_ids` int64 [tokens] and `functions` uint16 [functions, states] as `token_functions` gives them;
-    `accepting` bool [states].
-
-    Raises SettingsError for too many classes of tokens.
+    `function_ids` int64 [tokens] and `functions` uint16 [functions, states] are those of `token_functions`.
+    `accepting` bool [states] says in which states a match may end. Raises SettingsError for too many classes of tokens.
     """
     used, token_classes = np.unique(function_ids, return_inverse=True)
     token_classes = token_classes.reshape(-1)
@@ -80,7 +78,7 @@ def build_constraint(
             f"the pattern is too large for this vocabulary: {len(used)} classes of tokens; allowed: "
             f"{MAX_CLASSES - 1}; use a simpler pattern or schema"
         )
-    # The state after EOS comes between the byte automaton's own states and the dead one.
+    # The state after EOS comes between the states of the byte automaton and the dead state.
     after_eos = functions.shape[1] - 1
     dead = after_eos + 1
     transitions = np.full((len(used) + 1, dead + 1), dead, np.uint16)

@@ -1,4 +1,4 @@
-"""Regular expressions of JSON: values, and how objects and arrays are put together."""
+"""Regular expressions of JSON values, objects and arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMATS = {
 
 
 def any_value(depth: int) -> str:
-    """Any JSON value with objects and arrays nested `depth` deep."""
+    """Any JSON value with at most `depth` levels of nested objects and arrays."""
     flat = f"true|false|null|{NUMBER}|{STRING}"
     if depth == 0:
         return f"(?:{flat})"
@@ -36,18 +36,18 @@ def any_value(depth: int) -> str:
 
 
 def uniform_object(pair: str | None) -> str:
-    """An object of any number of members that all match `pair`; None: an empty one."""
+    """An object of any number of members that all match `pair`; an empty object if `pair` is None."""
     return rf"\{{{SPACE}{comma_separated(pair, 0, None) if pair else ''}\}}"
 
 
 def comma_separated(item: str, minimum: int, maximum: int | None) -> str:
-    """`minimum` to `maximum` (at least 1; None: unbounded) such items, with commas between."""
+    """A list of `minimum` to `maximum` items with commas between. `maximum` is at least 1; None means unbounded."""
     more = f"(?:,{SPACE}{item}){{{max(minimum - 1, 0)},{'' if maximum is None else maximum - 1}}}"
     return f"{item}{more}" if minimum else f"(?:{item}{more})?"
 
 
 def ordered_properties(pairs: list[tuple[str, bool]]) -> str:
-    """The members of an object: (pair, whether it is required) in this order, with commas between."""
+    """The members of an object in the given order, with commas between: (pair, whether it is required)."""
     comma = f",{SPACE}"
     first = next((at for at, (_, required) in enumerate(pairs) if required), None)
     rest, alternatives = "", []

@@ -1,10 +1,9 @@
-"""JSON schema → a regular expression of JSON texts that are valid under it.
+"""Translates a JSON schema to a regular expression of JSON texts that are valid under the schema.
 
-Sound before complete: every text that matches is valid, not every valid text matches. Objects have the
-listed properties, in the order listed. Between tokens there is at most one space. Strings hold what needs
-no \\u escape. Where a schema says nothing (an object without properties, say), and where it refers to
-itself, nesting ends at a fixed depth, since no regular expression can count. Every keyword that is not
-supported is refused by name.
+Every text that matches is valid, but not every valid text matches. Objects have the listed properties in the listed
+order. Between JSON tokens there is at most one space. Strings contain no \\u escapes. A regular expression cannot count
+levels of nesting. Nesting therefore ends at a fixed depth where the schema does not define it (for example in an object
+without properties) and where the schema refers to itself. The error for an unsupported keyword names the keyword.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ from lopa_ray.constraints.json_schema_keywords import (
 from lopa_ray.constraints.regex import alternatives, integer_range, literal
 
 ANY_VALUE_DEPTH = 2
-"""How deep objects and arrays nest where the schema does not say; `{"type": "object"}` is one level."""
+"""Levels of objects and arrays where the schema does not define their members; `{"type": "object"}` is one level."""
 
 MAX_RECURSION = 3
-"""How often a reference may occur within itself."""
+"""Maximum number of times that a reference may be followed within itself."""
 
 MAX_SUBSCHEMAS, MAX_REGEX_LENGTH = 5_000, 200_000
-"""Parts that references may unfold into, and characters of the expression: a short schema may ask for a long one."""
+"""Maximum parts of a schema, with references resolved, and characters of its expression: both grow with references."""
 
 MAX_TOTAL_LENGTH = 20 * MAX_REGEX_LENGTH
-"""Characters of the expressions of all parts, each within those around it."""
+"""Maximum characters of the expressions of all parts together. A nested part counts again in every part around it."""
 
 MAX_PATTERNS = 16
-"""Different patterns in a schema: each is compiled by itself, which may take seconds."""
+"""Maximum number of different patterns in a schema. Each is compiled by itself, which may take several seconds."""
 
 TOO_LARGE = "it unfolds into too much; use fewer references, properties and repetitions"
 
@@ -61,19 +60,19 @@ MAX_BOUND = 10**15
 """Largest magnitude of a bound for integers."""
 
 Regex: TypeAlias = str | None
-"""None: no text at all is valid (or none that is short enough)."""
+"""A regular expression; None if no text is valid, or none within the limits of nesting."""
 
 
 @lru_cache(64)
 def schema_regex(text: str) -> str:
-    """The regular expression of a schema, given as JSON.
+    """The regular expression of a schema that is given as JSON text.
 
-    Raises SettingsError for text that is no schema, keywords that are not supported (naming them and
-    where they stand), and a schema that allows nothing.
+    Raises SettingsError for text that is not a JSON schema, for keywords that are not supported (it names them and
+    their place in the schema), and for a schema that no value satisfies.
     """
     try:
         schema = json.loads(text)
-        json.dumps(schema, allow_nan=False)  # Python reads NaN and 1e999, which are no JSON
+        json.dumps(schema, allow_nan=False)  # Python parses NaN and 1e999, which are not valid JSON
     except ValueError as error:
         raise schema_error("", f"got text that is no JSON ({error}); give a JSON schema") from None
     except RecursionError:
@@ -83,12 +82,12 @@ def schema_regex(text: str) -> str:
     except RecursionError:
         raise schema_error("", "it is nested too deeply; simplify it") from None
     if found is None:
-        raise schema_error("", "it allows no value that ends; loosen it")
+        raise schema_error("", "it allows no value of finite length; relax it")
     return found
 
 
 class _SchemaCompiler:
-    """One schema's; `path` says where in it a part stands, `open_refs` which references lead there."""
+    """Compiles one schema. `path` is the place of a part in it, `open_refs` are the references followed to it."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -195,7 +194,7 @@ class _SchemaCompiler:
             if value is not None:
                 key = literal(json.dumps(name, ensure_ascii=False))
                 pairs.append((f"{key}{SPACE}:{SPACE}{value}{SPACE}", name in needed))
-        # Where none is required, each may be the first, and all behind it are written once more.
+        # If no property is required, each may be the first, and the expression repeats all properties after it.
         length = sum(len(pair) * (1 if needed else at) for at, (pair, _) in enumerate(pairs, 1))
         if length > MAX_REGEX_LENGTH:
             raise schema_error(path, TOO_LARGE)
@@ -206,7 +205,7 @@ class _SchemaCompiler:
         prefix = listed_schemas(schema, "prefixItems", path) if "prefixItems" in schema else []
         fixed = [self.regex(part, f"{path}.prefixItems[{at}]", open_refs) for at, part in enumerate(prefix)]
         if fixed:
-            # A tuple: all of its parts, and nothing behind them.
+            # A tuple has all of its parts and no further items.
             whole = None not in fixed and minimum <= len(fixed) and (maximum is None or maximum >= len(fixed))
             items = f"{SPACE},{SPACE}".join(part or "" for part in fixed)
             return rf"\[{SPACE}{items}{SPACE}\]" if whole else None
@@ -233,7 +232,7 @@ class _SchemaCompiler:
         return f'"{CHARACTER}{{{minimum},{"" if maximum is None else maximum}}}"'
 
     def _pattern(self, pattern: Any, path: str) -> str:
-        """As `_pattern`, once for each: a reference may bring the same one back a thousand times."""
+        """As the function `_pattern`, with a cache: references may use the same pattern a thousand times."""
         if not isinstance(pattern, str):
             raise schema_error(path, f"pattern: got {pattern!r}; allowed: a regular expression")
         if pattern not in self._patterns:
@@ -282,7 +281,10 @@ class _SchemaCompiler:
 
 
 def _pattern(pattern: str, path: str) -> str:
-    """A pattern as it may stand between quotes: what it matches as a whole, if that never needs escaping."""
+    """The normalised pattern for use between the quotes of a JSON string.
+
+    Raises SettingsError if the pattern can match characters that JSON strings have to escape.
+    """
     body = normalize_regex(pattern, space=" ")
     transitions = ByteAutomaton.from_regex(body).transitions
     forbidden = [*range(0x20), ord('"'), ord("\\")]
@@ -290,6 +292,6 @@ def _pattern(pattern: str, path: str) -> str:
         raise schema_error(
             path,
             f"pattern: got {pattern!r}, which can match quotes, backslashes or control characters, and those "
-            r"are escaped in JSON; exclude them, as in [^\"\\\x00-\x1f] instead of a dot",
+            r"are escaped in JSON; exclude them, for example with [^\"\\\x00-\x1f] instead of a dot",
         )
     return body

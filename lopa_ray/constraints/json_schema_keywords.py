@@ -1,4 +1,4 @@
-"""The keywords of JSON schemas that are supported, and checks of their values."""
+"""The supported keywords of JSON schemas, and checks of their values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYWORDS: Mapping[str, set[str]] = {
 
 
 def check_keywords(schema: dict[str, Any], allowed: set[str], path: str) -> None:
-    """Raise SettingsError for keywords that are neither `allowed` nor annotations."""
+    """Raises SettingsError for keywords that are neither `allowed` nor annotations."""
     unknown = sorted(schema.keys() - allowed - ANNOTATIONS)
     if unknown:
         with_others = "; ".join(sorted(allowed)) or "nothing but annotations"
@@ -43,7 +43,7 @@ def implied_type(schema: dict[str, Any]) -> str | None:
 
 
 def listed_types(given: Any, path: str) -> list[str]:
-    """The types that `type` lists. Raises SettingsError for another one than JSON's."""
+    """The types that the keyword `type` lists. Raises SettingsError for a type that JSON does not have."""
     types: list[Any] = given if isinstance(given, list) else [given]
     for name in types:
         if not isinstance(name, str) or name not in KEYWORDS:
@@ -52,7 +52,7 @@ def listed_types(given: Any, path: str) -> list[str]:
 
 
 def has_type(value: Any, name: str) -> bool:
-    """Whether a value has a JSON type."""
+    """Whether a value has the JSON type of that name."""
     types: dict[str, tuple[type, ...]] = {
         "object": (dict,), "array": (list,), "string": (str,), "integer": (int,), "number": (int, float),
         "boolean": (bool,), "null": (type(None),),
@@ -61,7 +61,7 @@ def has_type(value: Any, name: str) -> bool:
 
 
 def listed_schemas(schema: dict[str, Any], name: str, path: str) -> list[Any]:
-    """The schemas that keyword `name` lists; at least one. Raises SettingsError if there is none."""
+    """The schemas that the keyword `name` lists. Raises SettingsError if there is not at least one."""
     parts = schema[name]
     if not isinstance(parts, list) or not parts:
         raise schema_error(path, f"{name}: got {parts!r}; allowed: a list of schemas")
@@ -69,7 +69,10 @@ def listed_schemas(schema: dict[str, Any], name: str, path: str) -> list[Any]:
 
 
 def length_bounds(schema: dict[str, Any], minimum: str, maximum: str, path: str) -> tuple[int, int | None]:
-    """The values of the keywords `minimum` and `maximum` for lengths; None: unbounded. Raises SettingsError."""
+    """The values of two keywords for the minimum and the maximum length. A maximum of None means unbounded.
+
+    Raises SettingsError for values that are not whole numbers from 0 on, and for a maximum below the minimum.
+    """
     for name in (minimum, maximum):
         if name in schema and (type(schema[name]) is not int or schema[name] < 0):
             raise schema_error(path, f"{name}: got {schema[name]!r}; allowed: a whole number from 0 on")
@@ -81,6 +84,6 @@ def length_bounds(schema: dict[str, Any], minimum: str, maximum: str, path: str)
 
 
 def schema_error(path: str, message: str) -> SettingsError:
-    """An error that says where in the schema it lies."""
+    """An error whose message gives the place in the schema."""
     where = f" at {path.lstrip('.')}" if path else ""
     return SettingsError(f"JSON schema{where}: {message}")

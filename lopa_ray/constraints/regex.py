@@ -1,4 +1,4 @@
-"""Regular expressions for texts and whole numbers."""
+"""Regular expressions for literal texts, alternatives and ranges of whole numbers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from collections.abc import Iterable
 
 
 def literal(text: str) -> str:
-    """What matches `text` and nothing else."""
+    """An expression that matches exactly `text`."""
     return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", text)
 
 
 def alternatives(parts: Iterable[str | None]) -> str | None:
-    """What matches any of `parts`; None (which matches nothing) if all of them are."""
+    """An expression that matches any of `parts`, of which None matches nothing; None if all parts are None."""
     found = list(dict.fromkeys(part for part in parts if part is not None))
     return f"(?:{'|'.join(found)})" if found else None
 
 
 def integer_range(minimum: int | None, maximum: int | None) -> str | None:
-    """Whole numbers from `minimum` to `maximum` (None: unbounded), as JSON writes them; None if there are none."""
+    """An expression for whole numbers from `minimum` to `maximum` in JSON; None if the range is empty.
+
+    A bound of None means unbounded.
+    """
     parts: list[str] = []
     if minimum is None or minimum < 0:
         below = 1 if maximum is None or maximum >= 0 else -maximum
@@ -29,7 +32,7 @@ def integer_range(minimum: int | None, maximum: int | None) -> str | None:
 
 
 def _natural_range(minimum: int, maximum: int | None) -> list[str]:
-    """One expression per number of digits, and one for all lengths that have no bound."""
+    """One expression per number of digits, and, without `maximum`, one for all numbers with more digits."""
     parts = []
     digits = len(str(minimum))
     while maximum is None or digits <= len(str(maximum)):
@@ -44,7 +47,7 @@ def _natural_range(minimum: int, maximum: int | None) -> list[str]:
 
 
 def _same_length_range(low: str, high: str) -> str:
-    """Numbers of as many digits as `low` and `high` have."""
+    """An expression for the numbers from `low` to `high`, which have the same number of digits."""
     rest = len(low) - 1
     if not low:
         return ""

@@ -1,8 +1,8 @@
-"""Structural tags: free text in which certain texts (triggers) begin a part of a fixed shape, such as a tool call.
+"""Structural tags: free text in which certain texts (triggers) begin a part of a fixed form, such as a tool call.
 
-The JSON is vLLM's: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`. Wherever a trigger occurs in the
-answer's text, one of the structures that begin with it follows as a whole, and then free text again. Without triggers
-the whole answer is one of the structures.
+The JSON format is that of vLLM: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`. Wherever a trigger
+occurs in the answer's text, a complete structure that begins with it must follow, and then free text again. Without
+triggers the whole answer is one of the structures.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from lopa_ray.constraints.regex import alternatives, literal
 from lopa_ray.errors import SettingsError
 
 MAX_LITERAL_CHARS = 32_768
-"""Characters of all texts that are written as they stand: enough for 128 functions."""
+"""Maximum characters of all literal texts (beginnings, ends and triggers): enough for 128 functions."""
 
 
 class Structure(BaseModel):
-    """A part of a fixed shape: `begin`, JSON that is valid under a schema, `end`."""
+    """A part of a fixed form: `begin`, then JSON that is valid under a schema, then `end`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -36,7 +36,7 @@ class Structure(BaseModel):
 
 
 class StructuralTag(BaseModel):
-    """Which structures there are, and what begins them."""
+    """The structures of an answer, and the triggers that begin them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -45,14 +45,14 @@ class StructuralTag(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From JSON. Raises SettingsError."""
+        """Parse a structural tag from JSON text. Raises SettingsError if it is not valid."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
             detail = error.errors(include_url=False)[0]
             where = ".".join(map(str, detail["loc"]))
             raise SettingsError(
-                f"got a structural tag that is none ({f'{where}: ' if where else ''}{detail['msg']}); give structures "
+                f"got an invalid structural tag ({f'{where}: ' if where else ''}{detail['msg']}); give structures "
                 "(begin, schema, end) and triggers"
             ) from None
 
@@ -60,7 +60,7 @@ class StructuralTag(BaseModel):
     def _check_size(self) -> Self:
         size = len(self.literals) + sum(map(len, self.triggers))
         if size > MAX_LITERAL_CHARS:
-            raise ValueError(f"got {size} characters beside schemas; allowed: {MAX_LITERAL_CHARS}")
+            raise ValueError(f"got {size} characters outside of schemas; allowed: {MAX_LITERAL_CHARS}")
         return self
 
     @model_validator(mode="after")
@@ -76,11 +76,13 @@ class StructuralTag(BaseModel):
         return self
 
     def regex(self, trigger: str = "") -> str:
-        """The structures that begin with a trigger, without it. A space may stand in front of their JSON.
+        """The expression of all structures that begin with a trigger, without the trigger itself.
 
-        Raises SettingsError for a schema that is not supported.
+        One space is allowed before the JSON of a structure. Raises SettingsError for a schema that is not supported.
         """
-        begins: dict[tuple[str, str], list[str]] = {}  # those of one schema and end are written once
+        begins: dict[
+            tuple[str, str], list[str]
+        ] = {}  # structures with the same schema and end share one expression
         for structure in self.structures:
             if structure.begin.startswith(trigger):
                 schema = json.dumps(structure.json_schema, ensure_ascii=False)
@@ -94,15 +96,15 @@ class StructuralTag(BaseModel):
 
     @property
     def literals(self) -> str:
-        """All text that is written as it stands."""
+        """All literal texts of the structures, joined by NUL."""
         return "\0".join(text for each in self.structures for text in (each.begin, each.end))
 
 
 def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
-    """Free text with tags, and how many states, from 0 on, are those of the free text.
+    """The automaton of free text with tags, and the number of its states, from 0 on, that belong to the free text.
 
-    Raises SettingsError for what `ByteAutomaton.from_regex` refuses, and for a structure after which it is
-    not clear whether it has ended.
+    Raises SettingsError for a schema that is not supported, for what `ByteAutomaton.from_regex` refuses, for too many
+    states, and for a structure that may continue after its end.
     """
     if not tag.triggers:
         return ByteAutomaton.from_regex(tag.regex(), trusted=True), 0
@@ -143,9 +145,9 @@ def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:
 
 
 def _search_automaton(words: list[bytes]) -> tuple[npt.NDArray[np.int32], list[int]]:
-    """Which of `words` a text ends with so far: the next state [states, 256], and the state of each whole word.
+    """The automaton of Aho and Corasick (1975), which finds `words` in a text. No word may be a part of another one.
 
-    None of the words is a part of another (Aho and Corasick, 1975).
+    Returns the next states, int32 [states, 256], and the state in which each word is complete.
     """
     children: list[dict[int, int]] = [{}]
     ends = []

@@ -1,1 +1,1 @@
-"""Prompts in, results out: the engine of one process, and what every engine shares."""
+"""Engines, which decode prompts to results: the engine of one process, and the base class of all engines."""

@@ -1,7 +1,7 @@
-"""Engine: prompts in, results out, over whatever runs the steps.
+"""Engine: the base class of all engines. It decodes prompts to results.
 
-`LocalEngine` runs them in this process, the actors' engine on a group of branch workers.
-Both are this class with another `events`.
+A subclass defines how steps are run by overriding `events`. `LocalEngine` runs them in this process. The engine in
+`actors` runs them on a group of branch workers.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ OnEvent: TypeAlias = Callable[[int, RequestStep], None]
 
 
 class Engine(SessionFactory, ABC):
-    """The public face of a decoder. Use as a context manager, or call `close`."""
+    """The public interface of a decoder. Use it as a context manager, or call `close`."""
 
     @abstractmethod
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
-        """Decode all sessions, in flight together as far as slots allow; yields every step of each.
+        """Decode all sessions; yields an event for every step of every session.
 
-        The `request_id` of an event is the index of its session.
-
-        An error ends its own request only. Closing the iterator cancels what is unfinished.
+        As many sessions are in flight at once as there are slots. The `request_id` of an event is the index of its
+        session. An error ends its own request only. Closing the iterator cancels all unfinished requests.
         """
 
     def close(self) -> None:
-        """Free whatever the engine holds."""
+        """Free the resources of the engine."""
 
     def __enter__(self) -> Self:
         return self
@@ -51,9 +50,9 @@ class Engine(SessionFactory, ABC):
         on_step: OnStep | None = None,
         on_event: OnEvent | None = None,
     ) -> Iterator[tuple[int, GenerationResult | Exception]]:
-        """Decode sessions; yields (index, result or error) as each one ends.
+        """Decode sessions; yields (index, result or error) when each one ends.
 
-        `on_step` is called with (index, step) after every step of every request, `on_event` with (index, event).
+        After every step of every request, `on_step` is called with (index, step) and `on_event` with (index, event).
         """
         began = time.perf_counter()
         builders = [ResultBuilder(len(s.prompt), s.settings, s.end_token_ids, trace) for s in sessions]
@@ -110,9 +109,9 @@ class Engine(SessionFactory, ABC):
     ) -> GenerationResult | list[GenerationResult]:
         """Decode one prompt (text or token ids) to a result, or a list of prompts to a list of results.
 
-        `raw` leaves the chat template out, `trace` keeps every step in the result. Raises
-        PromptError before anything runs if a prompt cannot be decoded, and the first error that
-        ends a request.
+        With `raw`, text is encoded without the chat template. With `trace`, the result holds every step. Raises
+        PromptError before anything runs if a prompt cannot be decoded. Later it raises the first error that ends a
+        request.
         """
         single = isinstance(prompts, str) or not isinstance(prompts, Sequence) or is_token_ids(prompts)
         several = cast(Sequence[Prompt], [prompts] if single else prompts)

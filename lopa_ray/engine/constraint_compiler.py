@@ -1,4 +1,4 @@
-"""ConstraintCompiler: what settings ask of an answer's text into constraints, for one tokenizer."""
+"""ConstraintCompiler: compiles the requirements of `GenerationSettings` on an answer's text into constraints."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer
 
 CONSTRAINT_CACHE_SIZE = 16
+"""Constraints that are cached, for each of the three ways to make one."""
 
 
 class ConstraintCompiler:
-    """Compiles constraints, one at a time, and caches the last ones."""
+    """Compiles constraints for one tokenizer, one at a time, and caches the most recently used ones."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
         self._tokenizer, self._vocabulary = tokenizer, vocabulary
@@ -31,10 +32,10 @@ class ConstraintCompiler:
         self._lock = Lock()
 
     def compile(self, settings: GenerationSettings) -> Constraint | None:
-        """The constraint to the texts that `settings` leave; None if they leave all.
+        """The constraint that accepts exactly the texts that `settings` allow; None if they allow all texts.
 
-        Raises SettingsError for a tokenizer whose tokens are no plain bytes, for what
-        `ByteAutomaton.from_regex` refuses, and for what is too large for the vocabulary.
+        Raises SettingsError if the tokenizer is not byte-level, if `ByteAutomaton.from_regex` rejects the pattern, or
+        if the constraint is too large for the vocabulary.
         """
         with self._lock:
             constraint: Constraint | None = None
@@ -47,13 +48,18 @@ class ConstraintCompiler:
             return constraint
 
     def _from_regex(self, regex: str, trusted: bool) -> Constraint:
-        token_bytes = self._token_bytes  # first: it raises for a tokenizer that cannot serve any pattern
+        # This comes first, because it raises for a tokenizer that is not byte-level.
+        token_bytes = self._token_bytes
         automaton = ByteAutomaton.from_regex(regex, trusted=trusted)
         function_ids, functions = token_functions(automaton.transitions, token_bytes)
         return build_constraint(function_ids, functions, automaton.accepting, self._vocabulary.eos_token_id)
 
     def _from_tag(self, text: str) -> Constraint:
-        """Added tokens spell their text here, and special ones, which no text shows, may stand in the free text."""
+        """The constraint of a structural tag, given as JSON.
+
+        Added tokens count as the bytes of their text here. Special tokens that no structure names are allowed in the
+        free text and change no state, because they are not shown in the answer's text.
+        """
         token_bytes, neutral = list(self._token_bytes), []
         tag = StructuralTag.parse(text)
         automaton, num_free_states = tagged_text_automaton(tag)
@@ -77,12 +83,12 @@ class ConstraintCompiler:
 
     @cached_property
     def _token_bytes(self) -> list[bytes]:
-        """The bytes of every id; empty for what has none: special and added tokens, and padding."""
+        """The bytes of every id of the vocabulary; empty for special tokens, added tokens and padding."""
         tokenizer, size = self._tokenizer, self._vocabulary.size
         if not tokenizer.byte_level:
             raise SettingsError(
-                "structured output and bad_words need a byte-level tokenizer, whose tokens spell the same bytes "
-                "wherever they stand; this checkpoint's is none: leave response_format, guided_* and bad_words out"
+                "structured output and bad_words need a byte-level tokenizer, whose tokens have the same bytes in any "
+                "place; this checkpoint's is not byte-level: leave response_format, guided_* and bad_words out"
             )
         known = min(size, tokenizer.vocab_size)
         return [tokenizer.regular_token_bytes(token) for token in range(known)] + [b""] * (size - known)

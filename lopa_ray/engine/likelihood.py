@@ -14,46 +14,53 @@ from lopa_ray.errors import PromptTooLongError, SettingsError
 from lopa_ray.protocol.events import RequestFailure
 
 MAX_ROWS = 2**15
-"""Rows that the requests in flight have in a step, together and at most (but for one mask of each): what a step takes
-of memory grows with it."""
+"""Maximum number of rows in a step, over all requests in flight. It bounds the memory of a step.
+
+It may be exceeded where a single mask of every request needs more rows: each request evaluates at least one mask.
+"""
 
 MAX_MASKS_PER_STEP = 16
-"""Masks of one request in a step, at most."""
+"""Maximum number of masks that one request evaluates in a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class LikelihoodRequest:
-    """What log p(target | prefix) is asked for, in token ids."""
+    """A request for log p(target | prefix), in token ids."""
 
     prefix: Sequence[int]
-    """At least one token."""
+    """Token ids before the target, at least one."""
     target: Sequence[int]
     check_greedy: bool = False
-    """Find out, too, whether greedy decoding gives the target; see `GreedyMatchSession`."""
+    """Whether to check also that greedy decoding gives the target; see `GreedyMatchSession`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogLikelihood:
-    """What a request is answered with."""
+    """The answer to a `LikelihoodRequest`."""
 
     value: float
-    """In nats: a Monte-Carlo estimate of a lower bound (see `LikelihoodSession`), exact for a target of one token."""
+    """log p(target | prefix) in nats.
+
+    It is a Monte-Carlo estimate of a lower bound (see `LikelihoodSession`), and exact for a target of one token.
+    """
     is_greedy: bool | None
-    """None: it was not asked for."""
+    """Whether greedy decoding gives the target; None if the request did not ask for it."""
     steps: int
-    """Forward rounds, those of the greedy check included."""
+    """Steps, including those of the greedy check."""
     forwards: int
-    """Branch evaluations, likewise."""
+    """Branch evaluations, including those of the greedy check."""
 
 
 def log_likelihoods(
     engine: Engine, requests: Sequence[LikelihoodRequest], *, mc_num: int = DEFAULT_MC_NUM, seed: int = 0
 ) -> Iterator[tuple[int, LogLikelihood | Exception]]:
-    """Yields (index, log-likelihood or error) as requests end; all are in flight together as far as slots allow.
+    """Yields (index, log-likelihood or error) when each request ends. As many are in flight as there are slots.
 
-    The draws of a request depend on `seed` and its tokens, and on nothing else. Raises PromptError, PromptTooLongError
-    and SettingsError before anything runs; SettingsError also where the configuration decodes by block diffusion,
-    whose models predict masks in a block from what is before its end, not from a whole target.
+    `mc_num` is the number of Monte-Carlo draws of a request. The draws depend on `seed` and the request's tokens only.
+
+    Raises PromptError, PromptTooLongError and SettingsError before anything runs. A configuration that decodes by
+    block diffusion raises SettingsError: such models predict the masks of a block from the text up to the block's end,
+    not from the whole target.
     """
     if isinstance(engine.config.decode, BlockDiffusionSettings):
         raise SettingsError(
@@ -63,7 +70,7 @@ def log_likelihoods(
     answers = [_Answer() for _ in requests]
     sessions: list[DecodeSession] = []
     owners: list[int] = []
-    """Of each session the index of its request."""
+    """For each session the index of its request."""
     for index, request in enumerate(requests):
         for session in _sessions(engine, request, mc_num, seed):
             if not session.finished:
@@ -87,7 +94,8 @@ def log_likelihoods(
         answer.forwards += len(event.plan.branches)
         finished = event.outcome.finish_reason is not None
         if event.plan.targets:
-            for term in event.outcome.confidences:  # one by one: the sum does not depend on steps
+            # Terms are added one by one, so that the sum does not depend on how steps group them.
+            for term in event.outcome.confidences:
                 answer.value += term
         elif finished:
             answer.is_greedy = list(event.outcome.canvas) == list(requests[index].target)
@@ -98,14 +106,14 @@ def log_likelihoods(
 
 @dataclass(slots=True)
 class _Answer:
-    """What the steps of a request have given so far."""
+    """The sums over the steps of a request so far."""
 
     value: float = 0.0
     is_greedy: bool | None = None
     steps: int = 0
     forwards: int = 0
     unfinished: int = 0
-    """Sessions."""
+    """Sessions of the request that have not ended."""
     failed: bool = False
 
     def build(self) -> LogLikelihood:

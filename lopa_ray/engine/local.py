@@ -1,4 +1,4 @@
-"""LocalEngine: the whole decoder in one process. The reference for every other engine."""
+"""LocalEngine: the whole decoder in one process. Every other engine has to give the same results."""
 
 from __future__ import annotations
 
@@ -21,39 +21,42 @@ from lopa_ray.text.tokenizer import Tokenizer
 
 
 class LocalEngine(Engine):
-    """Session, scheduler and runner in this process and thread."""
+    """Runs sessions, scheduler and runner in this process and thread."""
 
     def __init__(self, config: Config, runner: BranchRunner, tokenizer: Tokenizer | None) -> None:
-        """Over a runner that is there already; see `from_config` and `from_pretrained`."""
+        """Use an existing runner. `from_config` and `from_pretrained` load one."""
         super().__init__(config, runner.vocabulary, tokenizer)
         self.runner = runner
         self._scheduler = Scheduler.from_config(config)
         self._event_queues: dict[int, deque[RequestEvent]] = {}
-        """Request id → where its events go, of those unfinished: several calls of `events` may be open."""
+        """Id of an unfinished request → the queue of its events. Each active call of `events` has its own queue."""
 
     @property
     def prefix_index(self) -> PrefixIndex:
-        """Which prompts' K/V are stored, and how often they were used."""
+        """The index of stored prompt prefixes, with its hit counters."""
         return self._scheduler.prefix_index
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """Load what the configuration names. Raises CheckpointError, and SettingsError for what cannot run here."""
+        """Load the model that the configuration names.
+
+        Raises CheckpointError if it cannot be loaded, and SettingsError if it cannot run on this machine.
+        """
         spec, tokenizer = open_model(config)
         spec = resolve_auto(spec)
         return cls(spec.config, build_runner(spec), tokenizer)
 
     @classmethod
     def from_pretrained(cls, path: str | Path = "demo", **model: Any) -> Self:
-        """Load a checkpoint, by its folder or its name on the Hub. `model` are `ModelSettings` (dtype, device, lora,
-        max_num_seqs, max_model_len).
+        """Load a checkpoint from a folder, or by its name on the Hub.
 
-        Raises SettingsError and CheckpointError.
+        `model` are fields of `ModelSettings` (dtype, device, lora, max_num_seqs, max_model_len). Raises SettingsError
+        and CheckpointError.
         """
         return cls.from_config(Config.parse({"model": {"path": str(path), **model}}))
 
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
-        """See `Engine.events`. Asking for an event runs a step for all requests in flight."""
+        """See `Engine.events`. If no event is queued, `next` on the iterator runs a step of all requests in flight."""
         queue: deque[RequestEvent] = deque()
         index_of: dict[int, int] = {}
         try:

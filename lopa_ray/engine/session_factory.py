@@ -1,4 +1,4 @@
-"""SessionFactory: from what a user gives to a checked session."""
+"""SessionFactory: makes checked sessions from prompts and settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 
 
 class SessionFactory:
-    """Makes sessions for one model: its configuration, vocabulary and, where it has one, tokenizer."""
+    """Makes sessions for one model, given its configuration, its vocabulary and its tokenizer (None if it has none)."""
 
     def __init__(self, config: Config, vocabulary: Vocabulary, tokenizer: Tokenizer | None) -> None:
         self.config = config
@@ -37,11 +37,11 @@ class SessionFactory:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Prompt → token ids. Text gets the checkpoint's chat template, if it has one, unless `raw`.
+        """The token ids of a prompt.
 
-        `tools` and `variables` are those of `Tokenizer.apply_chat_template`, for chat messages.
-        Raises PromptError for text or messages without a tokenizer, messages without a chat
-        template, and anything that is no prompt.
+        The chat template is applied to text if the checkpoint has one, unless `raw`. `tools` and `variables` are
+        passed to `Tokenizer.apply_chat_template` with chat messages. Raises PromptError for text or messages if the
+        checkpoint has no tokenizer, for messages if it has no chat template, and for any other type of prompt.
         """
         if isinstance(prompt, str):
             tokenizer = require_tokenizer(self.tokenizer)
@@ -67,11 +67,11 @@ class SessionFactory:
     def create_session(
         self, prompt: Prompt, settings: GenerationSettings | None = None, *, raw: bool = False
     ) -> DecodeSession:
-        """A checked request. `settings` default to the configuration's.
+        """A session for one prompt. `settings` default to those of the configuration.
 
-        Raises PromptError for a prompt that cannot be decoded, PromptTooLongError for one that is
-        too long with its answer, SettingsError for a pattern or schema that cannot be kept. The
-        first request with a pattern takes a second or more: call from a thread where that matters.
+        Raises PromptError for a prompt that cannot be decoded, PromptTooLongError if prompt and answer together are
+        too long, and SettingsError for a pattern or schema that is not supported. The first request with a pattern
+        may take more than 1 s to compile it, so call this in a thread where that would block others.
         """
         settings = settings or self.config.decode
         ids = self.encode(prompt, raw=raw)

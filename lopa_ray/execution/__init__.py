@@ -1,1 +1,1 @@
-"""How a forward runs: packed branches, attention, KV cache, LM head and sampling, on any device."""
+"""Execution of forwards on any device: packed branches, attention, KV cache, LM head and sampling."""

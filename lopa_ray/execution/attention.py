@@ -1,4 +1,4 @@
-"""Attention of packed lanes over the slots of a `KVCache`: made anew for every step, called once per layer.
+"""Attention of packed lanes over the slots of a `KVCache`. A backend is bound to each step, and called once per layer.
 
 Shape suffixes: R packed rows, H query heads, K KV heads, E head dim.
 """
@@ -20,37 +20,38 @@ from lopa_ray.kernels.slot_attention import slot_attention
 from lopa_ray.model.transformer import AttentionFn
 
 LaneKernel = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Unmasked softmax attention, scaled by E ** -0.5, of q [T, H, E] over keys and values [K, L, E], which may be views
-of a cache; returns [T, H, E]. Query head h reads KV head h * K // H."""
+"""Unmasked softmax attention, scaled by E ** -0.5, of q [T, H, E] over keys and values [K, L, E]; returns [T, H, E].
+
+Keys and values may be views of a cache. Query head h reads KV head h * K // H.
+"""
 
 
 class AttentionBackend(Protocol):
-    """How a step's attention is computed."""
+    """A way to compute the attention of a step."""
 
     @property
     def bucket(self) -> Callable[[int], int]:
-        """How many rows a forward of so many rows has."""
+        """A function from the number of rows of a step to the number of rows of its forward, with padding."""
         ...
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
-        """The attention of one step.
+        """The attention function of one step.
 
-        `columns` are the step's on the device, each of the shape and dtype that `StepColumns` says. The function takes
-        q [R, H, E], k and v [R, K, E] of one layer in the cache's dtype, as `AttentionFn` says.
-
-        Raises RuntimeError if the backend cannot run here.
+        `columns` are the step's columns on the device, with the shapes and dtypes of `StepColumns`. The function takes
+        q [R, H, E], k and v [R, K, E] of one layer in the cache's dtype; see `AttentionFn`. Raises RuntimeError if the
+        backend cannot run here.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LaneAttention:
-    """A call of a kernel per lane and segment.
+    """One kernel call per lane and segment.
 
-    A lane writes its keys and values behind its prefix in the slot and attends to that view: no prefix is copied and no
-    mask is built. Block-causal attention is one call per segment, each over exactly the positions that it sees. A row's
-    result depends on its own segment alone, so with torch's kernel it is, in fp32 on CPU, bitwise the same whatever
-    else is in the batch; a finished block gets the same K/V on every branch of a block-causal window.
+    A lane writes its keys and values behind its prefix in the slot and attends to that view, so no prefix is copied and
+    no mask is built. Block-causal attention is one call per segment, over exactly the positions that the segment sees.
+    The result of a row depends on its own segment only. With torch's kernel in fp32 on CPU it is therefore bitwise
+    independent of the rest of the batch. A finished block gets the same K/V on every branch of a block-causal window.
     """
 
     kernel: LaneKernel
@@ -78,14 +79,14 @@ class LaneAttention:
 
 @dataclass(frozen=True, slots=True)
 class PackedAttention:
-    """One call for all lanes, by `slot_attention`. Fresh keys and values stay out of the slots."""
+    """One call of `slot_attention` for all lanes. Fresh keys and values are not written to the slots."""
 
     needs_triton: bool = False
-    """Fail where Triton does not work; elsewhere the reference computes it."""
+    """Whether `bind` fails where Triton does not work. Otherwise the reference implementation is used there."""
     bucket: Callable[[int], int] = bucket_rows
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
-        """See `AttentionBackend.bind`. Raises RuntimeError where Triton has to work and does not."""
+        """See `AttentionBackend.bind`. Raises RuntimeError if `needs_triton` is set and Triton does not work."""
         if self.needs_triton and not triton_works():
             raise RuntimeError("Triton does not work here")
 

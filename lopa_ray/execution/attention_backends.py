@@ -1,4 +1,4 @@
-"""The attention backends by name, and the choice among them."""
+"""The attention backends by name, and the selection among them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.config import ModelConfig
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
-"""How far a backend may be from fp32 on normally distributed input."""
+"""Maximum absolute difference of a backend's result from attention in fp32, on normally distributed input, by dtype."""
 
 TIMED_CALLS = 20
+"""Number of calls over which a backend's time is averaged."""
 
 _log = logging.getLogger("lopa.attention")
 
 
 def flex(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """torch's flex attention, compiled at the first call, which takes a compiler and up to minutes: a `LaneKernel`.
+    """torch's flex attention, as a `LaneKernel`. The first call compiles it, which needs a compiler and takes minutes.
 
     q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one floating dtype.
     """
@@ -52,16 +53,16 @@ BACKENDS: dict[str, tuple[AttentionBackend, ...]] = {
     "npu": (LaneAttention(npu.attention),),
     "reference": (PackedAttention(),),
 }
-"""The values of `model.attention`; of several backends the first that works."""
+"""Value of `model.attention` → its backends. Of several backends the first that works is used."""
 
 
 def select_backend(
     name: str, device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int
 ) -> AttentionBackend:
-    """The backend that `model.attention` names, tried out; with auto the device's best that works (see
-    `resolve_attention`). `capacity`: positions of a slot.
+    """The backend that `model.attention` names, after a trial on the device; for auto see `resolve_attention`.
 
-    Raises SettingsError if the named one does not run there, or computes something else.
+    `capacity` is the number of positions of a slot. Raises SettingsError if the backend does not run on the device, or
+    if its results are wrong.
     """
     if name == "auto":
         name = resolve_attention(device, config, dtype, capacity)
@@ -75,8 +76,11 @@ def select_backend(
 
 
 def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int) -> str:
-    """The name that auto stands for: the fastest of those that the device says to time, or else its first one that
-    works. Raises SettingsError if none does."""
+    """The name of the backend that auto selects for a device.
+
+    It is the fastest of `Device.timed_attention`, or, if that is empty, the first backend that works. Raises
+    SettingsError if none works.
+    """
     reasons: list[str] = []
     seconds: dict[str, float] = {}
     for name in device.timed_attention or device.attention_backends:
@@ -86,7 +90,7 @@ def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, c
         elif device.timed_attention:
             try:
                 seconds[name] = _seconds(found, device, config, dtype, capacity)
-            # A step of usual size may ask for more than the small one that worked.
+            # A backend that works for a small step may fail for a step of usual size, for example for lack of memory.
             except Exception as error:
                 reasons.append(_failure(name, error))
             else:
@@ -104,7 +108,7 @@ def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, c
 def _first_that_works(
     name: str, device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int
 ) -> AttentionBackend | str:
-    """The backend of that name, or why it cannot be used, found by using it."""
+    """The first backend of that name that works in a trial, or the reason why none can be used."""
     if name not in device.attention_backends:
         return f"{name} is not for {device.name}"
     reasons = []
@@ -114,7 +118,7 @@ def _first_that_works(
                 backend, config, dtype, torch.device(device.torch_name), SMALL_STEP, capacity
             )
             off = (trial.run().float() - trial.formula()).abs().max().item()
-        # Whatever a kernel, its import or its compiler raises is the reason that is asked for.
+        # Any exception of a kernel, its import or its compiler is returned as the reason.
         except Exception as error:
             reasons.append(_failure(name, error))
             continue
@@ -131,7 +135,7 @@ def _failure(name: str, error: Exception) -> str:
 def _seconds(
     backend: AttentionBackend, device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int
 ) -> float:
-    """Of one layer's attention in a step of usual size, host and device together."""
+    """Mean seconds of one layer's attention in a step of usual size, including the time of the host."""
     where = torch.device(device.torch_name)
     trial = AttentionTrial(backend, config, dtype, where, branches_of_a_step(capacity), capacity)
     for calls in (3, TIMED_CALLS):

@@ -1,4 +1,4 @@
-"""AttentionTrial: attention of one layer of a made-up step, by a backend and by the formula that all have to meet."""
+"""AttentionTrial: the attention of one layer of an artificial step, by a backend and by the reference formula."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SMALL_STEP = (
     Lane(1, 0, np.zeros(7, np.int64), ((7, 7),)),
     Lane(0, 21, np.zeros(9, np.int64), ((30, 30),)),
 )
-"""Behind a cached prefix, and without one."""
+"""Three lanes: two of them follow a cached prefix, one has no prefix."""
 
 
 def branches_of_a_step(capacity: int) -> tuple[Lane, ...]:
-    """Eight windows of 64 rows behind a prefix of 512, or as much of it as slots of so many positions have."""
+    """Eight lanes of 64 rows behind a prefix of 512 positions, or of fewer if slots have only `capacity` positions."""
     start = max(0, min(512, capacity - 64))
     return tuple(Lane(0, start, np.zeros(64, np.int64), ((start + 64, start + 64),)) for _ in range(8))
 
 
 class AttentionTrial:
-    """A layer's attention over normally distributed numbers."""
+    """Attention of one layer over normally distributed queries, keys and values."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class AttentionTrial:
         lanes: tuple[Lane, ...],
         capacity: int = 0,
     ) -> None:
-        """Slots have `capacity` positions, or as many more as the lanes see."""
+        """Slots have `capacity` positions, or more if the lanes see more."""
         draw = torch.Generator().manual_seed(0)
         seen = max(seen for lane in lanes for _, seen in lane.segments)
         capacity = max(capacity, seen)
@@ -68,12 +68,12 @@ class AttentionTrial:
 
     @torch.inference_mode()
     def run(self) -> Tensor:
-        """What the backend computes: [rows, H, E], in the dtype of the K/V."""
+        """The result of the backend: [rows, H, E] in the dtype of the K/V."""
         return self._attend(1, *self._qkv)[: self._packing.num_rows]
 
     @torch.inference_mode()
     def formula(self) -> Tensor:
-        """Attention of every row over what it sees, in fp32: [rows, H, E]."""
+        """The result of the reference formula, in fp32: [rows, H, E]."""
         q, k, v = self._qkv
         out = torch.empty(self._packing.num_rows, *q.shape[1:], device=q.device)
         for lane, first in zip(self._packing.lanes, self._packing.first_rows, strict=False):
@@ -90,7 +90,7 @@ class AttentionTrial:
 
 
 def attention_formula(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Of q [T, H, E] over keys and values [K, L, E], in fp32: [T, H, E]."""
+    """Unmasked softmax attention of q [T, H, E] over keys and values [K, L, E], in fp32: [T, H, E]."""
     groups = q.shape[1] // keys.shape[0]
     k, v = (x.float().repeat_interleave(groups, dim=0) for x in (keys, values))
     weights = torch.einsum("the,hle->htl", q.float(), k).mul(q.shape[-1] ** -0.5).softmax(-1)

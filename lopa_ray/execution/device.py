@@ -1,4 +1,4 @@
-"""Devices: what differs between CPU, NVIDIA GPUs and Ascend NPUs. Nothing else asks which one it is."""
+"""Devices: all differences between CPU, NVIDIA GPUs and Ascend NPUs. Other modules read them from `Device`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _cuda_unavailable_reason() -> str | None:
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a build without CUDA"
     return (
         f"torch {torch.__version__} ({built}) sees no GPU, and the driver is {_nvidia_driver()}; install a CUDA build "
-        "of torch that fits the driver, and look at CUDA_VISIBLE_DEVICES"
+        "of torch that fits the driver, and check CUDA_VISIBLE_DEVICES"
     )
 
 
 def _nvidia_driver() -> str:
-    """The version of the loaded NVIDIA driver."""
+    """The version of the loaded NVIDIA driver, for error messages."""
     if not _DRIVER_VERSION.exists():
         return "not loaded"
     found = re.search(r"Module.*?\s(\d+\.[\d.]+)", _DRIVER_VERSION.read_text())
@@ -39,13 +39,13 @@ def _nvidia_driver() -> str:
 
 
 def _prepare_cuda() -> None:
-    # It builds a plan for every shape, and the shapes of a step are hardly ever those of the step before.
+    # cuDNN's attention builds a plan for every new shape, and the shapes change in almost every step.
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 @cache
 def _warn_untested(name: str) -> None:
-    _log.warning("device %s: this project has not run on hardware of that kind; check what it gives", name)
+    _log.warning("device %s: this project has not run on hardware of that kind; check its results", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +54,30 @@ class Device:
 
     name: str
     torch_name: str
-    """Inside a worker: Ray shows each worker its own devices only, so the first one is its own."""
+    """The name of the torch device in a worker. Ray shows a worker its own devices only, so its device is the first."""
     collective_backend: str
-    """torch.distributed backend that moves tensors between such devices."""
+    """The torch.distributed backend that moves tensors between such devices."""
     ray_resource: str
+    """The name of the Ray resource that a worker requests."""
     attention_backends: tuple[str, ...]
-    """Attention backends that are for it, in the order in which `auto` tries them."""
+    """Attention backends for the device, in the order in which `auto` tries them."""
     timed_attention: tuple[str, ...]
-    """Those of them that `auto` times, to take the fastest; if there are none it takes the first that works."""
+    """Attention backends of which `auto` selects the fastest. If there are none, it selects the first that works."""
     compile_backend: str
-    """torch.compile's backend for it."""
+    """The backend of torch.compile."""
     compiles_kernels: bool
-    """Whether the first steps on it compile kernels, whatever the settings."""
+    """Whether the first steps compile kernels even without `model.compile`."""
     unavailable_reason: Callable[[], str | None]
-    """Why it cannot be used in this process, or None."""
+    """Returns why the device cannot be used in this process, or None if it can."""
     prepare: Callable[[], None]
-    """Settings for it, in this process."""
+    """Sets process-wide options for the device."""
     tested: bool
-    """Whether this project has run on one, with a record of it in the repository."""
+    """Whether the repository has a record of a run of this project on such a device."""
 
     def torch_device(self) -> torch.device:
-        """The torch device. Raises SettingsError with the reason if it cannot be used.
+        """The torch device, prepared for use. Raises SettingsError with the reason if it cannot be used.
 
-        Warns, once per process, of a kind of device that this project has not run on yet.
+        Logs a warning, once per process, if the kind of device is not `tested`.
         """
         reason = self.unavailable_reason()
         if reason is not None:
@@ -88,9 +89,10 @@ class Device:
 
 
 def host_buffer(words: int, device: torch.device) -> torch.Tensor:
-    """Uninitialised int64 [words] on the host, from which a copy to the device need not be waited for.
+    """An uninitialised int64 [words] on the host, for asynchronous copies to the device.
 
-    Memory of it that is given back is not handed out again before such a copy is done.
+    It is in pinned memory if the device is an accelerator. torch does not reuse freed pinned memory before pending
+    copies from it are done.
     """
     return torch.empty(words, dtype=torch.int64, pin_memory=device.type not in ("cpu", "meta"))
 
@@ -109,7 +111,7 @@ DEVICES = {
         prepare=keep_freed_memory,
         tested=True,
     ),
-    # tests/gpu/LAST_RUN.md says whether, and a test holds this to it.
+    # A test checks that `tested` of this device agrees with tests/gpu/LAST_RUN.md.
     "cuda": Device(
         "cuda",
         "cuda:0",

@@ -1,4 +1,4 @@
-"""What `model.dtype` auto stands for: bfloat16 where the device multiplies it faster than float32, else float32."""
+"""Selects the dtype for `model.dtype` auto: bfloat16 if the device multiplies it faster than float32, else float32."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.weights import DTYPE_NAMES
 
 ROWS = 160
-"""Of a step of usual size."""
+"""Rows of a step of usual size."""
 
 REPEATS = 5
+"""Number of timed products per dtype."""
 
 CLEARLY_FASTER = 1.1
-"""How many times as fast bfloat16 has to be: it rounds more, so a tie goes to float32."""
+"""The speed of bfloat16 relative to float32 above which it is selected. It is above 1, as bfloat16 is less precise."""
 
 _log = logging.getLogger("lopa.dtype")
 
 
 def resolve_dtype(device: Device, config: ModelConfig) -> str:
-    """The name of the dtype for the model, or shard, of that configuration. Raises SettingsError if the device cannot
-    be used."""
+    """The name of the dtype for the model, or the shard, of that configuration.
+
+    Raises SettingsError if the device cannot be used.
+    """
     seconds = product_seconds(device.torch_device(), config)
     wide, narrow = seconds[torch.float32], seconds[torch.bfloat16]
     chosen = torch.bfloat16 if wide > CLEARLY_FASTER * narrow else torch.float32
@@ -40,9 +43,11 @@ def resolve_dtype(device: Device, config: ModelConfig) -> str:
 
 @torch.inference_mode()
 def product_seconds(where: torch.device, config: ModelConfig) -> dict[torch.dtype, float]:
-    """Of the rows of a step times a weight of the MLP, with the threads that torch has now: the least of several, taken
-    in turns."""
-    # Models that only transformers knows name no width.
+    """Seconds of a matmul of a step's rows with a weight of the MLP, by dtype, with the current threads of torch.
+
+    The time is the least of `REPEATS` products. The dtypes alternate.
+    """
+    # The configuration has no width for models that only transformers implements.
     width = config.intermediate_size or 4 * config.hidden_size
     factors = {
         dtype: (
@@ -55,7 +60,7 @@ def product_seconds(where: torch.device, config: ModelConfig) -> dict[torch.dtyp
     for repeat in range(1 + REPEATS):
         for dtype, (rows, weight) in factors.items():
             began = time.perf_counter()
-            torch.nn.functional.linear(rows, weight)[0, 0].item()  # the host waits for the device
+            torch.nn.functional.linear(rows, weight)[0, 0].item()  # item() waits for the device
             if repeat:  # the first call may load or compile a kernel
                 seconds[dtype] = min(seconds[dtype], time.perf_counter() - began)
     return seconds

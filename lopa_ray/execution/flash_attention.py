@@ -1,8 +1,9 @@
-"""Attention of packed lanes by the package flash-attn: over the slots, then over the fresh rows, and both merged.
+"""Attention of packed lanes by the package flash-attn: over the slots, then over the fresh rows; both are merged.
 
-It takes steps in which every lane sees all of itself and nothing behind it. Other steps (block-causal windows, windows
-in the middle of what is cached) go to `slot_attention`. Written against the published packages of the versions 2, 3 and
-4; `tests/data/flash_attn.json` records their signatures, and a test holds every call in this file against them.
+It supports steps in which every row of a lane sees the whole lane and no position after it. Other steps (block-causal
+windows, and windows in the middle of cached positions) use `slot_attention`. The code is written for the published
+packages of versions 2, 3 and 4. `tests/data/flash_attn.json` records their signatures, and a test checks every call in
+this file against them.
 
 Shape suffixes: R packed rows, N lanes, H query heads, K KV heads, E head dim, S slots, C rows of a slot.
 """
@@ -29,18 +30,18 @@ OutputAndLSE = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneTable:
-    """Lanes as flash-attn takes them, int32."""
+    """The lanes of a step in the form that flash-attn takes; tensors are int32."""
 
     slots: Tensor
-    """[N]."""
+    """[N]: the slot of each lane."""
     starts: Tensor
-    """[N]: cached positions before the lane."""
+    """[N]: number of cached positions before each lane."""
     first_rows: Tensor
-    """[N + 1], cumulative."""
+    """[N + 1]: the first row of each lane, then the end of the last one."""
     cached_positions: Tensor
-    """[N + 1]: `starts`, cumulative."""
+    """[N + 1]: cumulative sums of `starts`, from 0 on."""
     longest: int
-    """Rows of a lane, at most."""
+    """Maximum number of rows of a lane."""
 
 
 def _attend_2(q: Tensor, keys: Tensor, values: Tensor, lanes: LaneTable, *, in_slots: bool) -> OutputAndLSE:
@@ -48,7 +49,7 @@ def _attend_2(q: Tensor, keys: Tensor, values: Tensor, lanes: LaneTable, *, in_s
 
     rows, longest = lanes.first_rows, lanes.longest
     if in_slots:
-        # It takes lengths as differences; a slot is a page, and pages have a multiple of 256 rows.
+        # Version 2 takes lengths as cumulative sums. A slot is passed as one page; pages have a multiple of 256 rows.
         out, lse, _ = flash_attn_varlen_func(
             q, keys, values, rows, lanes.cached_positions, longest, keys.shape[1],
             return_attn_probs=True, block_table=lanes.slots[:, None],
@@ -90,12 +91,12 @@ def _attend_4(q: Tensor, keys: Tensor, values: Tensor, lanes: LaneTable, *, in_s
 
 
 VERSIONS: dict[int, Callable[..., OutputAndLSE]] = {4: _attend_4, 3: _attend_3, 2: _attend_2}
-"""The newest first."""
+"""Version of flash-attn → its attention function, newest version first."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlashAttention:
-    """Two calls of flash-attn per layer for all lanes. No call splits keys by load."""
+    """Two calls of flash-attn per layer for all lanes. They do not split keys depending on the load (`num_splits`)."""
 
     version: int
     bucket: Callable[[int], int] = bucket_rows
@@ -116,7 +117,7 @@ class FlashAttention:
             keys, values = (cache.data[:, layer, at].transpose(1, 2) for at in (0, 1))
             cached, cached_lse = flash(q, keys, values, lanes, in_slots=True)
             fresh, fresh_lse = flash(q, k, v, lanes, in_slots=False)
-            # Rows that see nothing in the slot have an infinity of either sign here, by version.
+            # For rows that see no cached position the log-sum-exp is inf or -inf, depending on the version.
             cached_lse = torch.where(cached_lse < torch.inf, cached_lse, -torch.inf)
             share = torch.sigmoid(cached_lse - fresh_lse).t()[:, :, None]
             merged = torch.where(share > 0, cached.float(), 0.0) * share + fresh.float() * (1 - share)

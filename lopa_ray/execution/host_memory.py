@@ -1,4 +1,4 @@
-"""Host memory: what the C library does with memory that a step has freed."""
+"""Host memory: settings of the C library for memory that a step has freed."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import ctypes
 import sys
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of glibc's mallopt."""
+"""Parameters of glibc's mallopt."""
 
 KEPT_BYTES = 2**30
-"""Freed memory that the process keeps, at most."""
+"""Maximum bytes of freed memory that the process keeps."""
 
 MAPPED_BYTES = 2**25
-"""Blocks from this size on are mapped on their own, and unmapped when freed; the largest size that glibc documents."""
+"""Blocks of this many bytes or more are mapped separately and unmapped when freed. It is glibc's documented maximum."""
 
 
 def keep_freed_memory() -> None:
-    """Have this process keep freed memory for the next step; without glibc nothing changes.
+    """Configure this process to keep freed memory for the next step. Without glibc nothing changes.
 
-    Otherwise it gives the memory of activations back in every step, and the next one has the system map and clear
-    all of its pages again.
+    By default glibc returns the memory of activations to the system after every step. The system then has to map and
+    clear all pages again in the next step.
     """
     if sys.platform != "linux":
         return

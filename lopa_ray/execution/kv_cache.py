@@ -1,16 +1,16 @@
 """KVCache: preallocated slots, one per request in flight.
 
 Contract:
-- `committed[slot]` lists the spans whose K/V all later forwards may read. Only commits
-  (`write_payload`, `write_staged`) add to it, only `retain` and `reset` take away.
-- Rows that are not committed are scratch: attention that takes lanes one by one writes a lane's
-  K/V there (`layer_views`), so that it reads prefix and window as one view without copying either.
-- `boundary[slot]` is the last hidden row [D] of the first committed span. With shifted
-  logits it decides the position right after that span. Keeping the hidden row instead of
-  its scores lets every later step draw, filter and rank anew from it.
+- `committed[slot]` lists the spans whose K/V all later forwards may read. Only commits (`write_payload`,
+  `write_staged`) add spans, and only `retain` and `reset` remove them.
+- Rows that are not committed are scratch memory. `LaneAttention` writes a lane's K/V there (`layer_views`), so that it
+  reads prefix and window as one view without a copy.
+- `boundary[slot]` is the last hidden row [D] of the first committed span. With shifted logits it decides the position
+  after that span. The hidden row is kept rather than its scores, so every later step can sample from it with its own
+  parameters.
 
-Shape suffixes: S slots, L layers, K KV heads, C rows of a slot, E head dim, D hidden
-size, P positions of the spans at hand.
+Shape suffixes: S slots, L layers, K KV heads, C rows of a slot, E head dim, D hidden size, P positions of the given
+spans.
 """
 
 from __future__ import annotations
@@ -31,23 +31,29 @@ from lopa_ray.model.config import ModelConfig
 from lopa_ray.protocol.plan import Spans
 
 ALIGN_ROWS = 32
-"""Rows of a slot are a multiple of this, so that keys and values begin at a multiple of 64 bytes in every
-slot and head: CPU kernels round by alignment, and bits must not depend on the slot."""
+"""The rows of a slot are a multiple of this number, so keys and values of every slot and head begin at a multiple of
+64 bytes. The rounding of CPU kernels depends on alignment, and results must not depend on the slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotChecksum:
-    """What must agree between workers: exactly under two-phase commits, and on CPU always."""
+    """A checksum of a slot, for comparison between workers.
+
+    It must be equal on all workers with two-phase commits, and on CPU with any commits.
+    """
 
     request_id: int | None
     spans: Spans
     digest: str
     """SHA-256 of K/V and boundary row."""
     magnitude: float
-    """Sum of their absolute values."""
+    """Sum of the absolute values of K/V and boundary row."""
 
     def agrees(self, other: SlotChecksum, tolerance: float = 0.0) -> bool:
-        """Equal, or, for single-phase commits on devices that round by shape, close in magnitude (relative)."""
+        """Whether two checksums are equal, or their magnitudes differ by at most `tolerance`, a relative difference.
+
+        The tolerance is for single-phase commits on devices whose rounding depends on shapes.
+        """
         if (self.request_id, self.spans) != (other.request_id, other.spans):
             return False
         return self.digest == other.digest or (
@@ -58,29 +64,30 @@ class SlotChecksum:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """All that another worker needs to go on with a slot."""
+    """The complete state of a slot, from which another worker can continue."""
 
     slot: int
     request_id: int
     spans: Spans
     last_commit: int
     payload_bytes: npt.NDArray[np.uint8]
-    """K/V at `spans` and the boundary row, as raw bytes."""
+    """K/V at `spans` and the boundary row as raw bytes, uint8 [bytes]."""
 
 
 class KVCache:
-    """K and V of all layers for `num_slots` sequences of up to `capacity` positions."""
+    """Keys and values of all layers for `num_slots` sequences of up to `capacity` positions each."""
 
     def __init__(
         self, config: ModelConfig, num_slots: int, capacity: int, dtype: torch.dtype, device: torch.device
     ) -> None:
+        """Allocate all slots. Raises CapacityError if they do not fit in memory."""
         layers, two, heads, dim = config.kv_shape
         self.capacity = capacity
         rows = -(-capacity // ALIGN_ROWS) * ALIGN_ROWS
         shape = (num_slots, layers, two, heads, rows, dim)
         try:
             self.data = torch.zeros(shape, dtype=dtype, device=device)
-        except (RuntimeError, TypeError) as error:  # out of memory, or sizes beyond any
+        except (RuntimeError, TypeError) as error:  # out of memory, or a size beyond any integer type
             gib = math.prod(shape) * dtype.itemsize / 2**30
             raise CapacityError(
                 f"a KV cache of {num_slots} slots with {capacity} positions ({gib:.1f} GiB) does not fit; "
@@ -90,16 +97,16 @@ class KVCache:
         self.request_ids: list[int | None] = [None] * num_slots
         self.committed: list[Spans] = [()] * num_slots
         self.last_commit = [0] * num_slots
-        """Step of the last commit carried out in each slot."""
+        """The step of the last commit that was carried out in each slot."""
 
     def reset(self, slot: int, request_id: int | None) -> None:
-        """Hand the slot, empty, to a request, or to none."""
+        """Empty the slot and assign it to a request, or to none."""
         self.request_ids[slot] = request_id
         self.committed[slot] = ()
         self.last_commit[slot] = 0
 
     def retain(self, slot: int, spans: Spans) -> None:
-        """Keep only `spans` of what is committed. Raises ProtocolError if one is not there."""
+        """Keep only `spans` of the committed spans. Raises ProtocolError if one of them is not committed."""
         for span in spans:
             if not any(have.start <= span.start and span.stop <= have.stop for have in self.committed[slot]):
                 raise ProtocolError(
@@ -108,14 +115,14 @@ class KVCache:
         self.committed[slot] = spans
 
     def layer_views(self, slot: int, layer: int) -> tuple[Tensor, Tensor]:
-        """Views of a slot's keys and values in one layer, [K, C, E] each in the cache's dtype; written in place."""
+        """Writable views of a slot's keys and values in one layer, [K, C, E] each in the cache's dtype."""
         keys_values = self.data[slot, layer]
         return keys_values[0], keys_values[1]
 
     def empty_payload(self, positions: int) -> Tensor:
-        """An uninitialised payload for that many positions: K/V [L, 2, K, P, E], then the boundary row [D], flat.
+        """An uninitialised flat payload for that many positions: K/V [L, 2, K, P, E], then the boundary row [D].
 
-        Its dtype and device are the cache's.
+        It has the dtype and the device of the cache.
         """
         per_position = self.data[0, :, :, :, 0].numel()
         size = per_position * positions + self.boundary.shape[1]
@@ -129,9 +136,9 @@ class KVCache:
         return payload[:-width].view(layers, two, heads, positions, dim), payload[-width:]
 
     def write_payload(self, slot: int, spans: Spans, payload: Tensor) -> None:
-        """Commit a payload: its K/V become the slot's at `spans`, in order, and are readable from now on.
+        """Commit a payload: write its K/V to the slot at `spans`, in order, and mark them as committed.
 
-        `payload` is flat, [values] in the cache's dtype, as `empty_payload` lays it out.
+        `payload` is flat, [values] in the cache's dtype, with the layout of `empty_payload`.
         """
         kv, boundary = self.split_payload(payload)
         at = 0
@@ -142,14 +149,16 @@ class KVCache:
         self.mark_committed(slot, spans)
 
     def write_staged(self, staged: StagedStep, rows: Tensor, boundaries: Tensor) -> None:
-        """Commit rows of what a step staged, to any number of slots: `rows` int64 [N, 3] as in `commit_rows`, and
-        `boundaries` int64 [Q, 2], staged row and slot. `mark_committed` has to say which spans these are."""
+        """Copy rows that a step staged to any number of slots. The caller has to call `mark_committed` for their spans.
+
+        `rows` int64 [N, 3] is the table of `commit_rows`. `boundaries` int64 [Q, 2]: staged boundary row and slot.
+        """
         commit_rows(self.data, staged.kv, rows)
         row, slot = boundaries.unbind(1)
         self.boundary.index_copy_(0, slot, staged.boundaries.index_select(0, row))
 
     def mark_committed(self, slot: int, spans: Spans) -> None:
-        """Positions of the slot that are readable from now on."""
+        """Mark positions of the slot as committed, so that later forwards may read them."""
         self.committed[slot] = merge_spans(self.committed[slot] + spans)
 
     def read_payload(self, slot: int, spans: Spans) -> Tensor:
@@ -164,7 +173,10 @@ class KVCache:
         return payload
 
     def staged_payload(self, slot: int, spans: Spans, lane: StagedLane) -> Tensor:
-        """What a lane has staged for the slot at `spans`, as one contiguous payload [values] in the cache's dtype."""
+        """The K/V at `spans` that a lane staged and its boundary row, as one payload [values] in the cache's dtype.
+
+        The K/V of positions before the lane are read from the slot.
+        """
         payload = self.empty_payload(sum(map(len, spans)))
         kv, boundary = self.split_payload(payload)
         at, row = 0, lane.rows.start
@@ -179,7 +191,7 @@ class KVCache:
         return payload
 
     def export_slot(self, slot: int) -> SlotState:
-        """The slot as another worker's `import_slot` takes it. Raises ProtocolError for one without a request."""
+        """The state of a slot, for `import_slot` of another worker. Raises ProtocolError if the slot has no request."""
         request_id, spans = self.request_ids[slot], self.committed[slot]
         if request_id is None:
             raise ProtocolError(f"slot {slot} has no request; only slots of requests in flight are exported")
@@ -188,7 +200,7 @@ class KVCache:
         )
 
     def import_slot(self, state: SlotState) -> None:
-        """Take over a slot as another worker has it."""
+        """Replace a slot by its state on another worker."""
         self.reset(state.slot, state.request_id)
         payload = torch.from_numpy(state.payload_bytes.copy()).to(self.data.device).view(self.data.dtype)
         self.write_payload(state.slot, state.spans, payload)
@@ -205,7 +217,7 @@ class KVCache:
 
 
 def payload_to_bytes(payload: Tensor) -> npt.NDArray[np.uint8]:
-    """A payload as raw bytes for the object store, uint8 [bytes]."""
+    """A payload as raw bytes for Ray's object store, uint8 [bytes]."""
     raw: npt.NDArray[np.uint8] = payload.view(torch.uint8).cpu().numpy()
     return raw
 

@@ -1,4 +1,4 @@
-"""Lane: a run of rows of the packed forward, at consecutive positions of a slot."""
+"""Lane: a run of rows of the packed forward at consecutive positions of a slot."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from lopa_ray.protocol.plan import Fill, ScheduledRequest, Segment, Spans
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """A branch of a scheduled request, from the first position on whose row is computed."""
+    """A branch of a scheduled request, from the first position whose row is computed."""
 
     slot: int
     start: int
     canvas: npt.NDArray[np.int64]
-    """Token ids [rows], without the fill set."""
+    """Token ids, int64 [rows], without the tokens of the fill set."""
     segments: tuple[Segment, ...]
     fills: tuple[Fill, ...] = ()
     to_stage: Spans = ()
-    """Positions whose K/V are staged; those before `start` are in the slot already."""
+    """Positions whose K/V are staged. The K/V of positions before `start` are in the slot already."""
     request: ScheduledRequest | None = None
-    """What it is a branch of; None: of no request, and nothing is scored."""
+    """The request of the branch. None: the lane has no request, and no positions are scored."""
     index: int = -1
-    """Of the branch; -1: it only stages K/V."""
+    """The index of the branch. -1: the lane only stages K/V."""
 
     @property
     def stop(self) -> int:
@@ -34,11 +34,11 @@ class Lane:
 
     @property
     def scored(self) -> range:
-        """Masked positions in here are scored."""
+        """The positions of which the masked ones are scored."""
         return range(0) if self.request is None or self.index < 0 else self.request.plan.scored
 
     def runs(self) -> list[tuple[int, int]]:
-        """(rows, what they see) of each segment."""
+        """For each segment, the number of its rows, and the end (exclusive) of the positions that they see."""
         if len(self.segments) == 1:
             return [(len(self.canvas), self.segments[0][1])]
         stops = [stop for stop, _ in self.segments]
@@ -47,9 +47,10 @@ class Lane:
 
 
 def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
-    """The branches of a request that this worker evaluates.
+    """The lanes of the branches of a request that this worker evaluates.
 
-    Where all branches stage the same K/V one of them does. Without any branch a lane of the staged span alone does.
+    If all branches stage the same K/V, only the first lane stages them. If this worker evaluates no branch, a separate
+    lane of the staged spans does.
     """
     plan = scheduled.plan
     canvas = np.array(plan.canvas, np.int64)[scheduled.start - plan.start :]

@@ -1,4 +1,4 @@
-"""The LM head over just the rows that decide masked positions, and their scores.
+"""LMHead: applies the LM head to the rows that decide masked positions only, and scores their logits.
 
 Shape suffixes: N rows to score, R rows of the forward, D hidden size, V vocabulary (of a shard: its
 part of it), S slots, M top tokens.
@@ -22,27 +22,27 @@ from lopa_ray.kernels.row_scores import row_scores
 from lopa_ray.model.mask_predictor import MaskPredictor
 
 MAX_HEAD_ROWS = 512
-"""Rows per LM head call, at most."""
+"""Maximum number of rows per LM head call."""
 
 MAX_LOGITS_BYTES = 2**27
-"""Of the fp32 logits of an LM head call, at most. A nucleus or a constraint takes several times as much."""
+"""Maximum bytes of the fp32 logits of an LM head call. Nucleus sampling or a constraint needs several times as much."""
 
 
 def head_rows(vocab_size: int) -> int:
-    """Rows per LM head call over so many tokens: a multiple of `ROW_MULTIPLE` that both limits leave."""
+    """Rows per LM head call for that many tokens: the largest multiple of `ROW_MULTIPLE` within both limits."""
     rows = min(MAX_HEAD_ROWS, MAX_LOGITS_BYTES // (4 * vocab_size))
     return max(rows // ROW_MULTIPLE, 1) * ROW_MULTIPLE
 
 
 class LMHead:
-    """LM head and scoring of one model."""
+    """The LM head and the scoring of one model."""
 
     def __init__(self, model: MaskPredictor) -> None:
-        """Padding of the vocabulary and the mask token are never chosen."""
+        """The mask token and the padding of the vocabulary are banned: they are never chosen."""
         config = model.config
         self._lm_head = model.lm_head
         self.max_rows = head_rows(-(-config.vocab_size // model.tp_group.size))
-        """Rows per call, the same on all shards."""
+        """Maximum number of rows per call, the same on all shards."""
         self._vocab_ops = vocab_ops(config.vocab_size, model.tp_group)
         banned_tokens = torch.zeros(config.vocab_size, dtype=torch.bool, device=model.lm_head.weight.device)
         banned_tokens[config.mask_token_id] = True
@@ -51,20 +51,20 @@ class LMHead:
         self._banned_tokens = banned_tokens[self._vocab_ops.local_ids.start : self._vocab_ops.local_ids.stop]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden rows [N, D], padded (see `padded_rows`) → logits [N, V], both in the model's dtype."""
+        """Hidden rows [N, D] → logits [N, V], both in the model's dtype. N includes padding (see `padded_rows`)."""
         logits: Tensor = self._lm_head(hidden)
         return logits
 
     def full_logits(self, hidden: Tensor) -> Tensor:
-        """Any number of hidden rows [N, D] → fp32 logits over the whole vocabulary, wherever its parts are."""
+        """Any number of hidden rows [N, D] → fp32 logits [N, whole vocabulary], gathered from all shards."""
         padding = hidden.new_zeros(padded_rows(len(hidden)) - len(hidden), hidden.shape[1])
         logits = self.logits(torch.cat((hidden, padding)))[: len(hidden)]
         return self._vocab_ops.gather_vocab(logits.float())
 
     def score(self, groups: list[ScoringGroup], columns: StepColumns[Tensor], rows: Tensor) -> Tensor:
-        """Score rows [R + S, D] in the model's dtype: those of the forward and the boundary rows of slots.
+        """Score `rows` [R + S, D] in the model's dtype: the rows of the forward, then the boundary rows of slots.
 
-        Returns one fp64 tensor: [N, 4] as `row_scores` gives them, then of each group its top tokens and their
+        Returns one flat fp64 tensor: the scores [N, 4] of `row_scores`, then for each group its top tokens and their
         log-probabilities, [2, rows, M].
         """
         scores, tops = [], []
@@ -97,7 +97,7 @@ class LMHead:
         allowed_tokens: Tensor,
         changes: tuple[DeviceChanges, ...],
     ) -> SamplerOutput:
-        """Score the logits of rows of a group; `chunk` says which of the N they are."""
+        """Score the logits of some rows of a group. `chunk` is their range among the N rows."""
         numbers = columns.score_numbers[chunk]
         if group.kind.has_targets:
             return score_targets(logits, numbers, self._vocab_ops)
@@ -119,14 +119,14 @@ class LMHead:
         )
 
     def _logit_changes(self, columns: StepColumns[Tensor]) -> tuple[DeviceChanges, ...]:
-        """Those by canvas, and those by fill set; none where no logits change."""
+        """The changes by canvas and by fill set; an empty tuple if no logits change."""
         if not len(columns.change_rows):
             return ()
         tables = (columns.canvas_changes, columns.fill_changes)
         return tuple(DeviceChanges.of(table, self._vocab_ops.local_ids) for table in tables)
 
     def _unpack(self, bitmasks: Tensor) -> Tensor:
-        """Sets of tokens, uint8 [sets, bytes] → bool [sets, V]."""
+        """Bitmasks of sets of tokens, uint8 [sets, bytes] → bool [sets, V]."""
         if not len(bitmasks):
             return bitmasks
         bits = torch.arange(8, dtype=torch.uint8, device=bitmasks.device)

@@ -1,6 +1,6 @@
-"""Penalties and biases: tables of the tokens whose logits change, made on the host for all requests of a step at once.
+"""Penalties and biases: tables of the tokens whose logits change, built on the host for all requests of a step.
 
-Tokens that a table does not list keep their logits to the bit.
+The logits of tokens that are not in a table do not change, not even in rounding.
 
 Shape suffixes: C canvases, L lanes, E tokens of a canvas that change, F tokens of a lane's fill set; N rows to score,
 V vocabulary (of a shard: its part of it).
@@ -21,12 +21,13 @@ from lopa_ray.execution.lane import Lane
 from lopa_ray.protocol.logit_changes import LogitChanges
 
 ID, BIAS, FACTOR, SUBTRAHEND = range(4)
-"""Columns of a token that changes: its id (-1: none), what is added to its logit, what that is divided or multiplied
-by, and what is subtracted then."""
+"""Columns of a table: the token's id (-1: none), the bias that is added to its logit, the factor by which the sum is
+then divided (if it is positive) or multiplied, and the number that is subtracted last."""
 
 CHANGE_COLUMNS = 4
 
 ID_BITS = 32
+"""Keys of tokens have the token id in the lowest `ID_BITS` bits, and the index of a canvas or lane above them."""
 
 NO_TOKENS = np.zeros(0, np.int64)
 
@@ -40,29 +41,32 @@ NO_CHANGING_ROWS = np.zeros((0, 2), np.int64)
 
 
 def logit_changes_of_lane(lane: Lane) -> LogitChanges | None:
-    """Those of the lane's plan; None: its logits do not change."""
+    """The logit changes of the lane's plan; None if its logits do not change."""
     return None if lane.request is None or lane.index < 0 else lane.request.plan.logit_changes
 
 
 class LogitChangeTables:
-    """What changes by the canvases of a step, and what by the fill sets of its lanes, which overrides that."""
+    """The logit changes of a step: by canvas, and by the fill sets of lanes. The latter override the former."""
 
     def __init__(self, lanes: Sequence[Lane], bucket: Callable[[int], int]) -> None:
-        """`bucket`: how many tokens a table has a place for that has so many."""
+        """`bucket` maps the number of tokens of a table to the padded number for which it has space."""
         self._bucket = bucket
         self._plans: list[LogitChanges] = []
         self.canvas_of_lane = np.full(len(lanes), -1)
-        """int64 [L]; -1: the lane's logits do not change."""
+        """int64 [L]: the index of each lane's canvas; -1 if the lane's logits do not change."""
         self._index_plans(lanes)
         penalties = [(p.repetition_penalty, p.frequency_penalty, p.presence_penalty) for p in self._plans]
         self._penalties = np.array(penalties, np.float64)
         self.of_canvases = self._canvas_changes()
-        """fp64 [C, E, 4]."""
+        """fp64 [C, E, 4]: the changes by canvas."""
         self.of_fills = self._fill_changes(lanes)
-        """fp64 [L, F, 4]."""
+        """fp64 [L, F, 4]: the changes by the fill set of each lane."""
 
     def rows(self, lane_of_row: Ints) -> Ints:
-        """Of each row its canvas and its lane, int64 [rows, 2]; canvas 0 where logits do not change."""
+        """The canvas and the lane of each row, int64 [rows, 2], from `lane_of_row` int64 [rows].
+
+        The canvas is 0 for rows whose logits do not change.
+        """
         return np.stack((self.canvas_of_lane[lane_of_row].clip(0), lane_of_row), axis=1)
 
     def _index_plans(self, lanes: Sequence[Lane]) -> None:
@@ -92,7 +96,7 @@ class LogitChangeTables:
         return self._table(changes, canvases, len(self._plans))
 
     def _fill_changes(self, lanes: Sequence[Lane]) -> Floats:
-        """Of the tokens that lanes add to their canvas, with those that are there already."""
+        """Changes of the tokens that lanes add to their canvas. Occurrences in the canvas are counted too."""
         found = []
         for at in np.flatnonzero(self.canvas_of_lane >= 0).tolist():
             plan = self._plans[self.canvas_of_lane[at]]
@@ -113,14 +117,14 @@ class LogitChangeTables:
     def _changes(
         self, canvases: Ints, keys: Ints, bias: Floats, counts: Ints, is_seen: npt.NDArray[np.bool_]
     ) -> Floats:
-        """Of tokens of canvases, fp64 [tokens, 4]."""
+        """The changes of tokens, given by `keys`, on their canvases: fp64 [tokens, 4]."""
         repetition, frequency, presence = self._penalties[canvases].T
         factors = np.where(is_seen, repetition, 1.0)
         subtrahends = frequency * counts + presence * (counts > 0)
         return np.stack((_ids(keys), bias, factors, subtrahends), axis=1)
 
     def _table(self, changes: Floats, groups: Ints, num_groups: int) -> Floats:
-        """Changes, in order of their group, fp64 [tokens, 4] → a row for each group."""
+        """Changes fp64 [tokens, 4], sorted by group → a padded table fp64 [groups, tokens, 4]."""
         counts = np.bincount(groups, minlength=num_groups)
         most = int(counts.max())
         table = np.zeros((num_groups, self._bucket(most) if most else 0, CHANGE_COLUMNS))
@@ -131,7 +135,7 @@ class LogitChangeTables:
 
 
 def _keys(ids: Sequence[npt.NDArray[np.int32]]) -> Ints:
-    """Ids of each group, as numbers that tell groups apart and are in their order."""
+    """The keys of the ids of each group: the index of the group in the high bits, the id in the low bits."""
     groups = np.repeat(np.arange(len(ids)), [len(each) for each in ids])
     keys: Ints = groups << ID_BITS | np.concatenate([NO_TOKENS, *ids])
     return keys
@@ -144,27 +148,27 @@ def _ids(keys: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class DeviceChanges:
-    """A table of a step, on the device."""
+    """A table of logit changes on the device."""
 
     columns: Tensor
-    """Where tokens are in a row of logits, int64 [C, E] or [L, F]; the last column + 1 for those that are not here."""
+    """The column of each token in the logits, int64 [C, E] or [L, F]; V for tokens that are not on this shard."""
     numbers: Tensor
-    """Bias, factor and subtrahend, fp64 [C, E, 3] or [L, F, 3]."""
+    """Bias, factor and subtrahend of each token, fp64 [C, E, 3] or [L, F, 3]."""
 
     @classmethod
     def of(cls, table: Tensor, local_ids: range) -> DeviceChanges:
-        """Of a table [C, E, 4] or [L, F, 4] in fp64, for logits of the ids that are here."""
+        """Convert a table fp64 [C, E, 4] or [L, F, 4] for logits of `local_ids`, the ids of this shard."""
         ids = table[:, :, ID].to(torch.int64)
         is_here = (ids >= local_ids.start) & (ids < local_ids.stop)
         return cls(torch.where(is_here, ids - local_ids.start, len(local_ids)), table[:, :, BIAS:])
 
 
 def change_logits(logits: Tensor, rows: Tensor, tables: Sequence[DeviceChanges]) -> Tensor:
-    """Logits [N, V] with the changes of the first table, and those of the next ones instead where they have any.
+    """Apply tables of changes to logits [N, V] of a floating dtype. For a token in several tables the last one counts.
 
     `rows` int64 [N, tables]: the group of each row in each table.
     """
-    padded = F.pad(logits, (0, 1))  # the last column takes what is for tokens that are not here
+    padded = F.pad(logits, (0, 1))  # the extra column takes the changes of tokens that are not on this shard
     changed = []
     for table, groups in zip(tables, rows.unbind(1), strict=True):
         if not table.columns.shape[1]:

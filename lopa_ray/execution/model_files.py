@@ -1,4 +1,4 @@
-"""Where the files of a configured model are: in the package, in a folder, or on the Hugging Face Hub."""
+"""Locates the files of a configured model: in the package, in a folder, or on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ DEMO = "demo"
 
 
 def pin_model(config: Config) -> Config:
-    """The same configuration, with names on the Hub pinned to the commits that they stand for now.
+    """The same configuration, with names on the Hub pinned to their current commits.
 
-    From then on the same weights are loaded, also by workers that come later, and a path that looks like a name on
-    the Hub is a path. Raises CheckpointError.
+    All workers then load the same weights, also workers that join later. A path that is not pinned is a local folder
+    from then on, even if it looks like a name on the Hub. Raises CheckpointError if a name cannot be resolved.
     """
     model = config.model
     pinned = model.replace(
@@ -26,25 +26,25 @@ def pin_model(config: Config) -> Config:
 
 
 def checkpoint_folder(model: ModelSettings, *, weights: bool = False) -> Path:
-    """The checkpoint's folder on this machine, of pinned settings; from the Hub it has weights if asked for.
+    """The checkpoint's folder on this machine. `model` has pinned names.
 
-    Raises CheckpointError if it cannot be downloaded.
+    Weights on the Hub are downloaded only with `weights`. Raises CheckpointError if a download fails.
     """
     return DEMO_MODEL if model.path == DEMO else _folder(model.path, weights=weights)
 
 
 def adapter_folder(model: ModelSettings) -> Path | None:
-    """The adapter's folder on this machine, of pinned settings. Raises CheckpointError."""
+    """The adapter's folder on this machine, or None. `model` has pinned names. Raises CheckpointError."""
     return None if model.lora is None else _folder(model.lora, weights=True)
 
 
 def is_on_hub(model: ModelSettings) -> bool:
-    """Whether a part of a pinned model comes from the Hub."""
+    """Whether the checkpoint or the adapter comes from the Hub. `model` has pinned names."""
     return any(source is not None and _is_pinned(source) for source in (model.path, model.lora))
 
 
 def download_weights(model: ModelSettings) -> None:
-    """Have all files of a pinned model on this machine. Raises CheckpointError."""
+    """Download all files of a model with pinned names to this machine. Raises CheckpointError."""
     checkpoint_folder(model, weights=model.load_format != "dummy")
     adapter_folder(model)
 

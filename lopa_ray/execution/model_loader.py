@@ -1,4 +1,4 @@
-"""From a configuration to a `BranchRunner`: weights, device, kernel, graphs."""
+"""Builds a `BranchRunner` from a configuration: it loads weights, selects device and attention, and compiles layers."""
 
 from __future__ import annotations
 
@@ -35,66 +35,66 @@ DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """All that a worker needs to load its model: it reads no other file of the checkpoint than the weights."""
+    """Everything that a worker needs to load its model, except the weights, which it reads from the checkpoint."""
 
     config: Config
-    """With pinned names; see `pin_model`."""
+    """The configuration, with pinned names; see `pin_model`."""
     model: ModelConfig
-    """The model that `config` names."""
+    """The architecture of the model that `config` names."""
 
     @classmethod
     def read(cls, config: Config) -> Self:
-        """From the checkpoint's configuration, without its tokenizer. Raises CheckpointError."""
+        """Read the checkpoint's configuration, but not its tokenizer. Raises CheckpointError."""
         config = pin_model(config)
         settings = config.model
         model = load_config(checkpoint_folder(settings), settings.implementation)
         return cls(config, model.with_quantization(settings.quantization))
 
     def with_tokenizer(self, tokenizer: Tokenizer | None) -> Self:
-        """The same, but that ids which the tokenizer does not have are padding, which no step may choose."""
+        """The same spec, in which ids that the tokenizer does not have are padding. Padding is never chosen."""
         if tokenizer is None:
             return self
         unpadded = min(tokenizer.vocab_size, self.model.vocab_size)
         return replace(self, model=replace(self.model, unpadded_vocab_size=unpadded))
 
     def with_dtype(self, name: str) -> Self:
-        """The same with that `model.dtype`."""
+        """The same spec with `model.dtype` set to `name`."""
         return replace(self, config=self.config.replace(model=self.config.model.replace(dtype=name)))
 
     @property
     def has_auto(self) -> bool:
-        """Whether something is still to be measured; see `resolve_auto`."""
+        """Whether a setting is still auto and has to be measured; see `resolve_auto`."""
         model = self.config.model
         timed = DEVICES[model.device].timed_attention
         return model.dtype == "auto" or (model.attention == "auto" and bool(timed))
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of weights and K/V; the largest that it may be as long as it is auto."""
+        """The dtype of weights and K/V. As long as it is auto, this is float32, the larger of the two candidates."""
         return DTYPES.get(self.config.model.dtype, torch.float32)
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes that the weights take up, over all shards."""
+        """Bytes of the weights of all shards."""
         return weight_bytes(self.model, self.dtype)
 
     @property
     def slots_bytes(self) -> int:
-        """Bytes of the K/V of all slots when they are full, over all shards."""
+        """Bytes of the K/V of all positions of all slots, over all shards."""
         settings = self.config.model
         per_position = math.prod(self.model.kv_shape) * self.dtype.itemsize
         return settings.max_num_seqs * settings.max_model_len * per_position
 
     @property
     def needs_warm_up(self) -> bool:
-        """Whether first steps compile something."""
+        """Whether the first steps compile layers or kernels."""
         return self.config.model.compile or DEVICES[self.config.model.device].compiles_kernels
 
 
 def open_model(config: Config) -> tuple[ModelSpec, Tokenizer | None]:
-    """What the checkpoint that a configuration names says of the model and of sampling, and its tokenizer.
+    """The spec and the tokenizer (None if there is none) of a configuration's checkpoint. Raises CheckpointError.
 
-    Raises CheckpointError.
+    The configuration of the spec has the checkpoint's sampling settings; see `resolve_config`.
     """
     config = resolve_config(config)
     tokenizer = Tokenizer.from_pretrained(checkpoint_folder(config.model))
@@ -102,7 +102,7 @@ def open_model(config: Config) -> tuple[ModelSpec, Tokenizer | None]:
 
 
 def resolve_config(config: Config) -> Config:
-    """The same configuration with pinned names, and with the checkpoint's sampling settings where it leaves them out.
+    """The same configuration with pinned names, in which missing sampling settings are those of the checkpoint.
 
     Raises CheckpointError.
     """
@@ -119,7 +119,7 @@ def resolve_config(config: Config) -> Config:
 
 
 def load_weights(spec: ModelSpec, device: torch.device | str) -> Weights:
-    """The parameters of the model, one by one on `device`. Raises CheckpointError."""
+    """The parameters of the model in `spec.dtype` on `device`, loaded one by one. Raises CheckpointError."""
     model = spec.config.model
     if model.load_format == "dummy":
         return random_weights(spec.model, seed=0, dtype=spec.dtype, device=device)
@@ -128,8 +128,10 @@ def load_weights(spec: ModelSpec, device: torch.device | str) -> Weights:
 
 
 def resolve_auto(spec: ModelSpec) -> ModelSpec:
-    """The same with what auto stands for on this machine, where that is measured: `model.dtype`, and `model.attention`
-    on devices whose backends are timed. Raises SettingsError."""
+    """The same spec, in which settings of auto are replaced by the choice for this machine, where it is measured.
+
+    These are `model.dtype`, and `model.attention` on devices whose backends are timed. Raises SettingsError.
+    """
     if not spec.has_auto:
         return spec
     device = DEVICES[spec.config.model.device]
@@ -147,10 +149,10 @@ def resolve_auto(spec: ModelSpec) -> ModelSpec:
 def build_runner(
     spec: ModelSpec, weights: Weights | None = None, tp_group: TensorParallelGroup = SINGLE_SHARD
 ) -> BranchRunner:
-    """The runner of a model, of `weights` if they are read already. `tp_group` says which shard of the model it has;
-    the caller follows `group.tensor_parallel_size`.
+    """The runner of a model. `weights` are loaded if they are not given.
 
-    Raises CheckpointError or SettingsError if it cannot be.
+    `tp_group` says which shard of the model the runner has. The caller has to ensure that its size is that of
+    `group.tensor_parallel_size`. Raises CheckpointError or SettingsError if the model cannot be loaded or run.
     """
     spec = resolve_auto(spec)
     model = spec.config.model
@@ -170,6 +172,6 @@ def build_runner(
             model.attention, device, loaded.shard_config, spec.dtype, model.max_model_len
         ),
     )
-    if spec.needs_warm_up and tp_group.size == 1:  # shards have to be connected first
+    if spec.needs_warm_up and tp_group.size == 1:  # shards warm up after they are connected
         warm_up(runner)
     return runner

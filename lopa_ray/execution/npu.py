@@ -1,7 +1,7 @@
-"""Ascend NPUs: everything that is used of torch-npu. Written against its published package, not run on hardware.
+"""Ascend NPUs: all uses of torch-npu. The code is written for its published package, and was not run on hardware.
 
-torch-npu is imported when something is needed of it, never before. `tests/data/torch_npu.json` records what its
-packages offer, and a test holds every name and keyword in this file against that.
+torch-npu is imported only where it is needed. `tests/data/torch_npu.json` records the names and signatures of its
+packages, and a test checks every name and keyword in this file against them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 COMPILE_BACKEND = "npu"
-"""torch.compile's backend for NPUs (TorchAir's graph mode), which importing torch-npu registers."""
+"""torch.compile's backend for NPUs (TorchAir's graph mode). The import of torch-npu registers it."""
 
 
 def unavailable_reason() -> str | None:
@@ -22,17 +22,17 @@ def unavailable_reason() -> str | None:
     except ImportError as error:
         return f"torch-npu cannot be imported ({error}); install lopa-ray[npu] and the CANN that its release names"
     if not torch_npu.npu.is_available():
-        return "torch-npu sees no NPU; look at the driver and at ASCEND_RT_VISIBLE_DEVICES"
+        return "torch-npu sees no NPU; check the driver and ASCEND_RT_VISIBLE_DEVICES"
     return None
 
 
 def attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """A `LaneKernel`: torch-npu's fused attention for inference, in half precision.
+    """torch-npu's fused attention for inference, as a `LaneKernel`.
 
-    q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one dtype (bf16 or fp16).
+    q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one dtype (bf16 or fp16). E is a multiple of 16.
 
-    Head dims are multiples of 16. The operator takes dense tensors, and how many of their keys count. So it is handed
-    the whole slot that `keys` and `values` are the first rows of, and nothing is copied but the queries.
+    The operator takes dense tensors and the number of keys to use. `keys` and `values` are the first rows of a slot, so
+    the operator gets the whole slot, and only the queries are copied.
     """
     import torch_npu
 
@@ -52,14 +52,14 @@ def attention(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def _whole_slot(view: Tensor) -> Tensor:
-    """First rows [K, L, E] of a slot → the slot [1, K, C, E], over the same memory."""
+    """A view of the first rows [K, L, E] of a slot → a view of the whole slot [1, K, C, E]."""
     heads, _, dim = view.shape
     stride = view.stride(0)
     return view.as_strided((1, heads, stride // dim, dim), (heads * stride, stride, dim, 1))
 
 
 def process_group(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """An HCCL process group over a store of torch.distributed, registered nowhere; for an elastic backend."""
+    """An HCCL process group on a store of torch.distributed, for an elastic backend. It is not registered globally."""
     import torch_npu
 
     options = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()

@@ -1,4 +1,4 @@
-"""Packing: everything that a step needs of its lanes, made at once: on the host in numpy, on the device by one copy."""
+"""Packing: builds all inputs of a step's forward from its lanes, on the host in numpy, for one copy to the device."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from lopa_ray.execution.step_columns import StepColumns, copy_to_device
 from lopa_ray.kernels.slot_attention import TILE_COLUMNS, TILE_ROWS
 
 ROW_MULTIPLE = 16
-"""On CPU a row of a matmul has the same bits whatever the other rows are, as long as every thread gets 4
-rows or more; with this multiple that was seen with 1 and 2 threads."""
+"""Matmuls have a multiple of this number of rows, so that results do not depend on the number of rows.
+
+On CPU a row of a matmul has the same bits for any other rows, provided that every thread gets at least 4 rows. With
+this multiple this was observed with 1 and 2 threads.
+"""
 
 MIN_LANE_ROWS = 4
-"""A bucket of rows has tiles for lanes of so many rows each. More lanes get more tiles, in buckets of their own."""
+"""A bucket of rows has tiles for lanes of this many rows each. Steps with more lanes get more tiles, in larger buckets
+of tiles."""
 
 
 NOTHING = np.zeros(0, np.int64)
@@ -32,19 +36,19 @@ NO_RUN = (0, 0)
 
 
 def padded_rows(rows: int) -> int:
-    """How many rows a matmul should have so that its bits do not depend on their number."""
+    """The number of rows of a matmul for `rows` rows, with padding, so that its bits do not depend on their number."""
     return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
 
 
 def bucket_rows(rows: int) -> int:
-    """Rows of the bucket of a step: 8 sizes between powers of 2, so that few graphs serve all steps."""
+    """The padded number of rows of a step: 8 sizes between two powers of 2, so that few graphs serve all steps."""
     step = max(ROW_MULTIPLE, 1 << max(0, (rows - 1).bit_length() - 4))
     return -(-rows // step) * step
 
 
 @dataclass(frozen=True, slots=True)
 class PackingOptions:
-    """What does not change from step to step."""
+    """The options of packing that are the same in all steps."""
 
     capacity: int
     """Positions of a slot."""
@@ -53,34 +57,35 @@ class PackingOptions:
     mask_token_id: int
     eos_token_id: int
     shift: int
-    """1: row p - 1 of the logits decides position p; 0: row p does."""
+    """1: row p - 1 of the logits decides position p. 0: row p decides position p."""
     fuse_greedy: bool
-    """Whether the whole vocabulary is here, so that `row_scores` can do greedy rows."""
+    """Whether `row_scores` scores greedy rows. It needs logits over the whole vocabulary."""
     bucket: Callable[[int], int]
-    """How many rows a forward of so many rows has."""
+    """A function from a number of rows to the padded number of rows of the forward."""
 
 
 SLOT, START, FIRST, ROWS, SCORED_FROM, SCORED_TO = range(6)
-"""Of a lane: slot, position of its first row, that row, how many rows, and the positions to score."""
+"""Columns of the table of lanes: slot, position of the first row, index of that row, number of rows, and the start and
+end of the positions to score."""
 
 
 class Packing:
-    """The lanes of a step, packed."""
+    """The packed lanes of a step."""
 
     def __init__(
         self, lanes: Sequence[Lane], commits: Sequence[PendingCommit], options: PackingOptions
     ) -> None:
-        """Raises CapacityError for positions beyond a slot."""
+        """Pack `lanes`, and the rows to commit before the forward. Raises CapacityError for positions beyond a slot."""
         self.lanes, self.commits = lanes, commits
         self._options = options
-        # The padding of a bucket is the last lane, of rows that see nothing.
+        # The padding of a bucket is the last lane. Its rows see no positions.
         table = [
             (lane.slot, lane.start, 0, len(lane.canvas), (scored := lane.scored).start, scored.stop)
             for lane in lanes
         ]
         self._table = np.array([*table, (0,) * 6], np.int64)
         self.first_rows: list[int] = self._set_rows().tolist()
-        """Of each lane, and the end."""
+        """The first row of each lane, then the end of the last lane."""
         self.num_rows = self.first_rows[-1]
         self.longest_lane = max((len(lane.canvas) for lane in lanes), default=0)
         ids = np.concatenate([NOTHING, *(lane.canvas for lane in lanes)])
@@ -112,7 +117,7 @@ class Packing:
             fuse_greedy=options.fuse_greedy,
             bucket=options.bucket,
         )
-        # Left of the input a slot's boundary row decides.
+        # With shifted logits the boundary row of the slot decides the first position of a lane.
         deciding = scored - options.shift
         deciding = np.where(
             deciding >= first[scoring_lanes], deciding, self.rows_bucket + slot[scoring_lanes]
@@ -139,7 +144,7 @@ class Packing:
         )
 
     def to_device(self, device: torch.device) -> StepColumns[Tensor]:
-        """See `copy_to_device`."""
+        """The columns on the device. See `copy_to_device`."""
         return copy_to_device(self.columns, device)
 
     @property
@@ -149,7 +154,7 @@ class Packing:
 
     @cached_property
     def stage_ranges(self) -> list[range]:
-        """Of each lane that stages, in order, its rows among the staged ones."""
+        """For each lane that stages K/V, in order, the range of its rows among the staged rows."""
         counts = [len(self._fresh(lane)) for lane in self.lanes if lane.to_stage]
         ends = np.cumsum(counts).tolist()
         return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
@@ -157,7 +162,7 @@ class Packing:
     # Rows
 
     def _set_rows(self) -> npt.NDArray[np.int64]:
-        """Set the first row of each lane, and return it."""
+        """Set the first row of each lane in the table, and return these rows."""
         rows = self._table[:, ROWS]
         first = np.cumsum(rows) - rows
         self._table[:, FIRST] = first
@@ -177,7 +182,7 @@ class Packing:
             )
 
     def _tiles(self) -> npt.NDArray[np.int64]:
-        """See `slot_attention`. Chooses the bucket."""
+        """The tiles of the step (see `slot_attention`). This also sets `rows_bucket`."""
         group = self._options.heads_per_kv_head
         rows = self.rows_bucket = self._options.bucket(max(1, self.num_rows))
         self._table[-1, ROWS] = rows - self.num_rows
@@ -192,7 +197,7 @@ class Packing:
 
     def _lane_table(self, most: int) -> npt.NDArray[np.int64]:
         """See `StepColumns.lanes`."""
-        with_rows = self._table[self._table[:, ROWS] > 0]  # at most as many as there are tiles
+        with_rows = self._table[self._table[:, ROWS] > 0]  # no more lanes than tiles
         lanes = np.zeros((most + 1, FIRST + 1), np.int64)
         lanes[: len(with_rows)] = with_rows[:, : FIRST + 1]
         lanes[len(with_rows) :, FIRST] = self.rows_bucket
@@ -202,7 +207,7 @@ class Packing:
 
     @staticmethod
     def _fresh(lane: Lane) -> npt.NDArray[np.int64]:
-        """The positions that a lane stages and computes; those before it are in the slot."""
+        """The positions that a lane both computes and stages. Staged positions before the lane are in the slot."""
         spans = [np.arange(max(span.start, lane.start), span.stop) for span in lane.to_stage]
         return np.concatenate([NOTHING, *spans])
 

@@ -1,4 +1,4 @@
-"""PrefixStore: K/V of prompts that a worker stores beyond their requests, as `PrefixIndex` decides."""
+"""PrefixStore: the K/V of prompts that a worker keeps after their requests have ended. `PrefixIndex` selects them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lopa_ray.protocol.plan import StoredPrefix
 
 
 class PrefixStore:
-    """Payloads of a cache by id: the K/V of a span, and its last hidden row (see `KVCache.boundary`)."""
+    """Stored payloads by id. A payload has the K/V of a span and its last hidden row (see `KVCache.boundary`)."""
 
     def __init__(self, cache: KVCache) -> None:
         self._cache = cache
@@ -22,13 +22,13 @@ class PrefixStore:
         return len(self._payloads)
 
     def save(self, entry: StoredPrefix, slot: int) -> None:
-        """Save what a slot has at the entry's span, which has just been committed there."""
+        """Save the K/V of a slot at the entry's span. The caller has just committed them."""
         self._payloads[entry.prefix_id] = self._cache.read_payload(slot, (entry.span,))
 
     def load(self, parts: Sequence[StoredPrefix], slot: int) -> None:
-        """Write K/V where a forward would have, and the last part's hidden row. Nothing is committed.
+        """Write the stored K/V into a slot, and the hidden row of the last part. The spans are not marked as committed.
 
-        Raises ProtocolError for an entry that is not here.
+        Raises ProtocolError for an entry that is not stored here.
         """
         for part in parts:
             payload = self._payloads.get(part.prefix_id)
@@ -42,10 +42,10 @@ class PrefixStore:
             self._cache.boundary[slot] = boundary
 
     def evict(self, ids: Iterable[int]) -> None:
-        """Ids that are not here are passed over: a step may be repeated."""
+        """Evict entries. Ids that are not stored are ignored, because a step may be repeated."""
         for prefix_id in ids:
             self._payloads.pop(prefix_id, None)
 
     def clear(self) -> None:
-        """Evict all."""
+        """Evict all entries."""
         self._payloads.clear()

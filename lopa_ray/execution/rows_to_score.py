@@ -1,6 +1,6 @@
-"""RowsToScore: the masked positions that reports are about, in groups that are scored in one call.
+"""RowsToScore: the masked positions to score, in groups of which each is scored in one call.
 
-Shape suffixes: N rows to score, with the padding of groups; M top tokens.
+Shape suffixes: N rows to score, including the padding of groups; M top tokens.
 """
 
 from __future__ import annotations
@@ -33,19 +33,22 @@ from lopa_ray.protocol.report import BRANCH_COLUMNS, ScoredRows
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 NOT_SCORED = SamplingParams()
+"""The parameters of lanes without a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringGroup:
-    """Rows of one kind: `rows` among the N."""
+    """Rows of one kind."""
 
     kind: ScoringKind
     rows: range
+    """The rows of the group among the N, including padding."""
     max_top_k: int
+    """The largest `top_k` of the rows; 0 if the kind has none."""
 
 
 class RowsToScore:
-    """Which rows of logits are scored, how, and what reports make of the scores."""
+    """The rows of logits to score and their parameters. It also builds reports from the scores."""
 
     def __init__(
         self,
@@ -58,7 +61,10 @@ class RowsToScore:
         fuse_greedy: bool,
         bucket: Callable[[int], int],
     ) -> None:
-        """The rows by lane and position, both int64 [rows]. `fuse_greedy`: greedy rows are of the kind `GREEDY`."""
+        """`lane_of_row` and `positions` int64 [rows] are the lane and the position of each row.
+
+        With `fuse_greedy`, greedy rows are of the kind `GREEDY`.
+        """
         self._lanes = lanes
         self._lane_of_row, self.positions = lane_of_row, positions
         self._vocab_size, self._eos_token_id = vocab_size, eos_token_id
@@ -73,7 +79,7 @@ class RowsToScore:
         group_of_row = self._group_rows()
         self.groups: list[ScoringGroup] = []
         self._index = np.arange(len(positions))
-        """Of each row, where it is among the N."""
+        """The index of each row among the N."""
         at = 0
         for group, kind in enumerate(self._kinds):
             of_group = np.flatnonzero(group_of_row == group) if len(self._kinds) > 1 else self._index.copy()
@@ -88,7 +94,7 @@ class RowsToScore:
             self.groups.append(ScoringGroup(kind, range(at, at + padded), top_k))
             at += padded
         self._size = at
-        """N."""
+        """The number N of rows, including padding."""
         self.numbers = self._numbers()
         self.ending_ids = self._ending_ids()
         self.change_rows, self.canvas_changes, self.fill_changes = NO_CHANGING_ROWS, NO_CHANGES, NO_CHANGES
@@ -99,17 +105,17 @@ class RowsToScore:
             self.fill_changes = self._logit_changes.of_fills
 
     def padded(self, of_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """A value per row, int64 [rows], in the order of the N: int64 [N]; 0 for padding."""
+        """Reorder values of rows, int64 [rows], to the order of the N rows: int64 [N]. Padding gets 0."""
         padded = np.zeros(self._size, np.int64)
         padded[self._index] = of_rows
         return padded
 
-    # What rows have in common
+    # Properties by which rows are grouped
 
     def _distinguish_params(self) -> None:
-        """Number the parameters of all lanes, equal ones alike."""
+        """Give every distinct set of parameters an index, and set the index of each lane."""
         index_of: dict[SamplingParams, int] = {}
-        index_of_object: dict[int, int] = {}  # the lanes of a request have one, and hashing takes time
+        index_of_object: dict[int, int] = {}  # lanes of a request share one object, and hashing is slow
         indices = []
         for lane in self._lanes:
             params = NOT_SCORED if lane.request is None else lane.request.plan.sampling_params
@@ -121,7 +127,7 @@ class RowsToScore:
         self._params_of_lane = np.array(indices, np.int64)
 
     def _bitmask_of_rows(self) -> npt.NDArray[np.int64]:
-        """Per row the index of its set of tokens among `bitmasks`; 0: any token."""
+        """The index of each row's set of tokens in `bitmasks`; 0: any token."""
         found = np.zeros(len(self.positions), np.int64)
         index_of: dict[bytes, int] = {}
         for at, lane in enumerate(self._lanes):
@@ -142,7 +148,7 @@ class RowsToScore:
         return found
 
     def _targets_of_rows(self) -> npt.NDArray[np.int64]:
-        """Per row the token whose probability is asked for; -1: none, a token is chosen."""
+        """The token of each row whose probability is requested; -1: a token is chosen instead."""
         found = np.full(len(self.positions), -1)
         for at, lane in enumerate(self._lanes):
             if lane.request is None or not lane.request.plan.targets or lane.index < 0:
@@ -165,7 +171,7 @@ class RowsToScore:
             return index_of.setdefault(kind, len(index_of))
 
         def kinds(is_constrained: bool, has_logit_changes: bool) -> npt.NDArray[np.int64]:
-            """Of all rows, as if they were like that."""
+            """The kind of each row, if all rows had these two properties."""
             of_params = [index(each, is_constrained, has_logit_changes) for each in self._params]
             return np.array(of_params, np.int64)[self._params_of_row]
 
@@ -184,7 +190,7 @@ class RowsToScore:
         self._kinds = list(index_of)
         return found
 
-    # What differs from row to row
+    # Numbers of single rows
 
     def _numbers(self) -> npt.NDArray[np.float64]:
         """See `StepColumns.score_numbers`."""
@@ -227,7 +233,8 @@ class RowsToScore:
     def report(self, flat: npt.NDArray[np.float64], columns: int) -> tuple[npt.NDArray[np.int64], ScoredRows]:
         """The branches of a `StepReport`, int64 [branches, 5], and its rows.
 
-        `flat` fp64: [N, columns] as `row_scores` gives them, then ids and log-probabilities [2, rows, M] of each group.
+        `flat` fp64 is the result of `LMHead.score`: the scores [N, columns] of `row_scores`, then ids and
+        log-probabilities of top tokens, [2, rows, M] of each group.
         """
         count = np.bincount(self._lane_of_row, minlength=len(self._lanes))
         width = np.zeros(len(self._lanes), np.int64)
@@ -254,7 +261,7 @@ class RowsToScore:
     def _tops(
         self, flat: npt.NDArray[np.float64], width: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Top tokens and their log-probabilities, row by row."""
+        """Top tokens and their log-probabilities of all rows, flat and in order of the rows."""
         total = int(width.sum())
         tokens, logprobs = np.zeros(total, np.int32), np.zeros(total, np.float32)
         first = np.cumsum(width) - width

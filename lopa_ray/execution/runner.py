@@ -1,9 +1,9 @@
-"""BranchRunner: one model replica and its KV cache; carries out one worker's part of a step.
+"""BranchRunner: one model replica and its KV cache. It carries out one worker's part of a step.
 
-    pack (numpy)  →  one copy in  →  commit what the plans order  →  one packed forward of all branches
-    →  stage  →  score  →  one copy out
+    pack (numpy)  →  one copy to the device  →  commits of the plans  →  one packed forward of all branches
+    →  stage  →  score  →  one copy to the host
 
-It knows no decoder: everything comes from the plans.
+It does not depend on the decoder. The plans contain all inputs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from lopa_ray.protocol.vocabulary import Vocabulary
 DEFAULT_ATTENTION: AttentionBackend = LaneAttention(sdpa)
 
 BroadcastPayload: TypeAlias = Callable[[int, Tensor], None]
-"""(rank of the source, payload): fills the payload in place, on every worker, with that of the source."""
+"""Takes the rank of the source and a payload. On every worker it fills the payload in place with that of the source."""
 
 
 class BranchRunner:
-    """Evaluates branches. All state is the cache and what is staged for the next commit."""
+    """Evaluates branches. Its state is the cache, the staged K/V for the next commits, and the stored prefixes."""
 
     def __init__(
         self,
@@ -50,7 +50,11 @@ class BranchRunner:
         max_model_len: int,
         attention: AttentionBackend | None = None,
     ) -> None:
-        """A slot has `max_model_len` positions. `attention`: by default torch's own kernel, lane by lane."""
+        """The cache has `max_num_seqs` slots of `max_model_len` positions.
+
+        By default attention uses torch's scaled_dot_product_attention lane by lane. Raises CapacityError if the cache
+        does not fit in memory.
+        """
         config = model.config
         self.attention = attention or DEFAULT_ATTENTION
         self.model = model
@@ -81,11 +85,10 @@ class BranchRunner:
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan, broadcast: BroadcastPayload | None = None) -> StepReport:
-        """Carry out the commits, in order, then evaluate this worker's branches.
+        """Carry out the commits in order, then evaluate this worker's branches.
 
-        Commits are applied once per request and step, so a step may be repeated under a newer
-        epoch. Raises ProtocolError if the cache does not hold what the plans presuppose, and
-        CapacityError for positions beyond a slot.
+        A commit is applied once per request and step, so a step can be repeated in a newer epoch. Raises ProtocolError
+        if the cache or the staged K/V do not match the plans, and CapacityError for positions beyond a slot.
         """
         began = time.perf_counter()
         self.prefix_store.evict(plan.evict)
@@ -113,7 +116,7 @@ class BranchRunner:
     # Commits
 
     def _begin(self, scheduled: ScheduledRequest, broadcast: BroadcastPayload | None) -> PendingCommit | None:
-        """Take the slot over; what is broadcast is committed at once, and what is staged here is returned."""
+        """Assign the slot to the request. Commit broadcast K/V at once, and return a commit of K/V staged here."""
         cache, slot, commit = self.cache, scheduled.slot, scheduled.plan.commit
         if cache.request_ids[slot] != scheduled.request_id:
             cache.reset(slot, scheduled.request_id)
@@ -133,7 +136,7 @@ class BranchRunner:
         return None
 
     def _commit(self, commits: Sequence[PendingCommit], columns: StepColumns[Tensor]) -> None:
-        """Commit what is staged here: one copy for all that one step has staged."""
+        """Commit K/V that are staged here, with one copy for all K/V that the same step has staged."""
         rows, boundaries = 0, 0
         for step, of_step in groupby(commits, lambda commit: commit.staged.step):
             together = list(of_step)
@@ -147,18 +150,18 @@ class BranchRunner:
             self.cache.mark_committed(commit.slot, commit.spans)
 
     def _ready(self, scheduled: ScheduledRequest) -> None:
-        """Bring the slot to the state that the plan presupposes, its commit being carried out."""
+        """Bring the slot to the state that the plan expects, after its commit was carried out."""
         slot, commit = scheduled.slot, scheduled.plan.commit
         if commit is not None:
             self.cache.last_commit[slot] = commit.step
-            self._staging.clear(slot)  # of all branches: the rows of a whole step hang on each of them
+            self._staging.clear(slot)  # every staged branch keeps the staged rows of the whole step in memory
             if scheduled.save_prefix is not None:
                 self.prefix_store.save(scheduled.save_prefix, slot)
         self.cache.retain(slot, scheduled.plan.cached)
         self.prefix_store.load(scheduled.stored_prefix, slot)
 
     def _staged(self, scheduled: ScheduledRequest) -> StagedLane:
-        """What is staged here for the request's commit. Raises ProtocolError if nothing is."""
+        """The lane that is staged here for the request's commit. Raises ProtocolError if there is none."""
         commit = scheduled.plan.commit
         assert commit is not None
         staged = self._staging.get(scheduled.slot, commit.step, None if commit.shared else commit.branch)
@@ -169,10 +172,11 @@ class BranchRunner:
         return staged
 
     def payload_to_commit(self, scheduled: ScheduledRequest) -> Tensor:
-        """What this worker has for the request's commit: staged, committed already, or an empty payload to fill.
+        """The payload of the request's commit, flat [values] in the cache's dtype (see `KVCache.empty_payload`).
 
-        It is flat, [values] in the cache's dtype, as `KVCache.empty_payload` lays it out.
-        Raises ProtocolError if no source is named and nothing is there.
+        It comes from staged K/V, or from the slot if the commit was already applied. Otherwise it is filled with NaN,
+        to be overwritten by the broadcast. Raises ProtocolError if the request has no commit, or if it names no source
+        worker and this worker has no K/V for it.
         """
         cache, slot, commit = self.cache, scheduled.slot, scheduled.plan.commit
         if commit is None:
@@ -183,7 +187,7 @@ class BranchRunner:
         branch = None if commit.shared else commit.branch
         if scheduled.source_rank is None or self._staging.get(slot, commit.step, branch) is not None:
             return cache.staged_payload(slot, commit.spans, self._staged(scheduled))
-        # NaN, so that a source with nothing to send cannot pass off stray memory as K/V.
+        # NaN makes the error visible if a source that lacks the K/V sends this payload.
         return cache.empty_payload(sum(map(len, commit.spans))).fill_(torch.nan)
 
     # Changes of membership
@@ -191,11 +195,10 @@ class BranchRunner:
     def reconcile(
         self, request_by_slot: Mapping[int, int], pending_commits: Sequence[ScheduledRequest]
     ) -> tuple[bool, ...]:
-        """Drop all but the requests in flight (slot → request) and what is staged for their next commits.
-        New workers have no stored prefixes, so every worker drops its own.
+        """Drop everything except the requests in flight (slot → request) and the staged K/V of their next commits.
 
-        `pending_commits`: per such commit, the scheduled request that staged its K/V. Returns for each whether its
-        K/V are here, staged or committed.
+        New workers have no stored prefixes, so every worker drops its own. `pending_commits` has, for each next commit,
+        the scheduled request that staged its K/V. Returns for each whether its K/V are here, staged or committed.
         """
         self.prefix_store.clear()
         steps = {scheduled.slot: scheduled.plan.step for scheduled in pending_commits}
@@ -215,7 +218,7 @@ class BranchRunner:
         return self._staging.get(slot, plan.step, branch) is not None
 
     def export_slots(self, request_by_slot: Mapping[int, int]) -> list[SlotState]:
-        """The slots of requests in flight (slot → request), for a worker that joins."""
+        """The states of the slots of requests in flight (slot → request), for a worker that joins."""
         return [
             self.cache.export_slot(slot)
             for slot, request_id in request_by_slot.items()
@@ -223,15 +226,18 @@ class BranchRunner:
         ]
 
     def import_slots(self, states: Sequence[SlotState]) -> None:
-        """Take over slots as another worker has them."""
+        """Replace slots by their states on another worker."""
         for state in states:
             self.cache.import_slot(state)
 
     # The packed forward
 
     def forward(self, packing: Packing, columns: StepColumns[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Hidden rows of all lanes, then the boundary rows of slots, [R + S, D]; and, where lanes stage any, the keys
-        and values of all rows, [L, 2, R, K, E]. Both have the model's dtype."""
+        """Run the packed forward. Both results have the model's dtype.
+
+        Returns the hidden rows of all lanes followed by the boundary rows of slots, [R + S, D], and the keys and values
+        of all rows, [L, 2, R, K, E], or None if no lane stages K/V.
+        """
         kv = None
         if packing.has_staged_rows:
             _, layers, two, heads, _, dim = self.cache.data.shape
@@ -259,11 +265,11 @@ class BranchRunner:
         to_stage: Spans = (),
         slot: int = 0,
     ) -> Tensor:
-        """Full logits of a span: fp32 [len(ids), V], row by row as the model gives them (not shifted).
+        """Full logits of the span [start, start + len(ids)): fp32 [len(ids), V], one row per input, not shifted.
 
-        The span [start, start + len(ids)) is fed behind what the slot has cached; `segments`
-        says what its rows see (default: everything up to the span's end). The K/V of `to_stage`
-        enters the cache afterwards. With `start` 0 the slot is taken over, empty.
+        The rows see the cached positions of the slot before the span, and the positions that `segments` allow (default:
+        all positions up to the end of the span). The K/V of `to_stage` are committed afterwards. If `start` is 0, the
+        slot is emptied first.
         """
         if start == 0:
             self.cache.reset(slot, -1)
@@ -289,5 +295,5 @@ class BranchRunner:
         return self.cache.data[0, :, :, :, 0].numel() * self.cache.data.element_size()
 
     def checksums(self) -> list[SlotChecksum]:
-        """Per slot: request, committed spans, and a hash of their K/V and boundary row."""
+        """The checksum of every slot."""
         return [self.cache.checksum(slot) for slot in range(len(self.cache.request_ids))]

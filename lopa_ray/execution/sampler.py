@@ -1,12 +1,12 @@
-"""Logits → token, probability and ranking score per position, on the device, whatever the sampling parameters.
+"""Sampling: computes token, probability and ranking score per row of logits on the device, for any sampling parameters.
 
-The softmax is over the full vocabulary; what may never be generated (the mask token,
-padded-vocabulary ids, EOS before `min_tokens`, what a constraint rules out) is excluded from
-the choice of the token alone, so probabilities of all other tokens stay what the model gave them. The published
-decoders can choose the mask token and then hang.
+The softmax is over the full vocabulary. Forbidden tokens (the mask token, padding of the vocabulary, EOS before
+`min_tokens`, and tokens that a constraint excludes) are excluded only from the choice of the token, so the
+probabilities of all other tokens are those of the model. The published decoders can choose the mask token, and then
+hang.
 
-Rows may be spread over the shards of a model: then all of them score together (see `vocab_parallel.py`). Nothing here
-has the host wait for the device, but for a nucleus over shards.
+The columns of rows may be divided among the shards of a model. Then all shards score together (see
+`vocab_parallel.py`). The host does not wait for the device here, except for nucleus sampling over shards.
 
 Shape suffixes: N rows to score, V vocabulary (of a shard: its part of it), W ids that end an answer, M top tokens.
 """
@@ -27,15 +27,20 @@ from lopa_ray.kernels.row_scores import EPSILON
 
 @dataclass(frozen=True, slots=True)
 class SamplerOutput:
-    """Per row: token int64 [N], its probability, plain log-probability and score [N]; top tokens int64 and
-    their log-probabilities [N, M]. Numbers are fp32, or fp64 where `SamplingParams.precision` says so."""
+    """The results per row. Floating numbers are fp32, or fp64 if `SamplingParams.precision` is float64."""
 
     tokens: Tensor
+    """int64 [N]: ids of the chosen tokens."""
     probabilities: Tensor
+    """[N]: probabilities of the tokens."""
     logprobs: Tensor
+    """[N]: log-probabilities of the tokens under the model's logits, without temperature, filters and changes."""
     scores: Tensor
+    """[N]: ranking scores."""
     top_tokens: Tensor
+    """int64 [N, M]: ids of the tokens with the largest logits."""
     top_logprobs: Tensor
+    """[N, M]: log-probabilities of the top tokens."""
 
 
 def filter_logits(
@@ -47,10 +52,11 @@ def filter_logits(
     max_top_k: int = 0,
     top_k_first: bool = False,
 ) -> Tensor:
-    """Logits [N, V] with everything outside the nucleus, then outside the top k, at the lowest finite value.
+    """Logits [N, V] of fp32 or fp64, in which tokens outside the nucleus and the top k have the lowest finite value.
 
-    `top_p` [N, 1] in the dtype of the logits; the nucleus keeps the token that crosses it. `top_k` int64 [N, 1] is
-    `max_top_k` at most. Order and renormalisation are LoPA's, or, with `top_k_first`, SDAR's.
+    `top_p` [N, 1] has the dtype of the logits. The nucleus includes the token whose probability crosses `top_p`.
+    `top_k` int64 [N, 1] is at most `max_top_k`. Order and renormalisation are those of LoPA (the nucleus first), or of
+    SDAR with `top_k_first`.
     """
     lowest = torch.finfo(logits.dtype).min
 
@@ -76,12 +82,12 @@ def score_rows(
     ops: VocabOps,
     change: Callable[[Tensor], Tensor] | None = None,
 ) -> SamplerOutput:
-    """Score rows of logits [N, V] (any float type; computed in fp32, unless the group's kind says otherwise).
+    """Score rows of logits [N, V] of any float type, in fp32 unless the group's kind has another precision.
 
-    `numbers` fp64 [N, 9] are those of `ScoringKind`; `ending_ids` int64 [N, W] are ids that a row must not choose
-    (-1: none). `banned_tokens` bool [V] marks ids that are never chosen, and `allowed_tokens` bool [N, V], if given,
-    what each row may choose. `ops` says which columns of the vocabulary these are. `change`, if given, makes the logits
-    that tokens, probabilities and scores are of; log-probabilities are of the logits without it.
+    `numbers` fp64 [N, 9] are those of `ScoringKind`. `ending_ids` int64 [N, W] are ids that a row must not choose (-1:
+    none). `banned_tokens` bool [V] marks ids that are never chosen. `allowed_tokens` bool [N, V], if given, marks the
+    ids that each row may choose. `ops` are the operations on the columns of this shard. `change`, if given, changes the
+    logits for tokens, probabilities and scores, but not for log-probabilities.
     """
     kind = group.kind
     plain = logits.to(torch.float64 if kind.precision == "float64" else torch.float32)
@@ -93,20 +99,20 @@ def score_rows(
 
     def filtered(x: Tensor) -> Tensor:
         top_p = number(TOP_P) if kind.has_top_p else None
-        # Rows of padding may have the number of another group.
+        # Padding rows may have a top k of another group.
         top_k = numbers[:, TOP_K, None].to(torch.int64).clamp(1, group.max_top_k) if kind.has_top_k else None
         return filter_logits(x, top_p, top_k, ops, max_top_k=group.max_top_k, top_k_first=kind.top_k_first)
 
     shaped = logits / number(SHAPE_TEMPERATURE) if kind.has_temperature else logits
-    # The most likely token is the same at any temperature, so one that only shapes confidences will do.
+    # The most likely token is the same at any temperature. Without a temperature for draws, `shaped` is used for both.
     scaled = logits / number(DRAW_TEMPERATURE) if kind.has_draw_temperature else shaped
     forbidden = _forbidden_tokens(len(logits), ending_ids, banned_tokens, allowed_tokens, ops)
     probabilities = ops.softmax(filtered(shaped))
     weights = probabilities if scaled is shaped else ops.softmax(filtered(scaled))
     weights = weights.masked_fill(forbidden, 0.0)
-    # A nucleus may hold nothing but forbidden tokens: then the choice is among all allowed
-    # ones, with the probability 0 that the nucleus gives them. Softmax without the forbidden
-    # logits, since theirs can be so high that every other probability vanishes.
+    # A nucleus may contain forbidden tokens only. Then the choice is among all allowed tokens, and the probability of
+    # the chosen one is 0, as the nucleus gives it. The softmax is over the allowed logits only, because forbidden
+    # logits can be so high that all other probabilities are 0.
     left = scaled.masked_fill(forbidden, -torch.inf)
     left = ops.softmax(left) if kind.is_sampled else left
     weights = torch.where(ops.amax(weights) <= 0.0, left, weights)
@@ -121,9 +127,9 @@ def score_rows(
 
 
 def score_targets(logits: Tensor, numbers: Tensor, ops: VocabOps) -> SamplerOutput:
-    """The plain softmax's probabilities of given tokens, in fp32, of rows of logits [N, V] of any float type.
+    """The softmax probabilities, in fp32, of given tokens in rows of logits [N, V] of any float type.
 
-    `numbers` fp64 [N, 9] are those of `ScoringKind`. Scores are the probabilities; no top tokens are listed.
+    `numbers` fp64 [N, 9] are those of `ScoringKind`. Scores are equal to the probabilities. M is 0.
     """
     logits, tokens = logits.float(), numbers[:, TARGET].to(torch.int64)
     logprobs = (ops.gather(logits, tokens) - ops.logsumexp(logits))[:, 0]
@@ -135,7 +141,7 @@ def score_targets(logits: Tensor, numbers: Tensor, ops: VocabOps) -> SamplerOutp
 def _forbidden_tokens(
     rows: int, ending_ids: Tensor, banned_tokens: Tensor, allowed_tokens: Tensor | None, ops: VocabOps
 ) -> Tensor:
-    """What each row must not choose, bool [N, V]."""
+    """The tokens that each row must not choose, bool [N, V]."""
     forbidden = banned_tokens.expand(rows, -1)
     ids = torch.arange(ops.local_ids.start, ops.local_ids.stop, device=banned_tokens.device)
     for column in ending_ids.unbind(1):
@@ -151,7 +157,7 @@ def _ranking_scores(
     allowed_tokens: Tensor | None,
     ops: VocabOps,
 ) -> Tensor:
-    """The score [N] of each row by the ranking; `chosen` [N]: probabilities of the chosen tokens."""
+    """The ranking score of each row, [N]. `chosen` [N] are the probabilities of the chosen tokens."""
     if ranking == "margin":
         best = ops.topk_values(probabilities.masked_fill(forbidden, 0.0), 2)
         return best[:, 0] - best[:, 1]
@@ -160,7 +166,8 @@ def _ranking_scores(
     scores = ops.sum(probabilities * torch.log(probabilities + EPSILON))
     if allowed_tokens is None:
         return scores
-    # To be sure of what is ruled out is not to be sure of what is left. (The likeliest token's logarithm
-    # is no less than this sum, but for rounding: so rows without a constraint keep their bits.)
+    # With a constraint neg_entropy is at most ln(p + EPSILON), where p is the largest allowed probability. Otherwise a
+    # high probability of a forbidden token would give a high score. Without a constraint the bound would have no effect
+    # except by rounding, because it is never below neg_entropy. Such rows keep neg_entropy itself.
     left = torch.log(ops.amax(probabilities.masked_fill(~allowed_tokens, 0.0))[:, 0] + EPSILON)
     return torch.where(ops.all(allowed_tokens), scores, torch.minimum(scores, left))

@@ -1,4 +1,4 @@
-"""ScoringKind: what rows of logits have in common that are scored in one call."""
+"""ScoringKind: the properties that all rows of logits have in common that are scored in one call."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from lopa_ray.kernels.row_scores import RANKINGS
 from lopa_ray.protocol.sampling_params import Ranking, SamplingParams
 
 MIN_TEMPERATURE = 1e-6
-"""Lower temperatures act like this one, so that the division stays finite in fp32."""
+"""Lower temperatures are replaced by this one, so that the division by them stays finite in fp32."""
 
 SHAPE_TEMPERATURE, RANKING, HALF, DRAW_TEMPERATURE, TOP_P, TOP_K, UNIFORM, BITMASK, TARGET = range(9)
-"""Columns of the numbers of a row: temperature of probabilities and scores, ranking, whether logits are rounded to
-fp16, temperature of draws, nucleus, top k, the draw, its set of tokens, the token whose probability is asked for."""
+"""Columns of the numbers of a row: temperature of probabilities and scores, index of the ranking, whether logits are
+rounded to fp16, temperature of draws, top p, top k, uniform random number of the draw, index of the row's set of
+allowed tokens, and the token whose probability is requested."""
 
 NUMBER_COLUMNS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringKind:
-    """How rows are scored; the numbers of it differ from row to row."""
+    """How rows are scored. The numbers (see `SHAPE_TEMPERATURE` and the others) differ from row to row."""
 
     precision: str = "float32"
     is_sampled: bool = False
+    """Whether tokens are drawn at random; otherwise the most likely token is chosen."""
     has_temperature: bool = False
-    """Of probabilities and scores."""
+    """Whether probabilities and scores have a temperature."""
     has_draw_temperature: bool = False
-    """Draws have a temperature other than that of probabilities."""
+    """Whether draws have a temperature other than that of probabilities."""
     has_top_p: bool = False
     has_top_k: bool = False
     top_k_first: bool = False
@@ -35,11 +37,11 @@ class ScoringKind:
     top_logprobs: int = 0
     is_constrained: bool = False
     has_logit_changes: bool = False
-    """Penalties or biases."""
+    """Whether there are penalties or biases."""
     is_fused: bool = False
-    """Scored by `row_scores`, which takes ranking and temperature of each row from its numbers."""
+    """Whether rows are scored by `row_scores`, which takes ranking and temperature of each row from its numbers."""
     has_targets: bool = False
-    """Tokens are given, and only their probabilities are asked for."""
+    """Whether tokens are given, and only their probabilities are requested."""
 
     @classmethod
     def of(
@@ -65,7 +67,7 @@ class ScoringKind:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether `row_scores` can do it: the most likely token, and nothing is filtered or changed."""
+        """Whether `row_scores` can score the rows: the most likely token is chosen, without filters and changes."""
         return not (
             self.is_sampled
             or self.has_top_p
@@ -78,7 +80,10 @@ class ScoringKind:
 
     @staticmethod
     def numbers(params: SamplingParams) -> tuple[float, ...]:
-        """fp64 [9] (see `SHAPE_TEMPERATURE` and the others), but for the draw, the set of tokens and the target."""
+        """The numbers of rows, fp64 [9] (see `SHAPE_TEMPERATURE` and the others).
+
+        The draw, the set of tokens and the target are 0, and are set per row later.
+        """
         draw = max(params.temperature, MIN_TEMPERATURE) if params.temperature > 0 else 1.0
         shape = params.confidence_temperature
         return (
@@ -95,7 +100,7 @@ class ScoringKind:
 
 
 GREEDY = ScoringKind(is_fused=True)
-"""Of all greedy rows: one call scores them together."""
+"""The kind of all greedy rows. One call scores them together."""
 
 TARGETS = ScoringKind(has_targets=True)
-"""Of all rows whose tokens are given."""
+"""The kind of all rows whose tokens are given."""

@@ -1,4 +1,4 @@
-"""StagingBuffer: K/V that the branches of a step have ready for a commit, which the next step may order."""
+"""StagingBuffer: K/V that the branches of a step have staged for a commit in the next step."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from lopa_ray.protocol.plan import Spans
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedStep:
-    """What all branches of a step have staged, gathered at once."""
+    """The K/V and boundary rows that all branches of a step have staged, in the model's dtype."""
 
     kv: Tensor
-    """[L, 2, P, K, E]."""
+    """[L, 2, P, K, E]: keys and values of the P staged rows."""
     boundaries: Tensor
-    """Last hidden rows of first spans, [Q, D]; see `KVCache.boundary`."""
+    """[Q, D]: the last hidden row of the first span of each staging lane; see `KVCache.boundary`."""
 
     @classmethod
     def gather(cls, columns: StepColumns[Tensor], rows: Tensor, kv: Tensor) -> Self:
-        """Of the rows [R + S, D] and the keys and values [L, 2, R, K, E] of a forward, in the model's dtype.
+        """Gather staged rows from the hidden rows [R + S, D] and the keys and values [L, 2, R, K, E] of a forward.
 
-        All layers are gathered at once.
+        Both have the model's dtype. One operation gathers all layers.
         """
         return cls(kv.index_select(2, columns.stage_rows), rows.index_select(0, columns.stage_boundaries))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagedLane:
-    """The part of one branch."""
+    """The part of a `StagedStep` that belongs to one branch."""
 
     step: StagedStep
     rows: range
-    """Among the P."""
+    """Rows of the branch among the P staged rows."""
     boundary_row: int
-    """Among the Q."""
+    """Index among the Q boundary rows."""
     start: int
-    """The first position whose row was computed: staged K/V of positions before it are in the slot."""
+    """The first position whose row was computed. The K/V of staged positions before it are in the slot."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,28 +55,31 @@ class PendingCommit:
     spans: Spans
 
     def positions(self) -> npt.NDArray[np.int64]:
-        """Of the staged rows: int64 [positions]."""
+        """The positions of the staged rows, int64 [positions]."""
         start = self.staged.start
         return np.concatenate([np.arange(max(span.start, start), span.stop) for span in self.spans])
 
 
 class StagingBuffer:
-    """What is staged, by slot and branch; of each slot, what one step has staged."""
+    """Staged K/V by slot and branch. Each slot has the K/V that one step has staged."""
 
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
-        """Slot → the step that staged what is there."""
+        """Slot → the step that staged its K/V."""
         self._lanes: dict[int, dict[int, StagedLane]] = {}
-        """Slot → branch → its part."""
+        """Slot → branch → staged lane."""
 
     def add(self, slot: int, step: int, branch: int, staged: StagedLane) -> None:
-        """Set aside what a branch has computed; what an earlier step staged in that slot goes."""
+        """Keep the K/V that a branch has staged, and drop those that an earlier step staged for that slot."""
         self.retain_step(slot, step)
         self._steps[slot] = step
         self._lanes.setdefault(slot, {})[branch] = staged
 
     def add_step(self, lanes: Sequence[Lane], rows: Sequence[range], step: StagedStep) -> None:
-        """Set aside what the lanes of a step stage; `rows`: of each of them, in order, those among the staged ones."""
+        """Keep the K/V that the lanes of a step stage.
+
+        `rows` has, for each staging lane in order, the range of its rows among the staged rows.
+        """
         staging = [lane for lane in lanes if lane.to_stage]
         for at, (lane, of_lane) in enumerate(zip(staging, rows, strict=True)):
             if lane.request is not None:
@@ -84,18 +87,21 @@ class StagingBuffer:
                 self.add(lane.slot, lane.request.plan.step, lane.index, staged)
 
     def get(self, slot: int, step: int, branch: int | None) -> StagedLane | None:
-        """What a branch staged in that step, or with None any branch, where all have the same."""
+        """The lane that a branch staged in that step, or None. If `branch` is None, the lane of any branch is returned.
+
+        The latter is for steps in which all branches stage the same K/V.
+        """
         if self._steps.get(slot) != step:
             return None
         lanes = self._lanes[slot]
         return next(iter(lanes.values())) if branch is None else lanes.get(branch)
 
     def retain_step(self, slot: int, step: int | None) -> None:
-        """Drop what was staged in the slot by any other step."""
+        """Drop the K/V that any other step staged for the slot."""
         if self._steps.get(slot) != step:
             self.clear(slot)
 
     def clear(self, slot: int) -> None:
-        """Drop what was staged in the slot."""
+        """Drop all staged K/V of the slot."""
         self._steps.pop(slot, None)
         self._lanes.pop(slot, None)

@@ -1,4 +1,4 @@
-"""StepColumns: what the device has to be told of a step, in one copy."""
+"""StepColumns: all inputs of a step on the device, which are transferred in one copy."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ Column = TypeVar("Column")
 WORD_BYTES = 8
 
 ALIGN_BYTES = 128
-"""Columns begin at a multiple of this: Triton compiles a kernel anew for pointers that are aligned otherwise."""
+"""Columns begin at a multiple of this many bytes, because Triton compiles a kernel again for other alignments."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepColumns(Generic[Column]):
-    """Arrays on the host, or the same as tensors on the device: int64, but for numbers and bits.
+    """The columns as arrays on the host, or as tensors on the device. They are int64 unless stated otherwise.
 
     Shape suffixes: R rows, T tiles, P staged rows, Q staged boundary rows, N scored rows, W ids that end an answer,
-    M sets of tokens, B their bytes; C canvases, E tokens whose logits change, L lanes, F tokens of a lane's fill set.
-    Rows of the forward are counted from 0 on, boundary rows of slots from R on.
+    M sets of tokens, B bytes of a set, C canvases, E tokens whose logits change, L lanes, F tokens of a fill set.
+    Indices from 0 to R - 1 are rows of the forward, and indices from R on are boundary rows of slots.
     """
 
     ids: Column
-    """[R]."""
+    """[R]: token ids."""
     positions: Column
-    """[R]."""
+    """[R]: positions."""
     stops: Column
-    """[R]: each row sees the positions below."""
+    """[R]: the end (exclusive) of the positions that each row sees."""
     tiles: Column
     """[T, 5]: see `slot_attention`."""
     lanes: Column
-    """[T + 1, 3]: slot, position of the first row, and that row; lanes that are missing begin at the end, R."""
+    """[T + 1, 3]: slot, position of the first row, and index of that row. Unused lanes begin at row R."""
     commit_rows: Column
-    """[·, 3]: staged row, slot and position of what is committed before the forward."""
+    """[·, 3]: staged row, slot and position of each row that is committed before the forward."""
     commit_boundaries: Column
-    """[·, 2]: staged boundary row, and slot."""
+    """[·, 2]: staged boundary row and slot of each boundary row that is committed before the forward."""
     stage_rows: Column
     """[P]: rows of the forward."""
     stage_boundaries: Column
@@ -55,28 +55,27 @@ class StepColumns(Generic[Column]):
     ending_ids: Column
     """[N, W]: ids that the row must not choose; -1: none."""
     bitmasks: Column
-    """uint8 [M, B]: sets of tokens, a bit each; the first has all."""
+    """uint8 [M, B]: sets of tokens, one bit per token. The first set has all tokens."""
     change_rows: Column
-    """[N, 2]: canvas and lane of each row, whose changes of logits are its own; [0, 2] where no logits change."""
+    """[N, 2]: the canvas and the lane whose logit changes apply to each row; [0, 2] if no logits change."""
     canvas_changes: Column
-    """fp64 [C, E, 4]: see `LogitChangeTables`."""
+    """fp64 [C, E, 4]: see `LogitChangeTables.of_canvases`."""
     fill_changes: Column
-    """fp64 [L, F, 4]."""
+    """fp64 [L, F, 4]: see `LogitChangeTables.of_fills`."""
 
 
 def copy_to_device(
     columns: StepColumns[npt.NDArray[np.generic]], device: torch.device
 ) -> StepColumns[Tensor]:
-    """The columns on a device, by one copy that the host does not wait for. To a CPU nothing is copied.
+    """The columns on a device, by one asynchronous copy. For a CPU nothing is copied.
 
-    Shapes and dtypes are those of `StepColumns`, whose fields begin with a dimension, as [N]. Every array has a
-    multiple of 8 bytes, of int64 or fp64.
+    Every column keeps its shape, such as [R], and its dtype. The size of every array must be a multiple of 8 bytes.
     """
     arrays = [getattr(columns, field) for field in StepColumns.__slots__]
     if device.type == "cpu":
         return StepColumns(*map(torch.from_numpy, arrays))
     sizes: list[int] = []
-    """Words of each array, and of what aligns the next."""
+    """The words of each array, followed by the words of padding that align the next array."""
     for array in arrays:
         sizes += array.nbytes // WORD_BYTES, -array.nbytes % ALIGN_BYTES // WORD_BYTES
     host = host_buffer(sum(sizes), device)

@@ -1,8 +1,8 @@
-"""What scoring does along the vocabulary, over whole rows of logits or over rows that shards have a part of each.
+"""Operations of scoring along the vocabulary, over whole rows of logits, or over rows that are divided among shards.
 
-Shards exchange a few numbers per row: how large its largest logit is and what the exponentials add up to,
-which token is best and how good it is. Whole rows move only where a nucleus may hold very many tokens. Equal values go
-to the lowest id, on any number of shards.
+Shards exchange a few numbers per row: the largest logit, the sum of the exponentials, and the best token with its
+value. Whole rows are exchanged only if a nucleus may contain very many tokens. Of equal values the one with the lowest
+id is taken, on any number of shards.
 
 Shape suffixes: N rows, V vocabulary (of a shard: its part of it), K best tokens, S shards.
 """
@@ -18,23 +18,23 @@ from torch import Tensor
 from lopa_ray.model.tensor_parallel import TensorParallelGroup, shard_range
 
 NUCLEUS_CANDIDATES = 64
-"""Tokens of each shard among which a nucleus is looked for first."""
+"""Number of best tokens of each shard among which the end of a nucleus is searched first."""
 
 
 class VocabOps:
-    """Operations along the vocabulary of whole rows x [N, V], of any floating dtype: torch's own.
+    """Operations along the vocabulary of whole rows x [N, V] of any floating dtype, with torch.
 
-    What is returned has the dtype of x unless a method says otherwise.
+    Results have the dtype of x unless a method says otherwise.
     """
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
-        """Of the whole vocabulary."""
+        """Size of the whole vocabulary."""
         self.local_ids = range(vocab_size)
-        """The ids of the columns that are here."""
+        """The ids of the columns of this shard."""
 
     def softmax(self, x: Tensor) -> Tensor:
-        """Probabilities of the columns here: x [N, V] → [N, V] in the dtype of x."""
+        """Softmax probabilities of the columns of this shard: x [N, V] → [N, V] in the dtype of x."""
         return x.softmax(-1)
 
     def logsumexp(self, x: Tensor) -> Tensor:
@@ -50,11 +50,11 @@ class VocabOps:
         return x.sum(-1)
 
     def all(self, x: Tensor) -> Tensor:
-        """Of bool x: bool [N]."""
+        """Whether all values of each row are true: bool x [N, V] → bool [N]."""
         return x.all(-1)
 
     def argmax(self, x: Tensor) -> Tensor:
-        """The id of the largest, int64 [N]."""
+        """The id of the largest value of each row: x [N, V] → int64 [N]."""
         return x.argmax(-1)
 
     def gather(self, x: Tensor, ids: Tensor) -> Tensor:
@@ -70,10 +70,10 @@ class VocabOps:
         return _stable_topk(x, k)
 
     def sample(self, weights: Tensor, uniform: Tensor) -> Tensor:
-        """Inverse-CDF draw: weights ≥ 0 (not all 0), uniform [N] in [0, 1) → ids int64 [N].
+        """Inverse-CDF sampling: `weights` [N, V] ≥ 0 (not all 0), `uniform` [N] in [0, 1) → ids int64 [N].
 
-        Rounding can put a draw beyond the last token or, with a parallel cumulative sum, on one
-        without weight: then it is the token with the most weight.
+        Rounding can move a draw beyond the last token or, with a parallel cumulative sum, to a token of weight 0. Then
+        the token with the largest weight is taken.
         """
         cumulative = weights.cumsum(-1)
         target = uniform[:, None] * cumulative[:, -1:]
@@ -82,7 +82,10 @@ class VocabOps:
         return torch.where(weights.gather(1, drawn) > 0, drawn, heaviest)[:, 0]
 
     def outside_nucleus(self, logits: Tensor, top_p: Tensor) -> Tensor:
-        """Bool [N, V]: not among the most likely tokens up to the one that brings their mass above `top_p` [N, 1]."""
+        """Whether each token is outside the nucleus: logits [N, V] → bool [N, V].
+
+        The nucleus has the most likely tokens, up to the one with which their total probability exceeds `top_p` [N, 1].
+        """
         ordered, index = logits.sort(dim=-1, descending=True, stable=True)
         before = ordered.softmax(-1).cumsum(-1)
         outside = torch.zeros_like(before, dtype=torch.bool)
@@ -90,18 +93,18 @@ class VocabOps:
         return torch.zeros_like(outside).scatter(1, index, outside)
 
     def gather_vocab(self, x: Tensor) -> Tensor:
-        """x [N, V] → [N, whole vocabulary] in the dtype of x. For research and tests: scoring never asks for it."""
+        """x [N, V] → [N, whole vocabulary] in the dtype of x. For research and tests; scoring does not use it."""
         return x
 
 
 class VocabParallelOps(VocabOps):
-    """The same over rows of which every shard has its columns.
+    """The same operations over rows whose columns are divided among shards.
 
-    All shards make the same calls, in the same order, and get the same results, which are of whole rows; ids are
-    those of the whole vocabulary.
+    All shards must make the same calls in the same order. They get the same results, which are those of whole rows. Ids
+    are those of the whole vocabulary.
 
-    A nucleus is looked for among the best `NUCLEUS_CANDIDATES` of each shard; rows where it may reach beyond these are
-    gathered as a whole.
+    The end of a nucleus is searched among the best `NUCLEUS_CANDIDATES` tokens of each shard. Rows whose nucleus may
+    extend beyond these are gathered as a whole.
     """
 
     def __init__(self, vocab_size: int, tp_group: TensorParallelGroup) -> None:
@@ -160,7 +163,7 @@ class VocabParallelOps(VocabOps):
         return values[:, :k], ids[:, :k]
 
     def sample(self, weights: Tensor, uniform: Tensor) -> Tensor:
-        """See `VocabOps.sample`. The token comes from the shard on whose part of the cumulative sum the draw falls."""
+        """See `VocabOps.sample`. The token comes from the shard whose part of the cumulative sum contains the draw."""
         cumulative = weights.cumsum(-1)
         weight_sums = self._tp_group.all_gather(cumulative[:, -1])
         reached = F.pad(weight_sums.cumsum(0), (0, 0, 1, 0))
@@ -174,7 +177,7 @@ class VocabParallelOps(VocabOps):
         return torch.where(found >= 0, found, heaviest)
 
     def outside_nucleus(self, logits: Tensor, top_p: Tensor) -> Tensor:
-        """See `VocabOps.outside_nucleus`. The host waits for the device, to know whether whole rows are needed."""
+        """See `VocabOps.outside_nucleus`. The host waits for the device to find out whether whole rows are needed."""
         largest, sum_exp = self._max_and_sum_exp(logits)
         value, last, certain = self._nucleus_end(logits, largest, sum_exp, top_p, NUCLEUS_CANDIDATES)
         self._tp_group.wait()
@@ -194,8 +197,8 @@ class VocabParallelOps(VocabOps):
         )
 
     def _max_and_sum_exp(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest of each row, and what the exponentials of the differences to it add up to, [N, 1] each."""
-        # A shard may have nothing but -inf, which has no difference to itself.
+        """The maximum of each row, and the sum of the exponentials of the differences to it, [N, 1] each."""
+        # A shard may have only values of -inf, and -inf minus -inf would be NaN. So the maximum is finite.
         largest = x.amax(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).min)
         sum_exp = (x - largest).exp().sum(-1, keepdim=True)
         each = self._tp_group.all_gather(torch.cat((largest, sum_exp), -1))
@@ -203,10 +206,10 @@ class VocabParallelOps(VocabOps):
         return best, reduce(torch.add, each[:, :, 1:] * (each[:, :, :1] - best).exp())
 
     def _candidates(self, x: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The best k of every shard, in descending order of value: values and ids [N, S · K], and a bound [N, 1].
+        """The best k of every shard in descending order of value: values and ids [N, S · K], and a bound [N, 1].
 
-        Only values above the bound are sure to be in the order of the whole row. Shards with less than k columns
-        are filled up with values of -inf, behind all ids.
+        The order is guaranteed to be that of the whole row only for values above the bound. Shards with fewer than k
+        columns are padded with values of -inf, whose id is larger than all other ids.
         """
         here = min(k, len(self.local_ids))
         values, at = _stable_topk(x, here)
@@ -215,29 +218,33 @@ class VocabParallelOps(VocabOps):
             values = F.pad(values, (0, k - here), value=-torch.inf)
             ids = F.pad(ids, (0, k - here), value=self._shard_ids[-1].stop)
         gathered, ids = self._gather_with_ids(values, ids)
-        # Of each shard that has further columns, these may be as good as the last that it gave.
+        # The further columns of a shard can be as large as the last value that it has sent.
         further = [
             each[:, -1:]
             for each, shard_ids in zip(gathered, self._shard_ids, strict=True)
             if len(shard_ids) > k
         ]
         bound = reduce(torch.maximum, further) if further else torch.full_like(values[:, -1:], -torch.inf)
-        # By shard, and within one by value and id: a stable sort leaves equal values in order of their ids.
+        # The values are ordered by shard, and within a shard by value and id. So a stable sort keeps equal values in
+        # order of their ids.
         values, order = gathered.transpose(0, 1).flatten(1).sort(dim=-1, descending=True, stable=True)
         return values, ids.transpose(0, 1).flatten(1).gather(1, order), bound
 
     def _gather_with_ids(self, values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Both of all shards, as one message: fp32 holds ids below 2^24 exactly."""
+        """The values and ids of all shards, sent as one message. fp32 represents ids below 2^24 exactly."""
         gathered = self._tp_group.all_gather(torch.stack((values, ids.to(values.dtype))))
         return gathered[:, 0], gathered[:, 1].to(torch.int64)
 
     def _nucleus_end(
         self, logits: Tensor, largest: Tensor, sum_exp: Tensor, top_p: Tensor, candidates: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Value and id of the last token of each nucleus, [N, 1] each, and whether they are certain, bool [N]."""
+        """Value and id of the last token of each nucleus, [N, 1] each, and whether they are certain, bool [N].
+
+        They are uncertain if the nucleus may extend beyond the `candidates` of a shard.
+        """
         values, ids, bound = self._candidates(logits, candidates)
         crossed = ((values - largest).exp() / sum_exp).cumsum(-1) > top_p
-        # Rounding may keep the sum of all below top_p: then the nucleus is the whole row.
+        # Rounding may keep the sum of all probabilities below top_p. Then the nucleus is the whole row.
         last = torch.where(crossed.any(-1), crossed.to(torch.uint8).argmax(-1), values.shape[1] - 1)[:, None]
         value = values.gather(1, last)
         certain = (value > bound) & crossed.any(-1, keepdim=True)
@@ -245,14 +252,14 @@ class VocabParallelOps(VocabOps):
 
 
 def vocab_ops(vocab_size: int, tp_group: TensorParallelGroup) -> VocabOps:
-    """The operations on the logits that a model's shard computes."""
+    """The operations for the logits of a model or of one of its shards."""
     return VocabOps(vocab_size) if tp_group.size == 1 else VocabParallelOps(vocab_size, tp_group)
 
 
 def _stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest values [N, K] of each row in descending order, and their columns; equal ones by column.
+    """The k largest values [N, K] of each row in descending order, and their columns. Equal values are in column order.
 
-    torch's topk leaves open which of equal values it takes, and in which order.
+    torch.topk does not define which of equal values it returns, nor their order.
     """
     values = x.topk(k, dim=-1).values
     if k == 0:
@@ -262,7 +269,8 @@ def _stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     room = k - above.sum(-1, keepdim=True)
     taken = above | (equal & (equal.cumsum(-1) <= room))
     columns = torch.arange(x.shape[-1], device=x.device)
-    # Ascending, so that a stable sort by value leaves equal ones in this order. (Rows with NaN take nothing.)
+    # Columns are ascending, so a stable sort by value keeps equal values in column order. For rows with NaN no column
+    # is taken, and all indices are `behind`.
     behind = x.shape[-1] - 1
     ids = torch.where(taken, columns, behind).topk(k, dim=-1, largest=False, sorted=True).values
     order = x.gather(1, ids).sort(dim=-1, descending=True, stable=True).indices

@@ -1,4 +1,4 @@
-"""Steps of no request, which compile what is compiled at first use before any request waits for it."""
+"""Warm-up: runs steps without a request, so that layers and kernels are compiled before the first request."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, StepPlan
 
 ROWS = (48, 16)
-"""Of the forwards: int8 products of few rows have graphs of their own."""
+"""Rows of the warm-up forwards. There are two sizes, because int8 matmuls of few rows have separate graphs."""
 
 
 def warm_up(runner: BranchRunner) -> None:
-    """Compile layers and kernels now: a first step that takes minutes would pass for a hung worker.
+    """Compile layers and kernels now. A first step that takes minutes could be taken for a worker that does not answer.
 
-    All shards of a model have to call this together.
+    All shards of a model have to call this at the same time.
     """
     for most in ROWS:
         rows = min(most, runner.cache.capacity)

@@ -1,1 +1,1 @@
-"""Operators of a step: each has a Triton kernel for CUDA, and a reference in torch for every other device."""
+"""Operators of a step. Each has a Triton kernel for CUDA and a reference implementation in torch for other devices."""

@@ -1,4 +1,4 @@
-"""Commits: rows of staged keys and values, of all layers and any slots, in one copy.
+"""Commits: copies rows of staged keys and values of all layers to any slots, in one kernel.
 
 Shape suffixes: S slots, L layers, K KV heads, C rows of a slot, E head dim, P staged rows, N rows to commit.
 """
@@ -11,9 +11,9 @@ from lopa_ray.kernels.operators import define
 
 
 def commit_rows(slots: Tensor, staged: Tensor, table: Tensor) -> None:
-    """Copy rows of staged [L, 2, P, K, E] into slots [S, L, 2, K, C, E].
+    """Copy rows of `staged` [L, 2, P, K, E] into `slots` [S, L, 2, K, C, E], both of one dtype.
 
-    `table` int64 [N, 3]: for each row to commit its index among the staged ones, slot and position.
+    `table` int64 [N, 3]: for each row to commit, its index among the staged rows, the slot, and the position.
     """
     _commit_rows(slots, staged, table)
 

@@ -1,4 +1,4 @@
-"""Rows of activations to int8 and back, around a product of integers.
+"""Quantization of rows of activations to int8, and dequantization of the integer matmul's result.
 
 Shape suffixes: R rows, I inputs, O outputs.
 """
@@ -14,7 +14,7 @@ INT8_MAX = 127
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [R, I] → int8 [R, I] and the scale of each row, fp32 [R]: its largest magnitude ÷ 127."""
+    """Floating x [R, I] → int8 [R, I], and the scale of each row, fp32 [R]: its largest magnitude ÷ 127."""
     operator = _reference_quantize if is_differentiable() else _quantize_rows
     quantized, scale = operator(x)
     return quantized, scale
@@ -23,15 +23,18 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 def dequantize(
     product: Tensor, scale: Tensor, weight_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
-    """int32 [R, O] times the scales of rows [R] and of outputs [O], plus a bias [O] → [R, O] of `dtype`; in fp32."""
+    """Product int32 [R, O] times the scales of rows [R] and of outputs [O], plus a bias [O] → [R, O] of `dtype`.
+
+    The scales are fp32, and so is the computation.
+    """
     operator = _reference_dequantize if is_differentiable() else _dequantize
     out: Tensor = operator(product, scale, weight_scale, bias, dtype)
     return out
 
 
 def scale_rows(wide: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """fp32 rows [R, I], of which `largest` [R] are the largest magnitudes, as `quantize_rows` returns them."""
-    # A row of zeros keeps a scale to divide by.
+    """Quantize fp32 rows [R, I] with largest magnitudes `largest` fp32 [R]; returns the same as `quantize_rows`."""
+    # The lower bound avoids a division by zero for a row of zeros.
     scale = (largest / INT8_MAX).clamp_min_(torch.finfo(torch.float32).tiny)
     return (wide / scale[:, None]).round_().to(torch.int8), scale
 

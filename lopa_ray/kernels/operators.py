@@ -1,6 +1,6 @@
-"""Registers operators with torch: the reference for every device, the Triton kernel for CUDA.
+"""Registers operators with torch: the reference implementation for every device, the Triton kernel for CUDA.
 
-As an operator of torch a kernel is one node of a traced graph, and one call that a dispatch mode sees.
+As a torch operator, a kernel is one node of a traced graph and one call for a `TorchDispatchMode`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.library import Library, register_fake
 NAMESPACE = "lopa_ray"
 
 LAUNCHES: dict[str, int] = {}
-"""Operator → kernels that one call of it launches on CUDA."""
+"""Operator → number of kernels that one call launches on CUDA."""
 
 _library = Library(NAMESPACE, "DEF")
 _log = logging.getLogger("lopa.kernels")
@@ -32,11 +32,11 @@ def define(
     launches: int,
     on_cpu: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
-    """Define the operator of a schema, and return what calls it.
+    """Define the operator of a schema, and return a function that calls it.
 
-    `fake` computes shapes and dtypes alone, for tracing. `launches`: kernels per call on CUDA, where
-    `lopa_ray.kernels.triton.<name>.launch` takes the operator's arguments. `on_cpu`: what CPUs run without
-    torch's dispatcher, which takes 20 µs to come back to Python; else they run the reference as well.
+    `fake` computes only shapes and dtypes, for tracing. `launches` is the number of kernels per call on CUDA, where
+    `lopa_ray.kernels.triton.<name>.launch` is called with the operator's arguments. `on_cpu` is called directly for
+    tensors on CPU, because torch's dispatcher takes 20 µs to return to Python. Without it, CPUs run the reference.
     """
     name = schema.partition("(")[0]
 
@@ -59,7 +59,10 @@ def define(
 
 
 def is_differentiable() -> bool:
-    """Whether torch has to see the reference: autograd while training, or torch.compile, which fuses by itself."""
+    """Whether to call the reference in place of the operator: for autograd in training, and for torch.compile.
+
+    torch.compile fuses the operations of the reference by itself.
+    """
     return torch.is_grad_enabled() or torch.compiler.is_compiling()
 
 
@@ -71,13 +74,13 @@ def _launcher(name: str) -> Callable[..., Any]:
 
 @cache
 def triton_works() -> bool:
-    """Whether Triton compiles and runs a kernel on this process's GPU; tried once, and logged if it does not."""
+    """Whether Triton compiles and runs a kernel on this process's GPU. It is tried once, and a failure is logged."""
     try:
         gate_up = torch.ones(1, 32, device="cuda")
         out = _launcher("silu_mul")(gate_up)
         works = bool((out - 1 / (1 + torch.e**-1)).abs().max() < 1e-5)
         reason = "its results are wrong"
-    # Whatever Triton, its compiler or the driver raises is the reason that is logged.
+    # Any exception of Triton, its compiler or the driver means that Triton does not work; it is logged as the reason.
     except Exception as error:
         works, reason = False, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     if not works:

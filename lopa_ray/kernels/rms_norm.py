@@ -1,4 +1,4 @@
-"""Root-mean-square norm of rows, with the residual sum before it."""
+"""RMS norm of rows, fused with the residual addition before it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from lopa_ray.kernels.operators import define, is_differentiable
 
 
 def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """The sum of rows x and delta [R, D], and its norm along D: in fp32, rounded to the dtype of x, times weight."""
+    """The sum of x and delta [R, D], and the sum's RMS norm along D times weight [D], both in the dtype of x.
+
+    The norm is computed in fp32 and rounded to the dtype of x before it is multiplied by the weight.
+    """
     operator = _reference_add if is_differentiable() else _add_rms_norm
     total, normed = operator(x, delta, weight, eps)
     return total, normed
 
 
 def reference_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The norm of x [..., D] with weight [D] in torch's operations: sums in fp32, the result in the dtype of x."""
+    """The RMS norm of x [..., D] times weight [D], with torch operations, in the dtype of x; sums are in fp32."""
     wide = x.float()
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return weight * wide.to(x.dtype)

@@ -1,4 +1,4 @@
-"""Queries and keys out of a fused projection: head norms where a model has them, and rotary positions."""
+"""Splits a fused QKV projection, and applies head norms (where a model has them) and rotary position embeddings."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def rotate_qkv(
     eps: float,
     kv: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """qkv [R, H + 2K, E] → q [R, H, E] and k [R, K, E], rotated, and v [R, K, E].
+    """qkv [R, H + 2K, E] → q [R, H, E] and k [R, K, E], both rotated, and v [R, K, E].
 
-    `cos` and `sin` [R, 1, E] are those of each row's position, in the half-split layout of Llama and Qwen2. With
-    weights [E] queries and keys are normed before. `kv` [2, R, K, E], if given, is where k and v are written. All have
-    one floating dtype.
+    `cos` and `sin` [R, 1, E] are those of each row's position, in the half-split layout of Llama and Qwen2. If the
+    weights [E] are given, queries and keys are RMS-normed before the rotation. If `kv` [2, R, K, E] is given, k and v
+    are written to it. All tensors have one floating dtype.
     """
     if kv is None and is_differentiable():
         return _split(qkv, num_heads, cos, sin, q_weight, k_weight, eps)

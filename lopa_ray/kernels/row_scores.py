@@ -1,4 +1,4 @@
-"""Greedy tokens of rows of logits, their probabilities, log-probabilities and ranking scores, in one pass.
+"""Greedy tokens of rows of logits, with their probabilities, log-probabilities and ranking scores, in one pass.
 
 Shape suffixes: N rows, V vocabulary, W ids that end an answer.
 """
@@ -11,28 +11,29 @@ from torch import Tensor
 from lopa_ray.kernels.operators import define
 
 EPSILON = 1e-10
-"""Keeps the logarithm of neg_entropy finite; the published value."""
+"""Added to probabilities before the logarithm of neg_entropy, to keep it finite. This is the published value."""
 
 RANKINGS = ("probability", "margin", "neg_entropy")
-"""Their indices are the rankings of rows."""
+"""Names of the rankings. A row's ranking is given as an index into this tuple."""
 
 SCORE_COLUMNS = 4
-"""Of a scored row: token, probability, log-probability, score."""
+"""Number of columns of a scored row: token, probability, log-probability, score."""
 
 CPU_LOGITS = 2**18
-"""A CPU takes so many logits at a time, or a row: what it makes of them stays in its caches."""
+"""Logits that a CPU processes at a time (at least one row), so that intermediate results stay in its caches."""
 
 
 def row_scores(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) -> Tensor:
     """Logits [N, V] of any float type → fp64 [N, 4] (see `SCORE_COLUMNS`).
 
-    `numbers` fp64 [N, 3 or more]: temperature of probabilities and scores, ranking, and whether they are those of
-    logits rounded to fp16. `ending_ids` int64 [N, W]: ids that the row must not choose (-1: none); `banned` bool [V]:
-    ids that no row may choose.
+    `numbers` fp64 [N, 3 or more]: the temperature of probabilities and scores, the ranking, and whether logits are
+    rounded to fp16 for them. `ending_ids` int64 [N, W]: ids that the row must not choose (-1: none). `banned` bool
+    [V]: ids that no row may choose.
 
-    The token is the most likely that is left, of equal ones the lowest; its log-probability is of the plain softmax.
+    The token is the most likely one of those that remain; of equally likely tokens the lowest id is taken. The
+    log-probability is that of the softmax without temperature and rounding.
 
-    On CUDA neg_entropy is without the published `EPSILON`, which moves the sum by V times that at most.
+    On CUDA neg_entropy is computed without the published `EPSILON`, which changes the sum by at most V · `EPSILON`.
     """
     out: Tensor = _row_scores(logits, numbers, ending_ids, banned)
     return out
@@ -51,13 +52,14 @@ def _reference(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tens
     if bool((temperatures != 1).any()):
         shaped = shaped / temperatures[:, None].to(shaped.dtype)
     probabilities = shaped.softmax(-1)
-    # The largest probability is exp(largest logit) / sum; logsumexp would take as long as half of all this.
+    # ln Σ exp follows from the largest probability, exp(largest logit) ÷ Σ exp. A call of logsumexp would take about
+    # half as long as this whole function.
     of_plain = probabilities if shaped is plain else plain.softmax(-1)
     log_sum = plain.amax(-1) - of_plain.amax(-1).log()
-    # A product takes a fifth of the time of masked_fill, on CPU.
+    # On CPU a product takes a fifth of the time of masked_fill.
     weights = mask_ids(probabilities * (~banned).to(probabilities.dtype), ending_ids, 0.0)
     best, tokens = weights.max(-1)
-    if bool((best <= 0).any()):  # forbidden logits so high that every other probability vanishes
+    if bool((best <= 0).any()):  # forbidden logits are so high that all other probabilities are 0
         left = mask_ids(shaped.masked_fill(banned, -torch.inf), ending_ids, -torch.inf)
         tokens = torch.where(best <= 0, left.argmax(-1), tokens)
     chosen = probabilities.gather(1, tokens[:, None])[:, 0]
@@ -73,7 +75,7 @@ def _reference(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tens
 
 
 def mask_ids(x: Tensor, ids: Tensor, value: float) -> Tensor:
-    """x [N, V] of any dtype, overwritten with `value` at each row's ids int64 [N, W]; others than [0, V) are none."""
+    """x [N, V] of any dtype, set to `value` in place at each row's ids int64 [N, W]. Ids outside [0, V) are ignored."""
     for column in ids.unbind(1):
         inside = (column >= 0) & (column < x.shape[1])
         at = column.clamp(0, x.shape[1] - 1)[:, None]

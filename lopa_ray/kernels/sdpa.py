@@ -1,4 +1,4 @@
-"""Unmasked attention of a few query rows over a run of keys, by torch's own kernel."""
+"""Unmasked attention of a few query rows over a run of keys, by torch's scaled_dot_product_attention."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 def sdpa(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one floating dtype; torch picks among its kernels.
+    """Attention of q [T, H, E] over keys and values [K, L, E] → [T, H, E], all of one floating dtype.
 
-    The query heads of a KV head are stacked as further rows of it: grouped-query
-    attention without repeating keys, on every device. The queries are copied to memory of
-    their own, since CPU kernels round by alignment and a view's depends on what is packed before it.
+    The query heads of a KV head are stacked as further rows of that head. This gives grouped-query attention without
+    repeated keys on every device. The queries are copied to new memory, because the rounding of CPU kernels depends on
+    alignment, and the alignment of a view depends on the rows packed before it.
     """
     rows, heads, dim = q.shape
     groups = keys.shape[0]

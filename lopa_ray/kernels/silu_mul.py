@@ -1,4 +1,4 @@
-"""The gate of an MLP: silu(gate) · up."""
+"""The gated activation of an MLP: silu(gate) · up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lopa_ray.kernels.operators import define, is_differentiable
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    """gate_up [R, 2F], the gate in the first half of the columns → [R, F], both of one floating dtype."""
+    """gate_up [R, 2F] → silu(gate) · up [R, F], of one floating dtype. The gate is the first half of the columns."""
     out: Tensor = _reference(gate_up) if is_differentiable() else _silu_mul(gate_up)
     return out
 

@@ -1,11 +1,12 @@
-"""Attention of all lanes of a step in one call: over what their slots have cached, and over their own fresh rows.
+"""Attention of all lanes of a step in one call, over the cached positions of their slots and over their fresh rows.
 
-A lane is a run of packed rows: a branch of a request, at consecutive positions. Position p of what its rows see lies
-in the lane itself, if the lane has it, and in the lane's slot otherwise. A row sees the positions below its stop.
+A lane is a run of packed rows at consecutive positions: a branch of a request. The keys and values of a position come
+from the lane itself if the lane has that position, and from the lane's slot otherwise. A row sees the positions below
+its stop.
 
-Lanes are cut into tiles, of which a program of the kernel computes one, for one KV head. A tile is `TILE_ROWS` pairs
-of row and query head. Tiles begin at the lane's first row, and keys are taken in blocks that begin at the slot's and
-at the lane's first one, so a lane's results do not depend on what else is packed.
+Lanes are divided into tiles. A tile is `TILE_ROWS` pairs of row and query head. Each program of the kernel computes one
+tile for one KV head. Tiles begin at the lane's first row, and blocks of keys begin at the first key of the slot and at
+the first key of the lane. So the results of a lane do not depend on the other lanes of the step.
 
 Shape suffixes: R packed rows, H query heads, K KV heads, E head dim, T tiles, S slots, L layers, C rows of a slot.
 """
@@ -21,20 +22,23 @@ from lopa_ray.kernels.operators import define
 from lopa_ray.kernels.sdpa import sdpa
 
 TILE_ROWS = 64
-"""Pairs of row and query head, of one KV head, in a tile."""
+"""Number of pairs of row and query head, of one KV head, in a tile."""
 
 TILE_COLUMNS = 5
-"""Of a tile's description: slot, position of the lane's first row, that row, the lane's rows (0: no tile), and
-the tile's first pair among those of the lane."""
+"""Number of columns that describe a tile.
+
+They are the slot, the position of the lane's first row, the index of that row, the number of the lane's rows (0: no
+tile), and the index of the tile's first pair among the pairs of the lane.
+"""
 
 
 def slot_attention(
     q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor
 ) -> Tensor:
-    """q [R, H, E] over fresh k, v [R, K, E] and slots [S, L, 2, K, C, E] → [R, H, E].
+    """Attention of q [R, H, E] over fresh k and v [R, K, E] and over slots [S, L, 2, K, C, E] → [R, H, E].
 
-    `tiles` int64 [T, 5] describes the tiles that together are all rows (see `TILE_COLUMNS`); `stops` int64 [R] is what
-    each row sees. Rows that see nothing get 0.
+    `tiles` int64 [T, 5] describes the tiles, which together cover all rows (see `TILE_COLUMNS`). `stops` int64 [R] is
+    the end (exclusive) of the positions that each row sees. The result of a row that sees no position is 0.
     """
     out: Tensor = _slot_attention(q, k, v, slots, layer, tiles, stops)
     return out
@@ -43,7 +47,7 @@ def slot_attention(
 def _reference(
     q: Tensor, k: Tensor, v: Tensor, slots: Tensor, layer: int, tiles: Tensor, stops: Tensor
 ) -> Tensor:
-    """A call of torch's kernel per lane and run of rows that see the same."""
+    """One call of torch's kernel per lane and run of rows with the same stop."""
     out = torch.zeros_like(q)
     stop_of_row = stops.tolist()
     for slot, start, first, rows, pair in tiles.tolist():

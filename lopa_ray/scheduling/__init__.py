@@ -1,1 +1,4 @@
-"""Many requests in one group: steps, branches over workers, recovery, stored prefixes, scaling. No torch, no I/O."""
+"""Scheduling of many requests on a group of workers: steps, assignment of branches, recovery, prefix caching, scaling.
+
+This package does no I/O and does not import torch.
+"""

@@ -1,9 +1,9 @@
-"""Scaling: how many workers a group should have, from its observed load. No clock, no I/O.
+"""Autoscaler: decides from the observed load how many workers a group should have. It reads no clock and does no I/O.
 
-A policy is a pure function from an observed `Load` to a demand for workers. `Autoscaler` follows it slowly:
-a demand has to last before the number of workers changes, and changes keep a distance from each other.
-Workers change how fast a step is. How many branches it has is decided in `branch_budget.py`, and is none of this
-file's business.
+A policy is a pure function from an observed `Load` to a demand for workers. `Autoscaler` follows the demand slowly:
+the demand has to last for some time before the number of workers changes, and there is a minimum time between two
+changes. The number of workers changes only the time of a step. The number of branches of a step is decided in
+`branch_budget.py`.
 """
 
 from __future__ import annotations
@@ -19,38 +19,41 @@ from lopa_ray.config.scaling_settings import PolicyName, ScalingSettings
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a group was observed to do since the last observation."""
+    """The load of a group since the last observation."""
 
     at: float
-    """Seconds on any clock that does not go back."""
+    """Time of the observation in seconds, on any monotonic clock."""
     workers: int
-    """Workers that take part in steps; others may still be starting."""
+    """Workers that take part in steps; further workers may be starting."""
     in_flight: int
     """Requests that have a slot."""
     waiting: int
-    """Requests that wait for one."""
+    """Requests that wait for a slot."""
     branches: float
-    """Per step, of all requests together; 0 without a step."""
+    """Mean number of branches per step, over all requests; 0 if there was no step."""
     step_s: float
-    """Seconds per step; 0 without one."""
+    """Mean seconds per step; 0 if there was no step."""
 
 
 Policy: TypeAlias = Callable[[Load, float], float]
-"""From a load and `ScalingSettings.target` to a demand for workers, which need be neither whole nor within bounds."""
+"""Computes a demand for workers from a load and `ScalingSettings.target`.
+
+The demand may be fractional and may lie outside the bounds of the settings.
+"""
 
 
 def by_branches(load: Load, target: float) -> float:
-    """So many that each evaluates `target` branches in a step."""
+    """The number of workers at which each evaluates `target` branches per step."""
     return load.branches / target
 
 
 def by_requests(load: Load, target: float) -> float:
-    """One per `target` requests, in flight or waiting."""
+    """One worker per `target` requests, in flight or waiting."""
     return (load.in_flight + load.waiting) / target
 
 
 def by_step_time(load: Load, target: float) -> float:
-    """So many that a step takes `target` seconds, if workers shared it evenly: never more than branches."""
+    """The number of workers at which a step takes `target` seconds, if it is divided evenly; at most one per branch."""
     return min(load.workers * load.step_s / target, load.branches)
 
 
@@ -60,19 +63,19 @@ POLICIES: Mapping[PolicyName, Policy] = MappingProxyType(
 
 
 class LoadMeter:
-    """Adds up the steps between two observations."""
+    """Accumulates branches and times of the steps between two observations."""
 
     def __init__(self) -> None:
         self._steps, self._branches, self._seconds = 0, 0, 0.0
 
     def record_step(self, branches: int, seconds: float) -> None:
-        """Count a step."""
+        """Add a step with that many branches, which took `seconds` s."""
         self._steps += 1
         self._branches += branches
         self._seconds += seconds
 
     def take_load(self, at: float, *, workers: int, in_flight: int, waiting: int) -> Load:
-        """The load since the last call; starts counting anew."""
+        """Return the load since the last call, and reset the counters. `at` is the time in seconds."""
         steps = max(1, self._steps)
         load = Load(at, workers, in_flight, waiting, self._branches / steps, self._seconds / steps)
         self._steps, self._branches, self._seconds = 0, 0, 0.0
@@ -81,32 +84,34 @@ class LoadMeter:
 
 @dataclass(frozen=True, slots=True)
 class _Trend:
-    """Since when more, or fewer, workers have been in demand without a break."""
+    """A demand for more workers, or for fewer, that has lasted without interruption."""
 
     since: float
+    """Time in seconds at which it began."""
     grows: bool
+    """Whether the demand is for more workers."""
     least: int
-    """The number closest to the present one that was in demand meanwhile."""
+    """The demanded number of workers, since then, that is closest to the current number."""
 
 
 class Autoscaler:
-    """Follows the demand of a policy. What it decides depends on the loads that it has seen and nothing else.
+    """Follows the demand of a policy. Its decisions depend only on the observed loads.
 
-    A demand that lasts changes the number of workers by the least that was in demand meanwhile, so a load
-    that fluctuates faster than that changes nothing.
+    When a demand has lasted long enough, the number of workers changes to the demanded number that was closest to the
+    current one during that time. A demand that returns to the current number earlier than that changes nothing.
     """
 
     def __init__(self, settings: ScalingSettings, workers: int) -> None:
-        """`workers`: how many there should be to begin with."""
+        """`workers` is the initial number of workers."""
         self._settings = settings
         self._policy = POLICIES[settings.policy]
         self.desired_workers = workers
-        """How many there should be."""
+        """Number of workers that the group should have."""
         self._trend: _Trend | None = None
         self._changed_at = -math.inf
 
     def observe(self, load: Load) -> int:
-        """Take a load in; returns how many workers there should be from now on."""
+        """Process an observed load; returns the number of workers that the group should have from now on."""
         settings, desired = self._settings, self._demand(load)
         if desired == self.desired_workers:
             self._trend = None
@@ -121,10 +126,10 @@ class Autoscaler:
         return self.desired_workers
 
     def override(self, workers: int, at: float) -> None:
-        """Set the number from outside, which counts as a change."""
+        """Set the number of workers at time `at` in seconds. This counts as a change for the cool-down."""
         self.desired_workers, self._changed_at, self._trend = workers, at, None
 
     def _demand(self, load: Load) -> int:
-        # A sum of fractions may be more than a whole number by next to nothing.
+        # Rounding may bring a sum of fractions slightly above a whole number.
         demand = math.ceil(self._policy(load, self._settings.target) - 1e-9)
         return max(self._settings.min_workers, min(self._settings.max_workers, demand))

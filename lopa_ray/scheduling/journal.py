@@ -1,9 +1,10 @@
-"""Journal: what it takes to go on with a request when every worker that had its K/V is lost. No I/O.
+"""Journal: a record from which a request can continue after all workers that had its K/V were lost. It does no I/O.
 
-Cached K/V depend on what the window held when they were written, so decided tokens alone do not bring them
-back. A journal has the session as it stood after the last step and, of each step whose K/V is still in the cache,
-the winner's inputs. On an empty cache those forwards are run again, in order, and the next step follows:
-the same inputs on the same cache, so the same K/V, and nothing is decided twice.
+Cached K/V depend on the tokens of the window at the time they were written, so they cannot be rebuilt from the decided
+tokens alone. A journal holds the state of the session after the last step. For each step whose K/V are still in the
+cache it holds the inputs of the winning branch. To restore a request, these forwards are run again in order, starting
+with an empty cache, and then the next step runs. Inputs and cache are the same as before, so the K/V are the same, and
+no position is decided twice.
 """
 
 from __future__ import annotations
@@ -17,21 +18,22 @@ from lopa_ray.protocol.sampling_params import SamplingParams
 
 
 class Journal:
-    """One request's, written by the receiver of its step events."""
+    """The journal of one request. The receiver of the request's step events writes it."""
 
     def __init__(self, session: DecodeSession) -> None:
-        """`session`: as it is submitted; it is not changed."""
+        """`session` is the session as it is submitted. It is not modified."""
         self._session = session
         self._state: bytes | None = None
         self._replay: list[ScheduledRequest] = []
         self._commit: Commit | None = None
-        """Of what the last step that staged K/V has staged."""
+        """The commit of the K/V that the last staging step has staged."""
 
     def record(self, plan: Plan, outcome: StepOutcome, state: bytes) -> None:
-        """Take in a step; `state`: the session's after it (see `DecodeSession.export_state`)."""
+        """Record a step. `state` is the session's state after the step (see `DecodeSession.export_state`)."""
         self._state = state
+        # A replayed step is dropped if the new step reads nothing that it cached.
         while self._replay and not _reads(plan, self._replay[-1].plan.to_stage):
-            self._commit = self._replay.pop().plan.commit  # this step cuts all that it has left in the cache
+            self._commit = self._replay.pop().plan.commit
         if plan.to_stage or plan.cached:
             staged = plan.to_stage and not plan.stage_shared
             self._replay.append(
@@ -41,7 +43,7 @@ class Journal:
             self._commit = Commit(plan.step, outcome.winner, plan.to_stage, plan.stage_shared)
 
     def _replayed(self, plan: Plan) -> Plan:
-        """What of a plan fills a cache, with the commit that the steps since the last such plan carried out."""
+        """The part of a plan that fills a cache. Its commit is that of the last step that staged K/V."""
         branches = tuple(Branch(branch.segments, branch.fills) for branch in plan.branches)
         return replace(
             plan,
@@ -55,7 +57,7 @@ class Journal:
         )
 
     def restored_session(self) -> DecodeSession:
-        """The request as it stood after the last step, to be submitted to workers that have nothing of it."""
+        """The session after the last recorded step, for submission to workers that have none of its K/V."""
         if self._state is None:
             return self._session
         return self._session.with_state(self._state, self._replay)

@@ -1,14 +1,16 @@
-"""PrefixIndex: which prompts' K/V the workers still have, and what of them a new request may take. No I/O.
+"""PrefixIndex: records which prompts' K/V the workers store, and finds those that a new request can use.
 
-The scheduler owns it, and the steps' plans tell all workers alike what to save, to load and to evict, so that
-every worker has the same (`PrefixStore`). Sessions do not depend on it: a request whose prompt begins like an
-earlier one makes the same steps, with fewer rows in the first.
+The scheduler owns the index. Plans tell all workers what to save, load and evict, so every worker stores the same K/V
+(see `PrefixStore`). Sessions do not depend on the index: a request with a stored prefix takes the same steps, and its
+first step has fewer rows. This module does no I/O.
 
-K/V depend on all that a row sees. Under block-causal attention that ends with the row's own block, so they are
-found by the ids up to there and by where blocks end (`exact`): true block prefixes, where a prompt is many blocks,
-and whole prompts, where it is one. Rows are saved by whole blocks, which does not even change how the others are
-rounded. Under full attention, or within a block, what follows has its part in them: taking those of another text
-that only begins alike is the `approximate` variant.
+The K/V of a row depend on all positions that the row sees. Under block-causal attention these end with the row's own
+block. In the `exact` variant a prefix is therefore identified by its token ids and by the ends of its blocks. A prompt
+of many blocks is found by any run of whole blocks from its start, and a prompt of one block only as a whole. Whole
+blocks are saved, so the rounding of the other rows does not change either.
+
+Under full attention, and within a block, the K/V of a row depend also on the tokens behind it. The `approximate`
+variant uses stored K/V of another prompt that begins with the same tokens nevertheless.
 """
 
 from __future__ import annotations
@@ -23,28 +25,32 @@ from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.protocol.plan import Plan, StoredPrefix
 
 APPROXIMATE_GRANULARITY = 16
-"""Positions after which an approximate prefix may end."""
+"""An approximate prefix may end at every multiple of this number of positions, and at the end of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixHashes:
-    """The prefixes of a plan's inputs that might be there, or be stored: where each ends, and the digest of its ids."""
+    """The prefixes of a plan's inputs that can be looked up or stored."""
 
     ends: tuple[int, ...]
+    """The end position (exclusive) of each prefix, ascending."""
     digests: tuple[bytes, ...]
+    """The digest of the token ids of each prefix."""
 
 
 @dataclass(eq=False, slots=True)
 class _Node:
-    """K/V that were stored together: of a prompt, less what was there already (`parent`, up to where this begins)."""
+    """K/V of a prompt that were stored together: the positions that were not stored before."""
 
     id: int
     span: range
+    """Positions whose K/V this node has."""
     parent: _Node | None
+    """The node whose path has the positions before `span`; None if `span` begins at 0."""
     hashes: PrefixHashes
     children: int = 0
     last_used: int = 0
-    """When, for eviction."""
+    """Logical time of the last use, for eviction."""
 
     def path(self) -> Iterator[_Node]:
         """This node, then all its ancestors."""
@@ -55,22 +61,22 @@ class _Node:
 
 
 class PrefixIndex:
-    """An index of at most `positions` positions; evicts the least recently used."""
+    """An index of stored prefixes with at most `positions` positions. It evicts the least recently used prefixes."""
 
     def __init__(self, positions: int, approximate: bool = False) -> None:
-        """With 0 positions it finds and stores nothing."""
+        """With 0 `positions` the index finds and stores nothing."""
         self.positions = positions
         self.approximate = approximate
         self.hit_requests = 0
-        """Requests that began with a stored prefix."""
+        """Number of requests that began with a stored prefix."""
         self.hit_positions = 0
-        """Positions that they did not have to compute."""
+        """Number of positions that these requests did not compute."""
         self._ready: dict[int, _Node] = {}
-        """By id: those that all workers have."""
+        """Id → node that all workers store."""
         self._reserved: dict[int, _Node] = {}
-        """By id: those that the next step has the workers save."""
+        """Id → node that the workers save in the next step."""
         self._by_digest: dict[bytes, _Node] = {}
-        """Digest → a ready node that has the last of its positions."""
+        """Digest of a prefix → ready node that has the last position of that prefix."""
         self._evicted: list[int] = []
         self._used_positions = 0
         self._next_id = 0
@@ -78,11 +84,14 @@ class PrefixIndex:
 
     @classmethod
     def from_settings(cls, model: ModelSettings) -> Self:
-        """An empty index, as the settings have it."""
+        """An empty index with the size and variant of the settings."""
         return cls(model.prefix_cache_positions, model.prefix_cache == "approximate")
 
     def hash_prefixes(self, plan: Plan) -> PrefixHashes:
-        """The hashes of a plan's prefixes; empty unless it is a request's first plan and stages K/V of the prompt."""
+        """The hashes of a plan's prefixes.
+
+        They are empty unless the plan is a request's first one and stages K/V of the prompt.
+        """
         if not self.positions or plan.step > 1 or not plan.to_stage:
             return PrefixHashes((), ())
         first, stop = plan.to_stage[0].start, plan.to_stage[0].stop
@@ -91,7 +100,7 @@ class PrefixIndex:
         if self.approximate:
             ends = [*range(APPROXIMATE_GRANULARITY, stop, APPROXIMATE_GRANULARITY), stop]
         else:
-            # What sees beyond its own end sees what follows, and so does all behind it.
+            # A segment that sees positions behind its own end depends on them, and so do all segments after it.
             causal = all(end == kv_stop for end, kv_stop in plan.branches[0].segments)
             ends = [end for end, _ in plan.branches[0].segments if end <= stop] if causal else []
         hasher, digests, at = blake2b(digest_size=16), list[bytes](), 0
@@ -102,7 +111,7 @@ class PrefixIndex:
         return PrefixHashes(tuple(ends), tuple(digests))
 
     def match(self, hashes: PrefixHashes) -> tuple[StoredPrefix, ...]:
-        """The longest prefix that is there, in parts, from position 0 on. Changes nothing."""
+        """The longest stored prefix, in parts that begin at position 0. The index is not modified."""
         node, end = self._longest_match(hashes)
         parts: list[StoredPrefix] = []
         for ancestor in node.path() if node is not None else ():
@@ -113,22 +122,23 @@ class PrefixIndex:
     def _longest_match(self, hashes: PrefixHashes) -> tuple[_Node | None, int]:
         for end, digest in zip(reversed(hashes.ends), reversed(hashes.digests), strict=True):
             node = self._by_digest.get(digest)
-            # The row before a request's first mask may have to score it: it is stored for where a node ends.
+            # With shifted logits the row before a request's first mask scores that mask. A node stores this row only
+            # for its last position, so a whole prompt matches only where a node ends.
             if node is not None and (end < hashes.ends[-1] or end == node.span.stop):
                 return node, end
         return None, 0
 
     def touch(self, parts: tuple[StoredPrefix, ...]) -> None:
-        """Count a hit: a request has begun with these parts, which become the most recently used."""
+        """Count a hit by a request that has begun with these parts, and mark them as the most recently used."""
         if parts:
             self.hit_requests += 1
             self.hit_positions += parts[-1].span.stop
             self._mark_used(self._ready[parts[-1].prefix_id])
 
     def reserve(self, hashes: PrefixHashes) -> StoredPrefix | None:
-        """Make room for what a request has computed and is not here yet; None where it does not fit, or is here.
+        """Reserve space for the K/V of a request's prompt that are not stored yet.
 
-        It is found once `insert` was called.
+        Returns None if they do not fit, or are stored or reserved already. `match` finds the entry after `insert`.
         """
         parent, start = self._longest_match(hashes)
         if not hashes.ends or start == hashes.ends[-1]:
@@ -160,7 +170,7 @@ class PrefixIndex:
         return True
 
     def insert(self, entry: StoredPrefix) -> None:
-        """Make a reserved entry available: all workers have saved it."""
+        """Make a reserved entry available to `match`, after all workers have saved it."""
         node = self._ready[entry.prefix_id] = self._reserved.pop(entry.prefix_id)
         for end, digest in zip(node.hashes.ends, node.hashes.digests, strict=True):
             if end > node.span.start:
@@ -168,7 +178,7 @@ class PrefixIndex:
         self._mark_used(node)
 
     def cancel_reservation(self, entry: StoredPrefix) -> None:
-        """Drop a reserved entry: its request has ended before the workers saved it."""
+        """Drop a reserved entry whose request ended before the workers saved it."""
         self._remove(self._reserved.pop(entry.prefix_id))
 
     def _remove(self, node: _Node) -> None:
@@ -184,13 +194,13 @@ class PrefixIndex:
 
     @property
     def pending_evictions(self) -> tuple[int, ...]:
-        """Ids that the next step has the workers evict, before they save anything new."""
+        """Ids that the workers evict in the next step, before they save new entries."""
         return tuple(self._evicted)
 
     def confirm_evictions(self, ids: tuple[int, ...]) -> None:
-        """The workers have evicted these."""
+        """Record that the workers have evicted these ids."""
         self._evicted = [prefix_id for prefix_id in self._evicted if prefix_id not in ids]
 
     def clear(self) -> None:
-        """Drop all: the workers have nothing stored any more."""
+        """Drop all entries, after the workers have dropped their stored prefixes."""
         self._ready, self._reserved, self._by_digest, self._evicted, self._used_positions = {}, {}, {}, [], 0

@@ -1,8 +1,8 @@
-"""What a group does after a change of membership so that its next step finds all K/V. No I/O.
+"""Recovery: after a change of membership it makes the staged K/V available for the next step. It does no I/O.
 
-A commit rides on the step after the one that staged its K/V, and names the worker that has them. When
-workers are lost or join, another one may have them, or none: then they are staged again, by the
-same forward on the same cache, so they are the same.
+A commit is carried out by the step after the one that staged its K/V, and it names the worker that has them. After
+workers are lost or join, another worker may have the K/V, or none. If none has them, they are staged again by the same
+forward on the same cache, so they are the same.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ from lopa_ray.protocol.plan import ScheduledRequest
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What `BranchRunner.execute` is to carry out again, and which workers the next step's commits receive from."""
+    """Forwards to repeat, and the source of each commit of the next step."""
 
     restage: dict[int, tuple[ScheduledRequest, ...]]
-    """By rank."""
+    """Rank → scheduled requests that the worker's `BranchRunner.execute` has to carry out again."""
     source_ranks: dict[int, int]
-    """Request → rank, for `Scheduler.enter_epoch`."""
+    """Request id → rank of the worker that sends its K/V, for `Scheduler.enter_epoch`."""
 
 
 def recover(pending_commits: Sequence[ScheduledRequest], held: Sequence[Sequence[bool]]) -> Recovery:
-    """`pending_commits`: per commit, the scheduled request that staged it (see `Scheduler.pending_commits`). `held`:
-    per rank, which of them it has (see `BranchRunner.reconcile`).
+    """Plan the recovery of all pending commits.
 
-    Where every worker stages its own (single phase), those that lack it do so, and nothing is sent. But no worker
-    has stored prefixes any more: what began with one can only be sent by a worker that has it.
+    `pending_commits` holds, for each commit, the scheduled request that staged its K/V (see
+    `Scheduler.pending_commits`). `held` says for each rank which of them it has (see `BranchRunner.reconcile`).
+
+    With single-phase commits every worker stages its own K/V: workers that lack them stage them again, and nothing is
+    sent. A request that began with a stored prefix is an exception, because all stored prefixes were dropped: if a
+    worker has its K/V, that worker sends them to the others.
     """
     size = len(held)
     restage: dict[int, tuple[ScheduledRequest, ...]] = {}

@@ -1,14 +1,14 @@
 """Scheduler: the step loop of many requests, without I/O.
 
-Requests join and leave between steps. One call plans a step for every request in flight and
-spreads the branches over the workers; the other takes in the workers' reports:
+Requests join and leave between steps. `plan` plans a step for every request in flight and assigns the branches to the
+workers. `advance` processes the workers' reports:
 
     while scheduler.busy:
         step_plans = scheduler.plan(num_workers)
         reports = ...            # runner.execute(plan), here or on actors
         for event in scheduler.advance(reports): ...
 
-How many workers there are, and which of them evaluates a branch, never reaches a session.
+Sessions do not know the number of workers, nor which worker evaluates a branch.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ class _RunningRequest:
     rank_of_branch: dict[int, int] = field(default_factory=dict)
     """Branch of the current plan → rank of the worker that evaluates it."""
     source_rank: int | None = None
-    """Rank of the worker that has what the next plan commits."""
+    """Rank of the worker that has the K/V of the next plan's commit; None if every worker has them."""
     pending_commit: ScheduledRequest | None = None
-    """What staged that: the last plan and its winner, until a step that committed it has succeeded."""
+    """The last plan with its winner, which staged these K/V. It is kept until a step has committed them."""
     replay: list[ScheduledRequest] = field(default_factory=list)
-    """What every worker must carry out before the session's next step, one after the other; see `Journal`."""
+    """Plans that every worker must carry out, in order, before the session's next step; see `Journal`."""
     stored_prefix: tuple[StoredPrefix, ...] = ()
-    """What the current plan takes from earlier requests."""
+    """Stored K/V of earlier requests that the current plan uses."""
     save_prefix: StoredPrefix | None = None
-    """What the next plan's commit saves for later ones."""
+    """K/V that the workers save for later requests when they carry out the next plan's commit."""
 
 
 class Scheduler:
-    """Requests waiting and in flight; at most `max_num_seqs` of the latter."""
+    """Manages all requests. At most `max_num_seqs` are in flight; the others wait."""
 
     def __init__(
         self, max_num_seqs: int, budget: BranchBudget | None = None, prefix_index: PrefixIndex | None = None
     ) -> None:
-        """Without a budget every request gets the branches that it asks for; without `prefix_index` nothing
-        of its prompt is stored."""
+        """Without `budget` every request gets the number of branches of its settings. Without `prefix_index` no
+        prefixes are stored."""
         self._budget = budget or BranchBudget()
         self.prefix_index = prefix_index or PrefixIndex(0)
         self.epoch = 0
-        """Raised when the workers' membership changes (see `enter_epoch`); older reports are rejected."""
+        """The number of the current membership of workers (see `enter_epoch`). Reports of older epochs are rejected."""
         self._step = 0
         self._num_workers = 0
         self._free_slots = list(range(max_num_seqs))
@@ -69,11 +69,11 @@ class Scheduler:
         self._next_request = 0
         self._pending_events: list[RequestEvent] = []
         self._evictions: tuple[int, ...] = ()
-        """Ids of stored prefixes that the current step has the workers evict."""
+        """Ids of stored prefixes that the workers evict in the current step."""
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
-        """The scheduler that a configuration asks for."""
+        """The scheduler of a configuration."""
         prefix_index = PrefixIndex.from_settings(config.model)
         return cls(config.model.max_num_seqs, BranchBudget(config.group.shared_branches), prefix_index)
 
@@ -89,13 +89,13 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """A request is in flight or waiting, or an event is still to be handed out."""
+        """Whether a request is in flight or waiting, or an event was not returned yet."""
         return bool(self._running or self._waiting or self._pending_events)
 
     def submit(self, session: DecodeSession) -> int:
-        """Queue a request; it joins at a step boundary as soon as a slot is free. Returns its id.
+        """Queue a request, and return its id. It joins at the first step boundary at which a slot is free.
 
-        Raises ProtocolError for a session that is finished already.
+        Raises ProtocolError for a session that is already finished.
         """
         if session.finished:
             raise ProtocolError("a finished session cannot be submitted")
@@ -104,7 +104,7 @@ class Scheduler:
         return self._next_request
 
     def abort(self, request_id: int, error: Exception) -> None:
-        """End a request with an error and free its slot. Unknown ids (ended already) are ignored."""
+        """End a request with an error and free its slot. Ids of requests that have ended are ignored."""
         running = self._running.get(request_id)
         if running is not None:
             self._release(request_id, running)
@@ -119,7 +119,7 @@ class Scheduler:
             self.prefix_index.cancel_reservation(entry.save_prefix)
 
     def cancel(self, request_id: int) -> None:
-        """Free the request's slot at the next step."""
+        """End a request with RequestCancelledError and free its slot."""
         self.abort(request_id, RequestCancelledError(f"request {request_id} was cancelled"))
 
     def abort_all(self, error: Exception) -> None:
@@ -134,30 +134,33 @@ class Scheduler:
 
     @property
     def request_by_slot(self) -> dict[int, int]:
-        """Slot → request, of those that have one."""
+        """Slot → id of the request that has it."""
         return {entry.slot: request_id for request_id, entry in self._running.items()}
 
     def session_state(self, request_id: int) -> bytes:
-        """See `DecodeSession.export_state`; of a request that has a slot."""
+        """The session state of a request that has a slot; see `DecodeSession.export_state`."""
         return self._running[request_id].session.export_state()
 
     def pending_commits(self) -> list[ScheduledRequest]:
-        """Per commit that the next step orders: the scheduled request that staged its K/V, with the winner alone."""
+        """For each commit of the next step, the scheduled request that staged its K/V, with its winning branch only."""
         return [entry.pending_commit for entry in self._running.values() if entry.pending_commit is not None]
 
     def enter_epoch(self, epoch: int, source_ranks: Mapping[int, int]) -> None:
-        """Enter an epoch, with other ranks. `source_ranks`: per request, the worker that has the K/V of its pending
-        commit, unless every worker does."""
+        """Begin a new epoch, in which ranks may have changed.
+
+        `source_ranks` maps each request to the rank of the worker that has the K/V of its pending commit. Requests
+        whose K/V every worker has are left out.
+        """
         self.epoch = epoch
         self.prefix_index.clear()
         for request_id, entry in self._running.items():
             entry.source_rank, entry.save_prefix = source_ranks.get(request_id), None
 
     def plan(self, num_workers: int, only: int | None = None) -> list[StepPlan]:
-        """One plan per worker for the next step; empty when nothing is in flight.
+        """One plan per worker for the next step; an empty list when no request is in flight.
 
-        Calling it again before `advance` plans the same step anew, under the current epoch. With
-        `only` the step is that request's alone; the others wait.
+        A second call before `advance` plans the same step again, in the current epoch. With `only`, a request id, the
+        step is for that request alone.
         """
         while self._free_slots and self._waiting:
             request_id = next(iter(self._waiting))
@@ -188,11 +191,11 @@ class Scheduler:
 
     @property
     def _planned(self) -> bool:
-        """The current step has a plan for some request."""
+        """Whether the current step has a plan for any request."""
         return any(entry.plan is not None for entry in self._running.values())
 
     def _assign_branches(self, num_workers: int) -> None:
-        """Each branch goes to the worker with the fewest rows so far; ties to the lowest rank."""
+        """Assign each branch to the worker with the fewest rows so far; of equal workers, to the lowest rank."""
         self._num_workers = num_workers
         load = [0] * num_workers
         for entry in self._running.values():
@@ -208,7 +211,7 @@ class Scheduler:
                 entry.rank_of_branch[index] = rank
 
     def _scheduled_requests(self, rank: int) -> tuple[ScheduledRequest, ...]:
-        """Every worker gets every plan: commits and cuts of the cache concern all of them."""
+        """The requests of a worker's step. Every worker gets every plan, because all commit and cut their caches."""
         return tuple(
             replace(entry.replay[0], source_rank=entry.source_rank)
             if entry.replay
@@ -226,10 +229,10 @@ class Scheduler:
         )
 
     def advance(self, step_reports: Sequence[StepReport]) -> list[RequestEvent]:
-        """Take in the reports of all workers. A request that ended meanwhile is passed over.
+        """Process the reports of all workers, and return the events. Reports of requests that have ended are ignored.
 
-        Without reports of a step in which nothing was planned it returns the events that arose outside of steps.
-        Raises ProtocolError, and changes nothing, for a report of another step or epoch.
+        If nothing was planned and there are no reports, it returns the events that occurred outside of steps. Raises
+        ProtocolError, without any change of state, for a report of another step or epoch.
         """
         if not step_reports and not self._planned:
             return self.drain()
@@ -250,7 +253,7 @@ class Scheduler:
             if entry.plan is None:
                 continue
             plan, entry.plan = entry.plan, None
-            if entry.replay:  # without an event: this was decided before
+            if entry.replay:  # no event, because the outcome of this step was reported before
                 replayed = entry.replay.pop(0)
                 entry.pending_commit, entry.source_rank = replayed if plan.to_stage else None, None
                 continue
@@ -268,7 +271,7 @@ class Scheduler:
         return events + self.drain()
 
     def _confirm_prefixes(self) -> None:
-        """The workers have evicted, loaded and saved what the current step's plans say."""
+        """Update the index: the workers have evicted, loaded and saved the prefixes of the current step's plans."""
         self.prefix_index.confirm_evictions(self._evictions)
         for entry in self._running.values():
             if entry.plan is not None:
@@ -280,7 +283,7 @@ class Scheduler:
     def _remember_source(
         self, request_id: int, entry: _RunningRequest, plan: Plan, outcome: StepOutcome
     ) -> None:
-        """Which worker the others receive from; none, where all staged the same or there are no others."""
+        """Set the pending commit and its source rank; None if all workers staged the same K/V or there is only one."""
         staged = ScheduledRequest(
             request_id, entry.slot, plan, (outcome.winner,), stored_prefix=entry.stored_prefix
         )
@@ -289,6 +292,6 @@ class Scheduler:
         entry.source_rank = entry.rank_of_branch[outcome.winner] if sent else None
 
     def drain(self) -> list[RequestEvent]:
-        """Events that arose outside `advance`, each once."""
+        """Return the events that occurred outside of `advance`, each once."""
         events, self._pending_events = self._pending_events, []
         return events

@@ -1,1 +1,1 @@
-"""Text to token ids and back: tokenizers and chat templates."""
+"""Conversion of text to token ids and back: tokenizers, chat templates and tool formats."""

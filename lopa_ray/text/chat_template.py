@@ -1,4 +1,4 @@
-"""Chat templates: messages in, text out, with the template's special tokens apart from the user's text."""
+"""ChatTemplate: renders chat messages to text, and keeps the template's special tokens apart from the user's text."""
 
 from __future__ import annotations
 
@@ -21,39 +21,43 @@ if TYPE_CHECKING:
 
 ROLES = ("system", "user", "assistant", "tool")
 OPTIONAL_KEYS = {"reasoning_content": str, "tool_calls": Sequence, "tool_call_id": str, "name": str}
-"""What a message may have beside role and content, which all have."""
+"""Optional keys of a message and the types of their values. The keys role and content are required."""
 
 Message: TypeAlias = Mapping[str, Any]
-"""Role and content, both text; of `OPTIONAL_KEYS` what there is. Tool calls are those of OpenAI's API, but that their
-arguments are objects."""
+"""A chat message: role and content, both text, and any of `OPTIONAL_KEYS`.
+
+Tool calls have the form of OpenAI's API, except that their arguments are objects, not JSON text.
+"""
 
 GENERATION_PROMPT = "add_generation_prompt"
-"""The one parameter of transformers' `apply_chat_template` that a template variable sets: false ends the text with the
-last message."""
+"""The only parameter of transformers' `apply_chat_template` that a template variable may set.
+
+If it is false, the text ends with the last message.
+"""
 
 _NO_CODE = ("whitespace", "comment_begin", "comment", "comment_end")
-"""Kinds of Jinja's tokens."""
+"""Kinds of Jinja tokens that are not code."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A Jinja template of a checkpoint, which transformers renders in a sandbox."""
+    """A Jinja template of a checkpoint. transformers renders it in a sandbox."""
 
     pretrained: PreTrainedTokenizerFast
     source: str
     file: Path
-    """Is named in errors."""
+    """The file of the template, for error messages."""
 
     @property
     def knows_tools(self) -> bool:
-        """Whether the template writes tools. Raises `CheckpointError` for one that cannot be read."""
+        """Whether the template reads the variable `tools`. Raises `CheckpointError` if it is not valid Jinja."""
         try:
             return _reads_variable(self.source, "tools")
         except jinja2.TemplateSyntaxError as error:
             raise self._invalid(error) from None
 
     def mentions(self, text: str) -> bool:
-        """Whether `text` stands in the template itself."""
+        """Whether the source of the template contains `text`."""
         return text in self.source
 
     def render(
@@ -64,11 +68,12 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> list[tuple[str, str | None]]:
-        """Runs of plain text, each with the special token that the template wrote behind it.
+        """Render messages to runs of plain text, each with the special token that the template wrote after it.
 
-        The last run has None. Joined, they are the rendered text. Special tokens inside messages, `tools` and
-        `variables` (further ones of the template) are part of the runs. Raises `PromptError` for messages that cannot
-        be rendered, `CheckpointError` for a template that cannot be read.
+        The last run has None instead. Joined, the runs and tokens are the rendered text. `variables` are further
+        variables of the template. The text of special tokens inside messages, `tools` and `variables` is part of the
+        runs. Raises `PromptError` for messages that cannot be rendered, and `CheckpointError` for a template that is
+        not valid Jinja.
         """
         values = [list(messages), list(tools) or None, self._own_variables(variables or {})]
         try:
@@ -86,7 +91,7 @@ class ChatTemplate:
         return [*runs, (escaper.unescape(rendered[end:]), None)]
 
     def _own_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of `variables` that say nothing of the chat, the special tokens or how transformers renders."""
+        """`variables` without the names of chat variables, of special tokens and of transformers' own parameters."""
         names = {
             *signature(type(self.pretrained).apply_chat_template).parameters,
             "conversations",
@@ -109,7 +114,7 @@ class ChatTemplate:
             )
         except jinja2.TemplateSyntaxError as error:
             raise self._invalid(error) from None
-        except Exception as error:  # a template may fail in any way that an expression can
+        except Exception as error:  # a template's expressions may raise any exception
             raise PromptError(
                 f"the checkpoint's chat template does not accept these messages ({escaper.unescape(str(error))}); "
                 f"change their roles or order, or send plain text"
@@ -124,9 +129,9 @@ class ChatTemplate:
 
 @lru_cache(maxsize=8)
 def _reads_variable(source: str, name: str) -> bool:
-    """Whether a template reads a variable before it sets one of that name.
+    """Whether a template reads a variable before it sets a variable of that name.
 
-    Its tokens tell this, whatever statements transformers adds to Jinja; a parser would have to know them.
+    The check uses Jinja's lexer only. A parser would have to support the statements that transformers adds to Jinja.
     """
     tokens = [(kind, text) for _, kind, text in jinja2.Environment().lex(source) if kind not in _NO_CODE]
     before = (first for first, then in pairwise(tokens) if then == ("name", name))
@@ -135,7 +140,7 @@ def _reads_variable(source: str, name: str) -> bool:
 
 
 def _special_token_pattern(tokens: Iterable[AddedToken]) -> re.Pattern[str]:
-    """Matches special tokens in rendered text, with the space that `lstrip` and `rstrip` remove."""
+    """A pattern that matches special tokens in rendered text, with the space that `lstrip` and `rstrip` remove."""
     ordered = sorted(tokens, key=lambda token: len(token.content), reverse=True)
     space = {True: r"\s*", False: ""}
     patterns = (
@@ -145,7 +150,7 @@ def _special_token_pattern(tokens: Iterable[AddedToken]) -> re.Pattern[str]:
 
 
 def check_messages(messages: Sequence[Message]) -> None:
-    """Raises `PromptError` for what is no chat."""
+    """Raises `PromptError` if `messages` are empty or have a wrong form."""
     if not messages:
         raise PromptError("got no chat messages; need one or more with role and content: add one")
     for message in messages:
@@ -167,12 +172,12 @@ def _check_message(message: object) -> None:
         or not all(map(_is_call, message.get("tool_calls", ())))
     ):
         raise PromptError(
-            f"got the chat message {message!r}; need an object with role and content, and of "
-            f"{', '.join(OPTIONAL_KEYS)} what there is"
+            f"got the chat message {message!r}; need an object with role and content, and optionally "
+            f"{', '.join(OPTIONAL_KEYS)}: correct it"
         )
     role, content = message["role"], message["content"]
     if role not in ROLES or not isinstance(content, str):
         raise PromptError(
             f"got a chat message with role {role!r} and content of type {type(content).__name__}; "
-            f"allowed are the roles {', '.join(ROLES)} and text: change it"
+            f"allowed are the roles {', '.join(ROLES)}, and content that is text: change it"
         )

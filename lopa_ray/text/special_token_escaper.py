@@ -1,4 +1,4 @@
-"""SpecialTokenEscaper: keeps special tokens out of what a user writes while a chat template renders it."""
+"""SpecialTokenEscaper: keeps special tokens out of user text while a chat template renders it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _PLACEHOLDERS = range(0xF0000, 0xFFFFE)
 class SpecialTokenEscaper:
     """Keeps special tokens from appearing in user text while a template renders it.
 
-    One character of each is swapped for a private-use character that nothing else uses, so the
-    template can still test, strip and split the text; `unescape` swaps them back. A text that begins
-    or ends within a special token is escaped too, since the template's own text may complete it, and in
-    messages and tools one that is a part of a special token as a whole. What a template makes by changing
-    letters in a text, or by taking parts out of its middle, is beyond this.
+    One character of each special token in the text is replaced by a private-use character that occurs nowhere else, so
+    the template can still test, strip and split the text. `unescape` restores the characters. Parts of special tokens
+    are escaped too, because the template's own text may complete them: a text that begins or ends with a part of a
+    token, and a value in messages or tools that is as a whole a part of a token. Special tokens that a template forms
+    by changing letters, or by removing the middle of a text, are not prevented.
     """
 
     def __init__(self, special: Iterable[str], values: Any) -> None:
-        """`values`: the JSON value of all texts that may appear in what is rendered."""
+        """`special` are the special tokens. `values` is a JSON value with all texts that may appear when rendered."""
         tokens = tuple(special)
         prefixes = {token[:i] for token in tokens for i in range(1, len(token))}
         suffixes = {token[i:] for token in tokens for i in range(1, len(token))}
@@ -34,7 +34,7 @@ class SpecialTokenEscaper:
         self._placeholders: dict[str, str] = {}
 
     def escape(self, value: Any) -> Any:
-        """The same JSON value with all its texts escaped, keys too."""
+        """The same JSON value with all texts in it escaped, including keys."""
         if isinstance(value, str):
             return self._escape_text(value)
         if isinstance(value, Mapping):
@@ -44,16 +44,14 @@ class SpecialTokenEscaper:
         return value
 
     def unescape(self, text: str) -> str:
-        """Text with escaped parts, as it was before."""
+        """The text with all escaped characters restored."""
         return text.translate({ord(placeholder): char for char, placeholder in self._placeholders.items()})
 
     def _escape_item(self, key: str, value: Any) -> Any:
-        """What a message, a tool or a part of one has under a key."""
+        """The escaped value of a key in a message, in a tool, or in a part of these."""
         escaped = self.escape(value)
-        if not isinstance(value, str) or key in (
-            "role",
-            "type",
-        ):  # templates compare these, and both are checked
+        # Templates compare the values of role and type. Both are checked elsewhere.
+        if not isinstance(value, str) or key in ("role", "type"):
             return escaped
         return re.sub(
             rf"\A(\s*)({self._infix})(?=\s*\Z)",
@@ -63,7 +61,7 @@ class SpecialTokenEscaper:
 
     def _escape_text(self, text: str) -> str:
         before = None
-        while before != text:  # what is left of one token may hold a shorter one
+        while before != text:  # the rest of an escaped token may contain a shorter one
             before, text = text, re.sub(self._token, lambda m: self._placeholder_of(m[0][0]) + m[0][1:], text)
         text = re.sub(
             rf"\A(\s*)({self._suffix})", lambda m: m[1] + self._placeholder_of(m[2][0]) + m[2][1:], text
@@ -79,7 +77,7 @@ class SpecialTokenEscaper:
 
 
 def _alternation(strings: Iterable[str]) -> str:
-    """A pattern that matches the longest of `strings`; one that never matches if there are none."""
+    """A pattern that matches the longest of `strings`. It never matches if there are none."""
     ordered = sorted(strings, key=lambda string: (-len(string), string))
     return "|".join(map(re.escape, ordered)) or r"(?!)"
 

@@ -1,8 +1,8 @@
-"""Text to token ids and back, with the tokenizer files that a checkpoint publishes.
+"""Tokenizer: converts text to token ids and back, with the tokenizer files of a checkpoint.
 
-Text that a user writes stays text: `<|im_end|>` or the mask token inside a prompt is encoded
-as the characters it consists of. Only a chat template may write special tokens. (Added tokens
-that a checkpoint does not mark as special, such as `<think>`, are ordinary vocabulary.)
+User text is always encoded as plain text: `<|im_end|>` or the mask token inside a prompt is encoded as its characters.
+Only a chat template can write special tokens. Added tokens that a checkpoint does not mark as special, such as
+`<think>`, are treated as ordinary vocabulary.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """How byte-level tokenizers (as GPT-2's) write bytes: printable ones as they are, the rest from U+0100."""
+    """The characters with which byte-level tokenizers (such as GPT-2's) write bytes, mapped to these bytes.
+
+    Printable bytes are written as themselves, the others from U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
@@ -34,15 +37,15 @@ _BYTE_OF = _byte_level_alphabet()
 
 
 class Tokenizer:
-    """A checkpoint's tokenizer and chat template. Stateless between calls, and picklable."""
+    """A checkpoint's tokenizer and chat template. It has no state between calls, and it can be pickled."""
 
     def __init__(self, pretrained: PreTrainedTokenizerFast) -> None:
         self._pretrained, self._backend = pretrained, pretrained.backend_tokenizer
-        # A copy, since switching one object would not be thread-safe. For the same reason transformers, which sets
-        # truncation and padding anew for each text, encodes and decodes nothing here.
+        # A copy is used, because switching a setting of one object between calls would not be thread-safe.
+        # transformers sets truncation and padding for each text, so it is not used to encode or decode either.
         self._text_backend = self._later_backend = _as_text(self._backend)
         if getattr(self._backend.pre_tokenizer, "prepend_scheme", None) == "first":
-            # As SentencePiece's models want it, a space is put before a text, and not before its later parts.
+            # SentencePiece models prepend a space to a text, but not to the later parts of the same text.
             self._later_backend = _as_text(self._backend)
             self._later_backend.pre_tokenizer.prepend_scheme = "never"
         self.byte_level = "ByteLevel" in repr(self._backend.decoder)
@@ -51,16 +54,16 @@ class Tokenizer:
         self._special_tokens = {i: token for i, token in added.items() if token.special and token.content}
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[PreTrainedTokenizerFast]]:
-        # The copy's `encode_special_tokens` is not part of its pickled form.
+        # The pickled form of a backend does not include `encode_special_tokens`, so the copies are made again.
         return (Tokenizer, (self._pretrained,))
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> Tokenizer | None:
-        """The tokenizer in the checkpoint folder `path`, or None if it has none.
+        """The tokenizer in the checkpoint folder `path`, or None if the folder has none.
 
-        Reads tokenizer.json, Qwen2's vocab.json and merges.txt, or what else transformers reads without running code
-        of the checkpoint, with the added tokens and the chat templates beside them. Raises `CheckpointError` for
-        files that cannot be used.
+        It reads tokenizer.json, Qwen2's vocab.json and merges.txt, or any other layout that transformers reads without
+        running code of the checkpoint, and the added tokens and chat templates of the folder. Raises `CheckpointError`
+        for files that cannot be used.
         """
         pretrained = read_tokenizer(Path(path))
         return None if pretrained is None else cls(pretrained)
@@ -71,9 +74,9 @@ class Tokenizer:
         return self._template_source(()) is not None
 
     def chat_template(self, tools: Sequence[Mapping[str, Any]] = ()) -> ChatTemplate:
-        """The checkpoint's template for chats with `tools`, or without: of several the one that transformers picks.
+        """The checkpoint's template for chats with `tools`, or without any. Of several, transformers selects one.
 
-        Raises PromptError if the checkpoint has none.
+        Raises PromptError if the checkpoint has no template.
         """
         source = self._template_source(tools)
         if source is None:
@@ -88,38 +91,42 @@ class Tokenizer:
     def _template_source(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
         try:
             return self._pretrained.get_chat_template(tools=[*map(dict, tools)] or None) or None
-        except ValueError:  # there is none, or several and none for this chat
+        except ValueError:  # there is no template, or there are several and none fits this chat
             return None
 
     @property
     def vocab_size(self) -> int:
-        """One more than the highest id. A model's own vocabulary may be padded beyond it."""
+        """One more than the highest id. The model's vocabulary may be larger, with padding."""
         return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @property
     def bos_token_id(self) -> int | None:
-        """The id of the token that begins a text; None if there is none."""
+        """The id of the token that begins a text; None if the tokenizer has no such token."""
         token: int | None = self._pretrained.bos_token_id
         return token
 
     @property
     def added_tokens(self) -> dict[int, tuple[str, bool]]:
-        """Of each token beside the vocabulary proper its text, and whether it is special, which no answer shows."""
+        """Id of each added token → its text, and whether it is special. Special tokens are not shown in answers."""
         added = self._backend.get_added_tokens_decoder()
         return {token: (entry.content, entry.special) for token, entry in added.items()}
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Ids of `text`, special tokens' text being plain characters, with what the tokenizer adds itself."""
+        """Encode user text to ids. The text of special tokens is encoded as plain characters.
+
+        With `add_special_tokens`, the result includes the special tokens that the tokenizer adds to every text. Raises
+        `PromptError` for text that cannot be encoded.
+        """
         return self._encode_text(text, self._text_backend, add_special_tokens=add_special_tokens)
 
     def encode_markup(self, text: str) -> list[int]:
-        """Ids of text that no user wrote: special tokens are recognised in it."""
+        """Encode text that does not come from a user to ids. Special tokens are recognised in it."""
         return list(self._backend.encode(text, add_special_tokens=False).ids)
 
     def decode(
         self, ids: Sequence[int], skip_special_tokens: bool = True, shown: Collection[str] = ()
     ) -> str:
-        """Text of `ids`; ids beyond the vocabulary are left out. `shown`: special tokens that are not skipped."""
+        """Decode `ids` to text. Ids beyond the vocabulary are left out. Special tokens in `shown` are never skipped."""
         shown_ids = {token for token, added in self._special_tokens.items() if added.content in shown}
         if not skip_special_tokens or shown_ids.isdisjoint(ids):
             return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
@@ -127,24 +134,24 @@ class Tokenizer:
         return "".join(self._backend.decode(run, skip_special_tokens=run[0] not in shown_ids) for run in runs)
 
     def token_text(self, token: int) -> str:
-        """One token as text to show, special tokens by name; `[id]` for an id that has no text."""
+        """The display text of one token. A special token is shown by name, and an id without text as `[id]`."""
         if self._backend.id_to_token(token) is None:
             return f"[{token}]"
         return str(self._backend.decode([token], skip_special_tokens=False))
 
     def token_string(self, token: int) -> str:
-        """One token as the vocabulary writes it (byte-level ones: `Ġpens`); `[id]` for an id that it does not have."""
+        """One token as the vocabulary writes it (such as the byte-level `Ġpens`); `[id]` for an unknown id."""
         return self._backend.id_to_token(token) or f"[{token}]"
 
     def token_bytes(self, token: int) -> bytes:
-        """The UTF-8 bytes that one token stands for, which may be a part of a character."""
+        """The UTF-8 bytes of one token. They may be a part of a character."""
         written = self._backend.id_to_token(token)
         if written is not None and self.byte_level and token not in self._special_tokens:
             return bytes(_BYTE_OF[char] for char in written if char in _BYTE_OF)
         return self.token_text(token).encode()
 
     def regular_token_bytes(self, token: int) -> bytes:
-        """As `token_bytes`, for the ordinary tokens of a byte-level vocabulary; nothing for any other id."""
+        """As `token_bytes` for the ordinary tokens of a byte-level vocabulary; empty for any other id."""
         written = self._backend.id_to_token(token)
         if (
             written is None
@@ -162,12 +169,12 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Ids of `messages` as the checkpoint's chat template writes them.
+        """Render `messages` with the checkpoint's chat template, and encode the text to ids.
 
-        Ends where the assistant's answer begins. `tools` are those of OpenAI's API, `variables` further variables of
-        the template. The ids are those of the rendered text, but special tokens are recognised only where the
-        template wrote them. A template that knows no tools gets them in messages. Raises `PromptError` for
-        messages that cannot be rendered, `CheckpointError` for a template that cannot be read.
+        The ids end where the assistant's answer begins. `tools` have the form of OpenAI's API. `variables` are further
+        variables of the template. Special tokens are recognised only where the template wrote them. If the template
+        does not support tools, they are described in messages. Raises `PromptError` for messages that cannot be
+        rendered, and `CheckpointError` for a template that is not valid Jinja.
         """
         template = self.chat_template(tools)
         check_messages(messages)
@@ -189,7 +196,7 @@ class Tokenizer:
             return []
         try:
             encoding = backend.encode(text, add_special_tokens=add_special_tokens)
-        except Exception as error:  # the library raises bare exceptions, and text may hold lone surrogates
+        except Exception as error:  # the library raises plain Exception, for example for lone surrogates
             raise PromptError(
                 f"got text that cannot be encoded ({error}); it must be valid Unicode"
             ) from None
@@ -203,14 +210,14 @@ class Tokenizer:
 
 
 def _as_text(backend: Backend) -> Backend:
-    """A copy that reads special tokens as text."""
+    """A copy that encodes the text of special tokens as plain text."""
     copy = deepcopy(backend)
     copy.encode_special_tokens = True
     return copy
 
 
 def require_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
-    """`tokenizer` itself; raises `PromptError` if the checkpoint has none and text was given."""
+    """Returns `tokenizer`. Raises `PromptError` if it is None, because text cannot be encoded without one."""
     if tokenizer is None:
         raise PromptError(
             "got text, but the checkpoint has no tokenizer (tokenizer.json, or vocab.json and "

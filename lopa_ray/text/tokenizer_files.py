@@ -1,4 +1,4 @@
-"""Reading the tokenizer files of a checkpoint folder with transformers, and no code that the folder holds."""
+"""Reads the tokenizer files of a checkpoint folder with transformers. Code in the folder is never run."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _WHOLE = "tokenizer.json"
 _QWEN2_FILES = ("vocab.json", "merges.txt")
 _QWEN2_CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer", None)
 _VOCABULARIES = (*_QWEN2_FILES, "vocab.txt", "*.model", "*.tiktoken", "tekken.json")
-"""What published tokenizers without tokenizer.json keep their vocabulary in."""
+"""File patterns of the vocabularies of published tokenizers that have no tokenizer.json."""
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
-    """The tokenizer in a checkpoint folder, or None if it has none.
+    """The tokenizer in a checkpoint folder, or None if the folder has none.
 
-    tokenizer.json is read as it is, whatever class the folder names; Qwen2's vocab.json and merges.txt, under Dream's
-    class too, with Qwen2's class; any other layout with the class that `AutoTokenizer` picks. Raises `CheckpointError`
-    for files that cannot be used.
+    tokenizer.json is read as it is, whatever class the folder names. Qwen2's vocab.json and merges.txt are read with
+    Qwen2's class, also if the folder names Dream's class. Any other layout is read with the class that `AutoTokenizer`
+    selects. Raises `CheckpointError` for files that cannot be used.
     """
     config = _read_optional(folder / _CONFIG)
     layout = _find_layout(folder, config)
@@ -53,7 +53,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
 
 
 def template_file(folder: Path, name: str = "default") -> Path:
-    """The file that has the chat template of a name."""
+    """The file with the chat template of that name."""
     file = folder / (_TEMPLATE if name == "default" else f"{_NAMED_TEMPLATES}/{name}.jinja")
     return file if file.exists() else folder / _CONFIG
 
@@ -63,13 +63,13 @@ def _read_optional(file: Path) -> dict[str, Any]:
 
 
 def _find_layout(folder: Path, config: Mapping[str, Any]) -> tuple[str, list[Path]] | None:
-    """The class of transformers that reads a folder, and the files with its vocabulary."""
+    """The class of transformers that reads a folder, and the files with its vocabulary; None without such files."""
     if (folder / _WHOLE).exists():
         return "PreTrainedTokenizerFast", [folder / _WHOLE]
     found = [file for pattern in _VOCABULARIES for file in sorted(folder.glob(pattern))]
     qwen2 = [folder / name for name in _QWEN2_FILES]
     if config.get("tokenizer_class") not in _QWEN2_CLASSES or not set(qwen2) & set(found):
-        # Last, since AutoTokenizer imports torch and every configuration that transformers knows.
+        # This is the last choice, because AutoTokenizer imports torch and all configuration classes of transformers.
         return ("AutoTokenizer", found) if found else None
     _require_files(qwen2, qwen2)
     return "Qwen2Tokenizer", qwen2
@@ -90,11 +90,11 @@ def _names(files: list[Path]) -> str:
 def _load(folder: Path, class_name: str, files: list[Path]) -> PreTrainedTokenizerFast:
     transformers = import_transformers()
     try:
-        # AutoTokenizer asks at the terminal whether the folder's code may run, unless it is told that it must not.
+        # Without trust_remote_code=False, AutoTokenizer asks at the terminal whether the folder's code may run.
         pretrained = getattr(transformers, class_name).from_pretrained(
             folder, trust_remote_code=False, local_files_only=True
         )
-    except Exception as error:  # the libraries raise all kinds
+    except Exception as error:  # the libraries raise exceptions of many types
         reason, advice = " ".join(str(error).split()), "download it again"
         if class_name == "AutoTokenizer":
             advice = f"save the tokenizer as {_WHOLE}"
@@ -112,19 +112,22 @@ def _load(folder: Path, class_name: str, files: list[Path]) -> PreTrainedTokeniz
 
 
 def _check_class(pretrained: Any, folder: Path, files: list[Path]) -> None:
-    """A class that finds none of its own files may still load, and then knows three words."""
+    """Raise CheckpointError if a class is not supported here, or did not find all files that it needs.
+
+    A class that finds none of its files may load without an error, with a vocabulary of a few special tokens only.
+    """
     fast, kind = import_transformers().PreTrainedTokenizerFast, type(pretrained)
     if not isinstance(pretrained, fast):
         raise CheckpointError(
             f"{_names(files)}: {kind.__name__} of transformers reads it in a way that is not supported here; save the "
             f"tokenizer as {_WHOLE}"
         )
-    if kind is not fast:  # which takes any vocabulary that it finds, or fails
+    if kind is not fast:  # the fast base class reads any vocabulary that it finds, or raises an error
         _require_files([folder / name for name in kind.vocab_files_names.values() if name != _WHOLE], files)
 
 
 def _listed_tokens(where: Path, config: Mapping[str, Any]) -> dict[int, str]:
-    """Ids and texts of the tokens beside the vocabulary proper, as far as files other than tokenizer.json list them."""
+    """Ids and texts of the added tokens that files other than tokenizer.json list."""
     ids = {} if _LISTED in config else _read_optional(where)
     try:
         if _LISTED in config:
@@ -151,9 +154,9 @@ def _check_ids(pretrained: PreTrainedTokenizerFast, listed: Mapping[int, str], w
 
 
 def _mark_tokens(pretrained: PreTrainedTokenizerFast, config: Mapping[str, Any]) -> None:
-    """Gives added tokens the flags that the configuration lists: Qwen2's class drops those of tokens with a role.
+    """Set the flags of added tokens as the configuration lists them: Qwen2's class drops those of tokens with a role.
 
-    Such a token (the mask, say) is special even where a file forgets to say so.
+    A token with a role, such as the mask token, is marked as special even if its file does not mark it.
     """
     backend = pretrained.backend_tokenizer
     flagged = _tokens_with_flags(config) if _LISTED in config else {}

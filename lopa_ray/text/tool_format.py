@@ -1,7 +1,7 @@
-"""ToolFormat: how a model is told of functions, and how it writes calls of them into its text.
+"""ToolFormat: how functions are described to a model, and how the model writes function calls into its text.
 
-A checkpoint's chat template shows which format it was trained with; `TOOL_FORMATS` has those that are known here.
-A new one is one more entry there.
+The checkpoint's chat template shows the format that the model was trained with. `TOOL_FORMATS` lists the supported
+formats. To support another format, add an entry there.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from lopa_ray.text.chat_template import ChatTemplate, Message
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a function."""
+    """A function call."""
 
     name: str
     arguments: str
-    """JSON text of an object."""
+    """The arguments as the JSON text of an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +31,20 @@ class ToolFormat:
     separator: str
     closing: str
     trigger: str
-    """What `opening` begins with: with this text a call begins, wherever it stands in an answer."""
+    """The beginning of `opening`. Wherever this text occurs in an answer, a call begins."""
     end: str
-    """What `closing` ends with; empty: a call ends with its arguments."""
+    """The end of `closing`; empty if a call ends with its arguments."""
     is_object: bool
-    """Name and arguments are members of one JSON object."""
+    """Whether name and arguments are members of one JSON object."""
 
     def write(self, call: ToolCall) -> str:
         """A call as the model would write it."""
         return f"{self.opening}{call.name}{self.separator} {call.arguments}{self.closing}"
 
     def split(self, text: str) -> tuple[str, str] | None:
-        """`text`, which comes behind a trigger, as the body of a call and what follows the call.
+        """Split `text`, which follows a trigger, into the body of the call and the text after the call.
 
-        None if the call has not ended yet.
+        Returns None if the call has not ended yet.
         """
         if self.end:
             at = text.find(self.end)
@@ -59,7 +59,7 @@ class ToolFormat:
         return None if length < 0 else (text[: start + length], text[start + length :])
 
     def parse(self, body: str) -> ToolCall | None:
-        """The call that a body is; None if it is none. White space between its parts may be any."""
+        """The call in a body; None if the body is not a valid call. Any white space between its parts is accepted."""
         before, _, rest = ("", "", body) if self.is_object else body.partition(self.separator)
         try:
             value = json.loads(rest)
@@ -80,25 +80,28 @@ class ToolFormat:
 HERMES = ToolFormat(
     '<tool_call>\n{"name": "', '", "arguments":', "}\n</tool_call>", "<tool_call>", "</tool_call>", True
 )
-"""Of Hermes and Qwen, which SDAR and LLaDA2 took over."""
+"""The format of Hermes and Qwen, which SDAR and LLaDA2 use too."""
 
 TOOL_FORMATS: dict[str, ToolFormat] = {
     "hermes": HERMES,
     "mistral": ToolFormat("[TOOL_CALLS]", "[ARGS]", "", "[TOOL_CALLS]", "", False),
 }
-"""By the names that vLLM has for their parsers."""
+"""Name of vLLM's parser → format."""
 
 
 def tool_format(template: ChatTemplate) -> ToolFormat:
-    """The format that a chat template writes; Hermes' for one that writes no calls."""
+    """The tool format of a chat template. It is the Hermes format if the template contains no known trigger."""
     return next((known for known in TOOL_FORMATS.values() if template.mentions(known.trigger)), HERMES)
 
 
 def without_tool_messages(
     messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], known: ToolFormat
 ) -> list[Message]:
-    """The same chat for a template that knows no tools: they are described in a system message, calls are part of
-    an assistant's text, and what functions returned is a user's."""
+    """The same chat for a template that does not support tools.
+
+    The tools are described in the system message, calls become part of the assistant's text, and the results of
+    functions become messages of the user.
+    """
     found: list[dict[str, Any]] = []
     for message in messages:
         content = message["content"]
@@ -136,7 +139,7 @@ def _description(tools: Sequence[Mapping[str, Any]], known: ToolFormat) -> str:
 
 
 def _ends_within_string(text: str) -> bool:
-    """Whether the JSON object that begins in `text` breaks off inside of a string."""
+    """Whether the JSON object that begins in `text` ends inside an unterminated string."""
     _, brace, rest = text.partition("{")
     try:
         json.loads(brace + rest)

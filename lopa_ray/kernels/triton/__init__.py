@@ -1,1 +1,1 @@
-"""The Triton kernels of the operators, one module per operator, each with a function `launch`. CUDA imports them."""
+"""The Triton kernels of the operators: one module per operator, with a function `launch`, imported on CUDA only."""

@@ -33,6 +33,6 @@ def launch(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> tuple[Tensor
 
 
 def options(size: int) -> dict[str, int]:
-    """A program has a whole row: 16 elements for each of its threads."""
+    """Block size and warps: a program processes a whole row of `size` elements, with 16 elements per thread."""
     block = triton.next_power_of_2(size)
     return {"BLOCK": block, "num_warps": min(16, max(1, block // 512))}

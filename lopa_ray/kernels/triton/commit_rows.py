@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 
-# What differs from step to step has the kernel compiled once, not once per alignment.
+# These arguments change from step to step. Without specialization they do not cause new compilations.
 @triton.jit(do_not_specialize=["staged_rows"], do_not_specialize_on_alignment=["table"])
 def _commit_rows(
     slots,

@@ -1,4 +1,4 @@
-"""Triton kernel of `quantize_rows`: a program reads a row twice, the second time from cache."""
+"""Triton kernel of `quantize_rows`: a program reads a row twice, the second time from the GPU's cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _quantize_rows(x, out, scales, size, TINY: tl.constexpr, LIMIT: tl.constexpr
         columns = begin + tl.arange(0, BLOCK)
         value = tl.load(x + row * size + columns, mask=columns < size, other=0.0).to(tl.float32)
         largest = tl.maximum(largest, tl.abs(value))
-        # The maximum passes NaN over, and the row has to become NaN as a whole.
+        # tl.maximum ignores NaN, but a row with NaN has to become NaN as a whole.
         broken = broken | (value != value).to(tl.int32)
     scale = tl.maximum(tl.div_rn(tl.max(largest, 0), LIMIT), TINY)
     scale = tl.where(tl.max(broken, 0) > 0, float("nan"), scale)
@@ -30,7 +30,7 @@ def _quantize_rows(x, out, scales, size, TINY: tl.constexpr, LIMIT: tl.constexpr
         columns = begin + tl.arange(0, BLOCK)
         value = tl.load(x + row * size + columns, mask=columns < size, other=0.0).to(tl.float32)
         scaled = tl.div_rn(value, scale)
-        # To the nearest, of two the even one, as torch rounds: the fraction is gone at 1.5 · 2^23.
+        # Round half to even, as torch does: at magnitudes around 1.5 · 2^23 fp32 has no fraction.
         rounded = (scaled + 12582912.0) - 12582912.0
         tl.store(out + row * size + columns, rounded.to(tl.int8), mask=columns < size)
 
@@ -46,5 +46,5 @@ def launch(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def constants() -> dict[str, float]:
-    """What the kernel is compiled for."""
+    """The compile-time constants of the kernel."""
     return {"TINY": torch.finfo(torch.float32).tiny, "LIMIT": float(INT8_MAX), "BLOCK": BLOCK}

@@ -1,4 +1,4 @@
-"""Triton kernel of `rotate_qkv`: a program has some heads of one row."""
+"""Triton kernel of `rotate_qkv`: a program processes `HEADS_PER_PROGRAM` heads of one row."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ HEADS_PER_PROGRAM = 8
 
 @triton.jit
 def _rounded_rotation(a, a_by, b, b_by):
-    """a · a_by + b · b_by, rounded after each operation, as torch does in half precision."""
+    """a · a_by + b · b_by, rounded after each operation, as torch rounds in half precision."""
     dtype = a.dtype
     left = (a.to(tl.float32) * a_by.to(tl.float32)).to(dtype)
     right = (b.to(tl.float32) * b_by.to(tl.float32)).to(dtype)
     return (left.to(tl.float32) + right.to(tl.float32)).to(dtype)
 
 
-@triton.jit(do_not_specialize=["rows"])  # compiled once, not once per kind of number
+@triton.jit(do_not_specialize=["rows"])  # otherwise compiled again for some values of `rows`
 def _rotate_qkv(
     qkv,
     cos,

@@ -13,7 +13,7 @@ BLOCK = 2048
 LOWEST = -3.4028234663852886e38
 
 
-# Requests choose how many ids end an answer: that must not have the kernel compiled anew.
+# The number of ending ids depends on the requests. Without specialization it does not cause new compilations.
 @triton.jit(do_not_specialize=["num_ending_ids"], do_not_specialize_on_alignment=["ending_ids"])
 def _row_scores(
     logits,
@@ -35,7 +35,7 @@ def _row_scores(
     temperature = tl.load(numbers).to(tl.float32)
     ranking = tl.load(numbers + 1)
     half = tl.load(numbers + 2) > 0
-    # Every column of a block has its own running values; they are joined after the last block.
+    # Every column of a block has its own running values. They are combined after the last block.
     plain_max = tl.full((BLOCK,), LOWEST, tl.float32)
     plain_sum = tl.zeros((BLOCK,), tl.float32)
     shaped_max = tl.full((BLOCK,), LOWEST, tl.float32)
@@ -59,7 +59,8 @@ def _row_scores(
         shrink = tl.exp(shaped_max - highest)
         below = shaped - highest
         weight = tl.exp(below)
-        # Sum of weights times differences to the maximum, which moves from one block to the next.
+        # `weighted_sum` is the sum of weights times differences to the running maximum. When the maximum changes, the
+        # differences change with it.
         moved = weighted_sum + (shaped_max - highest) * shaped_sum
         weighted_sum = tl.where(shaped_sum > 0, moved * shrink, 0.0) + tl.where(
             weight > 0, weight * below, 0.0
@@ -86,7 +87,7 @@ def _row_scores(
 
     winner = tl.max(best, 0)
     token = tl.min(tl.where(best == winner, best_id, 0x7FFFFFFF), 0)
-    token = tl.where(token < vocab_size, token, 0)  # a row of NaN has no best
+    token = tl.where(token < vocab_size, token, 0)  # a row of NaN has no best token
     runner_up = tl.max(tl.where(best_id == token, second, best), 0)
     probability = tl.exp(winner - top) / total
     score = probability
@@ -123,7 +124,7 @@ def launch(logits: Tensor, numbers: Tensor, ending_ids: Tensor, banned: Tensor) 
 
 
 def constants() -> dict[str, float]:
-    """What the kernel is compiled for."""
+    """The compile-time constants of the kernel."""
     return {
         "LOWEST": LOWEST,
         "MARGIN": RANKINGS.index("margin"),

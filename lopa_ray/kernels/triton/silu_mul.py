@@ -17,7 +17,7 @@ def _silu_mul(gate_up, out, width, BLOCK: tl.constexpr):
     gate = tl.load(gate_up + row * 2 * width + columns, mask=inside, other=0.0)
     up = tl.load(gate_up + row * 2 * width + width + columns, mask=inside, other=0.0)
     wide = gate.to(tl.float32)
-    # Rounded between the two operations, as the reference does.
+    # The result is rounded between the two operations, as in the reference.
     silu = (wide / (1.0 + tl.exp(-wide))).to(gate.dtype)
     tl.store(out + row * width + columns, silu * up, mask=inside)
 

@@ -1,4 +1,4 @@
-"""Triton kernel of `slot_attention`: flash attention of one tile, for one KV head, by each program."""
+"""Triton kernel of `slot_attention`: each program computes flash attention of one tile for one KV head."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from lopa_ray.kernels.slot_attention import TILE_COLUMNS, TILE_ROWS
 
 
-@triton.jit(do_not_specialize=["layer", "layers"])  # compiled once, not once per kind of number
+@triton.jit(do_not_specialize=["layer", "layers"])  # otherwise compiled again for some values of these
 def _slot_attention(
     q,
     k,
@@ -55,12 +55,12 @@ def _slot_attention(
         total = tl.zeros((PAIRS,), tl.float32)
         mixed = tl.zeros((PAIRS, DIM_BLOCK), tl.float32)
         cached = slots + (((slot * layers + layer) * 2) * KV_HEADS + kv_head) * capacity * DIM
-        # Positions before the lane, those of the lane, and those behind it; online softmax over all of them.
+        # Online softmax over three parts: positions before the lane, in the lane, and after the lane.
         for part in range(3):
             keys, values, stride = cached, cached + capacity.to(tl.int64) * (KV_HEADS * DIM), DIM
             begin, end = 0, tl.minimum(start, seen)
             if part == 1:
-                # Both pointers are such that position `start` is the lane's first row.
+                # Both pointers are shifted so that position `start` is the lane's first row.
                 lane = first * fresh_stride + kv_head * DIM - start.to(tl.int64) * fresh_stride
                 keys, values, stride = k + lane, v + lane, fresh_stride
                 begin, end = start, tl.minimum(start + rows, seen)
@@ -77,7 +77,7 @@ def _slot_attention(
                 score = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
                 score = tl.where(there[None, :] & (position[None, :] < stop[:, None]), score, float("-inf"))
                 highest = tl.maximum(largest, tl.max(score, 1))
-                # A pair that sees nothing yet has -inf, which has no difference to itself.
+                # For a pair that has seen no key yet, `highest` is -inf, and -inf minus -inf would be NaN.
                 base = tl.where(highest == float("-inf"), 0.0, highest)
                 weight = tl.exp2(score - base[:, None])
                 shrink = tl.exp2(largest - base)
@@ -112,7 +112,7 @@ def launch(
         layers,
         capacity,
         k.stride(0),
-        dim**-0.5 * math.log2(math.e),  # scores go through exp2
+        dim**-0.5 * math.log2(math.e),  # the kernel uses exp2 in place of exp
         **constants(heads // kv_heads, kv_heads, dim),
         **options(dim, q.dtype),
     )
@@ -120,7 +120,7 @@ def launch(
 
 
 def constants(group: int, kv_heads: int, dim: int) -> dict[str, int]:
-    """What the kernel is compiled for beside its options."""
+    """The compile-time constants of the kernel, except `options`."""
     return {
         "GROUP": group,
         "KV_HEADS": kv_heads,
@@ -133,8 +133,8 @@ def constants(group: int, kv_heads: int, dim: int) -> dict[str, int]:
 
 
 def options(dim: int, dtype: torch.dtype) -> dict[str, int]:
-    """Keys per block, warps and stages: what registers and shared memory of an SM leave, from sm_80 on."""
-    if dtype == torch.float32:  # without tensor cores every product is an instruction of its own
+    """Keys per block, warps and stages that fit the registers and the shared memory of an SM, from sm_80 on."""
+    if dtype == torch.float32:  # fp32 products do not use tensor cores
         return {"KEY_BLOCK": 16, "num_warps": 8, "num_stages": 1 if dim > 128 else 2}
     if dim > 128:
         return {"KEY_BLOCK": 32, "num_warps": 8, "num_stages": 2}

@@ -112,7 +112,7 @@ def test_wrong_tags_are_refused(tag: Any, message: str) -> None:
     [
         (
             {"structures": [{"begin": "a" * 40_000, "schema": {}}], "triggers": []},
-            "characters beside schemas",
+            "characters outside of schemas",
         ),
         (
             {"structures": [{"begin": "a" * 5_000, "schema": NUMBER}], "triggers": ["a" * 5_000]},
