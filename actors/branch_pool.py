@@ -16,6 +16,7 @@ from actors.node_weights import NodeWeights
 from actors.placement import actor_options
 from actors.rpc import IN_A_STEP, PendingRPCs, RPCBatch, cause_of, is_death
 from actors.start_phases import StartPhases
+from actors.step_transport import make_step_transport
 from actors.worker_handle import WorkerHandle
 from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
@@ -55,6 +56,7 @@ class BranchPool:
         self._runner_factory = runner_factory
         self._store, self._store_address = open_store()
         self._by_store = uses_store(config)
+        self._transport = make_step_transport(by_store=self._by_store)
         self.workers: list[WorkerHandle] = []
         """By rank."""
         self._allocator = BundleAllocator(reserved, config)
@@ -91,6 +93,7 @@ class BranchPool:
     def kill_worker(self, worker: WorkerHandle) -> None:
         """Kill a worker, in the pool or on its way there, and free its bundle."""
         worker.kill()
+        self._transport.forget(worker)
         allocation = self._allocations.pop(worker, None)
         if allocation is not None:
             self._allocator.release(allocation)
@@ -204,15 +207,17 @@ class BranchPool:
         self.epoch += 1
         joins, timeout_s = {}, self._config.group.step_timeout_s / 2
         for rank, worker in enumerate(self.workers):
-            joins[worker] = tuple(
+            calls = [
                 shard.join_epoch.remote(
                     self._rendezvous(f"kv{index}", rank, len(self.workers), self.epoch, timeout_s),
                     self._rendezvous(f"shards{rank}", index, len(worker.shards), self.epoch, timeout_s),
+                    await self._transport.address(shard),
                     request_by_slot,
                     pending,
                 )
                 for index, shard in enumerate(worker.shards)
-            )
+            ]
+            joins[worker] = tuple(calls)
         held: list[tuple[tuple[bool, ...], ...]] = await self._gather(RPCBatch(joins), "join its group")
         torn = [worker for worker, each in zip(self.workers, held, strict=True) if len(set(each)) > 1]
         if torn:
@@ -230,25 +235,7 @@ class BranchPool:
 
     def scatter(self, plans: Sequence[StepPlan]) -> RPCBatch:
         """Send each worker its plan, if there are any; `gather` waits for the reports."""
-        if not plans:
-            return RPCBatch({})
-        exports: dict[WorkerHandle, tuple[Any, ...]] = {}
-        payloads = []
-        if self._by_store:
-            # Ray resolves these before a step runs; no call waits for them here.
-            for scheduled in plans[0].requests:
-                if scheduled.source_rank is not None:
-                    source = self.workers[scheduled.source_rank]
-                    exports[source] = source.call("export_payload", scheduled)
-                    payloads.append(exports[source])
-        steps = {
-            worker: tuple(
-                shard.execute.remote(plan, *(each[index] for each in payloads))
-                for index, shard in enumerate(worker.shards)
-            )
-            for worker, plan in zip(self.workers, plans, strict=True)
-        }
-        return RPCBatch(steps, exports)
+        return self._transport.scatter(self.workers, plans) if plans else RPCBatch({})
 
     async def gather(self, batch: RPCBatch) -> list[StepReport]:
         """All workers' reports. Raises WorkerLostError, or what a worker raised."""
@@ -316,3 +303,4 @@ class BranchPool:
     def close(self) -> None:
         """Kill all workers, and free what they took."""
         self.remove_workers(self.workers)
+        self._transport.close()
