@@ -137,9 +137,10 @@ class Scheduler:
         """Slot → request, of those that have one."""
         return {entry.slot: request_id for request_id, entry in self._running.items()}
 
-    def session_state(self, request_id: int) -> bytes:
-        """See `DecodeSession.export_state`; of a request that has a slot."""
-        return self._running[request_id].session.export_state()
+    def session_state(self, request_id: int) -> bytes | None:
+        """See `DecodeSession.export_state`; None for a request that has no slot any more."""
+        entry = self._running.get(request_id)
+        return None if entry is None else entry.session.export_state()
 
     def pending_commits(self) -> list[ScheduledRequest]:
         """Per commit that the next step orders: the scheduled request that staged its K/V, with the winner alone."""
