@@ -15,10 +15,9 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from lopa_ray.errors import TransferError
-from lopa_ray.protocol.plan import StepPlan
-from lopa_ray.protocol.report import StepReport
 
 HEADER = struct.Struct("!Q")
 """Before each message: how many bytes it has. A message is a pickled plan, report or exception."""
@@ -41,10 +40,9 @@ class StepAddress:
 class StepThread:
     """Executes the plans that come, one after the other, until the connection ends."""
 
-    def __init__(
-        self, address: StepAddress, execute: Callable[[StepPlan], StepReport], timeout_s: float
-    ) -> None:
-        """Connect within `timeout_s` seconds. Raises TransferError if the master is not reached."""
+    def __init__(self, address: StepAddress, execute: Callable[[Any], Any], timeout_s: float) -> None:
+        """Connect within `timeout_s` seconds. `execute` makes a report of a plan. Raises TransferError if the master is
+        not reached."""
         self._execute = execute
         try:
             self._socket = socket.create_connection((address.host, address.port), timeout_s)
@@ -80,7 +78,8 @@ def _pickled(error: Exception) -> bytes:
     error.add_note("".join(traceback.format_exception(error)))
     try:
         message = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
-        if isinstance(pickle.loads(message), Exception):
+        # A future takes any exception but StopIteration.
+        if isinstance(pickle.loads(message), Exception) and not isinstance(error, StopIteration):
             return message
     except Exception:
         pass
