@@ -161,8 +161,19 @@ def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[
         steps = reference_reports(MODEL, alone)
         request = group.submit(group.create_session(prompt, settings))
         expected[request], canvases[request] = steps, alone.generated
+    unpublished: list[RequestStep] = []
+
+    def publish() -> None:
+        """Events are sent when the next step is planned, as `Master` does."""
+        while unpublished:
+            event = unpublished.pop(0)
+            group.note(event)
+            if event.outcome.finish_reason:
+                assert list(event.outcome.canvas) == canvases.pop(event.request_id)
+
     while group.scheduler.busy:
         if draw.random() < 0.04:
+            unpublished.clear()  # their master died before it sent them
             numbers = group.begin_anew(draw.randint(1, 4))
             expected = {numbers[request]: steps for request, steps in expected.items() if request in numbers}
             canvases = {numbers[request]: canvas for request, canvas in canvases.items()}
@@ -175,6 +186,7 @@ def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[
             else None
         )
         plans = group.scheduler.plan(len(group.runners), only)
+        publish()
         size = len(group.runners)
         dying = (
             set(draw.sample(range(size), draw.randint(1, size - 1)))
@@ -199,9 +211,9 @@ def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[
                 )
         for event in group.scheduler.advance(reports):
             assert isinstance(event, RequestStep)
-            group.note(event)
-            if event.outcome.finish_reason:
-                assert list(event.outcome.canvas) == canvases.pop(event.request_id)
+            unpublished.append(event)
+        if not group.scheduler.busy:
+            publish()
         if only is None:  # else commits of other requests, broken off before, may still be pending
             first, *others = group.checksums()
             assert all(other == first for other in others)
