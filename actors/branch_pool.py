@@ -1,4 +1,4 @@
-"""BranchPool: the branch workers of a group as Ray actors: created, joined, called, killed."""
+"""BranchPool: the branch workers of a group as Ray actors: started, joined, called, removed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from actors.branch_worker import BranchWorker, RunnerFactory, WorkerInfo
-from actors.bundle_allocator import Allocation, BundleAllocator
+from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.elastic_group import Rendezvous, abandon_epoch, open_store
-from actors.node_weights import NodeWeights
-from actors.placement import actor_options
 from actors.rpc import IN_A_STEP, PendingRPCs, RPCBatch, cause_of, is_death
 from actors.start_phases import StartPhases
+from actors.step_transport import make_step_transport
+from actors.worker_factory import WorkerFactory
 from actors.worker_handle import WorkerHandle
 from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
@@ -50,77 +49,19 @@ class BranchPool:
         self.epoch = -1
         self.intact = False
         """The collective group is as the last `join_epoch` made it, and nothing has failed since."""
-        self._spec = spec
         self._config = config = spec.config
-        self._runner_factory = runner_factory
         self._store, self._store_address = open_store()
-        self._by_store = uses_store(config)
+        by_store = uses_store(config)
+        self.factory = WorkerFactory(spec, runner_factory, reserved, self._rendezvous, uses_store=by_store)
+        """Of the workers that this pool has and will have."""
+        self._transport = make_step_transport(by_store=by_store)
         self.workers: list[WorkerHandle] = []
         """By rank."""
-        self._allocator = BundleAllocator(reserved, config)
-        self._allocations: dict[WorkerHandle, Allocation] = {}
-        self._warm_ups = 0
-        self._resolved: ModelSpec | None = None
-        """The model with what auto stands for in this group."""
-        self._resolving = asyncio.Lock()
-        self.weights = NodeWeights(config)
-        """Of all nodes with workers."""
 
     def __len__(self) -> int:
         return len(self.workers)
 
     # Workers
-
-    def create_worker(self) -> WorkerHandle:
-        """A new worker, not yet in the pool and without a model. Ray places it when there is room."""
-        allocation = self._allocator.allocate()
-        remote: Any = ray.remote(BranchWorker).options(**actor_options(self._config), **allocation.options)
-        try:
-            worker = WorkerHandle(
-                tuple(
-                    remote.remote(self._spec, self._runner_factory, uses_store=self._by_store, shard=shard)
-                    for shard in range(self._config.group.tensor_parallel_size)
-                )
-            )
-        except BaseException:
-            self._allocator.release(allocation)
-            raise
-        self._allocations[worker] = allocation
-        return worker
-
-    def kill_worker(self, worker: WorkerHandle) -> None:
-        """Kill a worker, in the pool or on its way there, and free its bundle."""
-        worker.kill()
-        allocation = self._allocations.pop(worker, None)
-        if allocation is not None:
-            self._allocator.release(allocation)
-
-    async def load_model(self, worker: WorkerHandle) -> WorkerInfo:
-        """Have a worker load its model, every shard its part. Raises what `NodeWeights.load` raises."""
-        if self._spec.has_auto:
-            await self._agree_on_auto(worker)
-        info, *_ = await asyncio.gather(*map(self.weights.load, worker.shards))
-        if self._spec.needs_warm_up and len(worker.shards) > 1:
-            await self._warm_up(worker)
-        return info
-
-    async def _agree_on_auto(self, worker: WorkerHandle) -> None:
-        """Have the worker use what was the fastest on the first one."""
-        async with self._resolving:
-            if self._resolved is None:
-                self._resolved = await worker.shards[0].resolve_auto.remote()
-        await asyncio.gather(*(shard.use.remote(self._resolved) for shard in worker.shards))
-
-    async def _warm_up(self, worker: WorkerHandle) -> None:
-        """Have shards compile their layers. They do so together, and within a step they would pass for hung."""
-        self._warm_ups += 1
-        size, epoch, timeout_s = len(worker.shards), -1 - self._warm_ups, self._config.group.start_timeout_s
-        await asyncio.gather(
-            *(
-                shard.warm_up.remote(self._rendezvous("warm-up", rank, size, epoch, timeout_s))
-                for rank, shard in enumerate(worker.shards)
-            )
-        )
 
     async def start(self, phases: StartPhases) -> WorkerInfo:
         """Create as many workers as the configuration says, wait until they have loaded the model, join them.
@@ -132,9 +73,9 @@ class BranchPool:
         async def bring_up(worker: WorkerHandle) -> WorkerInfo:
             await worker.wait_until_placed()
             phases.end("workers")
-            return await self.load_model(worker)
+            return await self.factory.load_model(worker)
 
-        self.workers = [self.create_worker() for _ in range(self._config.group.num_workers)]
+        self.workers = [self.factory.create() for _ in range(self._config.group.num_workers)]
         loads = {worker: (asyncio.create_task(bring_up(worker)),) for worker in self.workers}
         try:
             infos = await self._gather(RPCBatch(loads), "load the model", self._config.group.start_timeout_s)
@@ -179,7 +120,7 @@ class BranchPool:
             if worker in pending.unanswered():
                 errors.append(late)
             if errors:
-                self.kill_worker(worker)
+                self.factory.kill(worker)
                 failures.append(cause_of("a new worker", "take over slots", errors[0]))
             else:
                 self.workers.append(worker)
@@ -191,7 +132,8 @@ class BranchPool:
         self.intact = self.intact and not leaving
         self.workers = [worker for worker in self.workers if worker not in leaving]
         for worker in leaving:
-            self.kill_worker(worker)
+            self.factory.kill(worker)
+            self._transport.forget(worker)
 
     async def join_epoch(
         self, request_by_slot: Mapping[int, int], pending: Sequence[ScheduledRequest]
@@ -204,15 +146,17 @@ class BranchPool:
         self.epoch += 1
         joins, timeout_s = {}, self._config.group.step_timeout_s / 2
         for rank, worker in enumerate(self.workers):
-            joins[worker] = tuple(
+            calls = [
                 shard.join_epoch.remote(
                     self._rendezvous(f"kv{index}", rank, len(self.workers), self.epoch, timeout_s),
                     self._rendezvous(f"shards{rank}", index, len(worker.shards), self.epoch, timeout_s),
+                    await self._transport.address(shard),
                     request_by_slot,
                     pending,
                 )
                 for index, shard in enumerate(worker.shards)
-            )
+            ]
+            joins[worker] = tuple(calls)
         held: list[tuple[tuple[bool, ...], ...]] = await self._gather(RPCBatch(joins), "join its group")
         torn = [worker for worker, each in zip(self.workers, held, strict=True) if len(set(each)) > 1]
         if torn:
@@ -230,25 +174,7 @@ class BranchPool:
 
     def scatter(self, plans: Sequence[StepPlan]) -> RPCBatch:
         """Send each worker its plan, if there are any; `gather` waits for the reports."""
-        if not plans:
-            return RPCBatch({})
-        exports: dict[WorkerHandle, tuple[Any, ...]] = {}
-        payloads = []
-        if self._by_store:
-            # Ray resolves these before a step runs; no call waits for them here.
-            for scheduled in plans[0].requests:
-                if scheduled.source_rank is not None:
-                    source = self.workers[scheduled.source_rank]
-                    exports[source] = source.call("export_payload", scheduled)
-                    payloads.append(exports[source])
-        steps = {
-            worker: tuple(
-                shard.execute.remote(plan, *(each[index] for each in payloads))
-                for index, shard in enumerate(worker.shards)
-            )
-            for worker, plan in zip(self.workers, plans, strict=True)
-        }
-        return RPCBatch(steps, exports)
+        return self._transport.scatter(self.workers, plans) if plans else RPCBatch({})
 
     async def gather(self, batch: RPCBatch) -> list[StepReport]:
         """All workers' reports. Raises WorkerLostError, or what a worker raised."""
@@ -316,3 +242,4 @@ class BranchPool:
     def close(self) -> None:
         """Kill all workers, and free what they took."""
         self.remove_workers(self.workers)
+        self._transport.close()

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from actors.elastic_group import Rendezvous
 from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer
+from actors.step_thread import StepAddress, StepThread
 from actors.tensor_parallel_group import RayTensorParallelGroup
 from actors.weight_chunks import WeightChunk, from_chunks, to_chunks
 from lopa_ray.errors import ProtocolError
@@ -68,6 +69,7 @@ class BranchWorker:
         self._transfer: KVTransfer = ObjectStoreTransfer() if uses_store else CollectiveTransfer()
         self._tp_group = RayTensorParallelGroup(shard, spec.config.group.tensor_parallel_size)
         self._epoch = 0
+        self._steps: StepThread | None = None
 
     def ping(self) -> None:
         """Return once the worker is placed, and while it is alive."""
@@ -115,13 +117,17 @@ class BranchWorker:
         self,
         workers: Rendezvous,
         shards: Rendezvous,
+        steps: StepAddress | None,
         request_by_slot: Mapping[int, int],
         pending: Sequence[ScheduledRequest],
     ) -> tuple[bool, ...]:
         """Enter an epoch among the workers and among the shards of this one; see `BranchRunner.reconcile`.
 
-        Raises TransferError if a peer does not.
+        `steps`: where plans come from; None: they are calls of `execute`. Raises TransferError if a peer does not
+        enter, or the master is not reached.
         """
+        if steps is not None and self._steps is None:
+            self._steps = StepThread(steps, self.execute, workers.timeout_s)
         self._epoch = workers.epoch
         self._transfer.join(workers)
         self._tp_group.join(shards)

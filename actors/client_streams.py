@@ -105,7 +105,7 @@ class ClientStreams:
             batch.events.append(replace(event, request_id=number))
             if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None:
                 del self._owners[event.request_id], client.requests[number]
-            elif self._journaled:
-                batch.states[number] = self._scheduler.session_state(event.request_id)
+            elif self._journaled and (state := self._scheduler.session_state(event.request_id)) is not None:
+                batch.states[number] = state
         for batch in batches.values():
             batch.client.queue.put_nowait(StepEvents(tuple(batch.events), timing, batch.states))

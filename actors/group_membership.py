@@ -33,9 +33,9 @@ class GroupMembership:
         self._on_change = on_change
         pool = self.pool
         self._pending = PendingWorkers(
-            pool.create_worker,
-            pool.kill_worker,
-            pool.load_model,
+            pool.factory.create,
+            pool.factory.kill,
+            pool.factory.load_model,
             spec.config.group.start_timeout_s,
             on_change,
         )
@@ -57,7 +57,7 @@ class GroupMembership:
     def resize(self, num_workers: int) -> None:
         """Have that many workers: at the next step if they are fewer, and as they become ready if they are more."""
         self.target = num_workers
-        self.pool.weights.shared |= num_workers > 1
+        self.pool.factory.weights.shared |= num_workers > 1
         self._pending.reset_failures()
         self._pending.set_target(self.target - len(self.pool))
         self._on_change()

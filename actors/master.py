@@ -29,7 +29,8 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
 from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.execution.model_loader import ModelSpec, build_runner
-from lopa_ray.protocol.report import StepReport
+from lopa_ray.protocol.events import RequestEvent
+from lopa_ray.protocol.report import StepReport, StepTiming
 from lopa_ray.scheduling.scheduler import Scheduler
 
 MAX_STREAMS = 1000
@@ -90,6 +91,8 @@ class Master:
         self._steps = 0
         self._step_began: float | None = None
         self._repeats = 0
+        self._unpublished: tuple[list[RequestEvent], StepTiming | None] | None = None
+        """What the last step decided, until clients are sent it."""
         self._to_isolate: deque[int] = deque()
         """Requests of a step that failed on a worker: each one's next step is run alone, to find the cause."""
 
@@ -221,12 +224,24 @@ class Master:
         """One step of all requests in flight. If it fails, the next call runs the same step again."""
         if self._membership.change_due:
             await self._membership.change(self._scheduler)
-        plans = self._plan(len(self._membership.pool), only=next(iter(self._to_isolate), None))
-        batch = self._scatter(plans)
+        try:
+            plans = self._plan(len(self._membership.pool), only=next(iter(self._to_isolate), None))
+            batch = self._scatter(plans)
+        finally:
+            self._publish()
         reports = await self._gather(batch)
         events = self._advance(reports)
-        self._streams.publish(events, self._timer.timing(reports))
+        self._unpublished = events, self._timer.timing(reports)
         self._count(reports)
+        if not self._scheduler.busy or self._membership.change_due:
+            self._publish()
+
+    def _publish(self) -> None:
+        """Send what the last step decided, once. Where another step follows at once, that one is on its way first: the
+        workers compute meanwhile, and nothing that waits comes in between."""
+        if self._unpublished is not None:
+            self._streams.publish(*self._unpublished)
+            self._unpublished = None
 
     def _count(self, reports: Sequence[StepReport]) -> None:
         """Take note of a step that has succeeded."""

@@ -13,11 +13,13 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
 
+from actors.step_server import ConnectionLostError
 from actors.worker_handle import WorkerHandle
 from lopa_ray.errors import LopaError, TransferError, WorkerError, WorkerLostError
 
-ACTOR_DEATHS = (RayActorError, OutOfMemoryError)
-"""What Ray raises for an actor that is no more. The second one: its memory monitor ended it to spare the node."""
+ACTOR_DEATHS = (RayActorError, OutOfMemoryError, ConnectionLostError)
+"""What is raised for an actor that is no more. The second one: Ray's memory monitor ended it to spare the node. The
+last one: it is alive, but no step reaches it, so it is of no use."""
 
 _OUT_OF_MEMORY = re.compile("out of memory|(allocate|enough) memory", re.IGNORECASE)
 """How torch says it, for CPUs and accelerators."""
@@ -25,7 +27,7 @@ _OUT_OF_MEMORY = re.compile("out of memory|(allocate|enough) memory", re.IGNOREC
 
 @dataclass(frozen=True, slots=True)
 class RPCBatch:
-    """By worker, in order of rank: a call per shard, or one task that waits for all of them."""
+    """By worker, in order of rank: a call or a future per shard, or one task that waits for all of them."""
 
     replies: dict[WorkerHandle, tuple[Any, ...]]
     exports: dict[WorkerHandle, tuple[Any, ...]] = field(default_factory=dict)
@@ -130,7 +132,7 @@ def unwrapped_errors() -> Iterator[None]:
 
 
 def _as_future(call: Any) -> asyncio.Future[Any]:
-    return call if isinstance(call, asyncio.Task) else asyncio.wrap_future(call.future())
+    return call if isinstance(call, asyncio.Future) else asyncio.wrap_future(call.future())
 
 
 def _is_done(call: Any) -> bool:

@@ -39,7 +39,7 @@ def control(
     output: options.OutputOption = None,
     against: options.AgainstOption = None,
 ) -> None:
-    """A round of Ray's plain calls against one of a compiled graph, without a model."""
+    """A round of Ray's plain calls against one over connections, and one of a compiled graph, without a model."""
     with benchmark("control", "cpu", output, against) as run:
         from cluster.bench.control_plane import measure_control
 

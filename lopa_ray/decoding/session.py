@@ -48,6 +48,9 @@ class DecodeSession(ABC):
     )
     """What no step of a session changes."""
 
+    planned_attributes: ClassVar[tuple[str, ...]] = ("_pending_plan", "_branches")
+    """All that `plan` changes. It belongs to the coming step alone, and is made anew when that is planned again."""
+
     def __init__(
         self,
         prompt: Sequence[int],
@@ -257,14 +260,14 @@ class DecodeSession(ABC):
         return replace(outcome, finish_reason=self.finish_reason)
 
     def export_state(self) -> bytes:
-        """All that steps have changed, for `with_state`; to be asked for between steps."""
-        return pickle.dumps(
-            {name: value for name, value in vars(self).items() if name not in self.immutable_attributes}
-        )
+        """All that steps have changed, for `with_state`; the same before and after the next step is planned."""
+        left_out = {*self.immutable_attributes, *self.planned_attributes}
+        return pickle.dumps({name: value for name, value in vars(self).items() if name not in left_out})
 
     def with_state(self, state: bytes, replay: Sequence[ScheduledRequest]) -> Self:
         """This request in a state that it had later, or elsewhere; `replay` brings an empty cache there."""
         session = copy.copy(self)
+        session._pending_plan = None
         vars(session).update(pickle.loads(state))
         session.replay = tuple(replay)
         return session

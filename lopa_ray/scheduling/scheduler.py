@@ -137,9 +137,10 @@ class Scheduler:
         """Slot → id of the request that has it."""
         return {entry.slot: request_id for request_id, entry in self._running.items()}
 
-    def session_state(self, request_id: int) -> bytes:
-        """The session state of a request that has a slot; see `DecodeSession.export_state`."""
-        return self._running[request_id].session.export_state()
+    def session_state(self, request_id: int) -> bytes | None:
+        """The session state of a request; None if it has no slot now. See `DecodeSession.export_state`."""
+        entry = self._running.get(request_id)
+        return None if entry is None else entry.session.export_state()
 
     def pending_commits(self) -> list[ScheduledRequest]:
         """For each commit of the next step, the scheduled request that staged its K/V, with its winning branch only."""

@@ -62,6 +62,19 @@ def test_every_token_comes_with_the_scores_of_the_pass_that_chose_it(prompt, wan
         assert len(decided) == sum(token != MASK for token in steps[-1].outcome.canvas)
 
 
+@settings(max_examples=100)
+@given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
+def test_planning_leaves_the_state_as_it_is(prompt, wanted, model):
+    """A journal is sent it while the next step is on its way, and that step may never be seen to end."""
+    session = create_session(prompt, wanted)
+    while not session.finished:
+        before = session.export_state()
+        plan = session.plan()
+        assert session.export_state() == before
+        assert create_session(prompt, wanted).with_state(before, ()).plan() == plan
+        session.advance(model.reports(plan))
+
+
 @settings(max_examples=150)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_the_end_is_what_the_settings_say(prompt, wanted, model):

@@ -42,7 +42,7 @@ def test_a_worker_that_cannot_be_created_gives_its_place_back(monkeypatch: pytes
     pool = BranchPool(tiny_spec(group={"num_workers": 1}))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no actor"):
-            pool.create_worker()
+            pool.factory.create()
     first, second = cluster.asked
     assert first == second  # a worker without a bundle would go anywhere in the cluster
 
@@ -76,7 +76,7 @@ def test_shards_compile_together_before_they_take_part(
     pool = BranchPool(tiny_spec(model={"compile": compiled == "layers", "load_format": "dummy"}, group=group))
     workers = [[FakeShard() for _ in range(shards)] for _ in range(2)]
     for each in workers:
-        assert asyncio.run(pool.load_model(WorkerHandle(tuple(each)))) == "info"
+        assert asyncio.run(pool.factory.load_model(WorkerHandle(tuple(each)))) == "info"
     if not (compiled and shards > 1):
         assert not any(shard.rendezvous for each in workers for shard in each)
         return
@@ -122,7 +122,7 @@ def test_workers_agree_on_what_is_the_fastest_on_the_first(
 
     async def load() -> None:
         workers = WorkerHandle(tuple(shards[:2])), WorkerHandle(tuple(shards[2:]))
-        await asyncio.gather(*map(pool.load_model, workers))
+        await asyncio.gather(*map(pool.factory.load_model, workers))
 
     asyncio.run(load())
     agreed = [("use", shards[0].resolved)] if measured else []

@@ -1,0 +1,170 @@
+"""StepServer: the master's end of the connections on which a group's plans go, and its reports come."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray.util
+
+from actors.step_thread import HEADER, READY, TOKEN_BYTES, StepAddress
+
+CHECK_S = 1.0
+"""How long a step may take before Ray is asked whether the worker is alive, and between two such questions. A process
+that ends closes its connection; a node that is gone does not."""
+
+
+class ConnectionLostError(Exception):
+    """The connection to a worker broke, though it is alive."""
+
+
+class StepConnection(asyncio.Protocol):
+    """To one worker, or one shard of one. It has one step at a time."""
+
+    def __init__(self, admit: Callable[[bytes, StepConnection], Any]) -> None:
+        """`admit`: the actor that a token was given to, or None."""
+        self._admit = admit
+        self._actor: Any = None
+        self._transport: Any = None
+        self._received = bytearray()
+        self._answer: asyncio.Future[Any] | None = None
+        self._sent = 0.0
+        """When the step was sent that is still to be answered, as `time.monotonic`."""
+        self._check: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`. Nothing is unpickled before the token was shown."""
+        self._received += data
+        if self._actor is None and len(self._received) >= TOKEN_BYTES:
+            token = bytes(self._received[:TOKEN_BYTES])
+            del self._received[:TOKEN_BYTES]
+            self._actor = self._admit(token, self)
+            if self._actor is None:
+                self._transport.abort()
+                return
+            self._transport.write(READY)
+        if self._actor is None or len(self._received) < HEADER.size:
+            return
+        (size,) = HEADER.unpack_from(self._received)
+        if len(self._received) < HEADER.size + size:
+            return
+        message = bytes(memoryview(self._received)[HEADER.size :])
+        self._received.clear()
+        self._settle(pickle.loads(message))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._closed = True
+        self._ask_ray()
+
+    def execute(self, message: bytes) -> asyncio.Future[Any]:
+        """Send a pickled plan; the future is the report, or what the worker raised, or why it is lost."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self._answer.add_done_callback(_retrieve)
+        self._sent = time.monotonic()
+        if self._closed:
+            self._ask_ray()
+        else:
+            self._transport.writelines((HEADER.pack(len(message)), message))
+        return self._answer
+
+    def check(self) -> None:
+        """Ask Ray whether the worker is alive, if a step takes long."""
+        if self._answer is not None and time.monotonic() > self._sent + CHECK_S:
+            self._ask_ray()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._transport.abort()
+
+    def _ask_ray(self) -> None:
+        if self._answer is not None and (self._check is None or self._check.done()):
+            self._check = asyncio.create_task(self._find_cause())
+
+    async def _find_cause(self) -> None:
+        """Fail the step, if the worker is dead or not connected any more."""
+        try:
+            await self._actor.ping.remote()
+        except Exception as error:
+            self._settle(error)
+        else:
+            if self._closed:
+                self._settle(ConnectionLostError("the connection to it broke"))
+
+    def _settle(self, result: Any) -> None:
+        answer, self._answer = self._answer, None
+        if answer is None or answer.done():
+            return
+        if isinstance(result, Exception):
+            answer.set_exception(result)
+        else:
+            answer.set_result(result)
+
+
+class StepServer:
+    """Listens for the workers of a group. To be used inside of the master's event loop."""
+
+    def __init__(self) -> None:
+        """Without a port; see `address`."""
+        self._server: asyncio.Server | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._tokens: dict[Any, bytes] = {}
+        self._connections: dict[Any, StepConnection] = {}
+
+    async def address(self, actor: Any) -> StepAddress:
+        """Where that actor is to connect; the same one each time."""
+        if self._server is None:
+            host = ray.util.get_node_ip_address()
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(lambda: StepConnection(self._admit), host, 0)
+            self._watch = asyncio.create_task(self._check())
+        host, port, *_ = self._server.sockets[0].getsockname()
+        return StepAddress(host, port, self._tokens.setdefault(actor, secrets.token_bytes(TOKEN_BYTES)))
+
+    def execute(self, actor: Any, message: bytes) -> asyncio.Future[Any]:
+        """See `StepConnection.execute`; to an actor that has connected."""
+        return self._connections[actor].execute(message)
+
+    def forget(self, actor: Any) -> None:
+        """End the connection of an actor that leaves."""
+        self._tokens.pop(actor, None)
+        connection = self._connections.pop(actor, None)
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        """End all connections, and take no further ones."""
+        for actor in [*self._tokens]:
+            self.forget(actor)
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._server is not None:
+            self._server.close()
+
+    def _admit(self, token: bytes, connection: StepConnection) -> Any:
+        for actor, given in self._tokens.items():
+            if secrets.compare_digest(given, token):
+                self._connections[actor] = connection
+                return actor
+        return None
+
+    async def _check(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            for connection in self._connections.values():
+                connection.check()
+
+
+def _retrieve(answer: asyncio.Future[Any]) -> None:
+    """A worker that hangs is killed, and nobody waits for its answer any more; asyncio would complain of its error."""
+    if not answer.cancelled():
+        answer.exception()

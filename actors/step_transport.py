@@ -1,0 +1,95 @@
+"""StepTransport: how the plans of a step travel to the workers, and their reports back."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from actors.rpc import RPCBatch
+from actors.step_server import StepServer
+from actors.step_thread import StepAddress
+from actors.worker_handle import WorkerHandle
+from lopa_ray.protocol.plan import StepPlan
+
+
+class StepTransport(ABC):
+    """Sends each worker its plan."""
+
+    @abstractmethod
+    def scatter(self, workers: Sequence[WorkerHandle], plans: Sequence[StepPlan]) -> RPCBatch:
+        """One plan per worker, by rank."""
+
+    async def address(self, actor: Any) -> StepAddress | None:
+        """Where the actor of a worker or shard has to connect before its first step; None: nowhere."""
+        return None
+
+    def forget(self, worker: WorkerHandle) -> None:  # noqa: B027 - calls need no connections
+        """The worker leaves."""
+
+    def close(self) -> None:  # noqa: B027 - nor a server
+        """All workers leave."""
+
+
+class ConnectionTransport(StepTransport):
+    """Over a connection to each worker and shard."""
+
+    def __init__(self) -> None:
+        self._server = StepServer()
+
+    def scatter(self, workers: Sequence[WorkerHandle], plans: Sequence[StepPlan]) -> RPCBatch:
+        """See `StepTransport.scatter`."""
+        replies = {}
+        for worker, plan in zip(workers, plans, strict=True):
+            message = pickle.dumps(plan, pickle.HIGHEST_PROTOCOL)
+            replies[worker] = tuple(self._server.execute(shard, message) for shard in worker.shards)
+        return RPCBatch(replies)
+
+    async def address(self, actor: Any) -> StepAddress:
+        """See `StepTransport.address`."""
+        return await self._server.address(actor)
+
+    def forget(self, worker: WorkerHandle) -> None:
+        """See `StepTransport.forget`."""
+        for shard in worker.shards:
+            self._server.forget(shard)
+
+    def close(self) -> None:
+        """See `StepTransport.close`."""
+        self._server.close()
+
+
+class CallTransport(StepTransport):
+    """As calls of the workers' actors: where Ray encrypts what it sends, and where K/V travels with the calls."""
+
+    def __init__(self, *, by_store: bool) -> None:
+        """`by_store`: K/V travels by object store."""
+        self._by_store = by_store
+
+    def scatter(self, workers: Sequence[WorkerHandle], plans: Sequence[StepPlan]) -> RPCBatch:
+        """See `StepTransport.scatter`."""
+        exports: dict[WorkerHandle, tuple[Any, ...]] = {}
+        payloads = []
+        if self._by_store:
+            # Ray resolves these before a step runs; no call waits for them here.
+            for scheduled in plans[0].requests:
+                if scheduled.source_rank is not None:
+                    source = workers[scheduled.source_rank]
+                    exports[source] = source.call("export_payload", scheduled)
+                    payloads.append(exports[source])
+        steps = {
+            worker: tuple(
+                shard.execute.remote(plan, *(each[index] for each in payloads))
+                for index, shard in enumerate(worker.shards)
+            )
+            for worker, plan in zip(workers, plans, strict=True)
+        }
+        return RPCBatch(steps, exports)
+
+
+def make_step_transport(*, by_store: bool) -> StepTransport:
+    """What carries the steps of a group. `by_store`: K/V travels by object store."""
+    encrypted = os.environ.get("RAY_USE_TLS", "0") == "1"
+    return CallTransport(by_store=by_store) if by_store or encrypted else ConnectionTransport()

@@ -1,0 +1,98 @@
+"""WorkerFactory: the actors of a group's workers, from a place in the cluster to a loaded model, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup
+
+from actors.branch_worker import BranchWorker, RunnerFactory, WorkerInfo
+from actors.bundle_allocator import Allocation, BundleAllocator
+from actors.elastic_group import Rendezvous
+from actors.node_weights import NodeWeights
+from actors.placement import actor_options
+from actors.worker_handle import WorkerHandle
+from lopa_ray.execution.model_loader import ModelSpec
+
+
+class WorkerFactory:
+    """Creates workers, has them load their model, and kills them. None of them takes part in a step before it joins."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        runner_factory: RunnerFactory,
+        reserved: PlacementGroup | None,
+        rendezvous: Callable[[str, int, int, int, float], Rendezvous],
+        *,
+        uses_store: bool,
+    ) -> None:
+        """`reserved`: see `BranchPool`. `rendezvous`: of a purpose, rank, size, epoch and timeout in seconds.
+        `uses_store`: K/V travels by object store."""
+        self._spec = spec
+        self._config = spec.config
+        self._runner_factory = runner_factory
+        self._rendezvous = rendezvous
+        self._uses_store = uses_store
+        self._allocator = BundleAllocator(reserved, spec.config)
+        self._allocations: dict[WorkerHandle, Allocation] = {}
+        self._warm_ups = 0
+        self._resolved: ModelSpec | None = None
+        """The model with what auto stands for in this group."""
+        self._resolving = asyncio.Lock()
+        self.weights = NodeWeights(spec.config)
+        """Of all nodes with workers."""
+
+    def create(self) -> WorkerHandle:
+        """A new worker without a model. Ray places it when there is room."""
+        allocation = self._allocator.allocate()
+        remote: Any = ray.remote(BranchWorker).options(**actor_options(self._config), **allocation.options)
+        try:
+            worker = WorkerHandle(
+                tuple(
+                    remote.remote(self._spec, self._runner_factory, uses_store=self._uses_store, shard=shard)
+                    for shard in range(self._config.group.tensor_parallel_size)
+                )
+            )
+        except BaseException:
+            self._allocator.release(allocation)
+            raise
+        self._allocations[worker] = allocation
+        return worker
+
+    def kill(self, worker: WorkerHandle) -> None:
+        """Kill a worker, in a pool or on its way there, and free its bundle."""
+        worker.kill()
+        allocation = self._allocations.pop(worker, None)
+        if allocation is not None:
+            self._allocator.release(allocation)
+
+    async def load_model(self, worker: WorkerHandle) -> WorkerInfo:
+        """Have a worker load its model, every shard its part. Raises what `NodeWeights.load` raises."""
+        if self._spec.has_auto:
+            await self._agree_on_auto(worker)
+        info, *_ = await asyncio.gather(*map(self.weights.load, worker.shards))
+        if self._spec.needs_warm_up and len(worker.shards) > 1:
+            await self._warm_up(worker)
+        return info
+
+    async def _agree_on_auto(self, worker: WorkerHandle) -> None:
+        """Have the worker use what was the fastest on the first one."""
+        async with self._resolving:
+            if self._resolved is None:
+                self._resolved = await worker.shards[0].resolve_auto.remote()
+        await asyncio.gather(*(shard.use.remote(self._resolved) for shard in worker.shards))
+
+    async def _warm_up(self, worker: WorkerHandle) -> None:
+        """Have shards compile their layers. They do so together, and within a step they would pass for hung."""
+        self._warm_ups += 1
+        size, epoch, timeout_s = len(worker.shards), -1 - self._warm_ups, self._config.group.start_timeout_s
+        await asyncio.gather(
+            *(
+                shard.warm_up.remote(self._rendezvous("warm-up", rank, size, epoch, timeout_s))
+                for rank, shard in enumerate(worker.shards)
+            )
+        )

@@ -1,0 +1,91 @@
+"""When a master sends the results of a step, with everything around it replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actors.master import Master
+from lopa_ray.errors import WorkerLostError
+
+
+class Recorded(Master):
+    """A master without a group: its parts record what is asked of them."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+        self.steps_left = steps
+        self.failing = ""
+        self.changing = False
+        pool: list[str] = ["worker"]
+        self._scheduler: Any = SimpleNamespace()
+        self._membership: Any = SimpleNamespace(pool=pool, change=self._record_change)
+        self._streams: Any = SimpleNamespace(
+            publish=lambda events, _: self.calls.append(f"publish {events[0]}")
+        )
+        self._timer: Any = SimpleNamespace(timing=lambda reports: None)
+        self._plan = lambda size, only: self._called("plan")
+        self._scatter = lambda plans: self._called("scatter")
+        self._gather = self._record_gather
+        self._advance = self._record_advance
+        self._count = lambda reports: None
+        self._look()
+
+    def _look(self) -> None:
+        self._scheduler.busy, self._membership.change_due = self.steps_left > 0, self.changing
+
+    def _called(self, name: str) -> Any:
+        self.calls.append(name)
+        if name == self.failing:
+            raise WorkerLostError(name)
+        return []
+
+    async def _record_change(self, _: Any) -> None:
+        self.changing = False
+        self._called("change")
+        self._look()
+
+    async def _record_gather(self, _: Any) -> Any:
+        return self._called("gather")
+
+    def _record_advance(self, _: Any) -> list[Any]:
+        self.steps_left -= 1
+        self._look()
+        return [f"{self._called('advance') or self.steps_left}"]
+
+
+def steps(master: Recorded, number: int) -> list[str]:
+    master.calls.clear()
+    for _ in range(number):
+        asyncio.run(master._step())
+    return master.calls
+
+
+def test_results_are_sent_while_the_next_step_is_computed() -> None:
+    assert steps(Recorded(2), 2) == [
+        *("plan", "scatter", "gather", "advance"),
+        *("plan", "scatter", "publish 1", "gather", "advance", "publish 0"),
+    ]
+
+
+@pytest.mark.parametrize("failing", ["plan", "scatter", "gather"])
+def test_results_are_sent_whatever_becomes_of_the_next_step(failing: str) -> None:
+    master = Recorded(2)
+    steps(master, 1)
+    master.failing = failing
+    with pytest.raises(WorkerLostError):
+        steps(master, 1)
+    assert master.calls.count("publish 1") == 1
+    master.failing = ""
+    assert steps(master, 1)[-1] == "publish 0" and "publish 1" not in master.calls
+
+
+def test_results_do_not_wait_for_a_change_of_the_group() -> None:
+    master = Recorded(2)
+    master.changing = True  # it shows while the step is computed
+    assert steps(master, 1)[-2:] == ["advance", "publish 1"]
+    assert steps(master, 1) == ["change", "plan", "scatter", "gather", "advance", "publish 0"]

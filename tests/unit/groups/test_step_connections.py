@@ -1,0 +1,189 @@
+"""The connections on which plans and reports travel, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError
+
+from actors import step_server
+from actors.rpc import cause_of, is_death
+from actors.step_server import ConnectionLostError, StepServer
+from actors.step_thread import HEADER, StepAddress, StepThread
+from actors.step_transport import CallTransport, ConnectionTransport, make_step_transport
+from lopa_ray.errors import ScoreError, TransferError, WorkerError
+
+TIMEOUT_S = 10.0
+
+
+class FakeActor:
+    """Stands in for a worker's actor, as Ray sees it: it answers, or is dead, or hangs."""
+
+    def __init__(self, answer: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.pings = 0
+        self.answer = answer
+        self.ping = SimpleNamespace(remote=self._ping)
+
+    async def _ping(self) -> None:
+        self.pings += 1
+        if self.answer is not None:
+            await self.answer()
+
+
+async def _dead() -> None:
+    raise ActorDiedError
+
+
+@asynccontextmanager
+async def connected(
+    execute: Callable[[Any], Any], answer: Callable[[], Awaitable[None]] | None = None
+) -> AsyncIterator[tuple[StepServer, FakeActor, StepThread]]:
+    """A server, and a worker in a thread that is connected to it."""
+    server, actor = StepServer(), FakeActor(answer)
+    try:
+        address = await server.address(actor)
+        yield server, actor, await asyncio.to_thread(StepThread, address, execute, TIMEOUT_S)
+    finally:
+        server.close()
+
+
+async def ask(server: StepServer, actor: FakeActor, plan: Any) -> Any:
+    return await asyncio.wait_for(server.execute(actor, pickle.dumps(plan)), TIMEOUT_S)
+
+
+def test_plans_come_and_reports_go_whatever_their_size() -> None:
+    async def run() -> list[Any]:
+        async with connected(lambda plan: plan * 2) as (server, actor, _):
+            return [await ask(server, actor, bytes(size)) for size in (0, 1, 5_000_000, 3)]
+
+    assert [len(report) for report in asyncio.run(run())] == [0, 2, 10_000_000, 6]
+
+
+class NotPicklableError(Exception):
+    """Cannot be made again from what it says of itself."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "says"),
+    [
+        (ScoreError("no numbers"), ScoreError, "no numbers"),
+        (NotPicklableError("a", "b"), WorkerError, "worker 0 failed: RuntimeError: NotPicklableError: a b"),
+        (StopIteration(), WorkerError, "worker 0 failed: RuntimeError: StopIteration"),
+        (MemoryError("no room"), WorkerError, "lower num_branches"),
+    ],
+)
+def test_what_a_worker_raises_comes_back_with_its_traceback(
+    raised: Exception, kind: type[Exception], says: str
+) -> None:
+    def execute(plan: Any) -> Any:
+        if plan == "fail":
+            raise raised
+        return plan
+
+    async def run() -> BaseException:
+        async with connected(execute) as (server, actor, _):
+            with pytest.raises(Exception) as caught:
+                await ask(server, actor, "fail")
+            assert await ask(server, actor, "next") == "next"
+            assert not actor.pings
+        return caught.value
+
+    error = asyncio.run(run())
+    assert not is_death(error)
+    cause = cause_of("worker 0", "answer a step", error)
+    assert type(cause) is kind and says in str(cause)
+    if kind is ScoreError:
+        assert "in execute" in "".join(error.__notes__)
+
+
+@pytest.mark.parametrize("dead", [True, False])
+def test_a_connection_that_breaks_is_a_lost_worker(dead: bool) -> None:
+    threads = []
+
+    def execute(_: Any) -> None:
+        threads[0]._socket.shutdown(socket.SHUT_RDWR)
+
+    async def run() -> list[BaseException]:
+        async with connected(execute, _dead if dead else None) as (server, actor, thread):
+            threads.append(thread)
+            found = []
+            for _ in range(2):  # in the middle of a step, and before one
+                with pytest.raises(Exception) as caught:
+                    await ask(server, actor, "plan")
+                found.append(caught.value)
+            return found
+
+    errors = asyncio.run(run())
+    assert all(type(error) is (ActorDiedError if dead else ConnectionLostError) for error in errors)
+    assert all(map(is_death, errors))
+
+
+def test_ray_is_asked_about_a_worker_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_server, "CHECK_S", 0.02)
+    release = asyncio.Event()
+
+    async def dead_later() -> None:
+        if release.is_set():
+            await _dead()
+
+    async def run() -> None:
+        server, actor = StepServer(), FakeActor(dead_later)
+        address = await server.address(actor)
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(address.token)
+        await reader.readexactly(1)
+        answer = server.execute(actor, b"")  # a node that is gone closes no connection
+        while actor.pings < 2:
+            await asyncio.sleep(0.01)
+        assert not answer.done()
+        release.set()
+        with pytest.raises(ActorDiedError):
+            await asyncio.wait_for(answer, TIMEOUT_S)
+        writer.close()
+        server.close()
+
+    asyncio.run(run())
+
+
+def test_nothing_is_unpickled_for_a_stranger() -> None:
+    async def run() -> None:
+        async with connected(lambda plan: plan) as (server, actor, _):
+            address = await server.address(actor)
+            assert address.token.hex() not in repr(address) and repr(address.token) not in repr(address)
+            stranger: StepAddress = replace(address, token=bytes(len(address.token)))
+            with pytest.raises(TransferError, match="does not reach its master"):
+                await asyncio.to_thread(StepThread, stranger, print, TIMEOUT_S)
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+            message = b"not a pickle"
+            writer.write(stranger.token + HEADER.pack(len(message)) + message)
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+            assert await ask(server, actor, "plan") == "plan"
+            server.forget(actor)  # its token is of no use any more
+            with pytest.raises(TransferError):
+                await asyncio.to_thread(StepThread, address, print, TIMEOUT_S)
+
+    asyncio.run(run())
+
+
+def test_steps_are_calls_where_ray_encrypts_and_where_kv_travels_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert isinstance(make_step_transport(by_store=False), ConnectionTransport)
+    assert isinstance(make_step_transport(by_store=True), CallTransport)
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    transport = make_step_transport(by_store=False)
+    assert isinstance(transport, CallTransport)
+    assert asyncio.run(transport.address(object())) is None
