@@ -221,6 +221,11 @@ SETTINGS_BY_KIND: dict[str, Callable[[dict[str, Any]], GenerationSettings]] = {
     "sdar_topk1": _sdar_settings,
     "sdar_eval": _sdar_settings,
     "sdar_entropy_jetengine": _sdar_settings,
+    "sdar_moe_dynamic": _sdar_settings,
+    "sdar_moe_static": _sdar_settings,
+    "sdar_moe_sequential": _sdar_settings,
+    "sdar_moe_stop": _sdar_settings,
+    "sdar_moe_edge": _sdar_settings,
 }
 """What makes settings of a row, by its kind."""
 

@@ -52,6 +52,8 @@ def run_by_transformers(config: Config) -> LocalEngine:
         ("forward_cases", 18, {}),
         ("sdar/sdar_forward_cases", 10, {}),
         ("sdar/sdar_generate_cases", 48, {"sdar_edge-07": "prompt token 19 is the mask token"}),
+        ("sdar_moe/sdar_moe_forward_cases", 9, {}),
+        ("sdar_moe/sdar_moe_generate_cases", 21, {"sdar_moe_edge-02": "is the mask token"}),
         # A branch that crashes as published, and one of two repairs of it.
         (
             "sdar/sdar_entropy_bounded_cases",
@@ -82,6 +84,8 @@ def test_recorded_cases(name, passed, refused):
         ("forward_cases", 1),
         ("sdar/sdar_forward_cases", 1),
         ("sdar/sdar_generate_cases", 2),
+        ("sdar_moe/sdar_moe_forward_cases", 1),
+        ("sdar_moe/sdar_moe_generate_cases", 6),
     ],
 )
 def test_recorded_cases_run_by_transformers(name, every):
