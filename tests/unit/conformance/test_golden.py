@@ -53,6 +53,7 @@ def run_by_transformers(config: Config) -> LocalEngine:
         ("sdar/sdar_forward_cases", 10, {}),
         ("sdar/sdar_generate_cases", 48, {"sdar_edge-07": "prompt token 19 is the mask token"}),
         ("sdar_moe/sdar_moe_forward_cases", 9, {}),
+        ("llada2/llada2_forward_cases", 8, {}),
         ("sdar_moe/sdar_moe_generate_cases", 21, {"sdar_moe_edge-02": "is the mask token"}),
         # A branch that crashes as published, and one of two repairs of it.
         (
@@ -85,6 +86,7 @@ def test_recorded_cases(name, passed, refused):
         ("sdar/sdar_forward_cases", 1),
         ("sdar/sdar_generate_cases", 2),
         ("sdar_moe/sdar_moe_forward_cases", 1),
+        ("llada2/llada2_forward_cases", 1),
         ("sdar_moe/sdar_moe_generate_cases", 6),
     ],
 )
