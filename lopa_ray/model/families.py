@@ -226,9 +226,9 @@ SDAR_MOE = replace(
     checked_against="recorded logits, routing and decodes of SDAR-MoE; transformers' Qwen3-MoE",
     extra_config={
         **SDAR.extra_config,
+        "use_cache": True,
         "norm_topk_prob": True,
         "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
     },
 )
 

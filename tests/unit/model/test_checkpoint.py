@@ -55,7 +55,9 @@ def test_what_is_saved_loads_back(tmp_path: Path, tied: bool) -> None:
     assert torch.equal(logits(model, [1, 2, 127]), logits(again, [1, 2, 127]))
 
 
-@pytest.mark.parametrize("name", ["dream-tiny-4l", "llada-tiny-3l", "sdar-tiny-3l"])
+@pytest.mark.parametrize(
+    "name", ["dream-tiny-4l", "llada-tiny-3l", "sdar-tiny-3l", "sdar-moe-tiny-3l", "llada2-tiny-3l"]
+)
 def test_saving_reproduces_the_published_layout(name: str, tmp_path: Path) -> None:
     source = MODELS / name
     save_model(load(source), tmp_path, dtype=torch.float32)
