@@ -139,12 +139,10 @@ def test_int8_experts_are_saved_and_load_back(quantization: str, tmp_path: Path)
     assert names["model.layers.1.mlp.experts.15.up_proj.weight"].dtype == torch.int8
     assert names["model.layers.1.mlp.experts.15.up_proj.weight_scale"].shape == (16,)
     again = load_model(tmp_path, dtype=torch.float32, device="cpu")
-    ids = [5, 9, 127, 127, 3, 127, 60, 127]
-    found, wanted = (
-        BranchRunner(each, max_num_seqs=1, max_model_len=16).logits(ids)
-        for each in (again, load_tiny_model("llada2-tiny-3l"))
-    )
-    assert 0 < (found - wanted).norm() / wanted.norm() < 0.1
+    # Routing is not quantised: with the same rows a layer goes to the same experts, and loses little.
+    rows = torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
+    found, wanted = (each.layers[1].mlp(rows) for each in (again, load_tiny_model("llada2-tiny-3l")))
+    assert 0 < (found - wanted).norm() / wanted.norm() < 0.03
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, again.get_parameter(name)), name
 
