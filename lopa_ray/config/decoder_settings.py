@@ -201,6 +201,10 @@ class BlockDiffusionSettings(LookaheadSettings):
     """Forward passes per block (per sub-block, where there are any) over which its positions are spread
     evenly. None: one per position."""
 
+    minimal_topk: int | None = Field(default=None, ge=1)
+    """LLaDA2.0: a block takes at most max_new_tokens ÷ this passes, so short answers are filled in larger shares.
+    None: no such limit."""
+
     remasking: Literal["low_confidence_dynamic", "low_confidence_static", "sequential", "entropy_bounded"] = (
         "low_confidence_dynamic"
     )

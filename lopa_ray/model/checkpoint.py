@@ -37,12 +37,14 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
-def load_config(path: str | Path, implementation: Implementation = "native") -> ModelConfig:
+def load_config(
+    path: str | Path, implementation: Implementation = "native", mask_token_id: int | None = None
+) -> ModelConfig:
     """Read the `ModelConfig` of the checkpoint folder `path`, without its weights.
 
     `implementation`: what is to run the model; with auto this project's own transformer where it can, and else the
-    package transformers. Raises `CheckpointError` for a missing or broken file, an unknown architecture, or a
-    feature that is not computed.
+    package transformers. `mask_token_id` is taken where neither the folder's configuration nor its family names one.
+    Raises `CheckpointError` for a missing or broken file, an unknown architecture, or a feature that is not computed.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -57,6 +59,8 @@ def load_config(path: str | Path, implementation: Implementation = "native") -> 
         )
     raw = read_json(folder / CONFIG)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).exists() else {}
+    if mask_token_id is not None:
+        generation = {"mask_token_id": mask_token_id, **generation}
     where = str(folder / CONFIG)
     is_native = implementation == "native"
     if implementation == "auto":
@@ -73,16 +77,18 @@ def read_weights(
     device: torch.device | str = "cpu",
     lora: str | Path | None = None,
     quantization: Quantization = "none",
+    mask_token_id: int | None = None,
 ) -> Weights:
     """The parameters of the checkpoint folder `path`, one by one: fused, merged and quantised as asked for.
 
     `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors.
     `quantization` makes the linear layers int8 after that; with none they are as the checkpoint has them.
+    `mask_token_id`: see `load_config`.
     Tensors are read one by one into their final place on `device`, so host memory stays near the size of the model.
     Raises `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
     """
     folder = Path(path)
-    config = load_config(folder)
+    config = load_config(folder, mask_token_id=mask_token_id)
     family = family_of(config)
     published = meta_model(config, dtype)
     model = meta_model(config.with_quantization(quantization), dtype)

@@ -106,3 +106,16 @@ def test_a_prompts_blocks_are_found_in_the_prefix_cache() -> None:
 def test_full_attention_has_no_tiles() -> None:
     with pytest.raises(SettingsError, match="block_origin start with window_attention full"):
         LopaSettings(block_origin="start")
+
+
+def test_short_answers_take_fewer_passes_per_block() -> None:
+    """Of 8 positions at least 4 per pass: 2 passes, where there would be one for each."""
+    engine = engine_of("llada2-tiny-3l")
+    shared = {"max_new_tokens": 8, "block_size": 8, "confidence_threshold": 1.0, "ignore_eos": True}
+    steps = [
+        engine.generate(
+            prompts()[3], BlockDiffusionSettings(fuse_store=True, minimal_topk=least, **shared)
+        ).steps
+        for least in (None, 1, 4, 100)
+    ]
+    assert steps == [8, 8, 2, 1]
