@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +26,7 @@ from lopa_ray.model.experts_config import ExpertsConfig
 from lopa_ray.model.router import Router
 from lopa_ray.model.weights import random_model
 from support.checkpoints import edit_json
-from support.paths import GOLDEN, MODELS
+from support.paths import GOLDEN, MODELS, ROOT
 from support.tiny_model import load_tiny_model
 
 ROUTED = {"sdar_moe": "sdar-moe-tiny-3l", "llada2": "llada2-tiny-3l"}
@@ -192,3 +195,25 @@ def test_published_ids_stand_in_for_those_that_config_json_lacks(tmp_path: Path)
     edit_json(tmp_path / "config.json", mask_token_id=..., pad_token_id=156892, vocab_size=157184)
     config = load_config(tmp_path)
     assert (config.mask_token_id, config.eos_token_id, config.pad_token_id) == (156895, 156892, 156892)
+
+
+def test_thousands_of_tensors_load_within_little_more_than_their_memory(tmp_path: Path) -> None:
+    """In a process of its own, whose memory nothing else has touched."""
+    config = load_config(MODELS / "llada2-tiny-3l")
+    shape = dataclasses.replace(config.experts, count=256, width=64, groups=8, kept_groups=4)  # type: ignore[type-var]
+    wide = dataclasses.replace(config, num_layers=6, hidden_size=128, num_heads=8, experts=shape)
+    for name, each in (("wide", wide), ("small", config)):
+        save_model(random_model(each, 0, torch.float32, "cpu"), tmp_path / name, dtype=torch.float32)
+    assert len(TensorFiles.scan([tmp_path / "wide" / "model.safetensors"]).shapes) > 3800
+    program = ROOT / "tests" / "programs" / "load_experts.py"
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path / "wide")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    held, taken = map(int, done.stdout.split())
+    assert held > 120e6
+    assert taken < 1.2 * held
