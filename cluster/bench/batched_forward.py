@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lopa_ray.errors import SettingsError
+from lopa_ray.model.mlp import GatedMLP
 from lopa_ray.model.transformer import Layer, Transformer, rope_table
 
 
@@ -25,13 +26,13 @@ class BatchedForward:
         """`prefix` [L, 2, K, P, E]: rotated keys, and values, at the positions 0 to P, P of them or none.
 
         Its copies for the batch are made here, and so are the angles of the positions P to P + W. Raises SettingsError
-        for a quantised model and for a shard.
+        for a quantised model, one with experts, and for a shard.
         """
         config = model.config
-        if config.quantization != "none" or model.tp_group.size > 1:
+        if config.quantization != "none" or config.experts is not None or model.tp_group.size > 1:
             raise SettingsError(
-                "the plain batched forward takes a whole model with weights that are not quantised; measure without "
-                "model.quantization and group.tensor_parallel_size"
+                "the plain batched forward takes a whole dense model with weights that are not quantised; measure "
+                "without model.quantization and group.tensor_parallel_size"
             )
         self._model = model
         self._prefix = prefix[:, :, None].expand(-1, -1, batch, -1, -1, -1).contiguous()
@@ -47,9 +48,9 @@ class BatchedForward:
         model = self._model
         x = model.embed(ids)
         for layer, (keys, values) in zip(model.layers, self._prefix, strict=True):
-            assert isinstance(layer, Layer)
+            assert isinstance(layer, Layer) and isinstance(layer.mlp, GatedMLP)
             x = x + self._attention(layer, _norm(x, layer.attn_norm.weight, layer.rms_norm_eps), keys, values)
-            x = x + _mlp(layer, _norm(x, layer.mlp_norm.weight, layer.rms_norm_eps))
+            x = x + _mlp(layer.mlp, _norm(x, layer.mlp_norm.weight, layer.rms_norm_eps))
         logits: Tensor = model.lm_head(_norm(x, model.norm.weight, model.norm.eps))
         return logits
 
@@ -77,7 +78,7 @@ def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.rms_norm(x, weight.shape, weight, eps)
 
 
-def _mlp(layer: Layer, x: Tensor) -> Tensor:
-    gate, up = layer.gate_up(x).chunk(2, dim=-1)
-    projected: Tensor = layer.down(F.silu(gate) * up)
+def _mlp(mlp: GatedMLP, x: Tensor) -> Tensor:
+    gate, up = mlp.gate_up(x).chunk(2, dim=-1)
+    projected: Tensor = mlp.down(F.silu(gate) * up)
     return projected

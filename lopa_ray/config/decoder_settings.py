@@ -36,6 +36,11 @@ class BlockSettings(GenerationSettings):
     window_attention: Literal["full", "block_causal"] = "full"
     """What positions of the active window see: all of it, or their own and earlier blocks."""
 
+    block_origin: Literal["answer", "start"] = "answer"
+    """Where blocks are counted from. answer: the prompt is one block, and the first behind it begins with the answer
+    (D2F). start: position 0, for models that were trained so (SDAR, LLaDA2): the prompt is blocks too, and what is
+    left of it lies in the first block of the answer. Needs window_attention block_causal."""
+
     commit_protocol: Literal["two_phase", "single_phase"] = "two_phase"
     """two_phase: the winner's K/V is broadcast (needed with full attention, where K/V differ by
     branch). single_phase: each worker commits its own (block-causal only). Default: the one
@@ -48,6 +53,15 @@ class BlockSettings(GenerationSettings):
             causal = values.get("window_attention") == "block_causal"
             values = {**values, "commit_protocol": "single_phase" if causal else "two_phase"}
         return values
+
+    @model_validator(mode="after")
+    def _origin_needs_blocks(self) -> Self:
+        if self.block_origin == "start" and self.window_attention == "full":
+            raise ValueError(
+                "block_origin start with window_attention full, which sees no blocks; use block_causal or leave "
+                "block_origin out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _protocol_allows_attention(self) -> Self:
@@ -186,6 +200,10 @@ class BlockDiffusionSettings(LookaheadSettings):
     denoising_steps: int | None = Field(default=None, ge=1)
     """Forward passes per block (per sub-block, where there are any) over which its positions are spread
     evenly. None: one per position."""
+
+    minimal_topk: int | None = Field(default=None, ge=1)
+    """LLaDA2.0: a block takes at most max_new_tokens ÷ this passes, so short answers are filled in larger shares.
+    None: no such limit."""
 
     remasking: Literal["low_confidence_dynamic", "low_confidence_static", "sequential", "entropy_bounded"] = (
         "low_confidence_dynamic"

@@ -59,6 +59,10 @@ class ModelSettings(StrictModel):
     max_model_len: int = Field(default=2048, ge=2)
     """Positions per slot: prompt plus answer."""
 
+    mask_token_id: int | None = Field(default=None, ge=0)
+    """The mask token of a checkpoint that names none: neither in its configuration, nor as a constant of its family,
+    nor in its tokenizer."""
+
     prefix_cache_positions: int = Field(default=0, ge=0)
     """K/V of prompts that each worker keeps for later ones that begin alike, in positions; 0: none."""
 

@@ -14,7 +14,7 @@ from lopa_ray.errors import SettingsError
 SERVE = "serve"
 """The one file beside the presets that is for Ray Serve."""
 
-FOLDERS = ("paper",)
+FOLDERS = ("models", "paper")
 """Folders of further presets, whose names begin with the folder's: `paper/s7` is `configs/paper/s7.yaml`."""
 
 

@@ -33,10 +33,12 @@ class ReplayedRun:
 def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
     """All that is not as recorded. Raises MalformedCaseError for a row that cannot be compared."""
     try:
-        found = (
-            _compare_block_decode(case, run) if case.kind in ("lopa", "d2f") else _compare_windows(case, run)
-        )
-        return list(found)
+        compare = _compare_windows
+        if case.kind in ("lopa", "d2f"):
+            compare = _compare_block_decode
+        elif case.kind.startswith("llada2"):
+            compare = _compare_uncached_blocks
+        return list(compare(case, run))
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise MalformedCaseError(f"cannot compare: {type(error).__name__}: {error}") from None
 
@@ -147,6 +149,40 @@ def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
         got_conf = [decisions[at][1].probability for at in sorted(decisions)]
         if not _close(expected_conf, got_conf):
             yield Difference("fill_conf", 0, expected_conf, got_conf)
+
+
+def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+    """What LLaDA2's calls saw, which is all up to the end of the current block, what they filled, and the answer.
+
+    With an early end the published code goes on until a call fills an EOS; here the answer ends as soon as all before
+    the first one is filled. Calls after that are recorded, and not made here.
+    """
+    row = case.row
+    answer, made = token_ids(row, "tokens"), len(run.rounds)
+    fill_step = row["fill_step"]
+    least = max(fill_step[: len(answer)], default=0) if row["settings"].get("eos_early_stop") else row["nfe"]
+    if not least <= made <= row["nfe"] == len(row["windows"]):
+        yield Difference("nfe", 0, row["nfe"], made)
+    expected_ends = [start + length for start, length, *_ in row["windows"][:made]]
+    got_ends = [plan.start + len(plan.canvas) for plan, _ in run.rounds]
+    if expected_ends != got_ends:
+        yield Difference("windows", 0, expected_ends, got_ends)
+    decisions = {d.position - run.prompt_len: (o.step, d) for _, o in run.rounds for d in o.filled}
+    expected_fill = {at: call for at, call in enumerate(fill_step) if 0 < call <= made}
+    got_fill = {at: call for at, (call, _) in sorted(decisions.items())}
+    if expected_fill != got_fill:
+        yield Difference("fill_step", 0, expected_fill, got_fill)
+        return
+    expected_canvas = [row["canvas"][at] for at in expected_fill]
+    got_canvas = [decisions[at][1].token for at in expected_fill]
+    if expected_canvas != got_canvas:
+        yield Difference("canvas", 0, expected_canvas, got_canvas)
+    if run.tokens[: len(answer)] != answer:
+        yield Difference("tokens", 0, answer, run.tokens)
+    expected_conf = [row["fill_conf"][at] for at in expected_fill]
+    got_conf = [decisions[at][1].probability for at in expected_fill]
+    if not _close(expected_conf, got_conf):
+        yield Difference("fill_conf", 0, expected_conf, got_conf)
 
 
 def _num_staged(case: Case, plan: Plan) -> int:

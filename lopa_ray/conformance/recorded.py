@@ -199,6 +199,34 @@ def _sdar_settings(row: dict[str, Any]) -> GenerationSettings:
     return BlockDiffusionSettings(**values)
 
 
+def _llada2_settings(row: dict[str, Any]) -> GenerationSettings:
+    """Rows of LLaDA2.0's decoder, which draws; recorded with the most likely token in place of each draw."""
+    recorded = _RecordedSettings(row)
+    pop = recorded.pop
+    prompt, length, block = len(token_ids(row, "prompt")), pop("gen_length", int), pop("block_length", int)
+    steps, minimal_topk = pop("steps", int), pop("minimal_topk", int, default=1)
+    if block < 1 or minimal_topk < 1:
+        raise MalformedCaseError(
+            f"got block_length {block}, minimal_topk {minimal_topk}; allowed: 1 and more"
+        )
+    if "returned_length" in row:
+        raise UnsupportedCaseError(
+            "an EOS in the prompt ends the recorded answer; here the prompt is not searched"
+        )
+    settings = BlockDiffusionSettings(
+        block_size=block,
+        # Of the length that was asked for; whole blocks are decoded there, counted from position 0.
+        denoising_steps=min(steps, length // minimal_topk),
+        max_new_tokens=-(-(prompt + length) // block) * block - prompt,
+        confidence_threshold=pop("threshold", int, float),
+        stop_at_eos=pop("eos_early_stop", bool, default=False),
+        # There is no cache there, so no call for it either.
+        fuse_store=True,
+    )
+    recorded.check_all_popped()
+    return settings
+
+
 SETTINGS_BY_KIND: dict[str, Callable[[dict[str, Any]], GenerationSettings]] = {
     "lopa": _block_settings,
     "d2f": _block_settings,
@@ -221,6 +249,16 @@ SETTINGS_BY_KIND: dict[str, Callable[[dict[str, Any]], GenerationSettings]] = {
     "sdar_topk1": _sdar_settings,
     "sdar_eval": _sdar_settings,
     "sdar_entropy_jetengine": _sdar_settings,
+    "llada2_threshold": _llada2_settings,
+    "llada2_steps": _llada2_settings,
+    "llada2_eos": _llada2_settings,
+    "llada2_eos_early": _llada2_settings,
+    "llada2_edge": _llada2_settings,
+    "sdar_moe_dynamic": _sdar_settings,
+    "sdar_moe_static": _sdar_settings,
+    "sdar_moe_sequential": _sdar_settings,
+    "sdar_moe_stop": _sdar_settings,
+    "sdar_moe_edge": _sdar_settings,
 }
 """What makes settings of a row, by its kind."""
 

@@ -33,9 +33,9 @@ class Block:
 
     @property
     def decided_fraction(self) -> float:
-        """Share of the block's positions that hold a token."""
+        """Share of the block's positions that hold a token; of one without positions all do."""
         size = self.stop - self.start
-        return (size - self.masks) / size
+        return (size - self.masks) / size if size else 1.0
 
     def copy(self) -> Block:
         """An independent copy."""
@@ -47,13 +47,17 @@ class Block:
 
 
 class Canvas:
-    """The ids of prompt and blocks of one branch. The prompt is block 0."""
+    """The ids of prompt and blocks of one branch. The prompt is block 0, or what of it is not in the first answer's
+    block."""
 
-    def __init__(self, prompt: list[int], mask_id: int) -> None:
+    def __init__(self, prompt: list[int], mask_id: int, remainder: int = 0) -> None:
+        """`remainder`: so many tokens at the prompt's end are part of the block that is appended first."""
         self.ids = list(prompt)
         self.mask_id = mask_id
         self.prompt_len = len(prompt)
-        self.blocks = [Block(0, len(prompt), 0, BlockState.TO_CACHE, complete=True)]
+        stop = len(prompt) - remainder
+        state = BlockState.TO_CACHE if stop else BlockState.IN_CACHE
+        self.blocks = [Block(0, stop, 0, state, complete=True)]
 
     def copy(self) -> Canvas:
         """An independent copy."""
@@ -92,7 +96,7 @@ class Canvas:
         for block in self.blocks:
             if block.state is BlockState.ACTIVE:
                 return block.start
-        return len(self.ids)
+        return self.blocks[-1].stop
 
     def fill(self, position: int, token: int) -> None:
         """Decide a masked position. Raises ValueError if it is decided already."""
@@ -112,17 +116,18 @@ class Canvas:
         return copied
 
     def append_block(self, size: int) -> None:
-        """Grow by one block of masks."""
-        start = len(self.ids)
-        self.ids.extend([self.mask_id] * size)
-        self.blocks.append(Block(start, start + size, masks=size))
+        """Grow by one block of masks, behind what the prompt has in it."""
+        start = self.blocks[-1].stop
+        masks = start + size - len(self.ids)
+        self.ids.extend([self.mask_id] * masks)
+        self.blocks.append(Block(start, start + size, masks=masks))
 
     def grow(self, threshold: float, block_size: int, limit: int) -> None:
         """Append a block if the last one is decided to the fraction `threshold` and `limit` leaves room.
 
         The last block is cut so that the canvas never exceeds `limit` positions.
         """
-        room = limit - len(self.ids)
+        room = limit - self.blocks[-1].stop
         if room > 0 and self.blocks[-1].decided_fraction >= threshold:
             self.append_block(min(block_size, room))
 

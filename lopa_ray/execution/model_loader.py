@@ -26,6 +26,7 @@ from lopa_ray.model.implementation import (
     read_weights,
     weight_bytes,
 )
+from lopa_ray.model.special_tokens import MissingMaskTokenError
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.weights import DTYPE_NAMES, Weights
 from lopa_ray.text.tokenizer import Tokenizer
@@ -44,10 +45,19 @@ class ModelSpec:
 
     @classmethod
     def read(cls, config: Config) -> Self:
-        """Read the checkpoint's configuration, but not its tokenizer. Raises CheckpointError."""
+        """Read the checkpoint's configuration, and of its tokenizer at most the mask token. Raises CheckpointError."""
         config = pin_model(config)
         settings = config.model
-        model = load_config(checkpoint_folder(settings), settings.implementation)
+        folder = checkpoint_folder(settings)
+        try:
+            model = load_config(folder, settings.implementation)
+        except MissingMaskTokenError as error:
+            tokenizer = Tokenizer.from_pretrained(folder)
+            found = None if tokenizer is None else tokenizer.mask_token_id
+            mask_token_id = settings.mask_token_id if found is None else found
+            if mask_token_id is None:
+                raise CheckpointError(f"{error}, or set model.mask_token_id") from None
+            model = load_config(folder, settings.implementation, mask_token_id)
         return cls(config, model.with_quantization(settings.quantization))
 
     def with_tokenizer(self, tokenizer: Tokenizer | None) -> Self:

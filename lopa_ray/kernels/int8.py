@@ -12,6 +12,9 @@ from lopa_ray.kernels.operators import define, is_differentiable
 
 INT8_MAX = 127
 
+EXACT_FP32_INPUTS = 1024
+"""So many products of int8 numbers add up to less than 2^24: fp32 holds every partial sum, in any order."""
+
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Floating x [R, I] → int8 [R, I], and the scale of each row, fp32 [R]: its largest magnitude ÷ 127."""
@@ -37,6 +40,18 @@ def scale_rows(wide: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
     # The lower bound avoids a division by zero for a row of zeros.
     scale = (largest / INT8_MAX).clamp_min_(torch.finfo(torch.float32).tiny)
     return (wide / scale[:, None]).round_().to(torch.int8), scale
+
+
+def exact_matmul(a: Tensor, weight: Tensor) -> Tensor:
+    """int8 [R, I] times the transpose of int8 [O, I] → exact int32 [R, O], on any device that multiplies fp32.
+
+    It goes in pieces whose sums are exact.
+    """
+    out = torch.zeros(a.shape[0], weight.shape[0], dtype=torch.int32, device=a.device)
+    pieces = (torch.split(matrix, EXACT_FP32_INPUTS, dim=1) for matrix in (a, weight))
+    for left, right in zip(*pieces, strict=True):
+        out += (left.float() @ right.float().t()).to(torch.int32)
+    return out
 
 
 def _reference_quantize(x: Tensor) -> tuple[Tensor, Tensor]:

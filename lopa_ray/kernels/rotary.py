@@ -21,9 +21,10 @@ def rotate_qkv(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """qkv [R, H + 2K, E] → q [R, H, E] and k [R, K, E], both rotated, and v [R, K, E].
 
-    `cos` and `sin` [R, 1, E] are those of each row's position, in the half-split layout of Llama and Qwen2. If the
-    weights [E] are given, queries and keys are RMS-normed before the rotation. If `kv` [2, R, K, E] is given, k and v
-    are written to it. All tensors have one floating dtype.
+    `cos` and `sin` [R, 1, T] are those of each row's position, in the half-split layout of Llama and Qwen2, for the
+    first T dims of each head. The other dims are not rotated. If the weights [E] are given, queries and keys are
+    RMS-normed before the rotation. If `kv` [2, R, K, E] is given, k and v are written to it. All tensors have one
+    floating dtype.
     """
     if kv is None and is_differentiable():
         return _split(qkv, num_heads, cos, sin, q_weight, k_weight, eps)
@@ -51,8 +52,11 @@ def _split(
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    low, high = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-high, low), dim=-1) * sin
+    size = cos.shape[-1]
+    turned, rest = x[..., :size], x[..., size:]
+    low, high = turned.chunk(2, dim=-1)
+    turned = turned * cos + torch.cat((-high, low), dim=-1) * sin
+    return turned if size == x.shape[-1] else torch.cat((turned, rest), dim=-1)
 
 
 def _reference(

@@ -15,7 +15,7 @@ from lopa_ray.errors import CheckpointError
 from lopa_ray.model.checkpoint_files import FLOAT_DTYPES, TensorFiles
 from lopa_ray.model.config import Implementation, ModelConfig, Quantization
 from lopa_ray.model.families import FAMILIES, family_of, find_family
-from lopa_ray.model.family import Family, fused_rows
+from lopa_ray.model.family import Family, published_rows
 from lopa_ray.model.generation_defaults import GENERATION
 from lopa_ray.model.hub import download
 from lopa_ray.model.json_file import read_json
@@ -37,12 +37,14 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
-def load_config(path: str | Path, implementation: Implementation = "native") -> ModelConfig:
+def load_config(
+    path: str | Path, implementation: Implementation = "native", mask_token_id: int | None = None
+) -> ModelConfig:
     """Read the `ModelConfig` of the checkpoint folder `path`, without its weights.
 
     `implementation`: what is to run the model; with auto this project's own transformer where it can, and else the
-    package transformers. Raises `CheckpointError` for a missing or broken file, an unknown architecture, or a
-    feature that is not computed.
+    package transformers. `mask_token_id` is taken where neither the folder's configuration nor its family names one.
+    Raises `CheckpointError` for a missing or broken file, an unknown architecture, or a feature that is not computed.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -57,6 +59,8 @@ def load_config(path: str | Path, implementation: Implementation = "native") -> 
         )
     raw = read_json(folder / CONFIG)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).exists() else {}
+    if mask_token_id is not None:
+        generation = {"mask_token_id": mask_token_id, **generation}
     where = str(folder / CONFIG)
     is_native = implementation == "native"
     if implementation == "auto":
@@ -73,16 +77,18 @@ def read_weights(
     device: torch.device | str = "cpu",
     lora: str | Path | None = None,
     quantization: Quantization = "none",
+    mask_token_id: int | None = None,
 ) -> Weights:
     """The parameters of the checkpoint folder `path`, one by one: fused, merged and quantised as asked for.
 
     `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors.
     `quantization` makes the linear layers int8 after that; with none they are as the checkpoint has them.
+    `mask_token_id`: see `load_config`.
     Tensors are read one by one into their final place on `device`, so host memory stays near the size of the model.
     Raises `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
     """
     folder = Path(path)
-    config = load_config(folder)
+    config = load_config(folder, mask_token_id=mask_token_id)
     family = family_of(config)
     published = meta_model(config, dtype)
     model = meta_model(config.with_quantization(quantization), dtype)
@@ -101,15 +107,13 @@ def read_weights(
         fused = torch.empty(
             parameter.shape, dtype=storage_dtype(model, name, parameter, dtype), device=device
         )
-        row = 0
-        for part in family.published_names(name):
-            tensor = tensor_files.read_tensor(
-                part, (torch.int8,) if parameter.dtype == torch.int8 else FLOAT_DTYPES
-            )
-            if adapter is not None:
-                tensor = adapter.merge(part, tensor)
-            fused.narrow(0, row, tensor.shape[0]).copy_(tensor)
-            row += tensor.shape[0]
+        rows = as_rows(name, fused)
+        parts = published_rows(family, config, name, rows.shape[0])
+        dtypes = (torch.int8,) if parameter.dtype == torch.int8 else FLOAT_DTYPES
+        for piece, (part, tensor) in zip(
+            rows.split(list(parts.values())), tensor_files.read_tensors(parts, dtypes), strict=True
+        ):
+            piece.copy_(tensor if adapter is None else adapter.merge(part, tensor))
         yield from quantize_parameter(model, name, fused)
 
 
@@ -145,10 +149,9 @@ def save_model(model: Transformer, path: str | Path, *, dtype: torch.dtype) -> N
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        rows = fused_rows(model.config, name) or (parameter.shape[0],)
-        for part, piece in zip(
-            family.published_names(name), torch.split(parameter.detach(), list(rows)), strict=True
-        ):
+        rows = as_rows(name, parameter.detach())
+        parts = published_rows(family, model.config, name, rows.shape[0])
+        for part, piece in zip(parts, rows.split(list(parts.values())), strict=True):
             # A contiguous copy of its own: safetensors refuses tensors that share memory.
             tensors[part] = piece.to(
                 device="cpu", dtype=storage_dtype(model, name, piece, dtype), copy=True
@@ -197,14 +200,19 @@ def find_tensors(folder: Path) -> TensorFiles:
     return tensor_files
 
 
+def as_rows(name: str, parameter: Tensor) -> Tensor:
+    """A view of the parameter `name` as rows: those of all experts one after the other, where it stacks experts."""
+    return parameter.flatten(0, 1) if ".experts." in name else parameter
+
+
 def _published_shapes(model: Transformer, family: Family) -> dict[str, tuple[int, ...]]:
     """Published tensor name -> the shape it must have."""
 
     def each() -> Iterator[tuple[str, tuple[int, ...]]]:
         for name, parameter in model.named_parameters():
-            rows = fused_rows(model.config, name) or (parameter.shape[0],)
-            for part, count in zip(family.published_names(name), rows, strict=True):
-                yield part, (count, *parameter.shape[1:])
+            rows = as_rows(name, parameter)
+            for part, count in published_rows(family, model.config, name, rows.shape[0]).items():
+                yield part, (count, *rows.shape[1:])
 
     return dict(each())
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 
 import torch
@@ -13,6 +14,9 @@ from torch import Tensor
 from lopa_ray.errors import CheckpointError
 
 _UNREADABLE = (SafetensorError, OSError, ValueError, RuntimeError)
+TENSORS_PER_OPENING = 64
+"""So many tensors are read before a file is opened anew: experts come by the thousand, and headers are as long."""
+
 FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -50,21 +54,38 @@ class TensorFiles:
         """Tensor `name` on the CPU in its stored shape (`shapes[name]`) and dtype, one of `dtypes`.
 
         Raises CheckpointError if the file is damaged or the dtype is another one.
-
-        The file is opened anew for each tensor: a mapping that stays open keeps every page it has
-        touched in the process, which would double the memory of loading a large checkpoint.
         """
-        file = self.files[name]
+        return next(self.read_tensors([name], dtypes))[1]
+
+    def read_tensors(
+        self, names: Iterable[str], dtypes: tuple[torch.dtype, ...] = FLOAT_DTYPES
+    ) -> Iterator[tuple[str, Tensor]]:
+        """(name, tensor) of each of `names`, in order, on the CPU in its stored shape [...] and dtype, one of `dtypes`.
+
+        Files are opened anew after some tensors: a mapping that stays open keeps every page it has touched in the
+        process, which would double the memory of loading a large checkpoint. Raises CheckpointError.
+        """
+        for file, group in groupby(names, key=self.files.__getitem__):
+            while batch := list(islice(group, TENSORS_PER_OPENING)):
+                yield from self._read_batch(file, batch, dtypes)
+
+    def _read_batch(
+        self, file: Path, names: list[str], dtypes: tuple[torch.dtype, ...]
+    ) -> Iterator[tuple[str, Tensor]]:
+        name = None
         try:
             with safe_open(file, framework="pt") as handle:
-                tensor: Tensor = handle.get_tensor(name)
+                for name in names:
+                    yield name, self._checked(handle.get_tensor(name), name, dtypes)
         except _UNREADABLE as error:
             raise _damaged_file(file, error, name) from None
+
+    def _checked(self, tensor: Tensor, name: str, dtypes: tuple[torch.dtype, ...]) -> Tensor:
         if tensor.dtype not in dtypes:
             allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             raise CheckpointError(
-                f"{file}: tensor {name} is stored as {tensor.dtype}; allowed there: {allowed}; use a checkpoint "
-                "that is not quantised, or one that was saved here, with its config.json"
+                f"{self.files[name]}: tensor {name} is stored as {tensor.dtype}; allowed there: {allowed}; use a "
+                "checkpoint that is not quantised, or one that was saved here, with its config.json"
             )
         return tensor
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
 from lopa_ray.errors import SettingsError
+from lopa_ray.model.experts_config import ExpertsConfig
 
 Quantization: TypeAlias = Literal["none", "w8", "w8a8"]
 
@@ -27,6 +28,8 @@ class ModelConfig:
     `stop_token_ids` end an answer like EOS.
     Ids from `unpadded_vocab_size` on, if given, are padding of the embedding and are never chosen.
     `qk_norm`: an RMS norm per head on queries and keys, before they are rotated.
+    `partial_rotary_factor`: the share of a head, from its first dim on, that is rotated.
+    `experts`: the mixture of experts in place of the MLP; None: all layers are dense.
     `quantization`: the format of the linear layers between embedding and LM head.
     `transformers_config`: the config.json, as text, by which the package transformers runs the model; None: this
     project's own transformer runs it. Where only transformers knows the model, fields that its classes do not
@@ -52,6 +55,8 @@ class ModelConfig:
     bos_token_id: int | None
     max_position_embeddings: int
     qk_norm: bool = False
+    partial_rotary_factor: float = 1.0
+    experts: ExpertsConfig | None = None
     stop_token_ids: tuple[int, ...] = ()
     quantization: Quantization = "none"
     unpadded_vocab_size: int | None = None
@@ -81,23 +86,47 @@ class ModelConfig:
                 f"group.tensor_parallel_size: got {size} for a {self.family} model, which transformers runs; allowed "
                 "there: 1; set it to 1"
             )
-        heads, kv_heads, width = sizes = (self.num_heads, self.num_kv_heads, self.intermediate_size)
         if size not in self.shard_sizes:
+            sizes = ", ".join(f"{count} {what}" for what, count in self._cut_sizes.items())
             raise SettingsError(
-                f"group.tensor_parallel_size: got {size} for a model with {heads} heads, {kv_heads} KV heads and an "
-                f"MLP width of {width}; allowed: what divides all three ({', '.join(map(str, self.shard_sizes))}); "
-                "choose one of these"
+                f"group.tensor_parallel_size: got {size} for a model with {sizes}; allowed: what divides all of these "
+                f"({', '.join(map(str, self.shard_sizes))}); choose one of them"
             )
-        heads, kv_heads, width = (each // size for each in sizes)
-        return replace(self, num_heads=heads, num_kv_heads=kv_heads, intermediate_size=width)
+        experts = self.experts and replace(self.experts, width=self.experts.width // size)
+        return replace(
+            self,
+            num_heads=self.num_heads // size,
+            num_kv_heads=self.num_kv_heads // size,
+            intermediate_size=self.intermediate_size // size,
+            experts=experts,
+        )
 
     @property
     def shard_sizes(self) -> tuple[int, ...]:
         """Into how many shards the model can be cut."""
         if self.transformers_config is not None:
             return (1,)
-        sizes = (self.num_heads, self.num_kv_heads, self.intermediate_size)
+        sizes = self._cut_sizes.values()
         return tuple(n for n in range(1, min(sizes) + 1) if not any(each % n for each in sizes))
+
+    @property
+    def _cut_sizes(self) -> dict[str, int]:
+        """What each shard has an even part of, by what it is called."""
+        sizes = {"heads": self.num_heads, "KV heads": self.num_kv_heads}
+        if self.experts is None or self.experts.dense_layers:
+            sizes["columns of MLP"] = self.intermediate_size
+        if self.experts is not None:
+            sizes["columns of expert"] = self.experts.width
+        return sizes
+
+    @property
+    def rotary_dim(self) -> int:
+        """How many dims of a head are rotated."""
+        return int(self.head_dim * self.partial_rotary_factor)
+
+    def is_dense(self, layer: int) -> bool:
+        """Whether a layer has one MLP, and no experts."""
+        return self.experts is None or layer < self.experts.dense_layers
 
     @property
     def kv_shape(self) -> tuple[int, int, int, int]:

@@ -5,6 +5,8 @@ A family is data, not code. Another one of the same transformer shape is one mor
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import QUANTIZATION_CONFIGS, ModelConfig
 from lopa_ray.model.family import Family
@@ -41,11 +43,22 @@ QWEN_PUBLISHED_MODULES = {
     "layers.{i}.qkv": tuple(f"model.layers.{{i}}.self_attn.{part}_proj" for part in "qkv"),
     "layers.{i}.o": ("model.layers.{i}.self_attn.o_proj",),
     "layers.{i}.mlp_norm": ("model.layers.{i}.post_attention_layernorm",),
-    "layers.{i}.gate_up": ("model.layers.{i}.mlp.gate_proj", "model.layers.{i}.mlp.up_proj"),
-    "layers.{i}.down": ("model.layers.{i}.mlp.down_proj",),
+    "layers.{i}.mlp.gate_up": ("model.layers.{i}.mlp.gate_proj", "model.layers.{i}.mlp.up_proj"),
+    "layers.{i}.mlp.down": ("model.layers.{i}.mlp.down_proj",),
     "norm": ("model.norm",),
     "lm_head": ("lm_head",),
 }
+
+QWEN_HEAD_NORMS = {
+    f"layers.{{i}}.{part}_norm": (f"model.layers.{{i}}.self_attn.{part}_norm",) for part in "qk"
+}
+
+_EXPERT_GATE_UP = (
+    "model.layers.{i}.mlp.experts.{e}.gate_proj",
+    "model.layers.{i}.mlp.experts.{e}.up_proj",
+)
+
+_EXPERT_DOWN = ("model.layers.{i}.mlp.experts.{e}.down_proj",)
 
 _QWEN_EXTRA_CONFIG = {
     "attention_dropout": 0.0,
@@ -100,8 +113,7 @@ SDAR = Family(
     # As above; the published class also takes 128 for a head dim that is not in the file.
     config_defaults={"tie_word_embeddings": False, "rope_theta": 10000.0, "head_dim": 128},
     supported_values=_QWEN_SUPPORTED_VALUES | {"attention_bias": (False, None)},
-    published_modules=QWEN_PUBLISHED_MODULES
-    | {f"layers.{{i}}.{part}_norm": (f"model.layers.{{i}}.self_attn.{part}_norm",) for part in "qk"},
+    published_modules=QWEN_PUBLISHED_MODULES | QWEN_HEAD_NORMS,
     transformers_type="qwen3",
     checkpoints="SDAR 1.7B, 4B and 8B Chat",
     checked_against="recorded logits and decodes of SDAR; transformers' Qwen3",
@@ -153,11 +165,11 @@ LLADA = Family(
         "layers.{i}.qkv": tuple(f"model.transformer.blocks.{{i}}.{part}_proj" for part in "qkv"),
         "layers.{i}.o": ("model.transformer.blocks.{i}.attn_out",),
         "layers.{i}.mlp_norm": ("model.transformer.blocks.{i}.ff_norm",),
-        "layers.{i}.gate_up": (
+        "layers.{i}.mlp.gate_up": (
             "model.transformer.blocks.{i}.ff_proj",
             "model.transformer.blocks.{i}.up_proj",
         ),
-        "layers.{i}.down": ("model.transformer.blocks.{i}.ff_out",),
+        "layers.{i}.mlp.down": ("model.transformer.blocks.{i}.ff_out",),
         "norm": ("model.transformer.ln_f",),
         "lm_head": ("model.transformer.ff_out",),
     },
@@ -184,7 +196,109 @@ LLADA = Family(
     },
 )
 
-FAMILIES: tuple[Family, ...] = (DREAM, LLADA, SDAR, FAST_DLLM_V2)
+SDAR_MOE = replace(
+    SDAR,
+    name="sdar_moe",
+    model_type="sdar_moe",
+    architecture="SDARMoeForCausalLM",
+    # As above; published decoders have the mask token as a constant.
+    config_defaults={**SDAR.config_defaults, "mask_token_id": 151669},
+    supported_values={
+        **SDAR.supported_values,
+        "norm_topk_prob": (True,),
+        "decoder_sparse_step": (1, None),
+        "mlp_only_layers": ([], None),
+    },
+    published_modules={
+        **SDAR.published_modules,
+        "layers.{i}.mlp.router": ("model.layers.{i}.mlp.gate",),
+        "layers.{i}.mlp.experts.gate_up": _EXPERT_GATE_UP,
+        "layers.{i}.mlp.experts.down": _EXPERT_DOWN,
+    },
+    router="softmax",
+    expert_keys={
+        "count": "num_experts",
+        "per_token": "num_experts_per_tok",
+        "width": "moe_intermediate_size",
+    },
+    transformers_type="qwen3_moe",
+    checkpoints="SDAR 30B-A3B",
+    checked_against="recorded logits, routing and decodes of SDAR-MoE; transformers' Qwen3-MoE",
+    extra_config={
+        **SDAR.extra_config,
+        "use_cache": True,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+    },
+)
+
+LLADA2 = Family(
+    name="llada2",
+    model_type="llada2_moe",
+    architecture="LLaDA2MoeModelLM",
+    config_keys=QWEN_CONFIG_KEYS | {"partial_rotary_factor": "partial_rotary_factor"},
+    config_defaults={"tie_word_embeddings": False, "mask_token_id": 156895},
+    supported_values={
+        "hidden_act": ("silu",),
+        "rope_scaling": (None,),
+        "rope_parameters": (None,),
+        "use_bias": (False, None),
+        "use_qkv_bias": (False, None),
+        "use_sliding_window": (False, None),
+        "score_function": ("sigmoid", None),
+        # Above 0 experts are chosen by whole blocks of rows.
+        "expert_capacity": (0, None),
+        "quantization_config": (None, *QUANTIZATION_CONFIGS.values()),
+    },
+    published_modules={
+        "embed": ("model.word_embeddings",),
+        "layers.{i}.attn_norm": ("model.layers.{i}.input_layernorm",),
+        "layers.{i}.qkv": ("model.layers.{i}.attention.query_key_value",),
+        "layers.{i}.q_norm": ("model.layers.{i}.attention.query_layernorm",),
+        "layers.{i}.k_norm": ("model.layers.{i}.attention.key_layernorm",),
+        "layers.{i}.o": ("model.layers.{i}.attention.dense",),
+        "layers.{i}.mlp_norm": ("model.layers.{i}.post_attention_layernorm",),
+        "layers.{i}.mlp.gate_up": QWEN_PUBLISHED_MODULES["layers.{i}.mlp.gate_up"],
+        "layers.{i}.mlp.down": QWEN_PUBLISHED_MODULES["layers.{i}.mlp.down"],
+        "layers.{i}.mlp.router": ("model.layers.{i}.mlp.gate",),
+        "layers.{i}.mlp.experts.gate_up": _EXPERT_GATE_UP,
+        "layers.{i}.mlp.experts.down": _EXPERT_DOWN,
+        "layers.{i}.mlp.shared.gate_up": (
+            "model.layers.{i}.mlp.shared_experts.gate_proj",
+            "model.layers.{i}.mlp.shared_experts.up_proj",
+        ),
+        "layers.{i}.mlp.shared.down": ("model.layers.{i}.mlp.shared_experts.down_proj",),
+        "norm": ("model.norm",),
+        "lm_head": ("lm_head",),
+    },
+    router="sigmoid",
+    expert_keys={
+        "count": "num_experts",
+        "per_token": "num_experts_per_tok",
+        "width": "moe_intermediate_size",
+        "shared": "num_shared_experts",
+        "dense_layers": "first_k_dense_replace",
+        "groups": "n_group",
+        "kept_groups": "topk_group",
+        "scale": "routed_scaling_factor",
+    },
+    eos_key="pad_token_id",
+    transformers_type="glm4_moe",
+    checkpoints="LLaDA2.0 mini and flash",
+    checked_against="recorded logits, routing and decodes of LLaDA2.0; transformers' GLM-4-MoE",
+    shifted=False,
+    qk_norm=True,
+    extra_config={
+        "hidden_act": "silu",
+        "rope_scaling": None,
+        "score_function": "sigmoid",
+        "use_bias": False,
+        "use_qkv_bias": False,
+        "use_sliding_window": False,
+    },
+)
+
+FAMILIES: tuple[Family, ...] = (DREAM, LLADA, SDAR, FAST_DLLM_V2, SDAR_MOE, LLADA2)
 
 
 def find_family(raw: Json, where: str) -> Family:

@@ -10,9 +10,12 @@ from typing import Any
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import QUANTIZATION_CONFIGS, ModelConfig, Quantization
+from lopa_ray.model.experts_config import ExpertsConfig, RouterKind
 from lopa_ray.model.special_tokens import TOKEN_ID_KEYS, Json, SpecialTokens
 
 _LAYER = re.compile(r"^layers\.(\d+)\.")
+
+_MAY_BE_ZERO = ("shared", "dense_layers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,10 @@ class Family:
     result, the only values this project computes: any other value is refused, absence is not.
     `transformers_type` is the model type of transformers whose class computes the same, from a config.json with
     Qwen's keys. `extra_config` is what a saved `config.json` says besides. `published_modules` maps an own module
-    (`{i}` is the layer) to the published modules whose rows it stacks, in that order.
+    (`{i}` is the layer) to the published modules whose rows it stacks, in that order; where these have an `{e}`, all of
+    them for each expert in turn.
+    `router` is how rows are routed in layers with experts, None in a family of dense models; `expert_keys` maps fields
+    of `ExpertsConfig` to their published keys. `eos_key` is the key that EOS has where there is no `eos_token_id`.
     `ignored_tensors` matches published tensors that carry nothing to load. `checkpoints` are the published ones, and
     `checked_against` what results were compared with, for people to read.
     """
@@ -41,6 +47,9 @@ class Family:
     shifted: bool
     qkv_bias: bool = False
     qk_norm: bool = False
+    router: RouterKind | None = None
+    expert_keys: Mapping[str, str] = field(default_factory=dict)
+    eos_key: str = "eos_token_id"
     config_defaults: Mapping[str, object] = field(default_factory=dict)
     extra_config: Mapping[str, object] = field(default_factory=dict)
     ignored_tensors: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
@@ -49,13 +58,16 @@ class Family:
         """Whether config.json `raw` is of this family."""
         return is_of_type(raw, self.model_type, self.architecture)
 
-    def published_names(self, parameter: str) -> tuple[str, ...]:
+    def published_names(self, parameter: str, num_experts: int = 0) -> tuple[str, ...]:
         """Published tensors that an own parameter (`layers.3.qkv.bias`) stacks along its rows, in order."""
         module, _, attribute = parameter.rpartition(".")
         layer = _LAYER.match(module)
         index = layer.group(1) if layer else ""
         template = _LAYER.sub("layers.{i}.", module)
-        return tuple(f"{name.replace('{i}', index)}.{attribute}" for name in self.published_modules[template])
+        names = [f"{name.replace('{i}', index)}.{attribute}" for name in self.published_modules[template]]
+        if "{e}" not in names[0]:
+            return tuple(names)
+        return tuple(name.replace("{e}", str(expert)) for expert in range(num_experts) for name in names)
 
     def ignores(self, tensor: str) -> bool:
         """Whether a published tensor is a leftover buffer that the model recomputes."""
@@ -74,10 +86,18 @@ class Family:
                     f"{where}: got {key} = {raw[key]!r}, but family {self.name} is supported with {shown} "
                     "only; use a checkpoint without that feature"
                 )
-        reader = _ConfigReader({**self.config_defaults, **raw}, self.config_keys, where)
+        expert_keys = {f"experts.{name}": key for name, key in self.expert_keys.items()}
+        keys = {**self.config_keys, **expert_keys}
+        reader = _ConfigReader({**self.config_defaults, **raw}, keys, where)
         heads, hidden = reader.positive_int("num_heads"), reader.positive_int("hidden_size")
         kv_heads = reader.positive_int("num_kv_heads", heads)
         head_dim = reader.positive_int("head_dim", hidden // heads)
+        rotary_factor = reader.positive_float("partial_rotary_factor", 1.0)
+        if rotary_factor > 1 or int(head_dim * rotary_factor) % 2:
+            raise CheckpointError(
+                f"{where}: got partial_rotary_factor = {rotary_factor} of a head dim of {head_dim}; rotated dims are "
+                "an even number, and not more than there are; correct the file"
+            )
         if heads % kv_heads or head_dim % 2 or ("head_dim" not in reader and hidden % heads):
             raise CheckpointError(
                 f"{where}: got hidden size {hidden}, {heads} heads, {kv_heads} KV heads, head dim "
@@ -85,7 +105,8 @@ class Family:
                 "be even; correct the file"
             )
         vocab = reader.positive_int("vocab_size")
-        tokens = SpecialTokens.read({**self.config_defaults, **raw}, generation, vocab, where)
+        ids = {"eos_token_id": raw.get(self.eos_key), **self.config_defaults, **raw}
+        tokens = SpecialTokens.read(ids, generation, vocab, where)
         return ModelConfig(
             family=self.name,
             vocab_size=vocab,
@@ -99,6 +120,8 @@ class Family:
             rms_norm_eps=reader.positive_float("rms_norm_eps"),
             qkv_bias=self.qkv_bias,
             qk_norm=self.qk_norm,
+            partial_rotary_factor=rotary_factor,
+            experts=self._experts(reader),
             tie_word_embeddings=reader.boolean("tie_word_embeddings"),
             shifted=self.shifted,
             mask_token_id=tokens.mask,
@@ -110,11 +133,26 @@ class Family:
             quantization=_quantization(raw),
         )
 
+    def _experts(self, reader: _ConfigReader) -> ExpertsConfig | None:
+        if self.router is None:
+            return None
+        numbers = {
+            name: reader.positive_int(f"experts.{name}", minimum=0 if name in _MAY_BE_ZERO else 1)
+            for name in self.expert_keys
+            if name != "scale"
+        }
+        scale = reader.positive_float("experts.scale", 1.0)
+        experts = ExpertsConfig(router=self.router, scale=scale, **numbers)
+        if experts.problem:
+            raise CheckpointError(f"{reader.where}: got {experts.problem}; correct the file")
+        return experts
+
     def to_config_json(self, config: ModelConfig) -> dict[str, Any]:
         """The published `config.json` of `config`, special ids included: what `parse_config` accepts."""
         raw: dict[str, Any] = {"architectures": [self.architecture], "model_type": self.model_type}
         raw |= self.extra_config
         raw |= {key: getattr(config, name) for name, key in self.config_keys.items() if name != "head_dim"}
+        raw |= {key: getattr(config.experts, name) for name, key in self.expert_keys.items()}
         key = self.config_keys["head_dim"]
         if config.head_dim != self.config_defaults.get(key, config.hidden_size / config.num_heads):
             raw[key] = config.head_dim
@@ -134,21 +172,23 @@ class _ConfigReader:
     def __contains__(self, name: str) -> bool:
         return self.raw.get(self.config_keys[name]) is not None
 
-    def _get(self, name: str, types: tuple[type, ...], expected: str, default: object = None) -> Any:
-        key = self.config_keys[name]
+    def _get(
+        self, name: str, types: tuple[type, ...], expected: str, default: object = None, least: float = 0
+    ) -> Any:
+        key = self.config_keys.get(name, name)
         value: Any = default if self.raw.get(key) is None else self.raw[key]
         # bool is an int to Python, but `"num_hidden_layers": true` is a mistake.
         valid = isinstance(value, types) and (isinstance(value, bool) == (types == (bool,)))
-        if not valid or (types != (bool,) and not 0 < value < math.inf):
+        if not valid or (types != (bool,) and not least < value < math.inf):
             got = f"{key} = {value!r}" if key in self.raw else f"no {key}"
             raise CheckpointError(f"{self.where}: got {got}; it must be {expected}; correct the file")
         return value
 
-    def positive_int(self, name: str, default: int | None = None) -> int:
-        return int(self._get(name, (int,), "an integer above 0", default))
+    def positive_int(self, name: str, default: int | None = None, *, minimum: int = 1) -> int:
+        return int(self._get(name, (int,), f"an integer above {minimum - 1}", default, minimum - 1))
 
-    def positive_float(self, name: str) -> float:
-        return float(self._get(name, (int, float), "a number above 0"))
+    def positive_float(self, name: str, default: float | None = None) -> float:
+        return float(self._get(name, (int, float), "a number above 0", default))
 
     def boolean(self, name: str) -> bool:
         return bool(self._get(name, (bool,), "true or false"))
@@ -171,11 +211,23 @@ def _quantization(raw: Json) -> Quantization:
 
 
 def fused_rows(config: ModelConfig, parameter: str) -> tuple[int, ...] | None:
-    """Rows of each published part of a fused own parameter, in order; None for one that is not fused."""
-    module = parameter.rsplit(".", 2)[-2]
+    """Rows of each part of a fused own parameter, in order, and of one expert; None for one that is not fused."""
+    owner, module = ["", *parameter.split(".")][-3:-1]
     if module == "qkv":
         q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         return (q, kv, kv)
-    if module == "gate_up":
-        return (config.intermediate_size, config.intermediate_size)
-    return None
+    if module != "gate_up":
+        return None
+    width = config.intermediate_size
+    if config.experts is not None and owner in ("experts", "shared"):
+        width = config.experts.width if owner == "experts" else config.experts.shared_width
+    return (width, width)
+
+
+def published_rows(family: Family, config: ModelConfig, parameter: str, total: int) -> dict[str, int]:
+    """Published tensors of an own parameter of `total` rows (all experts' together) → the rows of each, in order."""
+    names = family.published_names(parameter, config.experts.count if config.experts else 0)
+    parts = fused_rows(config, parameter)
+    if parts is None or len(names) == 1:  # not fused, or published so
+        parts = (total // len(names),)
+    return dict(zip(names, parts * (len(names) // len(parts)), strict=True))

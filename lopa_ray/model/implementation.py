@@ -31,8 +31,14 @@ def read_weights(
     """
     if config.transformers_config is not None:
         return transformers_weights.read_weights(config, path, dtype=dtype, lora=lora)
-    quantization = config.quantization
-    return checkpoint.read_weights(path, dtype=dtype, device=device, lora=lora, quantization=quantization)
+    return checkpoint.read_weights(
+        path,
+        dtype=dtype,
+        device=device,
+        lora=lora,
+        quantization=config.quantization,
+        mask_token_id=config.mask_token_id,
+    )
 
 
 def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype, device: torch.device | str) -> Weights:

@@ -17,12 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.kernels import int8
-from lopa_ray.kernels.int8 import INT8_MAX, dequantize
+from lopa_ray.kernels.int8 import INT8_MAX, dequantize, exact_matmul
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, RowParallelLinear, TensorParallelGroup
-
-EXACT_FP32_INPUTS = 1024
-"""So many products of int8 numbers add up to less than 2^24: fp32 holds every partial sum, in any order."""
 
 MIN_KERNEL_ROWS = 32
 """CUDA's kernel takes more than 16 rows."""
@@ -115,16 +112,6 @@ def int8_matmul(a: Tensor, weight: Tensor) -> Tensor:
     if rows < MIN_KERNEL_ROWS:
         a = F.pad(a, (0, 0, 0, MIN_KERNEL_ROWS - rows))
     return torch._int_mm(a, weight.t())[:rows]
-
-
-def exact_matmul(a: Tensor, weight: Tensor) -> Tensor:
-    """a int8 [N, I] times weight int8 [O, I] transposed → int32 [N, O], on any device that multiplies fp32: in pieces
-    whose sums are exact."""
-    out = torch.zeros(a.shape[0], weight.shape[0], dtype=torch.int32, device=a.device)
-    pieces = (torch.split(matrix, EXACT_FP32_INPUTS, dim=1) for matrix in (a, weight))
-    for left, right in zip(*pieces, strict=True):
-        out += (left.float() @ right.float().t()).to(torch.int32)
-    return out
 
 
 @cache

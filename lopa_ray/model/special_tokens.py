@@ -13,6 +13,10 @@ Json: TypeAlias = Mapping[str, Any]
 TOKEN_ID_KEYS = ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
 
 
+class MissingMaskTokenError(CheckpointError):
+    """Neither the files of a checkpoint's configuration nor its family name a mask token."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
     """The ids that decoding needs, and those that a checkpoint names besides."""
@@ -34,7 +38,8 @@ class SpecialTokens:
         mask, eos, pad, bos = ids.values()
         for key, value in ids.items():
             if value is None and key in ("mask_token_id", "eos_token_id"):
-                raise CheckpointError(
+                error = MissingMaskTokenError if key == "mask_token_id" else CheckpointError
+                raise error(
                     f"{where}: got no {key}, neither there nor in generation_config.json; decoding needs "
                     "it: add it"
                 )

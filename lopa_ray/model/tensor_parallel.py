@@ -103,16 +103,18 @@ def shard_parameter(name: str, parameter: Tensor, config: ModelConfig, rank: int
         return parameter
     module, attribute = name.split(".")[-2:]
     fused = fused_rows(config, name)
+    # Counted from the end: before them come the experts, where a parameter stacks these.
+    row_dim = -2 if attribute == "weight" else -1
     if fused is not None:
-        return torch.cat([_shard_rows(piece, rank, size) for piece in torch.split(parameter, list(fused))])
+        pieces = parameter.split(list(fused), dim=row_dim)
+        return torch.cat([_shard_dim(piece, row_dim, rank, size) for piece in pieces], dim=row_dim)
     if module == "lm_head":
-        return _shard_rows(parameter, rank, size).clone()
+        return _shard_dim(parameter, row_dim, rank, size).clone()
     if module in ("o", "down") and attribute == "weight":
-        columns = shard_range(parameter.shape[1], rank, size)
-        return parameter[:, columns.start : columns.stop].clone(memory_format=torch.contiguous_format)
+        return _shard_dim(parameter, -1, rank, size).clone(memory_format=torch.contiguous_format)
     return parameter
 
 
-def _shard_rows(rows: Tensor, rank: int, size: int) -> Tensor:
-    own = shard_range(rows.shape[0], rank, size)
-    return rows[own.start : own.stop]
+def _shard_dim(parameter: Tensor, dim: int, rank: int, size: int) -> Tensor:
+    own = shard_range(parameter.shape[dim], rank, size)
+    return parameter.narrow(dim, own.start, len(own))

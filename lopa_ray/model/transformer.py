@@ -1,7 +1,7 @@
-"""One pre-norm transformer with rotary positions and gated MLP, over packed rows.
+"""One pre-norm transformer with rotary positions and gated MLP, or experts, over packed rows.
 
 Shape suffixes: R rows (positions of all sequences in the batch, one after the other),
-D hidden size, H query heads, K key/value heads, E head dim, F MLP width, V vocabulary.
+D hidden size, H query heads, K key/value heads, E head dim, T its rotated dims, F MLP width, V vocabulary.
 With tensor parallelism H, K, F and V are what this shard has of them (see `tensor_parallel.py`).
 
 The module knows neither batches nor caches: it is handed rows, their absolute positions
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from lopa_ray.kernels.rms_norm import add_rms_norm
 from lopa_ray.kernels.rotary import rotate_qkv
-from lopa_ray.kernels.silu_mul import silu_mul
 from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.experts import MixtureOfExperts
+from lopa_ray.model.mlp import GatedMLP
 from lopa_ray.model.quantized import column_parallel_linear, has_int8_kernel, row_parallel_linear
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, shard_range
 
@@ -44,9 +45,9 @@ class RMSNorm(nn.Module):
         return add_rms_norm(x, delta, self.weight, self.eps)
 
 
-def rope_table(head_dim: int, theta: float, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, fp32 [R, 1, E], of the rotary embedding at int positions [R]."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
+def rope_table(rotary_dim: int, theta: float, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, fp32 [R, 1, T], of the rotary embedding at int positions [R]."""
+    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32, device=positions.device) / rotary_dim
     angles = positions[:, None].float() * (1.0 / theta**exponents)
     angles = torch.cat((angles, angles), dim=-1)[:, None]
     return angles.cos(), angles.sin()
@@ -55,7 +56,7 @@ def rope_table(head_dim: int, theta: float, positions: Tensor) -> tuple[Tensor, 
 class Layer(nn.Module):
     """Attention and MLP with fused QKV and gate/up projections."""
 
-    def __init__(self, config: ModelConfig, tp_group: TensorParallelGroup) -> None:
+    def __init__(self, config: ModelConfig, index: int, tp_group: TensorParallelGroup) -> None:
         """`config` is the shard's."""
         super().__init__()
         self.num_heads, self.head_dim = config.num_heads, config.head_dim
@@ -68,8 +69,11 @@ class Layer(nn.Module):
         self.k_norm = RMSNorm(e, config.rms_norm_eps) if config.qk_norm else None
         self.o = row_parallel_linear(config, config.num_heads * e, d, tp_group)
         self.mlp_norm = RMSNorm(d, config.rms_norm_eps)
-        self.gate_up = column_parallel_linear(config, d, 2 * config.intermediate_size)
-        self.down = row_parallel_linear(config, config.intermediate_size, d, tp_group)
+        self.mlp: GatedMLP | MixtureOfExperts
+        if config.is_dense(index):
+            self.mlp = GatedMLP(config, config.intermediate_size, tp_group)
+        else:
+            self.mlp = MixtureOfExperts(config, tp_group)
 
     def forward(
         self,
@@ -106,7 +110,7 @@ class Layer(nn.Module):
     def output_and_mlp(self, x: Tensor, attn_output: Tensor) -> tuple[Tensor, Tensor]:
         """Rows x [R, D] plus the projection of attn_output [R, H, E], and the MLP of it, to be added, in that dtype."""
         x, normed = self.mlp_norm(x, self.o(attn_output.flatten(1)))
-        return x, self.down(silu_mul(self.gate_up(normed)))
+        return x, self.mlp(normed)
 
 
 class Transformer(nn.Module):
@@ -122,7 +126,9 @@ class Transformer(nn.Module):
         # Without its usual random weights: on the meta device they have torch import its compiler, for two seconds.
         embedding = torch.empty(config.vocab_size, config.hidden_size)
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size, _weight=embedding)
-        self.layers = nn.ModuleList(Layer(self.shard_config, tp_group) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            Layer(self.shard_config, index, tp_group) for index in range(config.num_layers)
+        )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self._vocabulary = shard_range(config.vocab_size, tp_group.rank, tp_group.size)
         self.lm_head = nn.Linear(config.hidden_size, len(self._vocabulary), bias=False)
@@ -164,7 +170,7 @@ class Transformer(nn.Module):
         """
         x = self.embed(ids)
         delta = torch.zeros_like(x)
-        cos, sin = rope_table(self.config.head_dim, self.config.rope_theta, positions)
+        cos, sin = rope_table(self.config.rotary_dim, self.config.rope_theta, positions)
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         for index, layer in enumerate(self.layers):
             x, delta = layer(index, x, delta, cos, sin, attention, None if kv is None else kv[index])

@@ -9,15 +9,40 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.families import FAMILIES, QWEN_CONFIG_KEYS, QWEN_PUBLISHED_MODULES
-from lopa_ray.model.family import Family, is_of_type
+from lopa_ray.model.families import FAMILIES, QWEN_CONFIG_KEYS, QWEN_HEAD_NORMS, QWEN_PUBLISHED_MODULES
+from lopa_ray.model.family import Family, fused_rows, is_of_type
 from lopa_ray.model.special_tokens import Json
 
-RenameTensor = Callable[[str], str]
-"""From a published tensor's name to the one that transformers knows it by."""
+RenameTensor = Callable[[str], Mapping[str, slice]]
+"""From a published tensor's name to those that transformers knows it by, with the rows that each has of it."""
+
+_THEIR_MODULES = QWEN_PUBLISHED_MODULES | QWEN_HEAD_NORMS
+"""What classes of transformers call modules of native families, where these differ among themselves."""
+
+_THEIR_ATTRIBUTES = {"expert_bias": "e_score_correction_bias"}
+
+_EXPERT_KEYS = {
+    "qwen3_moe": {
+        "count": "num_experts",
+        "per_token": "num_experts_per_tok",
+        "width": "moe_intermediate_size",
+    },
+    "glm4_moe": {
+        "count": "n_routed_experts",
+        "per_token": "num_experts_per_tok",
+        "width": "moe_intermediate_size",
+        "shared": "n_shared_experts",
+        "dense_layers": "first_k_dense_replace",
+        "groups": "n_group",
+        "kept_groups": "topk_group",
+        "scale": "routed_scaling_factor",
+    },
+}
+"""What classes of transformers with experts call the fields of `ExpertsConfig`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +78,7 @@ class TransformersFamily:
         return name
 
 
-SDAR_MOE = TransformersFamily(
-    name="sdar_moe",
-    model_type="sdar_moe",
-    architecture="SDARMoeForCausalLM",
-    runs_as="qwen3_moe",
-    checkpoints="SDAR 30B-A3B",
-    checked_against="a random checkpoint in Qwen3-MoE's layout, with transformers' own attention",
-    shifted=False,
-    # Published decoders have it as a constant.
-    config_defaults={"mask_token_id": 151669},
-)
-
-TRANSFORMERS_FAMILIES: tuple[TransformersFamily, ...] = (SDAR_MOE,)
+TRANSFORMERS_FAMILIES: tuple[TransformersFamily, ...] = ()
 
 
 def listed_family(raw: Json) -> TransformersFamily | None:
@@ -97,6 +110,11 @@ def unlisted_family(model_type: str, architecture: str) -> TransformersFamily:
 def translate_native(config: ModelConfig, family: Family) -> dict[str, Any]:
     """config.json of a model of a native family, as the class of transformers that computes the same reads it."""
     named = {key: getattr(config, name) for name, key in QWEN_CONFIG_KEYS.items()}
+    if config.experts is not None:
+        keys = _EXPERT_KEYS[family.transformers_type]
+        named |= {key: getattr(config.experts, name) for name, key in keys.items()}
+        named |= {"norm_topk_prob": True, "use_qk_norm": config.qk_norm}
+        named |= {"partial_rotary_factor": config.partial_rotary_factor}
     return {"model_type": family.transformers_type, **named}
 
 
@@ -107,20 +125,29 @@ def tensor_names(config: ModelConfig) -> RenameTensor:
             return _native_names(config, family)
     for other in TRANSFORMERS_FAMILIES:
         if other.name == config.family:
-            return other.rename_tensor
-    return str
+            return lambda name: {other.rename_tensor(name): slice(None)}
+    return lambda name: {name: slice(None)}
 
 
 def _native_names(config: ModelConfig, family: Family) -> RenameTensor:
-    modules = {}
+    modules: dict[str, dict[str, slice]] = {}
     for own, published in family.published_modules.items():
-        theirs = QWEN_PUBLISHED_MODULES.get(own, published)
+        theirs = _THEIR_MODULES.get(own, published)
+        parts = [{name: slice(None)} for name in theirs]
+        if len(published) < len(theirs):  # one published tensor has the rows of all of theirs
+            stops = list(accumulate(fused_rows(config, f"{own}.weight") or ()))
+            starts = [0, *stops]
+            parts = [dict(zip(theirs, map(slice, starts, stops), strict=False))]
         for index in range(config.num_layers if "{i}" in own else 1):
-            for name, other in zip(published, theirs, strict=True):
-                modules[name.replace("{i}", str(index))] = other.replace("{i}", str(index))
+            for name, part in zip(published, parts, strict=True):
+                modules[name.replace("{i}", str(index))] = {
+                    other.replace("{i}", str(index)): rows for other, rows in part.items()
+                }
 
-    def rename(name: str) -> str:
+    def rename(name: str) -> Mapping[str, slice]:
         module, _, attribute = name.rpartition(".")
-        return f"{modules.get(module, module)}.{attribute}"
+        attribute = _THEIR_ATTRIBUTES.get(attribute, attribute)
+        named = modules.get(module, {module: slice(None)})
+        return {f"{other}.{attribute}": rows for other, rows in named.items()}
 
     return rename

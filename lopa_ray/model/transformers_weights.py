@@ -53,16 +53,21 @@ def read_weights(
         check_tensors(folder, tensor_files, meta_model(config, dtype))
     rename = tensor_names(config)
     published: dict[str, str] = {}
-    for name in tensor_files.shapes:
-        if published.setdefault(rename(name), name) != name:
-            refuse_extra(folder, tensor_files, [name], config)
+    rows: dict[str, slice] = {}
+    for stored in tensor_files.shapes:
+        for name, part in rename(stored).items():
+            if published.setdefault(name, stored) != stored:
+                refuse_extra(folder, tensor_files, [stored], config)
+            rows[name] = part
     for tied, source in _make_empty(config, dtype).all_tied_weights_keys.items():
         if tied in published and source in published:
             check_tied(tensor_files, published.pop(tied), published[source])
     adapter = LoraAdapter.load(lora) if lora is not None else None
     if adapter is not None:
         adapter.check_shapes({name: tensor_files.shapes[name] for name in published.values()})
-    tensors = {name: _StoredTensor(stored, tensor_files, adapter) for name, stored in published.items()}
+    tensors = {
+        name: _StoredTensor(stored, rows[name], tensor_files, adapter) for name, stored in published.items()
+    }
     loaded = _load(config, tensors, dtype)
     if loaded.reason:
         shapes = _expected_shapes(config, dtype)
@@ -118,9 +123,10 @@ def build_model(
 
 @dataclass(frozen=True, slots=True)
 class _StoredTensor:
-    """A published tensor that is read, with the adapter's update, when transformers asks for all of it."""
+    """Rows of a published tensor that is read, with the adapter's update, when transformers asks for all of them."""
 
     name: str
+    rows: slice
     tensor_files: TensorFiles
     adapter: LoraAdapter | None
 
@@ -129,7 +135,7 @@ class _StoredTensor:
         if self.adapter is not None:
             tensor = self.adapter.merge(self.name, tensor)
         # In memory of its own: in a mapped file it lies as the file has it, and CPU kernels may round by alignment.
-        return tensor[index].clone()
+        return tensor[self.rows][index].clone()
 
 
 @dataclass(frozen=True, slots=True)

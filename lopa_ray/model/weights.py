@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.experts import Int8ExpertLinear
 from lopa_ray.model.quantized import Int8Linear, probe_int8_kernels, quantize_rows
+from lopa_ray.model.router import Router
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, shard_parameter
 from lopa_ray.model.transformer import Transformer
 
@@ -23,6 +25,7 @@ Weights: TypeAlias = Iterator[tuple[str, Tensor]]
 
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 INIT_STD = 0.02
+INT8_LAYERS = (Int8Linear, Int8ExpertLinear)
 
 
 def build_model(
@@ -103,25 +106,29 @@ def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
 
 
 def storage_dtype(model: Transformer, name: str, value: Tensor, dtype: torch.dtype) -> torch.dtype:
-    """`dtype`, but for the weights [O, I] of int8 layers: int8 once quantised, fp32 until then and for their scales."""
+    """`dtype`, except for the weights [O, I] of int8 layers (int8 once quantised, fp32 until then and for their scales)
+    and for routers, which are fp32."""
     owner, _, attribute = name.rpartition(".")
-    if isinstance(model.get_submodule(owner), Int8Linear) and attribute != "bias":
+    module = model.get_submodule(owner)
+    if isinstance(module, INT8_LAYERS) and attribute != "bias":
         return torch.int8 if value.dtype == torch.int8 else torch.float32
-    return dtype
+    return torch.float32 if isinstance(module, Router) else dtype
 
 
 def quantize_parameter(model: Transformer, name: str, value: Tensor) -> Weights:
     """Yield one parameter of `model` as the model stores it.
 
-    `name` is the parameter's own name in `model`, `value` the whole parameter. A floating weight [O, I] of an int8
-    layer becomes two parameters: the scales, fp32 [O], as `weight_scale`, and then the weight, int8 [O, I]. All else
-    stays as it is. Raises AttributeError if `model` has no module of that name.
+    `name` is the parameter's own name in `model`, `value` the whole parameter. A floating weight [..., O, I] of an int8
+    layer becomes two parameters: the scales, fp32 [..., O], as `weight_scale`, and then the weight, int8 [..., O, I].
+    All else stays as it is. Raises AttributeError if `model` has no module of that name.
     """
     owner, _, attribute = name.rpartition(".")
-    is_int8_weight = isinstance(model.get_submodule(owner), Int8Linear) and attribute == "weight"
+    is_int8_weight = isinstance(model.get_submodule(owner), INT8_LAYERS) and attribute == "weight"
     if is_int8_weight and value.dtype != torch.int8:
-        value, scale = quantize_rows(value)
-        yield f"{owner}.weight_scale", scale
+        shape = value.shape
+        value, scale = quantize_rows(value.flatten(0, -2))
+        value = value.view(shape)
+        yield f"{owner}.weight_scale", scale.view(shape[:-1])
     yield name, value
 
 

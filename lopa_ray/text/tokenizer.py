@@ -69,6 +69,12 @@ class Tokenizer:
         return None if pretrained is None else cls(pretrained)
 
     @property
+    def mask_token_id(self) -> int | None:
+        """The id of its mask token, if it names one."""
+        found = self._pretrained.mask_token_id
+        return found if isinstance(found, int) else None
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether `apply_chat_template` can be used for chats without tools."""
         return self._template_source(()) is not None

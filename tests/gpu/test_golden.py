@@ -26,6 +26,10 @@ FILES = {
     "sdar/sdar_forward_cases": 10,
     "sdar/sdar_generate_cases": 48,
     "sdar/sdar_entropy_bounded_cases": 3,
+    "sdar_moe/sdar_moe_forward_cases": 9,
+    "sdar_moe/sdar_moe_generate_cases": 21,
+    "llada2/llada2_forward_cases": 8,
+    "llada2/llada2_generate_cases": 33,
 }
 """Cases that pass on the CPU; `tests/unit/conformance/test_golden.py` says of the others why they are not supported."""
 

@@ -158,7 +158,15 @@ FILES = ("lopa_cases", "lora_cases", "d2f_llada_cases", "dream_generate_cases", 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*FILES, "sdar/sdar_generate_cases"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *FILES,
+        "sdar/sdar_generate_cases",
+        "sdar_moe/sdar_moe_generate_cases",
+        "llada2/llada2_generate_cases",
+    ],
+)
 def test_all_recorded_cases(name: str) -> None:
     """As a user would ask for it."""
     command = [sys.executable, "-m", "cluster.cli", "conformance", str(GOLDEN / f"{name}.jsonl")]

@@ -17,6 +17,7 @@ from lopa_ray.kernels.triton import (
     add_rms_norm,
     commit_rows,
     dequantize,
+    grouped_matmul,
     quantize_rows,
     rotate_qkv,
     row_scores,
@@ -45,7 +46,7 @@ def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[
         yield "add_rms_norm", add_rms_norm._add_rms_norm, types, constants, options
         types = dict.fromkeys(("qkv", "cos", "sin", "q_weight", "k_weight", "q_out", "kv_out"), x)
         types |= {"rows": "i32", "eps": "fp32"}
-        shape = {"HEADS": 28, "KV_HEADS": 4, "DIM": 128, "HEAD_BLOCK": 8, "HALF_BLOCK": 64}
+        shape = {"HEADS": 28, "KV_HEADS": 4, "DIM": 128, "ROTARY_DIM": 128, "HEAD_BLOCK": 8, "HALF_BLOCK": 64}
         for norm in (False, True):
             yield "rotate_qkv", rotate_qkv._rotate_qkv, types, shape | {"NORM": norm}, {}
         types = {"gate_up": x, "out": x, "width": "i32"}
@@ -66,6 +67,14 @@ def variants() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], dict[
         for bias in (False, True):
             constants = {"HAS_BIAS": bias, "BLOCK": dequantize.BLOCK}
             yield "dequantize", dequantize._dequantize, types, constants, {}
+        for weight in (x, "*i8"):
+            types = {"x": x, "weight": weight, "ends": "*i32", "out": x}
+            types |= dict.fromkeys(("experts", "inputs", "outputs"), "i32")
+            constants = grouped_matmul.constants(128, exact=False)
+            yield "grouped_matmul", grouped_matmul._grouped_matmul, types, constants, {}
+        types |= {"x": "*i8", "weight": "*i8", "out": "*i32"}
+        constants = grouped_matmul.constants(128, exact=True)
+        yield "grouped_matmul", grouped_matmul._grouped_matmul, types, constants, {}
         types = {"slots": x, "staged": x, "table": "*i64", "staged_rows": "i32", "capacity": "i32"}
         shape = {"PLANES": 56, "KV_HEADS": 4, "DIM": 128, "BLOCK": 512}
         yield "commit_rows", commit_rows._commit_rows, types, shape, {}

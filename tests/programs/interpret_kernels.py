@@ -18,7 +18,16 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.packing import Packing, PackingOptions, bucket_rows
-from lopa_ray.kernels import commit_rows, int8, rms_norm, rotary, row_scores, silu_mul, slot_attention
+from lopa_ray.kernels import (
+    commit_rows,
+    grouped_matmul,
+    int8,
+    rms_norm,
+    rotary,
+    row_scores,
+    silu_mul,
+    slot_attention,
+)
 from lopa_ray.kernels.operators import LAUNCHES
 
 DTYPES = {torch.float32: 2e-5, torch.float16: 4e-3}
@@ -69,7 +78,7 @@ def check_rotate_qkv(draw: random.Random, dtype: torch.dtype) -> None:
     rows, kv_heads, dim = draw.randint(1, 6), draw.choice([1, 2, 8]), draw.choice([64, 80, 128, 256])
     heads = kv_heads * draw.choice([1, 3, 7])
     qkv = torch.randn(rows, heads + 2 * kv_heads, dim, dtype=dtype)
-    cos, sin = torch.randn(2, rows, 1, dim, dtype=dtype)
+    cos, sin = torch.randn(2, rows, 1, draw.choice([dim, dim // 2, 16]), dtype=dtype)
     weights = torch.randn(2, dim, dtype=dtype) if draw.random() < 0.5 else (None, None)
     kv = torch.empty(2, rows, kv_heads, dim, dtype=dtype)
     wanted = rotary.rotate_qkv(qkv, heads, cos, sin, *weights, 1e-6)
@@ -136,6 +145,26 @@ def check_dequantize(draw: random.Random, dtype: torch.dtype) -> None:
     bias = torch.randn(size).to(dtype) if draw.random() < 0.5 else None
     given = (product, scale, weight_scale, bias, dtype)
     close(launch("dequantize", *given), int8.dequantize(*given), dtype)
+
+
+def check_grouped_matmul(draw: random.Random, dtype: torch.dtype) -> None:
+    experts, inputs, outputs = draw.choice([1, 3, 16]), draw.choice([16, 40, 130]), draw.choice([16, 70])
+    counts = [draw.choice([0, 1, 15, 16, 17, 40]) for _ in range(experts)]
+    counts[draw.randrange(experts)] += 1
+    ends = torch.tensor(counts).cumsum(0).to(torch.int32)
+    x, weight = torch.randn(sum(counts), inputs).to(dtype), torch.randn(experts, outputs, inputs).to(dtype)
+    weight /= inputs**0.5
+    close(launch("grouped_matmul", x, weight, ends), grouped_matmul.grouped_matmul(x, weight, ends), dtype)
+    ints = torch.randint(-127, 128, weight.shape, dtype=torch.int8)
+    found = launch("grouped_matmul", x / 1000, ints, ends)
+    close(found, grouped_matmul.grouped_matmul(x / 1000, ints, ends), dtype)
+    rows = torch.randint(-127, 128, x.shape, dtype=torch.int8)
+    found, wanted = (
+        launch("grouped_matmul", rows, ints, ends),
+        grouped_matmul.grouped_matmul(rows, ints, ends),
+    )
+    assert found.dtype == wanted.dtype == torch.int32
+    assert torch.equal(found, wanted)
 
 
 def any_lane(draw: random.Random) -> Lane:

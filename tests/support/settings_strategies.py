@@ -76,6 +76,8 @@ def any_lopa_or_d2f(draw: st.DrawFn) -> BlockSettings:
         "decoded_token_threshold": draw(PROBABILITIES),
         "window_attention": draw(st.sampled_from(["full", "block_causal"])),
     }
+    if common["window_attention"] == "block_causal":
+        common["block_origin"] = draw(st.sampled_from(["answer", "start"]))
     if draw(st.integers(0, 4)) == 0:
         return D2FSettings(**common)
     return LopaSettings(**draw(lookahead_settings()), **common)

@@ -30,6 +30,9 @@ SETTINGS: dict[str, GenerationSettings] = {
     "single_phase": LopaSettings(
         max_new_tokens=90, num_branches=5, window_attention="block_causal", stop_at_eos=False
     ),
+    "blocks_in_flight": LopaSettings(
+        max_new_tokens=60, num_branches=3, block_size=8, window_attention="block_causal", block_origin="start"
+    ),
     "two_phase_causal": LopaSettings(
         max_new_tokens=70,
         num_branches=3,

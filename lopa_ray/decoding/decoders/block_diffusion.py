@@ -133,6 +133,8 @@ class BlockDiffusionSession(BlockwiseSession):
     def _positions_to_fill(self, scores: dict[int, PositionScore]) -> list[int]:
         settings, size = self.settings, self.settings.sub_block_size or self.settings.block_size
         steps = settings.denoising_steps or size
+        if settings.minimal_topk is not None:
+            steps = max(1, min(steps, settings.max_new_tokens // settings.minimal_topk))
         # With fewer masks than a whole block has, or none left to fill by the schedule, one goes on.
         count = max(1, even_fill_count(size, steps, self._calls)) if self._calls < steps else 1
         match settings.remasking:

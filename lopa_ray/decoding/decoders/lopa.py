@@ -1,6 +1,7 @@
 """LoPA (arXiv 2512.16229, section 3 and algorithm 1) on D2F's block-parallel canvas.
 
-With one branch this is D2F's decoder (arXiv 2508.09192). Semantics follow the published
+With one branch this is D2F's decoder (arXiv 2508.09192). With blocks counted from position 0 it decodes models of block
+diffusion (SDAR, LLaDA2) with several of their blocks in flight. Semantics follow the published
 code, quirks that decide tokens included, with these deviations: two identical branches are
 evaluated once, the mask token is never chosen, the last block is cut so that
 `max_new_tokens` is exact, and a request may end at the first EOS (`stop_at_eos`).
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from lopa_ray.config.decoder_settings import BlockSettings
 from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
 from lopa_ray.decoding.branching import Fork, anchor_fills, scores_by_position
-from lopa_ray.decoding.canvas import BlockState, Canvas
+from lopa_ray.decoding.canvas import Block, BlockState, Canvas
 from lopa_ray.decoding.lookahead import Lookahead, fork_decisions
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
@@ -38,7 +39,9 @@ class LopaSession(DecodeSession):
 
     def _begin(self) -> None:
         self._lookahead = Lookahead(self.settings)
-        self._anchor = Canvas(self.prompt, self.vocabulary.mask_token_id)
+        tiled = self.settings.block_origin == "start"
+        remainder = len(self.prompt) % self.settings.block_size if tiled else 0
+        self._anchor = Canvas(self.prompt, self.vocabulary.mask_token_id, remainder)
         self._branches: list[CanvasBranch] = []
         self._commit: Commit | None = None
 
@@ -106,7 +109,15 @@ class LopaSession(DecodeSession):
     def _segments(self, canvas: Canvas, start: int) -> tuple[Segment, ...]:
         if self.settings.window_attention == "full":
             return ((len(canvas), len(canvas)),)
-        return tuple((block.stop, block.stop) for block in canvas.blocks if block.start >= start)
+        stops = (stop for block in canvas.blocks if block.stop > start for stop in self._tile_stops(block))
+        return tuple((stop, stop) for stop in stops)
+
+    def _tile_stops(self, block: Block) -> list[int]:
+        """Where those end that see no further: the block, or the blocks that a prompt is."""
+        if self.settings.block_origin == "answer":
+            return [block.stop]
+        size = self.settings.block_size
+        return [*range(block.start + size, block.stop, size), block.stop]
 
     # Deciding
 

@@ -32,6 +32,7 @@ def _rotate_qkv(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
+    ROTARY_DIM: tl.constexpr,
     NORM: tl.constexpr,
     HEAD_BLOCK: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
@@ -42,36 +43,41 @@ def _rotate_qkv(
     column = tl.arange(0, HALF_BLOCK)[None, :]
     inside = (head < HEADS + 2 * KV_HEADS) & (column < HALF)
     is_q, is_v = head < HEADS, head >= HEADS + KV_HEADS
-    at = (row * (HEADS + 2 * KV_HEADS) + head) * DIM + column
-    low = tl.load(qkv + at, mask=inside, other=0.0)
-    high = tl.load(qkv + at + HALF, mask=inside, other=0.0)
+    # A column stands for two dims: a pair that is rotated, or two of those behind all pairs.
+    PAIRS: tl.constexpr = ROTARY_DIM // 2
+    is_pair = column < PAIRS
+    low_dim = tl.where(is_pair, column, column + PAIRS)
+    high_dim = tl.where(is_pair, column + PAIRS, column + HALF)
+    at = (row * (HEADS + 2 * KV_HEADS) + head) * DIM
+    low = tl.load(qkv + at + low_dim, mask=inside, other=0.0)
+    high = tl.load(qkv + at + high_dim, mask=inside, other=0.0)
     plain_low, plain_high = low, high
     within = column < HALF
     if NORM:
         wide_low, wide_high = low.to(tl.float32), high.to(tl.float32)
         squares = tl.sum(wide_low * wide_low, 1) + tl.sum(wide_high * wide_high, 1)
         scale = tl.rsqrt(squares / DIM + eps)[:, None]
-        q_low = tl.load(q_weight + column, mask=within, other=0.0)
-        q_high = tl.load(q_weight + column + HALF, mask=within, other=0.0)
-        k_low = tl.load(k_weight + column, mask=within, other=0.0)
-        k_high = tl.load(k_weight + column + HALF, mask=within, other=0.0)
+        q_low = tl.load(q_weight + low_dim, mask=within, other=0.0)
+        q_high = tl.load(q_weight + high_dim, mask=within, other=0.0)
+        k_low = tl.load(k_weight + low_dim, mask=within, other=0.0)
+        k_high = tl.load(k_weight + high_dim, mask=within, other=0.0)
         low = tl.where(is_q, q_low, k_low) * (wide_low * scale).to(low.dtype)
         high = tl.where(is_q, q_high, k_high) * (wide_high * scale).to(high.dtype)
-    angle = row * DIM + column
-    cos_low = tl.load(cos + angle, mask=within, other=0.0)
-    cos_high = tl.load(cos + angle + HALF, mask=within, other=0.0)
-    sin_low = tl.load(sin + angle, mask=within, other=0.0)
-    sin_high = tl.load(sin + angle + HALF, mask=within, other=0.0)
+    angle = row * ROTARY_DIM + column
+    cos_low = tl.load(cos + angle, mask=is_pair, other=1.0)
+    cos_high = tl.load(cos + angle + PAIRS, mask=is_pair, other=1.0)
+    sin_low = tl.load(sin + angle, mask=is_pair, other=0.0)
+    sin_high = tl.load(sin + angle + PAIRS, mask=is_pair, other=0.0)
     rotated_low = tl.where(is_v, plain_low, _rounded_rotation(low, cos_low, -high, sin_low))
     rotated_high = tl.where(is_v, plain_high, _rounded_rotation(high, cos_high, low, sin_high))
-    q_at = (row * HEADS + head) * DIM + column
-    tl.store(q_out + q_at, rotated_low, mask=inside & is_q)
-    tl.store(q_out + q_at + HALF, rotated_high, mask=inside & is_q)
+    q_at = (row * HEADS + head) * DIM
+    tl.store(q_out + q_at + low_dim, rotated_low, mask=inside & is_q)
+    tl.store(q_out + q_at + high_dim, rotated_high, mask=inside & is_q)
     part = tl.where(is_v, rows, 0) + row
     kv_head = tl.where(is_v, head - HEADS - KV_HEADS, head - HEADS)
-    kv_at = (part * KV_HEADS + kv_head) * DIM + column
-    tl.store(kv_out + kv_at, rotated_low, mask=inside & (head >= HEADS))
-    tl.store(kv_out + kv_at + HALF, rotated_high, mask=inside & (head >= HEADS))
+    kv_at = (part * KV_HEADS + kv_head) * DIM
+    tl.store(kv_out + kv_at + low_dim, rotated_low, mask=inside & (head >= HEADS))
+    tl.store(kv_out + kv_at + high_dim, rotated_high, mask=inside & (head >= HEADS))
 
 
 def launch(
@@ -102,6 +108,7 @@ def launch(
         HEADS=num_heads,
         KV_HEADS=kv.shape[2],
         DIM=dim,
+        ROTARY_DIM=cos.shape[-1],
         NORM=norm,
         HEAD_BLOCK=HEADS_PER_PROGRAM,
         HALF_BLOCK=triton.next_power_of_2(dim // 2),

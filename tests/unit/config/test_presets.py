@@ -107,7 +107,7 @@ def test_presets_of_the_paper_are_short_and_explained(name: str) -> None:
 
 def test_an_unknown_preset_names_the_known_ones() -> None:
     with pytest.raises(
-        SettingsError, match=r"no configuration 'demmo'.*\(d2f-dream-7b, demo, paper/\.\.\.\)$"
+        SettingsError, match=r"no configuration 'demmo'.*\(d2f-dream-7b, demo, models/\.\.\., paper/\.\.\.\)$"
     ):
         Config.load("demmo")
     with pytest.raises(SettingsError, match=r"'paper/s77'.*\(paper/.*paper/s9, paper/s10, .*\)$"):

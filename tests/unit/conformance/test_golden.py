@@ -52,6 +52,14 @@ def run_by_transformers(config: Config) -> LocalEngine:
         ("forward_cases", 18, {}),
         ("sdar/sdar_forward_cases", 10, {}),
         ("sdar/sdar_generate_cases", 48, {"sdar_edge-07": "prompt token 19 is the mask token"}),
+        ("sdar_moe/sdar_moe_forward_cases", 9, {}),
+        ("llada2/llada2_forward_cases", 8, {}),
+        ("sdar_moe/sdar_moe_generate_cases", 21, {"sdar_moe_edge-02": "is the mask token"}),
+        (
+            "llada2/llada2_generate_cases",
+            33,
+            {"llada2_edge-05": "is the mask token", "llada2_edge-07": "EOS in the prompt"},
+        ),
         # A branch that crashes as published, and one of two repairs of it.
         (
             "sdar/sdar_entropy_bounded_cases",
@@ -82,6 +90,10 @@ def test_recorded_cases(name, passed, refused):
         ("forward_cases", 1),
         ("sdar/sdar_forward_cases", 1),
         ("sdar/sdar_generate_cases", 2),
+        ("sdar_moe/sdar_moe_forward_cases", 1),
+        ("llada2/llada2_forward_cases", 1),
+        ("sdar_moe/sdar_moe_generate_cases", 6),
+        ("llada2/llada2_generate_cases", 9),
     ],
 )
 def test_recorded_cases_run_by_transformers(name, every):
@@ -196,6 +208,9 @@ def test_changed_logits_are_noticed():
         ("llada_generate_cases", "generate_with_prefix_cache"),
         ("d2f_llada_cases", "d2f_llada"),
         ("sdar/sdar_generate_cases", "sdar_stop"),
+        ("sdar_moe/sdar_moe_generate_cases", "sdar_moe_stop"),
+        ("llada2/llada2_generate_cases", "llada2_steps"),
+        ("llada2/llada2_generate_cases", "llada2_eos_early"),
     ],
 )
 def test_changed_calls_are_noticed(name, kind):

@@ -46,7 +46,7 @@ def model_of(name: str) -> MaskPredictor:
         weights = random_weights(by_transformers, 0, torch.float32, "cpu")
         return build_model(by_transformers, weights, dtype=torch.float32, device="cpu")
     name, _, quantization = name.partition("+")
-    if name.startswith("dream"):
+    if name not in SHAPES:
         return load_tiny_model(name, quantization or "none")
     hidden, heads, kv_heads, dim, mlp, vocab = SHAPES[name]
     config = dataclasses.replace(
@@ -156,7 +156,18 @@ def compare(name: str, seed: int, requests: int = 5) -> int:
 
 @pytest.mark.usefixtures("either_attention")
 @pytest.mark.parametrize(
-    "name", ["dream-tiny-2l", "dream-tiny-2l-eos", *SHAPES, *(f"{name}+w8a8" for name in SHAPES), "odd+w8"]
+    "name",
+    [
+        "dream-tiny-2l",
+        "dream-tiny-2l-eos",
+        "sdar-moe-tiny-3l",
+        "llada2-tiny-3l",
+        "llada2-tiny-3l+w8",
+        "llada2-tiny-3l+w8a8",
+        *SHAPES,
+        *(f"{name}+w8a8" for name in SHAPES),
+        "odd+w8",
+    ],
 )
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_scores_have_the_same_bits_alone_and_in_company(name, seed):

@@ -22,6 +22,7 @@ from lopa_ray.execution.packing import Packing, PackingOptions, bucket_rows, pad
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.model.checkpoint import load_config
+from lopa_ray.model.quantized import probe_int8_kernels
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -57,7 +58,10 @@ SIZES = [(1, 1, 64), (1, 8, 64), (1, 15, 32), (8, 8, 64), (32, 8, 32), (64, 1, 1
 
 
 @pytest.mark.parametrize(("requests", "branches", "rows"), SIZES)
-@pytest.mark.parametrize("name", ["dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l", "sdar-4b"])
+@pytest.mark.parametrize(
+    "name",
+    ["dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l", "sdar-4b", "sdar-moe-tiny-3l", "llada2-tiny-3l"],
+)
 def test_a_step_is_one_copy_in_a_bounded_number_of_kernels_and_one_copy_out(name, requests, branches, rows):
     """Where all requests commit and stage, in four segments."""
     runner = runner_of(name)
@@ -78,7 +82,8 @@ def test_a_step_is_one_copy_in_a_bounded_number_of_kernels_and_one_copy_out(name
         report = runner.execute(plan)
     assert len(report.reports) == requests * branches
     assert (counter.copies_in, counter.syncs) == (1, 1)
-    assert counter.total <= 100 + 37 * layers, counter.launches
+    per_layer = 37 if runner.model.config.experts is None else 75
+    assert counter.total <= 100 + per_layer * layers, counter.launches
     commits = [name for name in counter.launches if "commit_rows" in name]
     assert [counter.launches[name] for name in commits] == [1]
     assert [runner.cache.committed[at] for at in range(requests)] == [(range(PROMPT + 8),)] * requests
@@ -175,6 +180,26 @@ def graph_hash(runner: BranchRunner, packing: Packing) -> str:
         graph = make_fx(step)(*(getattr(columns, name) for name in StepColumns.__slots__))
     shapes = [str(node.meta["tensor_meta"].shape) for node in graph.graph.nodes if "tensor_meta" in node.meta]
     return hashlib.sha256(json.dumps([graph.code, shapes]).encode()).hexdigest()
+
+
+def test_launches_do_not_depend_on_the_number_of_experts():
+    """Nor on the format of their weights."""
+    totals = []
+    for experts, quantization in ((16, "none"), (512, "none"), (16, "w8a8"), (512, "w8a8")):
+        config = config_of("llada2-tiny-3l")
+        config = replace(
+            config, quantization=quantization, experts=replace(config.experts, count=experts, per_token=8)
+        )
+        with META:
+            model = Transformer(config)
+        probe_int8_kernels(model)
+        runner = BranchRunner(model, max_num_seqs=1, max_model_len=CAPACITY, attention=PackedAttention())
+        plan = step_of(runner, [plan_of(config.mask_token_id, 4, 32)])
+        with LaunchCounter() as counter:
+            runner.execute(plan)
+        assert (counter.copies_in, counter.syncs) == (1, 1)
+        totals.append(counter.total)
+    assert totals[0] == totals[1] and totals[2] == totals[3]
 
 
 @pytest.mark.slow

@@ -36,10 +36,13 @@ FILES = {
     "forward_cases": 6,
     "sdar/sdar_forward_cases": 5,
     "sdar/sdar_generate_cases": 4,
+    "sdar_moe/sdar_moe_forward_cases": 3,
+    "sdar_moe/sdar_moe_generate_cases": 3,
+    "llada2/llada2_forward_cases": 3,
 }
 """Recorded cases of each file that are repeated here, spread over it. On workers all of them are (long tests)."""
 
-NAMES = ("dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l")
+NAMES = ("dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l", "sdar-moe-tiny-3l", "llada2-tiny-3l")
 
 
 @pytest.mark.usefixtures("either_attention")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError
+from lopa_ray.execution.model_loader import ModelSpec, build_runner
 from lopa_ray.model.checkpoint import load_config, save_model
 from lopa_ray.model.families import family_of
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import random_model
+from lopa_ray.model.weights import random_model, weight_bytes
 from support.checkpoints import UNMASKED_CASES, edit_json, edit_tensors, load, logits, refused, shard
 from support.paths import GOLDEN, MODELS
 
@@ -55,7 +58,9 @@ def test_what_is_saved_loads_back(tmp_path: Path, tied: bool) -> None:
     assert torch.equal(logits(model, [1, 2, 127]), logits(again, [1, 2, 127]))
 
 
-@pytest.mark.parametrize("name", ["dream-tiny-4l", "llada-tiny-3l", "sdar-tiny-3l"])
+@pytest.mark.parametrize(
+    "name", ["dream-tiny-4l", "llada-tiny-3l", "sdar-tiny-3l", "sdar-moe-tiny-3l", "llada2-tiny-3l"]
+)
 def test_saving_reproduces_the_published_layout(name: str, tmp_path: Path) -> None:
     source = MODELS / name
     save_model(load(source), tmp_path, dtype=torch.float32)
@@ -181,3 +186,92 @@ def test_a_tied_head_may_be_absent_or_equal_but_not_different(checkpoint: Path) 
     assert torch.equal(logits(load(checkpoint), [1, 2]), logits(model, [1, 2]))
     edit_json(checkpoint / "config.json", tie_word_embeddings=False)
     refused(checkpoint, "model.safetensors", "lm_head.weight is missing")
+
+
+QWEN_30B_A3B = {
+    "attention_bias": False,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_position_embeddings": 32768,
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "vocab_size": 151936,
+}
+SDAR_30B_A3B = QWEN_30B_A3B | {
+    "model_type": "sdar_moe",
+    "architectures": ["SDARMoeForCausalLM"],
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "eos_token_id": 151643,
+}
+LLADA2_MINI = QWEN_30B_A3B | {
+    "model_type": "llada2_moe",
+    "architectures": ["LLaDA2MoeModelLM"],
+    "first_k_dense_replace": 1,
+    "intermediate_size": 5120,
+    "moe_intermediate_size": 512,
+    "n_group": 8,
+    "num_attention_heads": 16,
+    "num_experts": 256,
+    "num_hidden_layers": 20,
+    "num_shared_experts": 1,
+    "pad_token_id": 156892,
+    "partial_rotary_factor": 0.5,
+    "rope_theta": 600000,
+    "routed_scaling_factor": 2.5,
+    "topk_group": 4,
+    "vocab_size": 157184,
+}
+
+
+@pytest.mark.parametrize(
+    ("raw", "tensors", "gib", "kv_bytes", "ids"),
+    [
+        (SDAR_30B_A3B, 18867, 56.9, 2 * 2 * 48 * 4 * 128, (151669, 151643)),
+        (LLADA2_MINI, 14813, 30.3, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
+    ],
+    ids=["SDAR-30B-A3B-Chat", "LLaDA2.0-mini"],
+)
+def test_published_mixtures_of_experts(
+    raw: dict[str, Any], tensors: int, gib: float, kv_bytes: int, ids: tuple[int, int], tmp_path: Path
+) -> None:
+    """As many tensors as are published, and what `docs/models.md` says of their memory."""
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    config = load_config(tmp_path)
+    assert (config.mask_token_id, config.eos_token_id) == ids
+    assert config.shard_sizes == (1, 2, 4) and config.experts is not None
+    with torch.device("meta"):
+        model = Transformer(config)
+    family, count = family_of(config), config.experts.count
+    asked = [part for name, _ in model.named_parameters() for part in family.published_names(name, count)]
+    assert len(asked) == len(set(asked)) == tensors
+    assert round(weight_bytes(config, torch.bfloat16) / 2**30, 1) == gib
+    assert math.prod(config.kv_shape) * 2 == kv_bytes
+
+
+def test_a_mask_token_comes_from_elsewhere_where_files_and_family_name_none(tmp_path: Path) -> None:
+    """Of the tokenizer before the setting, and of both after the configuration."""
+    source = MODELS / "sdar-tiny-3l"
+    for name in ("config.json", "generation_config.json"):
+        (tmp_path / name).write_text((source / name).read_text())
+        edit_json(tmp_path / name, mask_token_id=...)
+    (tmp_path / "model.safetensors").symlink_to(source / "model.safetensors")
+    model = {"path": str(tmp_path), "max_model_len": 64}
+    with pytest.raises(CheckpointError, match=r"got no mask_token_id.*set model\.mask_token_id"):
+        ModelSpec.read(Config.parse({"model": model}))
+    spec = ModelSpec.read(Config.parse({"model": {**model, "mask_token_id": 127}}))
+    assert spec.model.mask_token_id == 127
+    found = build_runner(spec).logits([1, 2, 127])
+    wanted = build_runner(ModelSpec.read(Config.parse({"model": {**model, "path": str(source)}})))
+    assert torch.equal(found, wanted.logits([1, 2, 127]))
+    ignored = ModelSpec.read(Config.parse({"model": {**model, "path": str(source), "mask_token_id": 5}}))
+    assert ignored.model.mask_token_id == 127

@@ -127,7 +127,7 @@ def test_a_checkpoint_is_quantised_when_it_is_loaded(
     assert model.config.quantization == quantization
     assert model.lm_head.weight.dtype == model.embed.weight.dtype == dtype
     for index, whole in enumerate(plain.layers):
-        for part in ("qkv", "o", "gate_up", "down"):
+        for part in ("qkv", "o", "mlp.gate_up", "mlp.down"):
             linear, before = model.layers[index].get_submodule(part), whole.get_submodule(part)
             assert isinstance(linear, Int8Linear) and linear.weight.dtype == torch.int8
             restored = linear.weight * linear.weight_scale[:, None]
@@ -210,7 +210,7 @@ def test_the_setting_reaches_the_model() -> None:
     for load_format in ("safetensors", "dummy"):
         changes = {"model": {"quantization": "w8a8", "load_format": load_format, "max_num_seqs": 1}}
         model = build_runner(ModelSpec.read(Config.load("demo", changes))).model
-        assert isinstance(model.layers[0].down, Int8Linear) and model.config.quantization == "w8a8"
+        assert isinstance(model.layers[0].mlp.down, Int8Linear) and model.config.quantization == "w8a8"
     with pytest.raises(SettingsError, match="w4"):
         Config.load("demo", {"model": {"quantization": "w4"}})
 
@@ -219,9 +219,11 @@ def test_random_weights_are_the_same_before_they_are_quantised() -> None:
     config = load_tiny_model().config
     plain = random_model(config, 3, torch.float32, "cpu")
     model = random_model(dataclasses.replace(config, quantization="w8"), 3, torch.float32, "cpu")
-    linear = model.layers[1].gate_up
+    linear = model.layers[1].mlp.gate_up
     restored = linear.weight * linear.weight_scale[:, None]
-    assert ((restored - plain.layers[1].gate_up.weight).abs() <= linear.weight_scale[:, None] * 0.5001).all()
+    assert (
+        (restored - plain.layers[1].mlp.gate_up.weight).abs() <= linear.weight_scale[:, None] * 0.5001
+    ).all()
     assert torch.equal(model.lm_head.weight, plain.lm_head.weight)
 
 

@@ -43,6 +43,9 @@ KINDS: dict[str, GenerationSettings] = {
     "two_phase_causal": D2FSettings(
         **FULL, window_attention="block_causal", commit_protocol="two_phase", temperature=0.8, seed=4
     ),
+    "blocks_in_flight": LopaSettings(
+        **FULL, num_branches=3, window_attention="block_causal", block_origin="start"
+    ),
     "dual_cache": FastDllmSettings(max_new_tokens=20, block_size=8, confidence_threshold=0.6),
     "prefix_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="prefix", num_branches=3),
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=20, num_branches=3),
@@ -237,7 +240,13 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
     counts = run(1, [kind], 40)
     # Nothing is moved where every worker stages its own.
     assert counts["lost"] > 10 and counts["groups lost"] > 2
-    assert counts["moved"] > 2 or kind in ("single_phase", "block_diffusion", "sub_blocks", "no_cache")
+    assert counts["moved"] > 2 or kind in (
+        "single_phase",
+        "block_diffusion",
+        "sub_blocks",
+        "no_cache",
+        "blocks_in_flight",
+    )
     assert bool(counts["replayed"]) == (kind != "no_cache")
 
 

@@ -1,0 +1,67 @@
+"""A product per expert over rows that are sorted by expert, in a number of launches that does not depend on theirs.
+
+Shape suffixes: S sorted rows, N experts, I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lopa_ray.kernels.int8 import exact_matmul
+from lopa_ray.kernels.operators import define
+
+ROW_MULTIPLE = 16
+"""On CPUs each expert's rows are padded to a multiple of so many: then a row's bits do not depend on their number."""
+
+GROUPED_MM_BYTES = 16
+"""torch's grouped product takes rows that are a multiple of so many bytes long."""
+
+
+def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """x [S, I] times the transpose of each row's expert in weight [N, O, I] → [S, O].
+
+    Rows of expert n are those from `ends[n - 1]` (0 for the first one) to `ends[n]`, int32 [N]. Floating x takes
+    floating or int8 weights, which are converted, and gives its own dtype; int8 x takes int8 and gives exact int32.
+    """
+    if torch.is_grad_enabled():  # training: torch has to see the reference
+        return _reference(x, weight, ends)
+    if x.is_cuda and _has_grouped_mm(x, weight):
+        return F.grouped_mm(x, weight.mT, offs=ends)
+    out: Tensor = _grouped_matmul(x, weight, ends)
+    return out
+
+
+def _has_grouped_mm(x: Tensor, weight: Tensor) -> bool:
+    """Whether torch's own product takes these on CUDA, without waiting for `ends`."""
+    sizes = (x.shape[1] * x.itemsize, weight.shape[1] * weight.itemsize)
+    return x.dtype == weight.dtype == torch.bfloat16 and not any(size % GROUPED_MM_BYTES for size in sizes)
+
+
+def _reference(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    stops = ends.tolist()
+    pieces = [
+        _matmul(x[start:stop], weight[expert])
+        for expert, (start, stop) in enumerate(zip([0, *stops], stops, strict=False))
+        if stop > start
+    ]
+    return torch.cat(pieces)
+
+
+def _matmul(x: Tensor, weight: Tensor) -> Tensor:
+    if x.dtype == torch.int8:
+        return exact_matmul(x, weight)
+    padded = F.pad(x, (0, 0, 0, -x.shape[0] % ROW_MULTIPLE))
+    # Rows in memory of their own: CPU kernels may round by alignment.
+    return F.linear(padded.clone() if padded is x else padded, weight.to(x.dtype))[: x.shape[0]]
+
+
+def _fake(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    dtype = torch.int32 if x.dtype == torch.int8 else x.dtype
+    return x.new_empty(x.shape[0], weight.shape[1], dtype=dtype)
+
+
+_grouped_matmul = define(
+    "grouped_matmul(Tensor x, Tensor weight, Tensor ends) -> Tensor", _reference, _fake, launches=1
+)

@@ -1,0 +1,138 @@
+"""A mixture of experts: the MLP of sparse layers. Weights of all experts of a projection are one tensor.
+
+Rows are sorted by expert, so that a projection of all experts is one operator. Its number of launches depends neither
+on the number of experts nor on which of them are chosen, and the host need not know.
+
+Shape suffixes: R rows, S sorted rows (R · P), D hidden size, N experts, P experts per row, F their width, I inputs,
+O outputs. With tensor parallelism F is what this shard has of each expert.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lopa_ray.kernels.grouped_matmul import grouped_matmul
+from lopa_ray.kernels.silu_mul import silu_mul
+from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.mlp import GatedMLP
+from lopa_ray.model.quantized import quantize_rows
+from lopa_ray.model.router import Router
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
+
+
+class SortedRows(NamedTuple):
+    """Where rows lie when each is there once per expert that it goes to, in the order of experts."""
+
+    order: Tensor
+    """int64 [S]: the place in [R, P] that each came from."""
+    experts: Tensor
+    """int64 [S]: the expert of each."""
+    ends: Tensor
+    """int32 [N]: the end of each expert's rows."""
+
+    @classmethod
+    def of(cls, chosen: Tensor, count: int) -> SortedRows:
+        """For the experts [R, P] of rows, of `count`."""
+        experts, order = chosen.flatten().sort(stable=True)
+        every = torch.arange(count, device=chosen.device)
+        return cls(order, experts, torch.searchsorted(experts, every, right=True).to(torch.int32))
+
+
+class ExpertLinear(nn.Module):
+    """A linear layer per expert: weights [N, O, I]."""
+
+    def __init__(self, count: int, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, out_features, in_features))
+
+    def forward(self, x: Tensor, rows: SortedRows) -> Tensor:
+        """Sorted rows x [S, I] → [S, O]."""
+        return grouped_matmul(x, self.weight, rows.ends)
+
+
+class Int8ExpertLinear(nn.Module):
+    """The same with int8 weights, and scales fp32 [N, O]; see `Int8Linear`."""
+
+    def __init__(
+        self,
+        count: int,
+        in_features: int,
+        out_features: int,
+        *,
+        int8_activations: bool,
+        tp_group: TensorParallelGroup = SINGLE_SHARD,
+    ) -> None:
+        """`tp_group`: the shards that have the other inputs, if these are a part of them and activations int8."""
+        super().__init__()
+        self._tp_group = tp_group
+        self.int8_activations = int8_activations
+        weight = torch.empty(count, out_features, in_features, dtype=torch.int8)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.weight_scale = nn.Parameter(
+            torch.empty(count, out_features, dtype=torch.float32), requires_grad=False
+        )
+
+    def forward(self, x: Tensor, rows: SortedRows) -> Tensor:
+        """Sorted rows x [S, I] → [S, O] in the dtype of x."""
+        scale = self.weight_scale[rows.experts]
+        if not self.int8_activations:
+            return grouped_matmul(x, self.weight, rows.ends).mul_(scale)
+        quantized, row_scale = quantize_rows(x, self._tp_group)
+        product = self._tp_group.all_reduce(grouped_matmul(quantized, self.weight, rows.ends))
+        return product.float().mul_(row_scale[:, None]).mul_(scale).to(x.dtype)
+
+
+class Experts(nn.Module):
+    """The chosen experts of each row: a gated MLP per expert."""
+
+    def __init__(self, config: ModelConfig, tp_group: TensorParallelGroup) -> None:
+        super().__init__()
+        assert config.experts is not None
+        count, width, d = config.experts.count, config.experts.width, config.hidden_size
+        self.gate_up: ExpertLinear | Int8ExpertLinear
+        self.down: ExpertLinear | Int8ExpertLinear
+        if config.quantization == "none":
+            self.gate_up, self.down = ExpertLinear(count, d, 2 * width), ExpertLinear(count, width, d)
+            return
+        int8_activations = config.quantization == "w8a8"
+        self.gate_up = Int8ExpertLinear(count, d, 2 * width, int8_activations=int8_activations)
+        self.down = Int8ExpertLinear(count, width, d, int8_activations=int8_activations, tp_group=tp_group)
+
+    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """The sum of the experts `chosen` [R, P] of rows x [R, D], each times its weight [R, P] → [R, D]."""
+        rows = SortedRows.of(chosen, self.gate_up.weight.shape[0])
+        gated = silu_mul(self.gate_up(x[rows.order // chosen.shape[1]], rows))
+        out: Tensor = self.down(gated, rows)
+        unsorted = torch.empty_like(out).index_copy_(0, rows.order, out).view(*chosen.shape, -1)
+        return (unsorted.float() * weights[:, :, None]).sum(dim=1).to(x.dtype)
+
+
+class MixtureOfExperts(nn.Module):
+    """Router, chosen experts, and an MLP of the shared ones, if there are any.
+
+    Shards add up their parts in one sum for the whole layer. With int8 activations the products add up before, as in
+    the other layers, since those sums are exact.
+    """
+
+    def __init__(self, config: ModelConfig, tp_group: TensorParallelGroup) -> None:
+        """`config` is the shard's."""
+        super().__init__()
+        assert config.experts is not None
+        within: TensorParallelGroup = SINGLE_SHARD
+        self._tp_group = tp_group
+        if config.quantization == "w8a8":
+            within, self._tp_group = tp_group, SINGLE_SHARD
+        self.router = Router(config.hidden_size, config.experts)
+        self.experts = Experts(config, within)
+        self.shared = GatedMLP(config, config.experts.shared_width, within) if config.experts.shared else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows x [R, D] → [R, D]."""
+        chosen, weights = self.router(x)
+        out: Tensor = self.experts(x, chosen, weights)
+        if self.shared is not None:
+            out = out + self.shared(x)
+        return self._tp_group.all_reduce(out)

@@ -1,0 +1,25 @@
+"""GatedMLP: the MLP of a dense layer, and of experts that take every row."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from lopa_ray.kernels.silu_mul import silu_mul
+from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.quantized import column_parallel_linear, row_parallel_linear
+from lopa_ray.model.tensor_parallel import TensorParallelGroup
+
+
+class GatedMLP(nn.Module):
+    """down(silu(gate(x)) · up(x)), with one product for gate and up."""
+
+    def __init__(self, config: ModelConfig, width: int, tp_group: TensorParallelGroup) -> None:
+        """Of `width`, which is the shard's, in the format that `config` names."""
+        super().__init__()
+        self.gate_up = column_parallel_linear(config, config.hidden_size, 2 * width)
+        self.down = row_parallel_linear(config, width, config.hidden_size, tp_group)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows x [R, D] → [R, D]."""
+        out: Tensor = self.down(silu_mul(self.gate_up(x)))
+        return out

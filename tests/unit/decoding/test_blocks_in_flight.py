@@ -1,0 +1,136 @@
+"""LoPA and D2F on models of block diffusion: blocks that tile from position 0, one or several in flight."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import BlockDiffusionSettings, D2FSettings, LopaSettings
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import SettingsError
+from support.in_process_group import InProcessGroup
+from support.paths import MODELS
+from support.tiny_model import load_tiny_model
+
+NAMES = ("sdar-tiny-3l", "sdar-moe-tiny-3l", "llada2-tiny-3l")
+
+
+@cache
+def engine_of(name: str) -> LocalEngine:
+    torch.set_num_threads(1)
+    model = {"path": str(MODELS / name), "max_model_len": 128, "max_num_seqs": 4}
+    return LocalEngine.from_config(Config.parse({"model": model}))
+
+
+def tiled(**values: Any) -> dict[str, Any]:
+    return {"window_attention": "block_causal", "block_origin": "start", "stop_at_eos": False, **values}
+
+
+def prompts(count: int = 8) -> list[list[int]]:
+    """Shorter than a block, of whole blocks, and with something left over."""
+    draw = random.Random(0)
+    return [[draw.randrange(126) for _ in range(length)] for length in (1, 3, 4, 8, 13, 16, 31, 40)[:count]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("block_size", [4, 8])
+def test_one_block_in_flight_is_block_diffusion(name: str, block_size: int) -> None:
+    engine = engine_of(name)
+    shared = {"max_new_tokens": 40, "block_size": block_size, "confidence_threshold": 0.6}
+    wanted = engine.generate(prompts(), BlockDiffusionSettings(stop_at_eos=False, fuse_store=True, **shared))
+    one_block = tiled(block_add_threshold=1.0, **shared)
+    for settings in (D2FSettings(**one_block), LopaSettings(num_branches=1, **one_block)):
+        for one, other in zip(wanted, engine.generate(prompts(), settings), strict=True):
+            assert one.token_ids == other.token_ids
+            assert one.steps == other.steps
+
+
+STEPS = {
+    "sdar-tiny-3l": (4, [347, 182, 239, 139]),
+    "sdar-moe-tiny-3l": (4, [269, 168, 130, 113]),
+    "llada2-tiny-3l": (8, [222, 132, 97, 67]),
+}
+"""Block size, and the steps that `docs/decoders.md` gives."""
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_several_blocks_take_fewer_steps(name: str) -> None:
+    block_size, recorded = STEPS[name]
+    shared = {"max_new_tokens": 48, "block_size": block_size, "confidence_threshold": 0.85}
+    one = {"fuse_store": True, "ignore_eos": True, **shared}
+    several = tiled(block_add_threshold=0.25, ignore_eos=True, **shared)
+    found = [
+        sum(each.steps for each in engine_of(name).generate(prompts(), settings))
+        for settings in (
+            BlockDiffusionSettings(**one),
+            BlockDiffusionSettings(num_branches=4, **one),
+            D2FSettings(**several),
+            LopaSettings(num_branches=4, **several),
+        )
+    ]
+    assert found == pytest.approx(recorded, rel=0.05)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_finished_blocks_have_exact_keys_and_values(name: str) -> None:
+    """Those that a forward of the decided tokens alone leaves, on workers with and without a branch alike."""
+    model = load_tiny_model(name)
+    settings = LopaSettings(
+        num_branches=3,
+        max_new_tokens=24,
+        block_size=4,
+        block_add_threshold=0.25,
+        confidence_threshold=0.5,
+        **tiled(ignore_eos=True),
+    )
+    prompt = prompts()[4]
+    group = InProcessGroup(model, 3)
+    session = group.create_session(prompt, settings)
+    group.scheduler.submit(session)
+    held: set[int] = set()
+    while group.scheduler.busy:
+        group.step()
+        sums = [each[0] for each in group.checksums()]
+        assert sums[1:] == sums[:1] * 2
+        held |= {span.stop for span in sums[0].spans}
+    assert len(held) > 3 and all(stop % 4 == 0 for stop in held)
+    ids = prompt + session.generated
+    stops = tuple((stop, stop) for stop in range(4, len(ids) + 4, 4))
+    runner = group.runners[0]
+    end = max(held)
+    cached = runner.cache.data[0, :, :, :, :end].clone()
+    runner.logits(ids[:end], segments=stops[: end // 4], to_stage=(range(end),))
+    torch.testing.assert_close(cached, runner.cache.data[0, :, :, :, :end], atol=2e-4, rtol=0)
+
+
+def test_a_prompts_blocks_are_found_in_the_prefix_cache() -> None:
+    model = {"path": str(MODELS / NAMES[0]), "max_model_len": 96, "prefix_cache_positions": 200}
+    engine = LocalEngine.from_config(Config.parse({"model": model}))
+    settings = LopaSettings(num_branches=2, max_new_tokens=16, block_size=4, **tiled())
+    for prompt in (list(range(30)), [*range(22), 90, 91]):
+        found = engine.generate(prompt, settings)
+        assert found.token_ids == engine_of(NAMES[0]).generate(prompt, settings).token_ids
+    assert (engine.prefix_index.hit_requests, engine.prefix_index.hit_positions) == (1, 20)
+
+
+def test_full_attention_has_no_tiles() -> None:
+    with pytest.raises(SettingsError, match="block_origin start with window_attention full"):
+        LopaSettings(block_origin="start")
+
+
+def test_short_answers_take_fewer_passes_per_block() -> None:
+    """Of 8 positions at least 4 per pass: 2 passes, where there would be one for each."""
+    engine = engine_of("llada2-tiny-3l")
+    shared = {"max_new_tokens": 8, "block_size": 8, "confidence_threshold": 1.0, "ignore_eos": True}
+    steps = [
+        engine.generate(
+            prompts()[3], BlockDiffusionSettings(fuse_store=True, minimal_topk=least, **shared)
+        ).steps
+        for least in (None, 1, 4, 100)
+    ]
+    assert steps == [8, 8, 2, 1]
