@@ -201,7 +201,7 @@ def find_tensors(folder: Path) -> TensorFiles:
 
 
 def as_rows(name: str, parameter: Tensor) -> Tensor:
-    """A view of the parameter `name` as rows: those of all experts one after the other, where it stacks experts."""
+    """A view of the parameter `name` as rows, in its dtype. One that stacks experts, [N, O, I], becomes [N · O, I]."""
     return parameter.flatten(0, 1) if ".experts." in name else parameter
 
 

@@ -35,7 +35,7 @@ class SortedRows(NamedTuple):
 
     @classmethod
     def of(cls, chosen: Tensor, count: int) -> SortedRows:
-        """For the experts [R, P] of rows, of `count`."""
+        """The sorted rows for the experts int64 [R, P] that rows go to, out of `count` experts."""
         experts, order = chosen.flatten().sort(stable=True)
         every = torch.arange(count, device=chosen.device)
         return cls(order, experts, torch.searchsorted(experts, every, right=True).to(torch.int32))
@@ -49,7 +49,7 @@ class ExpertLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(count, out_features, in_features))
 
     def forward(self, x: Tensor, rows: SortedRows) -> Tensor:
-        """Sorted rows x [S, I] → [S, O]."""
+        """Sorted rows x [S, I] → [S, O], in the dtype of x."""
         return grouped_matmul(x, self.weight, rows.ends)
 
 
@@ -102,7 +102,7 @@ class Experts(nn.Module):
         self.down = Int8ExpertLinear(count, width, d, int8_activations=int8_activations, tp_group=tp_group)
 
     def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """The sum of the experts `chosen` [R, P] of rows x [R, D], each times its weight [R, P] → [R, D]."""
+        """The sum of the experts `chosen` int64 [R, P] of rows x [R, D], each times its weight fp32 [R, P] → [R, D]."""
         rows = SortedRows.of(chosen, self.gate_up.weight.shape[0])
         gated = silu_mul(self.gate_up(x[rows.order // chosen.shape[1]], rows))
         out: Tensor = self.down(gated, rows)
@@ -130,7 +130,7 @@ class MixtureOfExperts(nn.Module):
         self.shared = GatedMLP(config, config.experts.shared_width, within) if config.experts.shared else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rows x [R, D] → [R, D]."""
+        """Rows x [R, D] → [R, D], in the dtype of x."""
         chosen, weights = self.router(x)
         out: Tensor = self.experts(x, chosen, weights)
         if self.shared is not None:

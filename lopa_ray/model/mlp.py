@@ -20,6 +20,6 @@ class GatedMLP(nn.Module):
         self.down = row_parallel_linear(config, width, config.hidden_size, tp_group)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Rows x [R, D] → [R, D]."""
+        """Rows x [R, D] → [R, D], in the dtype of x."""
         out: Tensor = self.down(silu_mul(self.gate_up(x)))
         return out
