@@ -35,7 +35,7 @@ OUTSIDE = {
 STUBS = {"lopa_ray": "lopa_ray", "actors": "actors", "cluster.jobs": "cluster_jobs"}
 """Packages whose `__init__.pyi` lists public names, with their pages in api/."""
 
-LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()([^)\s]+)(\))")
+LINK = re.compile(r"\]\(([^)\s]+)\)")  # its text may have begun on the line before
 LIST_ITEM = re.compile(r"\s*([-*]|\d+\.) ")
 FENCE = re.compile(r"\s*(```|~~~)")
 
@@ -63,7 +63,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             in_code = not in_code
         elif not in_code:
             line = LINK.sub(
-                lambda link: link[1] + _on_site(link[2], source, address, config.repo_url, files) + link[3], line
+                lambda link: f"]({_on_site(link[1], source, address, config.repo_url, files)})", line
             )
             # GitHub begins a list right behind a paragraph, python-markdown behind an empty line.
             if LIST_ITEM.match(line) and lines and _is_paragraph(lines[-1]):
