@@ -63,8 +63,8 @@ mypy: dev
 test: check
 	@echo "== pytest" && $(BIN)/python -m pytest -q -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
-# Unit tests without those of more than a few seconds. PYTEST_ARGS is for `make coverage` too.
-FAST := -n 2 --dist loadscope --no-loadscope-reorder -m 'not medium and not slow and not long' tests/unit
+# tests/unit/conftest.py marks what is fast.
+FAST := -n 2 --dist loadscope --no-loadscope-reorder -m fast tests/unit
 
 test-fast: dev
 	@$(BIN)/python -m pytest -q $(FAST) $(PYTEST_ARGS)
@@ -75,7 +75,7 @@ coverage: dev
 
 test-long: dev
 	@$(BIN)/python -m pytest -m 'slow or long' --timeout 7200 -v $(PYTEST_ARGS)
-	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile=new --timeout 7200 -q tests/unit $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m 'hypothesis and not slow' --hypothesis-profile=new --timeout 7200 -q tests/unit $(PYTEST_ARGS)
 
 $(VENV)/.docs: $(VENV)/.dev
 	@echo "== installing the tools of make docs"

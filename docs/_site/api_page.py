@@ -9,7 +9,9 @@ from pathlib import Path
 def public_names(root: Path, package: str) -> list[tuple[str, str]]:
     """Name and full path (`package.module.Name`) of all public names, in the order of the stub."""
     stub = root / package.replace(".", "/") / "__init__.pyi"
-    imports = [node for node in ast.parse(stub.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
+    imports = [
+        node for node in ast.parse(stub.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)
+    ]
     return [
         (alias.asname, f"{package}.{node.module}.{alias.name}")
         for node in imports

@@ -13,13 +13,11 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from cluster.reporting.figure import MARKERS, PALETTE, svg  # noqa: E402
+from cluster.reporting.figure import MARKERS, PALETTE, svg
 
 FIGURES = ROOT / "docs/figures"
 DECODES = FIGURES / "decodes.json"
-PROBLEM = (
-    "Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom. How many pens does Mia have left?"
-)
+PROBLEM = "Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom. How many pens does Mia have left?"
 DECODERS = ("vanilla", "d2f", "lopa")
 
 
@@ -59,7 +57,9 @@ def filling_order(made: dict[str, Any]) -> str:
     def draw(*axes: Any) -> None:
         for at, (axis, name) in enumerate(zip(axes, ("d2f", "lopa"), strict=True)):
             steps = made[name]["steps"]
-            spots = [(p, n) for n, step in enumerate(steps, 1) for p in step["decided"] if p < made[name]["tokens"]]
+            spots = [
+                (p, n) for n, step in enumerate(steps, 1) for p in step["decided"] if p < made[name]["tokens"]
+            ]
             axis.scatter(*zip(*spots, strict=True), s=12, marker="s", color=PALETTE[at])
             axis.set_ylabel(f"{name}: step")
             axis.set_ylim(len(made["d2f"]["steps"]) + 0.7, 0.3)
@@ -98,7 +98,9 @@ def progress(made: dict[str, Any]) -> str:
             counts = [0]
             for step in made[name]["steps"]:
                 counts.append(counts[-1] + sum(p < made[name]["tokens"] for p in step["decided"]))
-            axis.plot(range(len(counts)), counts, marker=MARKERS[at], markersize=4, color=PALETTE[at], label=name)
+            axis.plot(
+                range(len(counts)), counts, marker=MARKERS[at], markersize=4, color=PALETTE[at], label=name
+            )
         axis.set_xlabel("forward rounds")
         axis.set_ylabel("decided tokens of the answer")
         axis.legend()

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from api_page import api_page  # noqa: E402
-from mkdocs.plugins import get_plugin_logger  # noqa: E402
-from mkdocs.structure.files import File  # noqa: E402
-from settings_page import settings_page  # noqa: E402
+from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.files import File
+
+from api_page import api_page
+from settings_page import settings_page
 
 if TYPE_CHECKING:
     from mkdocs.structure.files import Files

@@ -60,7 +60,9 @@ def _section(title: str, model: type[BaseModel], left_out: frozenset[str] = froz
 
 def settings_page() -> str:
     """Markdown of the page: a table per section and per decoder."""
-    assert {"model", "group", "decode"} == set(Config.model_fields), "a new section of Config needs its table here"
+    assert {"model", "group", "decode"} == set(Config.model_fields), (
+        "a new section of Config needs its table here"
+    )
     decoders = list(DECODER_SETTINGS.values())
     common = frozenset.intersection(*(frozenset(decoder.model_fields) for decoder in decoders))
     base = next(cls for cls in decoders[0].__mro__ if cls.__name__ == "GenerationSettings")

@@ -65,7 +65,7 @@ def blocks(page: Path) -> Iterator[Block]:
 def commands(block: Block) -> Iterator[list[str]]:
     """The words of each command: continued lines are one, and `&&` and `--` before a program separate two."""
     first = program(block.text.split())
-    if not first or first[0] not in PROGRAMS | OTHER_PROGRAMS and not (ROOT / first[0]).is_file():
+    if not first or (first[0] not in PROGRAMS | OTHER_PROGRAMS and not (ROOT / first[0]).is_file()):
         return  # a picture, JSON, a formula
     text = re.sub(r"(?m)(^|\s+)#\s.*$", "", block.text.replace("\\\n", " "))
     lexer = shlex.shlex(text.replace("\n", " ;\n"), posix=True, punctuation_chars=";&|<>")
@@ -105,7 +105,7 @@ def parse(command: Any, words: list[str], name: str) -> None:
     try:
         command.make_context(name, list(words))
     except Exception as error:  # typer has a copy of click's errors, under no public name
-        message = getattr(error, "format_message", lambda: repr(error))()
+        message = error.format_message() if hasattr(error, "format_message") else repr(error)
         raise AssertionError(f"{name} {' '.join(words)}: {message}") from None
 
 
