@@ -54,10 +54,9 @@ check: dev
 	@echo "== mypy" && $(MAKE) --no-print-directory mypy
 	@echo "== import contracts" && $(BIN)/lint-imports --no-logo
 
-# The packages strictly; examples and tests by a looser profile (pyproject.toml).
+# Packages and examples strictly, tests by a looser profile (pyproject.toml).
 mypy: dev
 	@$(BIN)/mypy
-	@$(BIN)/mypy $(LOOSER_MYPY)
 
 # pytest's closing line comes last.
 test: check
