@@ -1,4 +1,4 @@
-# make install | demo | test | test-long | test-gpu | format | clean
+# make install | demo | check | test | test-fast | test-long | test-gpu | docs | format | clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -10,14 +10,17 @@ PROMPT ?= Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom
 export PROMPT
 
 .DELETE_ON_ERROR:
-.PHONY: help install dev demo test test-long test-gpu format clean distclean
+.PHONY: help install dev demo check mypy test test-fast test-long test-gpu coverage docs format clean distclean
 
 help:
 	@echo "make install    .venv with the project and its pinned dependencies; then .venv/bin/lopa"
 	@echo "make demo       decode a word problem with LoPA on a local Ray with 2 branch actors"
-	@echo "make test       format, lint, types, import contracts, tests"
-	@echo "make test-long  what is slow, and soaks and sweeps"
+	@echo "make check      format, lint, types, import contracts"
+	@echo "make test       make check, and tests"
+	@echo "make test-fast  unit tests alone, without the longer ones"
+	@echo "make test-long  what is slow, soaks and sweeps; property tests draw new examples"
 	@echo "make test-gpu   what needs an NVIDIA GPU, with the Python at hand; recorded in tests/gpu/LAST_RUN.md"
+	@echo "make docs       the documentation site, in build/site"
 	@echo "make format     format and fix what can be fixed"
 	@echo "make clean      remove caches and build output; distclean: .venv too"
 
@@ -44,16 +47,43 @@ $(VENV)/.dev: $(VENV)/.installed
 demo: install
 	@$(BIN)/lopa generate --config demo --workers 2 --watch "$$PROMPT"
 
-# The cheapest check first; pytest's closing line comes last.
-test: dev
+# The cheapest check first.
+check: dev
 	@echo "== ruff format" && $(BIN)/ruff format --check --quiet .
 	@echo "== ruff check" && $(BIN)/ruff check --quiet .
-	@echo "== mypy" && $(BIN)/mypy
+	@echo "== mypy" && $(MAKE) --no-print-directory mypy
 	@echo "== import contracts" && $(BIN)/lint-imports --no-logo
+
+# Packages and examples strictly, tests by a looser profile (pyproject.toml).
+mypy: dev
+	@$(BIN)/mypy
+
+# pytest's closing line comes last.
+test: check
 	@echo "== pytest" && $(BIN)/python -m pytest -q -n 3 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+
+# tests/unit/conftest.py marks what is fast.
+FAST := -n 2 --dist loadscope --no-loadscope-reorder -m fast tests/unit
+
+test-fast: dev
+	@$(BIN)/python -m pytest -q $(FAST) $(PYTEST_ARGS)
+
+# No threshold: the report says which lines and branches no unit test runs.
+coverage: dev
+	@$(BIN)/python -m pytest -q $(FAST) --cov --cov-report=term --cov-report=xml:build/coverage.xml $(PYTEST_ARGS)
 
 test-long: dev
 	@$(BIN)/python -m pytest -m 'slow or long' --timeout 7200 -v $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m 'hypothesis and not slow' --hypothesis-profile=new --timeout 7200 -q tests/unit $(PYTEST_ARGS)
+
+$(VENV)/.docs: $(VENV)/.dev
+	@echo "== installing the tools of make docs"
+	@$(PIP) install -c constraints.txt -e '.[docs]'
+	@touch $@
+
+# Warnings are errors (`strict` of mkdocs.yml). Pages' changes are seen with: .venv/bin/mkdocs serve
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # Installs nothing: a machine with a GPU has a torch that fits it, and may have no internet.
 test-gpu:

@@ -27,8 +27,9 @@ torch.set_num_threads(1)
 # A shell that runs the tests in the background has them ignore Ctrl-C; what they start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Examples are the same in every run, and a slow machine is no failure.
+# Examples are the same in every run, and a slow machine is no failure. `make test-long` draws new ones.
 hypothesis.settings.register_profile("lopa", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("new", deadline=None, derandomize=False, print_blob=True)
 hypothesis.settings.load_profile("lopa")
 
 

@@ -96,6 +96,7 @@ def decode(
     return steps, pauses
 
 
+@pytest.mark.slow
 def test_requests_go_on_on_another_group(engine: RayEngine, reference_steps: ReferenceSteps) -> None:
     rng = random.Random(1)
     requests = [(rng.randrange(len(PROMPTS)), name) for name in SETTINGS]

@@ -13,6 +13,40 @@ from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.device import DEVICES
 from support.paths import MODELS
 
+LONGER = {
+    "conformance": ("test_golden.py",),
+    "constraints": ("test_constraint.py", "test_json_schema.py"),
+    "engine": ("test_structured_output.py",),
+    "evaluation": ("test_harness_model.py",),
+    "execution": (
+        "test_compiled_layers.py",
+        "test_step_launches.py",
+        "test_tensor_parallel.py",
+        "test_vocab_parallel.py",
+    ),
+    "kernels": ("test_triton_kernels.py",),
+    "model": ("test_hub_failures.py",),
+    "paper": ("test_code_tasks.py", "test_commands.py"),
+    "scheduling": ("test_prefix_index.py", "test_recovery.py"),
+    "serving": ("test_contract.py",),
+    "unit": ("test_imports.py",),
+}
+"""Files by folder whose tests take seconds each. `make test-fast` leaves them out; all others are `fast`."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test-fast` runs."""
+    here = Path(__file__).parent
+    for item in items:
+        file = item.path
+        if (
+            file.is_relative_to(here)
+            and file.name not in LONGER.get(file.parent.name, ())
+            and not any(item.get_closest_marker(name) for name in ("slow", "long"))
+        ):
+            item.add_marker("fast")
+
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:

@@ -1,0 +1,128 @@
+"""The figures of `how_lopa_works.md`, from decodes of one word problem by the model of the package.
+
+`python docs/_site/figures.py` decodes and draws; with `--draw` it draws the kept decodes again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from cluster.reporting.figure import MARKERS, PALETTE, svg
+
+FIGURES = ROOT / "docs/figures"
+DECODES = FIGURES / "decodes.json"
+PROBLEM = "Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom. How many pens does Mia have left?"
+DECODERS = ("vanilla", "d2f", "lopa")
+
+
+def decodes() -> dict[str, Any]:
+    """Steps of each decoder: which positions of the answer they decided, and their branches' confidences."""
+    from lopa_ray import D2FSettings, LocalEngine, LopaSettings, VanillaSettings
+
+    engine = LocalEngine.from_pretrained("demo")
+    settings = {
+        "vanilla": VanillaSettings(max_new_tokens=64),
+        "d2f": D2FSettings(max_new_tokens=64),
+        "lopa": LopaSettings(max_new_tokens=64, num_branches=8),
+    }
+    made: dict[str, Any] = {"problem": PROBLEM}
+    for name in DECODERS:
+        result = engine.generate(PROBLEM, settings[name], trace=True)
+        made[name] = {
+            "tokens": result.tokens,
+            "steps": [
+                {
+                    "decided": sorted(decision.position - result.prompt_tokens for decision in step.decided),
+                    "confidences": [round(branch.confidence, 3) for branch in step.branches],
+                    "anchor": [not branch.fills for branch in step.branches].index(True)
+                    if any(not branch.fills for branch in step.branches)
+                    else None,
+                    "winner": step.winner,
+                }
+                for step in result.trace
+            ],
+        }
+    return made
+
+
+def filling_order(made: dict[str, Any]) -> str:
+    """Which step decides which position, with D2F above and LoPA below."""
+
+    def draw(*axes: Any) -> None:
+        for at, (axis, name) in enumerate(zip(axes, ("d2f", "lopa"), strict=True)):
+            steps = made[name]["steps"]
+            spots = [
+                (p, n) for n, step in enumerate(steps, 1) for p in step["decided"] if p < made[name]["tokens"]
+            ]
+            axis.scatter(*zip(*spots, strict=True), s=12, marker="s", color=PALETTE[at])
+            axis.set_ylabel(f"{name}: step")
+            axis.set_ylim(len(made["d2f"]["steps"]) + 0.7, 0.3)
+        axes[-1].set_xlabel("position of the answer")
+
+    return svg(draw, (1, 1))
+
+
+def branch_confidences(made: dict[str, Any]) -> str:
+    """Branch confidence of all branches of each step; the winner is filled."""
+
+    def draw(axis: Any) -> None:
+        anchors, lookaheads, winners = [], [], []
+        for n, step in enumerate(made["lopa"]["steps"], 1):
+            for at, confidence in enumerate(step["confidences"]):
+                (anchors if at == step["anchor"] else lookaheads).append((n, confidence))
+            winners.append((n, step["confidences"][step["winner"]]))
+        rows = ((lookaheads, "lookahead branch", 0, 26), (anchors, "anchor branch", 1, 26))
+        for spots, label, at, size in rows:
+            xs, ys = zip(*spots, strict=True)
+            axis.scatter(xs, ys, s=size, marker=MARKERS[at], color=PALETTE[at], label=label)
+        xs, ys = zip(*winners, strict=True)
+        axis.scatter(xs, ys, s=110, marker="o", facecolors="none", edgecolors=PALETTE[2], label="winner")
+        axis.set_xlabel("step")
+        axis.set_ylabel("branch confidence")
+        axis.legend()
+
+    return svg(draw)
+
+
+def progress(made: dict[str, Any]) -> str:
+    """Decided tokens of the answer against forward rounds."""
+
+    def draw(axis: Any) -> None:
+        for at, name in enumerate(DECODERS):
+            counts = [0]
+            for step in made[name]["steps"]:
+                counts.append(counts[-1] + sum(p < made[name]["tokens"] for p in step["decided"]))
+            axis.plot(
+                range(len(counts)), counts, marker=MARKERS[at], markersize=4, color=PALETTE[at], label=name
+            )
+        axis.set_xlabel("forward rounds")
+        axis.set_ylabel("decided tokens of the answer")
+        axis.legend()
+
+    return svg(draw)
+
+
+DRAWN = {
+    "filling_order.svg": filling_order,
+    "branch_confidences.svg": branch_confidences,
+    "progress.svg": progress,
+}
+
+
+def main() -> None:
+    """Decode unless told otherwise, and write all figures."""
+    if "--draw" not in sys.argv[1:]:
+        DECODES.write_text(json.dumps(decodes(), indent=1) + "\n", encoding="utf-8")
+    made = json.loads(DECODES.read_text(encoding="utf-8"))
+    for name, draw in DRAWN.items():
+        (FIGURES / name).write_text(draw(made), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

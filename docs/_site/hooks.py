@@ -1,0 +1,94 @@
+"""Hooks of mkdocs: pages made from files outside of docs/ and from code, and links that leave the site."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.files import File
+
+from api_page import api_page
+from settings_page import settings_page
+
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
+
+log = get_plugin_logger("site")
+
+OUTSIDE = {
+    "README.md": "index.md",
+    "ARCHITECTURE.md": "architecture.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/NOTES.md": "findings.md",
+}
+"""Files of the repository that are pages of the site, with their addresses there."""
+
+STUBS = {"lopa_ray": "lopa_ray", "actors": "actors", "cluster.jobs": "cluster_jobs"}
+"""Packages whose `__init__.pyi` lists public names, with their pages in api/."""
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")  # its text may have begun on the line before
+LIST_ITEM = re.compile(r"\s*([-*]|\d+\.) ")
+FENCE = re.compile(r"\s*(```|~~~)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages and images that are not in docs/."""
+    for source, page in OUTSIDE.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    for image in sorted((ROOT / "benchmarks/plots").glob("*.svg")):
+        files.append(File.generated(config, f"plots/{image.name}", abs_src_path=str(image)))
+    files.append(File.generated(config, "settings.md", content=settings_page()))
+    for package, page in STUBS.items():
+        files.append(File.generated(config, f"api/{page}.md", content=api_page(ROOT, package)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Links of a page as they are on the site, and lists as python-markdown reads them."""
+    address = page.file.src_uri
+    source = next((name for name, made in OUTSIDE.items() if made == address), f"docs/{address}")
+    lines: list[str] = []
+    in_code = False
+    for line in markdown.splitlines():
+        if FENCE.match(line):
+            in_code = not in_code
+        elif not in_code:
+            line = LINK.sub(
+                lambda link: f"]({_on_site(link[1], source, address, config.repo_url, files)})", line
+            )
+            # GitHub begins a list right behind a paragraph, python-markdown behind an empty line.
+            if LIST_ITEM.match(line) and lines and _is_paragraph(lines[-1]):
+                lines.append("")
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _is_paragraph(line: str) -> bool:
+    return bool(line.strip()) and not line.startswith((" ", "|", "#")) and not LIST_ITEM.match(line)
+
+
+def _on_site(link: str, source: str, address: str, repository: str, files: Files) -> str:
+    """The link `link` in the file `source` (its path in the repository), from the page `address` of the site."""
+    if re.match(r"[a-z]+:|#", link):
+        return link
+    path, hash_sign, anchor = link.partition("#")
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
+    on_site = OUTSIDE.get(target, target.removeprefix("docs/") if target.startswith("docs/") else None)
+    if target.startswith("benchmarks/plots/"):
+        on_site = target.removeprefix("benchmarks/")
+    if on_site is not None and files.get_file_from_path(on_site) is not None:
+        return posixpath.relpath(on_site, posixpath.dirname(address) or ".") + hash_sign + anchor
+    if not (ROOT / target).exists():
+        log.warning("%s links to %s, which does not exist", source, link)
+    kind = "tree" if (ROOT / target).is_dir() else "blob"
+    return f"{repository}/{kind}/main/{target}{hash_sign}{anchor}"

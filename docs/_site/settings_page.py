@@ -1,0 +1,78 @@
+"""The configuration reference, from the settings' own descriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from lopa_ray.config.config import Config
+from lopa_ray.config.decoder_settings import DECODER_SETTINGS
+from lopa_ray.config.group_settings import GroupSettings
+from lopa_ray.config.model_settings import ModelSettings
+from lopa_ray.config.scaling_settings import ScalingSettings
+
+HEAD = """# Settings
+
+A YAML file has three sections: `model` (which checkpoint, and how it is held), `group` (workers and what each takes of
+the cluster) and `decode` (what a request may ask for). Any setting can be given on the command line as
+`--set section.key=value`. Unknown keys and impossible combinations are errors. `lopa config` prints every setting with
+its value. This page is generated from the classes in `lopa_ray/config`.
+"""
+
+
+def _allowed(schema: dict[str, Any]) -> str:
+    """What a setting may be, from its JSON schema."""
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_allowed(option) for option in schema["anyOf"]))
+    if "$ref" in schema:
+        return f"section `{schema['$ref'].rsplit('/', 1)[1]}`"
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    kind = str(schema.get("type", "any value"))
+    if kind == "array" and "items" in schema:
+        kind = f"list of {_allowed(schema['items'])}"
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    bounds = [f"{sign} {schema[key]}" for key, sign in signs.items() if key in schema]
+    return " ".join([kind, ", ".join(bounds)]).strip()
+
+
+def _rows(model: type[BaseModel], left_out: frozenset[str]) -> Iterator[str]:
+    properties = model.model_json_schema()["properties"]
+    for name, field in model.model_fields.items():
+        if name in left_out:
+            continue
+        schema = properties[field.alias or name]
+        default = "required" if field.is_required() else f"`{field.get_default(call_default_factory=True)!r}`"
+        meaning = " ".join((field.description or "").split())
+        cells = (f"`{name}`", default, _allowed(schema), meaning)
+        yield "| " + " | ".join(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells) + " |"
+
+
+def _section(title: str, model: type[BaseModel], left_out: frozenset[str] = frozenset()) -> str:
+    text = (model.__doc__ or "").strip()
+    table = ["| setting | default | allowed | meaning |", "|---|---|---|---|", *_rows(model, left_out)]
+    return "\n".join([f"## {title}", "", text, "", *table, ""])
+
+
+def settings_page() -> str:
+    """Markdown of the page: a table per section and per decoder."""
+    assert {"model", "group", "decode"} == set(Config.model_fields), (
+        "a new section of Config needs its table here"
+    )
+    decoders = list(DECODER_SETTINGS.values())
+    common = frozenset.intersection(*(frozenset(decoder.model_fields) for decoder in decoders))
+    base = next(cls for cls in decoders[0].__mro__ if cls.__name__ == "GenerationSettings")
+    parts = [
+        HEAD,
+        _section("model", ModelSettings),
+        _section("group", GroupSettings),
+        _section("group.scaling", ScalingSettings),
+        _section("decode, for every decoder", base),
+    ]
+    shared = frozenset(base.model_fields) & common
+    parts += [_section(f"decode, for {name}", cls, shared) for name, cls in DECODER_SETTINGS.items()]
+    return "\n".join(parts)

@@ -1,0 +1,189 @@
+"""Commands that pages show can be typed as they stand, or say what they need."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from cluster.cli.commands import app
+from cluster.jobs.__main__ import app as jobs_app
+from support.paths import ROOT
+
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "benchmarks/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
+NEEDS = {"GPU", "NPU", "cluster", "server", "download", "files"}
+LANGUAGES = {"", "bash", "console", "sh", "shell"}
+PROGRAMS = {"lopa", "make", "python", "ray", "serve"}
+OTHER_PROGRAMS = {"curl", "export", "git", "pip", "pre-commit"}
+PLACEHOLDERS = {"COMMAND", "..."}
+
+LOPA = typer.main.get_command(app)
+JOB = typer.main.get_command(jobs_app)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of commands, with what the line before it says that it needs."""
+
+    page: Path
+    line: int
+    needs: frozenset[str]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    begun: int | None = None
+    for at, line in enumerate(lines):
+        if not line.strip().startswith("```"):
+            continue
+        if begun is None:
+            begun = at
+            continue
+        before = next((text for text in reversed(lines[:begun]) if text.strip()), "")
+        needs = re.fullmatch(r"\*Needs: (.+)\.\*", before.strip())
+        if lines[begun].strip().removeprefix("```") in LANGUAGES:
+            words = frozenset(needs[1].split(", ")) if needs else frozenset()
+            yield Block(page, begun + 1, words, "\n".join(lines[begun + 1 : at]))
+        begun = None
+    assert begun is None, f"{page}:{begun}: a block without an end"
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """The words of each command: continued lines are one, and `&&` and `--` before a program separate two."""
+    first = program(block.text.split())
+    if not first or (first[0] not in PROGRAMS | OTHER_PROGRAMS and not (ROOT / first[0]).is_file()):
+        return  # a picture, JSON, a formula
+    text = re.sub(r"(?m)(^|\s+)#\s.*$", "", block.text.replace("\\\n", " "))
+    lexer = shlex.shlex(text.replace("\n", " ;\n"), posix=True, punctuation_chars=";&|<>")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if word and set(word) <= set(";&|"):
+            if words:
+                yield words
+            words = []
+        else:
+            words.append(word)
+
+
+def program(words: list[str]) -> list[str]:
+    """Without assignments of variables in front, redirections, and the folder of the program."""
+    while words and re.match(r"[A-Z_]+=", words[0]):
+        words = words[1:]
+    for at, word in enumerate(words):
+        if word in (">", "<"):
+            words = words[:at]
+            break
+    return [words[0].removeprefix(".venv/bin/"), *words[1:]] if words else []
+
+
+def parse(command: Any, words: list[str], name: str) -> None:
+    """Fail if these words are no call of this command: unknown commands, options or values."""
+    if hasattr(command, "commands"):
+        if not words or words[0] in PLACEHOLDERS or words[0].startswith("-"):
+            return
+        known = command.commands
+        assert words[0] in known, f"{name} has no command {words[0]}; it has {', '.join(known)}"
+        parse(known[words[0]], words[1:], f"{name} {words[0]}")
+        return
+    words = [word for word in words if word not in PLACEHOLDERS or word == "..."]
+    try:
+        command.make_context(name, list(words))
+    except Exception as error:  # typer has a copy of click's errors, under no public name
+        message = error.format_message() if hasattr(error, "format_message") else repr(error)
+        raise AssertionError(f"{name} {' '.join(words)}: {message}") from None
+
+
+def check(words: list[str]) -> None:
+    words = program(words)
+    if not words:
+        return
+    if words[0] == "lopa":
+        parse(LOPA, words[1:], "lopa")
+    elif words[0] == "make":
+        targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8")))
+        assert targets.issuperset(word for word in words[1:] if "=" not in word), f"no such target: {words}"
+    elif words[0] == "python":
+        assert len(words) > 1
+        if words[1:3] == ["-m", "cluster.jobs"]:
+            parse(JOB, words[3:], "cluster.jobs")
+        elif words[1] == "-m":
+            assert (ROOT / words[2].replace(".", "/")).exists(), f"no module {words[2]}"
+        else:
+            assert (ROOT / words[1]).exists(), f"no file {words[1]}"
+    elif words[:3] == ["ray", "job", "submit"]:
+        assert "--" in words, f"the command of a job stands behind --: {words}"
+        check(words[words.index("--") + 1 :])
+    elif words[0] in ("ray", "serve"):
+        pass
+    else:
+        known = words[0] in OTHER_PROGRAMS or (ROOT / words[0]).exists()
+        assert known, f"a program that no page names yet: {words[0]}"
+
+
+def all_blocks() -> list[Block]:
+    return [block for page in PAGES for block in blocks(page)]
+
+
+@pytest.mark.parametrize("block", [block for block in all_blocks() if list(commands(block))], ids=str)
+def test_commands_can_be_typed(block: Block) -> None:
+    for words in commands(block):
+        without_usage = [word for word in words if not word.startswith("[--")]
+        if without_usage != words:
+            continue  # a line of usage, with options in brackets
+        check(words)
+
+
+def needed(words: list[str]) -> set[str]:
+    """What a command cannot do without, as far as its words show."""
+    text = " ".join(words)
+    name = (program(words) or [""])[0]
+    found = set()
+    if re.search(r"device=cuda|d2f-dream-7b|paper/", text):
+        found.add("GPU")
+    if "device=npu" in text:
+        found.add("NPU")
+    if name in ("ray", "serve") or "RAY_ADDRESS=" in text:
+        found.add("cluster")
+    if name == "curl" or text.startswith("lopa scale"):
+        found.add("server")
+    if re.search(r"[A-Z][\w-]*/[\w.-]+-7B|d2f-dream-7b|gsm8k|humaneval", text) or name == "pip":
+        found.add("download")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_say_what_they_need(page: Path) -> None:
+    for block in blocks(page):
+        assert block.needs <= NEEDS, f"{block} needs {block.needs}; the words are {', '.join(sorted(NEEDS))}"
+        missing = set().union(*map(needed, commands(block))) - block.needs
+        words = ", ".join(sorted(missing | block.needs))
+        assert not missing, f"{block}: put a line *Needs: {words}.* before it"
+
+
+def test_what_is_wrong_is_found() -> None:
+    for text in (
+        "lopa generat x",
+        "lopa generate --no-such-option x",
+        "make no-such-target",
+        "python no/such/file.py",
+        "ray job submit -- python -m cluster.jobs --no-such-option",
+        "no-such-program",
+    ):
+        with pytest.raises(AssertionError):
+            check(shlex.split(text))

@@ -1,0 +1,73 @@
+"""What the site is made of: figures that their command draws, settings and names that none is missing from."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from lopa_ray.config.decoder_settings import DECODER_SETTINGS
+from lopa_ray.config.group_settings import GroupSettings
+from lopa_ray.config.model_settings import ModelSettings
+from support.paths import ROOT
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The folder of the modules that make pages and figures can be imported from."""
+    monkeypatch.setattr(sys, "path", [str(ROOT / "docs/_site"), *sys.path])
+
+
+def shape(image: str) -> str:
+    """An image without its coordinates, which change with the version of matplotlib."""
+    return re.sub(r"-?\d+(\.\d+)?", "", "".join(re.findall(r"<text.*?</text>", image, re.DOTALL)))
+
+
+@pytest.mark.usefixtures("site")
+def test_figures_are_drawn_from_the_kept_decodes() -> None:
+    pytest.importorskip("matplotlib")
+    import figures
+
+    kept = json.loads(figures.DECODES.read_text(encoding="utf-8"))
+    for name, draw in figures.DRAWN.items():
+        assert shape(draw(kept)) == shape((figures.FIGURES / name).read_text(encoding="utf-8")), name
+
+
+@pytest.mark.usefixtures("site")
+def test_the_kept_decodes_are_those_of_the_model() -> None:
+    import figures
+
+    kept = json.loads(figures.DECODES.read_text(encoding="utf-8"))
+    made = figures.decodes()
+    assert made["problem"] == kept["problem"]
+    for name in figures.DECODERS:
+        assert made[name]["tokens"] == kept[name]["tokens"]
+        for step, other in zip(made[name]["steps"], kept[name]["steps"], strict=True):
+            assert step["decided"] == other["decided"]
+            assert step["winner"] == other["winner"]
+            assert step["confidences"] == pytest.approx(other["confidences"], abs=0.002)
+
+
+@pytest.mark.usefixtures("site")
+def test_the_page_of_settings_has_all_of_them() -> None:
+    from settings_page import settings_page
+
+    page = settings_page()
+    for settings in (ModelSettings, GroupSettings, *DECODER_SETTINGS.values()):
+        for name, field in settings.model_fields.items():
+            assert f"| `{name}` |" in page
+            assert name == "decoder" or field.description, f"{settings.__name__}.{name} has no description"
+
+
+@pytest.mark.usefixtures("site")
+def test_pages_of_names_have_all_of_them() -> None:
+    import actors
+    import lopa_ray
+    from api_page import public_names
+
+    for package in (lopa_ray, actors):
+        listed = {name for name, _ in public_names(ROOT, package.__name__)}
+        assert set(package.__all__) - listed <= {"__version__"}
