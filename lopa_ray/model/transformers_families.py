@@ -13,7 +13,8 @@ from itertools import accumulate
 from typing import Any
 
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.families import FAMILIES, QWEN_CONFIG_KEYS, QWEN_HEAD_NORMS, QWEN_PUBLISHED_MODULES
+from lopa_ray.model.dense_families import QWEN_CONFIG_KEYS, QWEN_HEAD_NORMS, QWEN_PUBLISHED_MODULES
+from lopa_ray.model.families import FAMILIES
 from lopa_ray.model.family import Family, fused_rows, is_of_type
 from lopa_ray.model.special_tokens import Json
 

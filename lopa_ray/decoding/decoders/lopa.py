@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa_ray.config.decoder_settings import BlockSettings
+from lopa_ray.config.block_settings import BlockSettings
 from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
 from lopa_ray.decoding.branching import Fork, anchor_fills, scores_by_position
 from lopa_ray.decoding.canvas import Block, BlockState, Canvas

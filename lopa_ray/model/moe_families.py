@@ -1,0 +1,118 @@
+"""Families with mixtures of experts, one `Family` value each: keys, tensors, and the values that are supported."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lopa_ray.model.config import QUANTIZATION_CONFIGS
+from lopa_ray.model.dense_families import QWEN_CONFIG_KEYS, QWEN_PUBLISHED_MODULES, SDAR
+from lopa_ray.model.family import Family
+
+_EXPERT_GATE_UP = (
+    "model.layers.{i}.mlp.experts.{e}.gate_proj",
+    "model.layers.{i}.mlp.experts.{e}.up_proj",
+)
+
+_EXPERT_DOWN = ("model.layers.{i}.mlp.experts.{e}.down_proj",)
+
+SDAR_MOE = replace(
+    SDAR,
+    name="sdar_moe",
+    model_type="sdar_moe",
+    architecture="SDARMoeForCausalLM",
+    # As above; published decoders have the mask token as a constant.
+    config_defaults={**SDAR.config_defaults, "mask_token_id": 151669},
+    supported_values={
+        **SDAR.supported_values,
+        "norm_topk_prob": (True,),
+        "decoder_sparse_step": (1, None),
+        "mlp_only_layers": ([], None),
+    },
+    published_modules={
+        **SDAR.published_modules,
+        "layers.{i}.mlp.router": ("model.layers.{i}.mlp.gate",),
+        "layers.{i}.mlp.experts.gate_up": _EXPERT_GATE_UP,
+        "layers.{i}.mlp.experts.down": _EXPERT_DOWN,
+    },
+    router="softmax",
+    expert_keys={
+        "count": "num_experts",
+        "per_token": "num_experts_per_tok",
+        "width": "moe_intermediate_size",
+    },
+    transformers_type="qwen3_moe",
+    checkpoints="SDAR 30B-A3B",
+    checked_against="recorded logits, routing and decodes of SDAR-MoE; transformers' Qwen3-MoE",
+    extra_config={
+        **SDAR.extra_config,
+        "use_cache": True,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+    },
+)
+
+LLADA2 = Family(
+    name="llada2",
+    model_type="llada2_moe",
+    architecture="LLaDA2MoeModelLM",
+    config_keys=QWEN_CONFIG_KEYS | {"partial_rotary_factor": "partial_rotary_factor"},
+    config_defaults={"tie_word_embeddings": False, "mask_token_id": 156895},
+    supported_values={
+        "hidden_act": ("silu",),
+        "rope_scaling": (None,),
+        "rope_parameters": (None,),
+        "use_bias": (False, None),
+        "use_qkv_bias": (False, None),
+        "use_sliding_window": (False, None),
+        "score_function": ("sigmoid", None),
+        # Above 0 experts are chosen by whole blocks of rows.
+        "expert_capacity": (0, None),
+        "quantization_config": (None, *QUANTIZATION_CONFIGS.values()),
+    },
+    published_modules={
+        "embed": ("model.word_embeddings",),
+        "layers.{i}.attn_norm": ("model.layers.{i}.input_layernorm",),
+        "layers.{i}.qkv": ("model.layers.{i}.attention.query_key_value",),
+        "layers.{i}.q_norm": ("model.layers.{i}.attention.query_layernorm",),
+        "layers.{i}.k_norm": ("model.layers.{i}.attention.key_layernorm",),
+        "layers.{i}.o": ("model.layers.{i}.attention.dense",),
+        "layers.{i}.mlp_norm": ("model.layers.{i}.post_attention_layernorm",),
+        "layers.{i}.mlp.gate_up": QWEN_PUBLISHED_MODULES["layers.{i}.mlp.gate_up"],
+        "layers.{i}.mlp.down": QWEN_PUBLISHED_MODULES["layers.{i}.mlp.down"],
+        "layers.{i}.mlp.router": ("model.layers.{i}.mlp.gate",),
+        "layers.{i}.mlp.experts.gate_up": _EXPERT_GATE_UP,
+        "layers.{i}.mlp.experts.down": _EXPERT_DOWN,
+        "layers.{i}.mlp.shared.gate_up": (
+            "model.layers.{i}.mlp.shared_experts.gate_proj",
+            "model.layers.{i}.mlp.shared_experts.up_proj",
+        ),
+        "layers.{i}.mlp.shared.down": ("model.layers.{i}.mlp.shared_experts.down_proj",),
+        "norm": ("model.norm",),
+        "lm_head": ("lm_head",),
+    },
+    router="sigmoid",
+    expert_keys={
+        "count": "num_experts",
+        "per_token": "num_experts_per_tok",
+        "width": "moe_intermediate_size",
+        "shared": "num_shared_experts",
+        "dense_layers": "first_k_dense_replace",
+        "groups": "n_group",
+        "kept_groups": "topk_group",
+        "scale": "routed_scaling_factor",
+    },
+    eos_key="pad_token_id",
+    transformers_type="glm4_moe",
+    checkpoints="LLaDA2.0 mini and flash",
+    checked_against="recorded logits, routing and decodes of LLaDA2.0; transformers' GLM-4-MoE",
+    shifted=False,
+    qk_norm=True,
+    extra_config={
+        "hidden_act": "silu",
+        "rope_scaling": None,
+        "score_function": "sigmoid",
+        "use_bias": False,
+        "use_qkv_bias": False,
+        "use_sliding_window": False,
+    },
+)
