@@ -24,8 +24,12 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def is_in_a_step(process: psutil.Process) -> bool:
+    """Whether a worker computes while no call of its actor runs, whose name its title would have."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        return process.cmdline()[:1] != [] and process.cmdline()[0].startswith("ray::BranchWorker.execute")
+        title, began = process.cmdline()[:1], sum(process.cpu_times()[:2])
+        if title == ["ray::BranchWorker"]:
+            time.sleep(0.3)
+            return process.cmdline()[:1] == title and sum(process.cpu_times()[:2]) - began > 0.05
     return False
 
 
