@@ -14,24 +14,29 @@ from lopa_ray.execution.device import DEVICES
 from support.paths import MODELS
 
 LONGER = {
+    "bench": ("test_commands.py", "test_cost_commands.py"),
+    "choices": ("test_tool_answers.py",),
     "conformance": ("test_golden.py",),
     "constraints": ("test_constraint.py", "test_json_schema.py"),
-    "engine": ("test_structured_output.py",),
+    "decoding": ("test_blocks_in_flight.py", "test_blockwise_decoders.py", "test_sub_blocks.py"),
+    "engine": ("test_likelihood.py", "test_structured_output.py"),
     "evaluation": ("test_harness_model.py",),
     "execution": (
         "test_compiled_layers.py",
+        "test_logit_changes.py",
+        "test_runner_bit_equality.py",
         "test_step_launches.py",
         "test_tensor_parallel.py",
         "test_vocab_parallel.py",
     ),
     "kernels": ("test_triton_kernels.py",),
     "model": ("test_hub_failures.py",),
-    "paper": ("test_code_tasks.py", "test_commands.py"),
+    "paper": ("test_code_tasks.py", "test_commands.py", "test_report_page.py", "test_sandbox.py"),
     "scheduling": ("test_prefix_index.py", "test_recovery.py"),
     "serving": ("test_contract.py",),
     "unit": ("test_imports.py",),
 }
-"""Files by folder whose tests take seconds each. `make test-fast` leaves them out; all others are `fast`."""
+"""Files by folder whose tests take the longest. `make test-fast` leaves them out; all others are `fast`."""
 
 
 @pytest.hookimpl(tryfirst=True)
