@@ -81,8 +81,8 @@ def differences(record: BenchRecord, earlier: BenchRecord) -> list[str]:
     """What else differs between two runs, and may explain a ratio: one line each."""
     lines = []
     for what, now, then in (
-        ("machine", _hardware(record), _hardware(earlier)),
-        ("packages", _packages(record), _packages(earlier)),
+        ("machine", record.machine.hardware, earlier.machine.hardware),
+        ("packages", record.machine.package_list, earlier.machine.package_list),
         ("commit", record.commit, earlier.commit),
         ("method", record.method, earlier.method),
     ):
@@ -91,18 +91,6 @@ def differences(record: BenchRecord, earlier: BenchRecord) -> list[str]:
     return lines
 
 
-def _hardware(record: BenchRecord) -> str:
-    machine = record.machine
-    accelerators = f", {', '.join(machine.accelerators)}" if machine.accelerators else ""
-    return f"{machine.cpu}, {machine.cores} cores{accelerators}"
-
-
-def _packages(record: BenchRecord) -> str:
-    return ", ".join(f"{name} {version}" for name, version in sorted(record.machine.packages.items()))
-
-
 def describe_machine(record: BenchRecord) -> str:
     """Hardware and versions in a line."""
-    return (
-        f"{_hardware(record)}; lopa-ray {record.version}, {_packages(record)}, Python {record.machine.python}"
-    )
+    return record.machine.describe(record.version)

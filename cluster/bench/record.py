@@ -13,6 +13,7 @@ from typing import Self, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
+from cluster.reporting.files import replace_file
 from cluster.reporting.machine import Machine
 from lopa_ray import __version__
 from lopa_ray.errors import SettingsError
@@ -94,10 +95,8 @@ class BenchRecord(BaseModel):
     def write(self, path: Path) -> None:
         """As JSON. Raises SettingsError if the file cannot be written."""
         check_writable(path)
-        part = path.with_name(path.name + ".part")
         try:
-            part.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
-            part.replace(path)
+            replace_file(path, self.model_dump_json(indent=1) + "\n")
         except OSError as error:
             raise SettingsError(f"--output: cannot write {path}: {error.strerror}") from None
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 from cluster.bench.comparison import common_values, describe_machine, record_table
 from cluster.bench.plots import plots_of
 from cluster.bench.record import BenchRecord
 from cluster.reporting import markdown
+from cluster.reporting.figure import GREY, require_matplotlib
 from lopa_ray.errors import SettingsError
 
 RECORDS, PLOTS, PAGE = "records", "plots", "README.md"
-
-GREY = "#767676"
-"""Text and axes of plots: an image does not follow its page's colours, and this can be read on white and on black."""
 
 INTRODUCTION = """# Benchmarks
 
@@ -23,12 +20,6 @@ and the machine that it ran on. Run the command with `--against records/NAME.jso
 version.
 `lopa bench all` makes all records of a kind of device. What was learned from them is in [NOTES.md](NOTES.md).
 """
-
-
-def require_matplotlib() -> None:
-    """Raises SettingsError if plots cannot be drawn."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise SettingsError("plots need matplotlib; install it: pip install 'lopa-ray[eval]'")
 
 
 def write_report(folder: Path) -> Path:

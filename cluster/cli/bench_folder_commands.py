@@ -35,7 +35,8 @@ def measure_all(
     with exit_on_error():
         from cluster.bench.all_parts import choose_parts, run_parts
         from cluster.bench.parts import parts_of
-        from cluster.bench.report import RECORDS, require_matplotlib, write_report
+        from cluster.bench.report import RECORDS, write_report
+        from cluster.reporting.figure import require_matplotlib
 
         require_matplotlib()
         chosen = choose_parts(parts_of(device), parts)

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from cluster.cli import bench_commands, evaluation_commands, options
+from cluster.cli import bench_commands, evaluation_commands, experiment_commands, options
 from cluster.cli.exit_status import FAILED, INTERRUPTED, discard_stdout, exit_on_error
 from lopa_ray import __version__
 from lopa_ray.config.config import Config
@@ -259,6 +259,7 @@ def show_config(
 
 app.add_typer(evaluation_commands.app, name="eval")
 app.add_typer(bench_commands.app, name="bench")
+app.add_typer(experiment_commands.app, name="experiment")
 app.command()(evaluation_commands.reproduce)
 
 

@@ -5,10 +5,13 @@ Text and axes have the colour `currentColor`, so that a figure inside of a page 
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable, Sequence
-from io import StringIO
-from typing import Any
+from io import BytesIO, StringIO
+from typing import IO, Any
+
+from lopa_ray.errors import SettingsError
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's colours, which colour-blind people can tell apart; without black and yellow, each of which is hard to
@@ -17,6 +20,9 @@ MARKERS = "osD^vP"
 
 INK = "#010203"
 """Stands for `currentColor`, which matplotlib does not know."""
+
+GREY = "#767676"
+"""Text and axes of images: it can be read on white and on black."""
 
 _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -40,17 +46,39 @@ _STYLE: dict[Any, Any] = {
 }
 
 
+def require_matplotlib() -> None:
+    """Raises SettingsError if plots cannot be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SettingsError("plots need matplotlib; install it: pip install 'lopa-ray[eval]'")
+
+
 def svg(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> str:
     """What `draw` draws on axes below each other, whose heights are as `rows`, without the XML prologue."""
+    text = StringIO()
+    no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    _save(draw, rows, text, format="svg", transparent=True, metadata=no_metadata)
+    svg = re.sub(r"^.*?(?=<svg)", "", text.getvalue(), count=1, flags=re.DOTALL)
+    # Groups are named alike in every figure, and ids have to be unique in a page. Nothing refers to them.
+    return re.sub(r'<g id="[^"]*"', "<g", svg).replace(INK, "currentColor")
+
+
+def svg_image(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> str:
+    """As `svg`, for a file of its own: an image does not follow its page's colours."""
+    return svg(draw, rows).replace("currentColor", GREY)
+
+
+def png(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> bytes:
+    """As `svg`, on white."""
+    data = BytesIO()
+    _save(draw, rows, data, format="png", dpi=150, facecolor="white")
+    return data.getvalue()
+
+
+def _save(draw: Callable[..., None], rows: Sequence[int], file: IO[Any], **options: Any) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
         figure = Figure(figsize=(6.4, 3.9), layout="constrained")
         draw(*figure.subplots(len(rows), sharex=True, squeeze=False, height_ratios=rows).ravel())
-        text = StringIO()
-        no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(text, format="svg", transparent=True, metadata=no_metadata)
-    svg = re.sub(r"^.*?(?=<svg)", "", text.getvalue(), count=1, flags=re.DOTALL)
-    # Groups are named alike in every figure, and ids have to be unique in a page. Nothing refers to them.
-    return re.sub(r'<g id="[^"]*"', "<g", svg).replace(INK, "currentColor")
+        figure.savefig(file, **options)

@@ -48,6 +48,21 @@ class Machine(BaseModel):
             packages=package_versions(PACKAGES),
         )
 
+    @property
+    def hardware(self) -> str:
+        """Processor, cores and accelerators."""
+        accelerators = f", {', '.join(self.accelerators)}" if self.accelerators else ""
+        return f"{self.cpu}, {self.cores} cores{accelerators}"
+
+    @property
+    def package_list(self) -> str:
+        """Packages with their versions."""
+        return ", ".join(f"{name} {version}" for name, version in sorted(self.packages.items()))
+
+    def describe(self, version: str) -> str:
+        """Hardware and versions in a line; `version` is that of lopa-ray."""
+        return f"{self.hardware}; lopa-ray {version}, {self.package_list}, Python {self.python}"
+
 
 def package_versions(names: Sequence[str]) -> dict[str, str]:
     """The installed version of each package; packages that are not installed are left out."""

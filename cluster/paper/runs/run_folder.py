@@ -11,6 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from cluster.paper.runs.record import ProblemRecord
+from cluster.reporting.differences import first_difference
+from cluster.reporting.files import replace_file
 from lopa_ray.errors import SettingsError
 
 
@@ -43,7 +45,7 @@ class RunFolder:
             state = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "identity": identity}
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                _replace(state_path, json.dumps(state, indent=1))
+                replace_file(state_path, json.dumps(state, indent=1))
             except OSError as error:
                 raise SettingsError(f"--output: cannot write into {self.path}: {error.strerror}") from None
             return state
@@ -54,7 +56,7 @@ class RunFolder:
             raise SettingsError(
                 f"--output: {state_path} cannot be read ({error!r}); remove the folder"
             ) from None
-        changed = _first_difference(before, identity)
+        changed = first_difference(before, identity)
         if changed is not None:
             raise SettingsError(
                 f"--output: the run in {self.path} was begun with other settings ({changed}); put that back to go on "
@@ -85,25 +87,7 @@ class RunFolder:
 
     def compact(self) -> None:
         """Leave one line per problem."""
-        _replace(
+        replace_file(
             self._records_path,
             "".join(record.model_dump_json() + "\n" for record in self.records.values()),
         )
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file that has its name only once it is whole."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
-
-
-def _first_difference(before: Any, now: Any, name: str = "") -> str | None:
-    """Where two JSON values differ, in words; None if they do not."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in {**before, **now}:
-            found = _first_difference(before.get(key), now.get(key), f"{name}.{key}" if name else key)
-            if found is not None:
-                return found
-        return None
-    return None if before == now else f"{name}: {json.dumps(before)} then, {json.dumps(now)} now"

@@ -1,0 +1,64 @@
+"""What can be typed after `lopa experiment`: a command for each experiment, and `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cluster.cli import options
+from cluster.cli.exit_status import exit_on_error
+from cluster.experiments.table import EXPERIMENTS
+
+app = typer.Typer(
+    help="Open questions about LoPA: each command measures one, and writes data, plot and finding. Give an interrupted "
+    "command again, and it goes on.",
+    no_args_is_help=True,
+)
+
+
+def _command(name: str) -> Callable[..., None]:
+    def run(
+        config: options.ConfigOption = "demo",
+        model: options.ModelOption = None,
+        device: options.DeviceOption = None,
+        dtype: options.DtypeOption = None,
+        assignments: options.SetOption = None,
+        problems: Annotated[
+            int | None,
+            typer.Option(min=1, help="Held-out problems; without it, the experiment's own number."),
+        ] = None,
+        seed: Annotated[int, typer.Option(min=0, help="Of problems and draws.")] = 2,
+        output: Annotated[
+            Path | None,
+            typer.Option("--output", "-o", metavar="DIR", help="Without one, experiments/NAME."),
+        ] = None,
+    ) -> None:
+        with exit_on_error():
+            from cluster.bench.record import arguments_of_process
+            from cluster.experiments.run.runner import run_experiment
+            from cluster.experiments.table import load_experiment
+
+            experiment = load_experiment(name)
+            overrides = options.parse_overrides(assignments, model=model, device=device, dtype=dtype)
+            folder = output or Path("experiments") / name
+            record = run_experiment(
+                name,
+                experiment,
+                EXPERIMENTS[name],
+                options.load_config(config, overrides),
+                problems=problems or experiment.problems,
+                seed=seed,
+                folder=folder,
+                command=arguments_of_process(),
+            )
+            typer.echo(experiment.finding(record).text)
+            typer.echo(f"\nFiles: {folder / name}.json, .svg, .png, .md")
+
+    return run
+
+
+for _name, _question in EXPERIMENTS.items():
+    app.command(_name, help=_question)(_command(_name))

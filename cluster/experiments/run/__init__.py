@@ -1,0 +1,1 @@
+"""What all experiments share: how their points are measured and kept, and how records become findings."""

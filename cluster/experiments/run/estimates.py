@@ -1,0 +1,75 @@
+"""Figures with intervals: percentile bootstrap over problems.
+
+A figure is an array [1 + resamples]: its value over the problems as they are, and over each resample. Figures of the
+same `Resamples` come from the same draws, so their differences, quotients and maxima are figures too, and pair the
+problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+RESAMPLES = 2000
+
+SEED = 0
+"""Of resamples: the same record gives the same intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value with its 95 % interval; of one problem alone the interval has no width."""
+
+    value: float
+    low: float
+    high: float
+
+    def __format__(self, spec: str) -> str:
+        """`7.28 [6.90 to 7.70]` for the format `.2f` of each number."""
+        return f"{self.value:{spec}} [{self.low:{spec}} to {self.high:{spec}}]"
+
+    def excludes(self, value: float) -> bool:
+        """Whether the interval lies on one side of `value`."""
+        return value < self.low or value > self.high
+
+
+class Resamples:
+    """Draws of so many problems with replacement."""
+
+    def __init__(self, problems: int, count: int = RESAMPLES, seed: int = SEED) -> None:
+        """Raises ValueError without problems."""
+        if problems < 1:
+            raise ValueError("there are no problems to draw from")
+        drawn = np.random.default_rng(seed).multinomial(problems, np.full(problems, 1 / problems), size=count)
+        self._times: Array = np.vstack([np.ones((1, problems)), drawn])
+
+    def total(self, values: Sequence[float]) -> Array:
+        """Σ of a value per problem: [1 + resamples], float64."""
+        totals: Array = self._times @ np.asarray(values, dtype=np.float64)
+        return totals
+
+    def quotient(self, numerators: Sequence[float], denominators: Sequence[float]) -> Array:
+        """Σ numerators ÷ Σ denominators: [1 + resamples], float64; NaN where the denominators' sum is 0."""
+        above, below = self.total(numerators), self.total(denominators)
+        return np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
+
+    def mean(self, values: Sequence[float]) -> Array:
+        """The mean of a value per problem: [1 + resamples], float64."""
+        return self.total(values) / len(values)
+
+
+def estimate(figure: Array) -> Estimate:
+    """The estimate of a figure [1 + resamples] of float64; resamples in which it is NaN are left out.
+
+    Raises ValueError if the value itself is NaN.
+    """
+    if np.isnan(figure[0]):
+        raise ValueError("the figure does not exist for these problems")
+    low, high = np.nanpercentile(figure[1:], [2.5, 97.5])
+    return Estimate(float(figure[0]), float(low), float(high))

@@ -1,0 +1,85 @@
+"""Workbench: the model, the settings and the problems that an experiment measures with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from cluster.batch.open_engine import open_engine
+from cluster.experiments.run.outcomes import Outcomes
+from cluster.experiments.run.record import Setup
+from lopa_ray.config.config import Config
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.base import Engine, OnEvent
+from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
+
+MakeSession: TypeAlias = Callable[[DecodeSession, int], DecodeSession]
+"""A session and the index of its problem → the session that is decoded in its place."""
+
+
+class Workbench:
+    """Use it as a context manager: the engine, which `engine` opens, is closed at the end."""
+
+    def __init__(self, config: Config, setup: Setup) -> None:
+        self.config = config
+        self.setup = setup
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine of this process. As many requests are in flight together as `model.max_num_seqs` says."""
+        return self._stack.enter_context(open_engine(self.config, local=True))
+
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """Held-out problems of the model in the package."""
+        return held_out_problems(self.setup.seed, self.setup.problems)
+
+    def settings(self, **changes: Any) -> GenerationSettings:
+        """The run's decode settings with changes; `decoder` may be one of them. Raises SettingsError."""
+        return Config.parse(self.config.given(), {"decode": changes}).decode
+
+    def decode_problems(
+        self,
+        settings: GenerationSettings,
+        make_session: MakeSession | None = None,
+        on_event: OnEvent | None = None,
+    ) -> Outcomes:
+        """Decode and grade all problems. `make_session` puts another session into the place of a usual one.
+
+        Raises the first error that ends a request.
+        """
+        sessions = [self.engine.create_session(problem.question, settings) for problem in self.problems]
+        if make_session is not None:
+            sessions = [make_session(session, index) for index, session in enumerate(sessions)]
+        results = self.decode(sessions, on_event)
+        return Outcomes.of(
+            results, [is_correct(p, r.text or "") for p, r in zip(self.problems, results, strict=True)]
+        )
+
+    def decode(
+        self, sessions: Sequence[DecodeSession], on_event: OnEvent | None = None
+    ) -> list[GenerationResult]:
+        """The results of sessions, in their order. Raises the first error that ends a request."""
+        found: dict[int, GenerationResult] = {}
+        for index, result in self.engine.run(sessions, on_event=on_event):
+            if isinstance(result, Exception):
+                raise result
+            found[index] = result
+        return [found[index] for index in range(len(sessions))]

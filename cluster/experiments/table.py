@@ -1,0 +1,22 @@
+"""The table of experiments. To add one, add a line here and a module of that name with an `EXPERIMENT`."""
+
+from __future__ import annotations
+
+import importlib
+
+from cluster.experiments.run.experiment import Experiment
+from lopa_ray.errors import SettingsError
+
+EXPERIMENTS = {
+    "branches": "Do more branches per step give more TPF, and what do they cost in score?",
+}
+"""Name → the question that it answers. The order is that of help and findings."""
+
+
+def load_experiment(name: str) -> Experiment:
+    """The experiment of that name. Raises SettingsError if there is none."""
+    if name not in EXPERIMENTS:
+        raise SettingsError(f"experiment: got {name!r}; allowed: {', '.join(EXPERIMENTS)}")
+    module = importlib.import_module(f"cluster.experiments.{name.replace('-', '_')}")
+    experiment: Experiment = module.EXPERIMENT
+    return experiment
