@@ -62,3 +62,21 @@ def _command(name: str) -> Callable[..., None]:
 
 for _name, _question in EXPERIMENTS.items():
     app.command(_name, help=_question)(_command(_name))
+
+
+@app.command()
+def report(
+    records: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder with records (JSON) of experiments.")
+    ] = Path("benchmarks/experiments"),
+    page: Annotated[
+        Path, typer.Option("--page", metavar="FILE", help="Page to write; plots go to figures/ beside it.")
+    ] = Path("docs/findings.md"),
+) -> None:
+    """Write the page of findings, with its plots, from records of experiments."""
+    with exit_on_error():
+        from cluster.experiments.run.page import write_page
+        from cluster.experiments.table import load_experiment
+
+        write_page(EXPERIMENTS, load_experiment, records, page)
+        typer.echo(f"Page: {page}")

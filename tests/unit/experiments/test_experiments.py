@@ -13,7 +13,7 @@ from cluster.experiments.run.record import ExperimentRecord
 from cluster.experiments.table import EXPERIMENTS, load_experiment
 from lopa_ray.errors import SettingsError
 
-IN_PROCESS = ("branches",)
+IN_PROCESS = ("branches", "tfo", "ablation", "predictor", "budget", "open-ended")
 """Those that need no Ray."""
 
 

@@ -1,0 +1,152 @@
+"""`lopa experiment open-ended`: decoders on texts whose answers nobody can check."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.experiments.run.estimates import Resamples, estimate
+from cluster.experiments.run.experiment import Data, Experiment, Finding
+from cluster.experiments.run.record import ExperimentRecord, Point
+from cluster.experiments.run.workbench import Workbench
+from cluster.reporting.figure import MARKERS, PALETTE
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.engine.likelihood import LikelihoodRequest, log_likelihoods
+
+LENGTH = 48
+MC_NUM = 16
+"""Draws of masks per log-likelihood."""
+N_GRAM = 2
+VANILLA = 0
+"""Stands for vanilla decoding among numbers of branches."""
+DECODERS = (VANILLA, 1, 2, 4, 8, 16)
+
+
+def story_of(question: str) -> str:
+    """A problem's text without what it asks: its sentences but the last, or the whole if it has one alone."""
+    sentences = re.split(r"(?<=[.?!])\s+", question.strip())
+    return " ".join(sentences[:-1] or sentences)
+
+
+def count_n_grams(ids: Sequence[int], n: int = N_GRAM) -> tuple[int, int]:
+    """Different n-grams, and all."""
+    grams = [tuple(ids[at : at + n]) for at in range(len(ids) - n + 1)]
+    return len(set(grams)), len(grams)
+
+
+class OpenEnded(Experiment):
+    """See the module."""
+
+    problems = 30
+    plot_rows = (1, 1)
+    method = (
+        "Prompts are word problems without their question, so there is nothing to solve; every decoder fills exactly "
+        f"{LENGTH} positions (ignore_eos). vanilla: one token per step, no cache. Repetition: different pairs of "
+        "neighbouring tokens ÷ all pairs. Likelihood: log p(text | prompt) ÷ tokens, a Monte-Carlo bound with "
+        f"{MC_NUM} draws of masks that are the same for all "
+        "decoders. Agreement: share of positions with vanilla's token."
+    )
+    paper = (
+        "All of the paper's tasks have answers that can be checked; it says nothing about open-ended text."
+    )
+
+    def points(self, problems: int) -> Sequence[Point]:
+        """Vanilla decoding, and LoPA by its number of branches."""
+        return [{"num_branches": count} for count in DECODERS]
+
+    def measure(self, bench: Workbench, point: Point) -> Data:
+        """Numbers per prompt."""
+        results, vanilla = _texts(bench, int(point["num_branches"] or 0)), _texts(bench, VANILLA)
+        prompts = [bench.engine.encode(story_of(problem.question)) for problem in bench.problems]
+        requests = [LikelihoodRequest(p, r.token_ids) for p, r in zip(prompts, results, strict=True)]
+        likelihoods = [0.0] * len(requests)
+        for index, found in log_likelihoods(bench.engine, requests, mc_num=MC_NUM, seed=bench.setup.seed):
+            if isinstance(found, Exception):
+                raise found
+            likelihoods[index] = found.value
+        grams = [count_n_grams(each.token_ids) for each in results]
+        return {
+            "tokens": [each.tokens for each in results],
+            "steps": [each.steps for each in results],
+            "different n-grams": [different for different, _ in grams],
+            "n-grams": [count for _, count in grams],
+            "log-likelihood": [round(value, 4) for value in likelihoods],
+            "as vanilla": [
+                sum(a == b for a, b in zip(ours.token_ids, theirs.token_ids, strict=True))
+                for ours, theirs in zip(results, vanilla, strict=True)
+            ],
+        }
+
+    def finding(self, record: ExperimentRecord) -> Finding:
+        """Every decoder against vanilla decoding."""
+        resamples = Resamples(record.setup.problems)
+        figures = {count: _figures(record, resamples, count) for count in DECODERS}
+        vanilla, single = figures[VANILLA], figures[1]
+        most = max(DECODERS[1:], key=lambda count: figures[count]["TPF"][0])
+        best = figures[most]
+        text = (
+            f"LoPA is fastest with {most} branches: {estimate(best['TPF']):.2f} TPF, where a single branch has "
+            f"{estimate(single['TPF']):.2f} and vanilla decoding {estimate(vanilla['TPF']):.2f}. Its text has "
+            f"{estimate(best['different pairs %']):.0f} % different pairs (vanilla: "
+            f"{estimate(vanilla['different pairs %']):.0f} %), a likelihood of "
+            f"{estimate(best['nats per token']):.2f} "
+            f"nats per token, {estimate(best['nats per token'] - vanilla['nats per token']):+.2f} against "
+            f"vanilla's and "
+            f"{estimate(best['nats per token'] - single['nats per token']):+.2f} against the single branch's, "
+            f"and vanilla's token at {estimate(best['as vanilla %']):.0f} % of the positions; the single branch "
+            f"has that at "
+            f"{estimate(single['as vanilla %']):.0f} %."
+        )
+        rows = [
+            [
+                "vanilla" if count == VANILLA else f"LoPA, {count}",
+                f"{estimate(each['TPF']):.2f}",
+                f"{estimate(each['different pairs %']):.1f}",
+                f"{estimate(each['nats per token']):.2f}",
+                f"{estimate(each['as vanilla %']):.1f}",
+            ]
+            for count, each in figures.items()
+        ]
+        return Finding(text, ["decoder, branches", *vanilla], rows)
+
+    def draw(self, record: ExperimentRecord, *axes: Any) -> None:
+        """Likelihood and agreement over TPF."""
+        resamples = Resamples(record.setup.problems)
+        for index, count in enumerate(DECODERS):
+            figures = _figures(record, resamples, count)
+            x = figures["TPF"][0]
+            for axis, name in zip(axes, ("nats per token", "as vanilla %"), strict=True):
+                y = estimate(figures[name])
+                axis.vlines(x, y.low, y.high, color=PALETTE[index])
+                label = "vanilla" if count == VANILLA else f"{count} branches"
+                axis.plot(x, y.value, MARKERS[index], color=PALETTE[index], label=label)
+                axis.set_ylabel(name)
+        axes[-1].set_xlabel("TPF")
+        axes[-1].set_xlim(left=0)
+        axes[-1].figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside upper left", ncols=3)
+
+
+def _texts(bench: Workbench, num_branches: int) -> list[GenerationResult]:
+    """Continuations of all prompts."""
+    length = {"max_new_tokens": LENGTH, "ignore_eos": True}
+    settings = (
+        bench.settings(decoder="vanilla", **length)
+        if num_branches == VANILLA
+        else bench.settings(decoder="lopa", num_branches=num_branches, **length)
+    )
+    stories = [story_of(problem.question) for problem in bench.problems]
+    return bench.decode([bench.engine.create_session(story, settings) for story in stories])
+
+
+def _figures(record: ExperimentRecord, resamples: Resamples, num_branches: int) -> dict[str, Any]:
+    data = record.data(num_branches=num_branches)
+    return {
+        "TPF": resamples.quotient(data["tokens"], data["steps"]),
+        "different pairs %": 100 * resamples.quotient(data["different n-grams"], data["n-grams"]),
+        "nats per token": resamples.quotient(data["log-likelihood"], data["tokens"]),
+        "as vanilla %": 100 * resamples.quotient(data["as vanilla"], data["tokens"]),
+    }
+
+
+EXPERIMENT = OpenEnded()

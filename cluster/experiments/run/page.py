@@ -1,0 +1,60 @@
+"""`write_page`: a page of findings from a folder of records, with their plots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from cluster.experiments.run.experiment import Experiment
+from cluster.experiments.run.record import ExperimentRecord
+from cluster.experiments.run.runner import write_figure
+from cluster.experiments.run.section import section
+from cluster.reporting.figure import require_matplotlib
+from cluster.reporting.files import replace_file
+from lopa_ray.errors import SettingsError
+
+FIGURES = "figures"
+
+INTRODUCTION = """# Findings
+
+What experiments say about open questions of LoPA. `lopa experiment NAME` measures one, and `lopa experiment --help`
+lists them. The command `lopa experiment report` writes this page, its paragraphs and plots, from the records in
+`benchmarks/experiments`, so every number on it is one of these records', which name command and machine.
+
+**All of it is about one small model on problems that it was trained for**: the model in the package, whose answers
+have a few dozen tokens. It shows how the decoder behaves, and whether a claim holds anywhere. It does not show how
+large a figure is for a model with billions of parameters; the commands take such a model (`--model`). Where a finding
+disagrees with the paper, both may be right for their models.
+"""
+
+
+def write_page(
+    questions: Mapping[str, str], load: Callable[[str], Experiment], records: Path, page: Path
+) -> None:
+    """Write `page` from the records in the folder `records`, in the order of `questions`, with plots beside it.
+
+    Questions without a record are named as such. Raises SettingsError if there are no records, one cannot be read or
+    is of no experiment, or matplotlib is missing.
+    """
+    require_matplotlib()
+    found = {
+        record.experiment: record for record in map(ExperimentRecord.read, sorted(records.glob("*.json")))
+    }
+    if not found:
+        raise SettingsError(
+            f"{records} has no records; make one: lopa experiment branches --output {records}"
+        )
+    unknown = next((name for name in found if name not in questions), None)
+    if unknown is not None:
+        raise SettingsError(f"{records} has a record of {unknown}; allowed: {', '.join(questions)}")
+    sections = [INTRODUCTION]
+    for name, question in questions.items():
+        if name not in found:
+            continue
+        figure = f"{FIGURES}/experiment-{name}.svg"
+        write_figure(load(name), found[name], page.parent / figure)
+        sections.append(section(found[name], load(name), question, heading="##", figure=figure))
+    missing = [name for name in questions if name not in found]
+    if missing:
+        sections.append(f"Without a record: {', '.join(missing)}.\n")
+    replace_file(page, "\n".join(sections))
