@@ -32,9 +32,8 @@ def _command(name: str) -> Callable[..., None]:
         ] = None,
         seed: Annotated[int, typer.Option(min=0, help="Of problems and draws.")] = 2,
         output: Annotated[
-            Path | None,
-            typer.Option("--output", "-o", metavar="DIR", help="Without one, experiments/NAME."),
-        ] = None,
+            Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the experiment's files.")
+        ] = Path("experiments"),
     ) -> None:
         with exit_on_error():
             from cluster.bench.record import arguments_of_process
@@ -43,7 +42,6 @@ def _command(name: str) -> Callable[..., None]:
 
             experiment = load_experiment(name)
             overrides = options.parse_overrides(assignments, model=model, device=device, dtype=dtype)
-            folder = output or Path("experiments") / name
             record = run_experiment(
                 name,
                 experiment,
@@ -51,11 +49,11 @@ def _command(name: str) -> Callable[..., None]:
                 options.load_config(config, overrides),
                 problems=problems or experiment.problems,
                 seed=seed,
-                folder=folder,
+                folder=output,
                 command=arguments_of_process(),
             )
             typer.echo(experiment.finding(record).text)
-            typer.echo(f"\nFiles: {folder / name}.json, .svg, .png, .md")
+            typer.echo(f"\nFiles: {output / name}.json, .svg, .png, .md")
 
     return run
 

@@ -83,7 +83,11 @@ class Branches(Experiment):
             for name in tpf
         ]
         header = ["threshold", "branches", "TPF", "score %", "forwards per token", "on the front"]
-        return Finding(text, header, rows)
+        headline = (
+            f"{best} branches have {gain:.2f} times the TPF of one, at {cost:+.1f} points of score; "
+            f"{BRANCHES[-1]} have {last:.3f} times that of {BRANCHES[-2]}."
+        )
+        return Finding(text, header, rows, headline)
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Score over TPF, a line per number of branches through the thresholds; the front is ringed."""

@@ -97,7 +97,16 @@ class Budget(Experiment):
             for name in tpf
         ]
         header = ["budget", "value", "TPF", "score %", "forwards per token", "TPF ÷ fixed at equal forwards"]
-        return Finding(" ".join(sentences), header, rows)
+        headline = (
+            "At equal forwards, adaptive numbers have "
+            + " and ".join(
+                f"{estimate(at_equal[name]):.3f} ({kind})"
+                for kind in (AUTO, EARLY_EXIT)
+                for name in [max(((kind, value) for value in BUDGETS[kind]), key=lambda n: tpf[n][0])]
+            )
+            + " times the TPF of fixed ones."
+        )
+        return Finding(" ".join(sentences), header, rows, headline)
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """TPF over forwards per token."""

@@ -108,7 +108,11 @@ class OpenEnded(Experiment):
             ]
             for count, each in figures.items()
         ]
-        return Finding(text, ["decoder, branches", *vanilla], rows)
+        headline = (
+            f"{most} branches have {estimate(best['TPF'] / single['TPF']):.2f} times the TPF of one, at "
+            f"{estimate(best['nats per token'] - single['nats per token']):+.2f} nats per token."
+        )
+        return Finding(text, ["decoder, branches", *vanilla], rows, headline)
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Likelihood and agreement over TPF."""

@@ -132,7 +132,7 @@ class Predictor(Experiment):
         outcomes = {name: Outcomes.from_json(record.data(ranking=name[0], metric=name[1])) for name in rho}
         tpf = {name: each.tpf(resamples) for name, each in outcomes.items()}
         score = {name: each.score(resamples) for name, each in outcomes.items()}
-        sentences = []
+        sentences, answers = [], []
         for ranking, metrics in METRICS.items():
             names = [(ranking, metric) for metric in metrics]
             predicts, decodes = max(names, key=lambda n: rho[n][0]), max(names, key=lambda n: tpf[n][0])
@@ -144,10 +144,16 @@ class Predictor(Experiment):
             else:
                 told = "so it does not decode best" if ratio.excludes(1.0) else "which may as well be none"
                 verdict = f"the best predictor has {ratio:.3f} times the TPF of the fastest, {told}"
+            answers.append(
+                f"{ranking}: {predicts[1]} predicts best, {ratio:.3f} times the TPF of the fastest decoder, "
+                f"{decodes[1]}"
+            )
             sentences.append(
-                f"With ranking {ranking} the best predictor is {predicts[1]}, ρ = {estimate(rho[predicts]):.2f} (mean: "
+                f"With ranking {ranking} the best predictor is {predicts[1]}, ρ = {estimate(rho[predicts]):.2f} "
+                f"(mean: "
                 f"{estimate(rho[mean]):.2f}), and the fastest decoder is {decodes[1]} with "
-                f"{estimate(tpf[decodes]):.2f} TPF (mean: {estimate(tpf[mean]):.2f}); {verdict}. Over the {len(names)} "
+                f"{estimate(tpf[decodes]):.2f} TPF (mean: {estimate(tpf[mean]):.2f}); {verdict}. Over the "
+                f"{len(names)} "
                 f"metrics ρ and TPF have a rank correlation of {relation:.2f}."
             )
         rows = [
@@ -160,7 +166,12 @@ class Predictor(Experiment):
             ]
             for name in rho
         ]
-        return Finding(" ".join(sentences), ["ranking", "metric", "ρ", "chosen %", "TPF", "score %"], rows)
+        return Finding(
+            " ".join(sentences),
+            ["ranking", "metric", "ρ", "chosen %", "TPF", "score %"],
+            rows,
+            "; ".join(answers) + ".",
+        )
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """TPF over ρ, a mark per metric."""

@@ -29,7 +29,7 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "benchmarks/README.md": "benchmarks.md",
-    "benchmarks/NOTES.md": "findings.md",
+    "benchmarks/NOTES.md": "benchmark_notes.md",
 }
 """Files of the repository that are pages of the site, with their addresses there."""
 

@@ -25,6 +25,8 @@ class Finding:
     header: Sequence[str]
     """Of the table."""
     rows: Sequence[Sequence[str]]
+    headline: str = ""
+    """The answer in one sentence, for a list of all; without one the question is not listed."""
 
 
 class Experiment(ABC):

@@ -11,6 +11,7 @@ from cluster.experiments.run.runner import write_figure
 from cluster.experiments.run.section import section
 from cluster.reporting.figure import require_matplotlib
 from cluster.reporting.files import replace_file
+from cluster.reporting.markdown import table
 from lopa_ray.errors import SettingsError
 
 FIGURES = "figures"
@@ -47,7 +48,9 @@ def write_page(
     unknown = next((name for name in found if name not in questions), None)
     if unknown is not None:
         raise SettingsError(f"{records} has a record of {unknown}; allowed: {', '.join(questions)}")
-    sections = [INTRODUCTION]
+    headlines = {name: load(name).finding(found[name]).headline for name in questions if name in found}
+    listed = [[questions[name], headline] for name, headline in headlines.items() if headline]
+    sections = [INTRODUCTION, table(["question", "in short"], listed) + "\n"]
     for name, question in questions.items():
         if name not in found:
             continue

@@ -1,0 +1,50 @@
+"""The page of findings is what the records in the repository say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.cli import app
+from cluster.experiments.run.record import ExperimentRecord
+from support.paths import ROOT
+
+RECORDS = ROOT / "benchmarks/experiments"
+PAGE = ROOT / "docs/findings.md"
+
+
+def words(image: str) -> list[str]:
+    """The words of a plot; numbers change with the version of matplotlib."""
+    return [word for word in re.findall(r"<text[^>]*>([^<]*)</text>", image) if not re.search(r"\d", word)]
+
+
+def test_the_page_is_made_of_the_records(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "findings.md"
+    done = CliRunner().invoke(app, ["experiment", "report", str(RECORDS), "--page", str(page)])
+    assert done.exit_code == 0, done.output
+    assert page.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8")
+    drawn = {path.name: words(path.read_text(encoding="utf-8")) for path in (tmp_path / "figures").iterdir()}
+    kept = {
+        path.name: words(path.read_text(encoding="utf-8"))
+        for path in (ROOT / "docs/figures").glob("experiment-*.svg")
+    }
+    assert drawn == kept
+
+
+def test_records_name_command_and_machine() -> None:
+    for path in RECORDS.glob("*.json"):
+        record = ExperimentRecord.read(path)
+        assert record.experiment == path.stem
+        assert record.command_line.startswith(f"lopa experiment {path.stem}")
+        assert record.commit is not None and not record.commit.endswith("+changes")
+        assert path.stat().st_size < 200_000, "records stay small"
+
+
+def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["experiment", "report", str(tmp_path), "--page", str(tmp_path / "a.md")])
+    assert done.exit_code == 2 and "has no records" in " ".join(done.output.split())
+    assert not (tmp_path / "a.md").exists()
