@@ -29,6 +29,7 @@ LONGER = {
         "test_tensor_parallel.py",
         "test_vocab_parallel.py",
     ),
+    "experiments": ("test_experiments.py",),
     "kernels": ("test_triton_kernels.py",),
     "model": (
         "test_experts.py",
