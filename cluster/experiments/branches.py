@@ -87,7 +87,14 @@ class Branches(Experiment):
             f"{best} branches have {gain:.2f} times the TPF of one, at {cost:+.1f} points of score; "
             f"{BRANCHES[-1]} have {last:.3f} times that of {BRANCHES[-2]}."
         )
-        return Finding(text, header, rows, headline)
+        rises = "and still rises" if last.low > 1 else "but no longer rises for sure"
+        costs = "falls as well" if cost.high < 0 else "does not fall for sure"
+        compared = (
+            f"Here TPF rises with branches too, {rises} from {BRANCHES[-2]} to {BRANCHES[-1]}, and the score of "
+            f"the fastest "
+            f"number {costs}."
+        )
+        return Finding(text, header, rows, headline, compared)
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Score over TPF, a line per number of branches through the thresholds; the front is ringed."""

@@ -106,7 +106,15 @@ class Budget(Experiment):
             )
             + " times the TPF of fixed ones."
         )
-        return Finding(" ".join(sentences), header, rows, headline)
+        beats = [name for name, ratio in at_equal.items() if estimate(ratio).low > 1]
+        compared = (
+            "Here "
+            + ", ".join(f"{kind} {value:g}" for kind, value in beats)
+            + " beat fixed numbers at equal forwards."
+            if beats
+            else "Here no adaptive number beats fixed ones for sure at equal forwards."
+        )
+        return Finding(" ".join(sentences), header, rows, headline, compared)
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """TPF over forwards per token."""

@@ -132,7 +132,7 @@ class Predictor(Experiment):
         outcomes = {name: Outcomes.from_json(record.data(ranking=name[0], metric=name[1])) for name in rho}
         tpf = {name: each.tpf(resamples) for name, each in outcomes.items()}
         score = {name: each.score(resamples) for name, each in outcomes.items()}
-        sentences, answers = [], []
+        sentences, answers, compared = [], [], []
         for ranking, metrics in METRICS.items():
             names = [(ranking, metric) for metric in metrics]
             predicts, decodes = max(names, key=lambda n: rho[n][0]), max(names, key=lambda n: tpf[n][0])
@@ -147,6 +147,16 @@ class Predictor(Experiment):
             answers.append(
                 f"{ranking}: {predicts[1]} predicts best, {ratio:.3f} times the TPF of the fastest decoder, "
                 f"{decodes[1]}"
+            )
+            gap = estimate(tpf[mean] / tpf[decodes])
+            slower = "is slower than" if gap.high < 1 else "is not slower for sure than"
+            compared.append(
+                f"Here, with ranking {ranking}, the mean "
+                + (
+                    "is the fastest."
+                    if decodes == mean
+                    else f"{slower} {decodes[1]}: {gap:.3f} times its TPF."
+                )
             )
             sentences.append(
                 f"With ranking {ranking} the best predictor is {predicts[1]}, ρ = {estimate(rho[predicts]):.2f} "
@@ -171,6 +181,7 @@ class Predictor(Experiment):
             ["ranking", "metric", "ρ", "chosen %", "TPF", "score %"],
             rows,
             "; ".join(answers) + ".",
+            " ".join(compared),
         )
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:

@@ -27,6 +27,8 @@ class Finding:
     rows: Sequence[Sequence[str]]
     headline: str = ""
     """The answer in one sentence, for a list of all; without one the question is not listed."""
+    against_paper: str = ""
+    """How that agrees with `Experiment.paper`."""
 
 
 class Experiment(ABC):

@@ -20,7 +20,7 @@ def section(
             f"*{question}*",
             finding.text,
             f"![{record.experiment}]({figure})",
-            f"**The paper.** {experiment.paper}",
+            f"**The paper.** {experiment.paper} {finding.against_paper}".rstrip(),
             table(finding.header, finding.rows),
             f"**Method.** {experiment.method} {setup.problems} held-out problems of seed {setup.seed}; model "
             f"{setup.model}{weights}. In brackets: 95 % bootstrap intervals over problems.",
