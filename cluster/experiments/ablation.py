@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from cluster.experiments.run.estimates import Array, Estimate, Resamples, estimate
+from cluster.experiments.run.estimates import Array, Resamples, estimate
 from cluster.experiments.run.experiment import Data, Experiment, Finding
 from cluster.experiments.run.lookaheads import (
     BestFork,
@@ -135,12 +135,11 @@ class Ablation(Experiment):
             f"LoPA's TPF, for {estimate(_forwards(outcomes, ONE_BRANCH, resamples)):.2f} times its forwards."
         )
         one = estimate(tpf[ONE_BRANCH] / tpf[LOPA])
-        falls = f"falls to {one:.2f} times LoPA's" if one.high < 1 else "does not fall for sure"
         compared = (
-            f"Here TPF {falls} when the best fork wins without comparison, and the score changes by "
-            f"{estimate(score[ONE_BRANCH] - score[LOPA]):+.1f} points. The choice of positions "
-            f"{_worth_of_positions(estimate(tpf[RANDOM_POSITIONS] / tpf[LOPA]))}, and is worth "
-            f"{estimate(score[LOPA] - score[RANDOM_POSITIONS]):+.1f} points of score."
+            f"Here, when the best fork wins without comparison, TPF {one.change(1)} and the score "
+            f"{estimate(score[ONE_BRANCH] - score[LOPA]).change(0)}. When forks lie at random positions, TPF "
+            f"{estimate(tpf[RANDOM_POSITIONS] / tpf[LOPA]).change(1)} and the score "
+            f"{estimate(score[RANDOM_POSITIONS] - score[LOPA]).change(0)}."
         )
         return Finding(text, header, rows, headline, compared)
 
@@ -160,14 +159,6 @@ class Ablation(Experiment):
         axes[0].set_xlabel("TPF; beside each bar: solved")
         axes[0].set_xlim(left=0)
         axes[0].margins(x=0.15)
-
-
-def _worth_of_positions(ratio: Estimate) -> str:
-    return (
-        f"raises TPF: random ones have {ratio:.2f} times it"
-        if ratio.high < 1
-        else "does not raise TPF for sure"
-    )
 
 
 def _forwards(outcomes: Mapping[str, Outcomes], name: str, resamples: Resamples) -> Array:

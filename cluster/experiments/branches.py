@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cluster.experiments.run.accuracy_under_parallelism import aup, pareto_front
-from cluster.experiments.run.estimates import Array, Estimate, Resamples, estimate
+from cluster.experiments.run.estimates import Array, Resamples, estimate
 from cluster.experiments.run.experiment import Data, Experiment, Finding
 from cluster.experiments.run.outcomes import Outcomes
 from cluster.experiments.run.record import ExperimentRecord, Point
@@ -60,11 +60,13 @@ class Branches(Experiment):
         gain = estimate(tpf[middle, best] / tpf[one])
         cost = estimate(score[middle, best] - score[one])
         last = estimate(tpf[most] / tpf[middle, BRANCHES[-2]])
+        worse = estimate(score[most] - score[middle, BRANCHES[-2]])
         text = (
             f"At threshold {middle:g}, one branch has {estimate(tpf[one]):.2f} TPF at {estimate(score[one]):.1f} % "
-            f"solved. TPF is highest with {best} branches: {gain:.2f} times that, with a score that differs by "
-            f"{cost:.1f} points{_unless_clear(cost)}. From {BRANCHES[-2]} to "
-            f"{BRANCHES[-1]} branches TPF is multiplied by {last:.3f}. The Pareto front has "
+            f"solved. TPF is highest with {best} branches: {gain:.2f} times that, with a score that changes by "
+            f"{cost:+.1f} points. From {BRANCHES[-2]} to "
+            f"{BRANCHES[-1]} branches TPF is multiplied by {last:.3f} and the score changes by {worse:+.1f} "
+            f"points. The Pareto front has "
             + ", ".join(f"({t:g}, {b})" for t, b in front)
             + " as (threshold, branches). AUP over the thresholds is "
             + ", ".join(f"{estimate(areas[b]):.0f} with {b}" for b in BRANCHES)
@@ -85,14 +87,13 @@ class Branches(Experiment):
         header = ["threshold", "branches", "TPF", "score %", "forwards per token", "on the front"]
         headline = (
             f"{best} branches have {gain:.2f} times the TPF of one, at {cost:+.1f} points of score; "
-            f"{BRANCHES[-1]} have {last:.3f} times that of {BRANCHES[-2]}."
+            f"{BRANCHES[-1]} have {last:.3f} times that of {BRANCHES[-2]}, at {worse:+.1f} points."
         )
-        rises = "and still rises" if last.low > 1 else "but no longer rises for sure"
-        costs = "falls as well" if cost.high < 0 else "does not fall for sure"
         compared = (
-            f"Here TPF rises with branches too, {rises} from {BRANCHES[-2]} to {BRANCHES[-1]}, and the score of "
-            f"the fastest "
-            f"number {costs}."
+            f"Here TPF {estimate(tpf[middle, BRANCHES[1]] / tpf[one]).change(1)} from 1 to {BRANCHES[1]} branches "
+            f"and "
+            f"{last.change(1)} from {BRANCHES[-2]} to {BRANCHES[-1]}, where the score {worse.change(0)}. With {best} "
+            f"branches the score {cost.change(0)} against one."
         )
         return Finding(text, header, rows, headline, compared)
 
@@ -142,10 +143,6 @@ def _aup_figure(tpf: Mapping[Setting, Array], score: Mapping[Setting, Array], br
     return np.array(
         [aup([(float(x[i]), float(y[i])) for x, y in columns], float(best[i])) for i in range(len(best))]
     )
-
-
-def _unless_clear(difference: Estimate) -> str:
-    return "" if difference.excludes(0.0) else ", an interval that contains 0"
 
 
 EXPERIMENT = Branches()

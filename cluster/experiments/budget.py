@@ -112,7 +112,7 @@ class Budget(Experiment):
             + ", ".join(f"{kind} {value:g}" for kind, value in beats)
             + " beat fixed numbers at equal forwards."
             if beats
-            else "Here no adaptive number beats fixed ones for sure at equal forwards."
+            else "Here no adaptive number clearly beats fixed ones at equal forwards."
         )
         return Finding(" ".join(sentences), header, rows, headline, compared)
 

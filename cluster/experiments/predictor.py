@@ -149,7 +149,7 @@ class Predictor(Experiment):
                 f"{decodes[1]}"
             )
             gap = estimate(tpf[mean] / tpf[decodes])
-            slower = "is slower than" if gap.high < 1 else "is not slower for sure than"
+            slower = "is slower than" if gap.high < 1 else "is not clearly slower than"
             compared.append(
                 f"Here, with ranking {ranking}, the mean "
                 + (

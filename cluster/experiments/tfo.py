@@ -107,7 +107,7 @@ class FillingOrders(Experiment):
             ]
             for name, (_, right) in rows.items()
         ]
-        better = "and LoPA's is" if estimate(found / mean).low > 1 else "but LoPA's is not for sure"
+        better = "and LoPA's is" if estimate(found / mean).low > 1 else "but LoPA's is not clearly"
         compared = [f"Here the order matters as well, {better} faster than the mean one."]
         single = tpf["single branch"]
         if found[0] > single[0]:

@@ -34,6 +34,12 @@ class Estimate:
         """`7.28 [6.90 to 7.70]` for the format `.2f` of each number."""
         return f"{self.value:{spec}} [{self.low:{spec}} to {self.high:{spec}}]"
 
+    def change(self, neutral: float) -> str:
+        """`rises`, `falls`, or `does not clearly change`, of a ratio (neutral: 1) or a difference (0)."""
+        return (
+            "rises" if self.low > neutral else "falls" if self.high < neutral else "does not clearly change"
+        )
+
     def excludes(self, value: float) -> bool:
         """Whether the interval lies on one side of `value`."""
         return value < self.low or value > self.high

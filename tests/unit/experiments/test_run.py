@@ -80,6 +80,7 @@ def test_an_interval_has_the_width_that_theory_gives_a_share() -> None:
     assert found.value == 50.0
     assert found.high - found.low == pytest.approx(2 * 196 * math.sqrt(0.25 / 400), rel=0.1)
     assert found.excludes(40.0) and not found.excludes(50.0)
+    assert [found.change(value) for value in (10, 50, 90)] == ["rises", "does not clearly change", "falls"]
 
 
 def test_a_figure_that_does_not_exist() -> None:
