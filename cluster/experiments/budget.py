@@ -19,7 +19,7 @@ EARLY_EXIT_BRANCHES = 8
 BUDGETS: dict[str, tuple[float, ...]] = {
     FIXED: (1, 2, 3, 4, 6, 8, 12, 16),
     AUTO: (4, 8, 16),
-    EARLY_EXIT: (0.3, 0.5, 0.7),
+    EARLY_EXIT: (0.3, 0.5, 0.6),
 }
 """What decides the number of branches → its values: branches, the most branches, or `lookahead_below`."""
 
@@ -68,19 +68,23 @@ class Budget(Experiment):
             for name in tpf
             if name[0] != FIXED
         }
+        best = {
+            kind: max((n for n in at_equal if n[0] == kind), key=lambda n: at_equal[n][0])
+            for kind in (AUTO, EARLY_EXIT)
+        }
         best_fixed = max(fixed, key=lambda n: tpf[n][0])
         sentences = [
             f"The fastest fixed number is {best_fixed[1]:g} branches: {estimate(tpf[best_fixed]):.2f} TPF for "
             f"{estimate(spent[best_fixed]):.2f} forwards per token."
         ]
         for kind in (AUTO, EARLY_EXIT):
-            name = max(((kind, value) for value in BUDGETS[kind]), key=lambda n: tpf[n][0])
+            name = best[kind]
             ratio = estimate(at_equal[name])
             verdict = (
                 "as much as" if not ratio.excludes(1.0) else "more than" if ratio.low > 1 else "less than"
             )
             sentences.append(
-                f"The fastest of {kind} ({name[1]:g}) has {estimate(tpf[name]):.2f} TPF for "
+                f"The best of {kind} ({name[1]:g}) has {estimate(tpf[name]):.2f} TPF for "
                 f"{estimate(spent[name]):.2f} forwards per token at "
                 f"{estimate(score[name] - score[best_fixed]):+.1f} points of score: {verdict} "
                 f"fixed numbers reach with as many forwards, {ratio:.3f} times."
@@ -99,11 +103,7 @@ class Budget(Experiment):
         header = ["budget", "value", "TPF", "score %", "forwards per token", "TPF ÷ fixed at equal forwards"]
         headline = (
             "At equal forwards, adaptive numbers have "
-            + " and ".join(
-                f"{estimate(at_equal[name]):.3f} ({kind})"
-                for kind in (AUTO, EARLY_EXIT)
-                for name in [max(((kind, value) for value in BUDGETS[kind]), key=lambda n: tpf[n][0])]
-            )
+            + " and ".join(f"{estimate(at_equal[name]):.3f} ({kind})" for kind, name in best.items())
             + " times the TPF of fixed ones."
         )
         beats = [name for name, ratio in at_equal.items() if estimate(ratio).low > 1]
