@@ -83,6 +83,7 @@ class Predictor(Experiment):
     """See the module."""
 
     problems = 80
+    plot_rows = (1, 1)
     method = (
         f"LoPA with {BRANCHES} branches whose winner the mean decides. In each step every branch has a branch "
         "confidence by each metric, and a number of accepted tokens: its fork's and those that the confidence rule "
@@ -90,7 +91,8 @@ class Predictor(Experiment):
         "scores, which is what the step decides if it wins. ρ: Spearman's rank correlation of the two over the "
         "branches of a step, averaged over the steps in which branches differ in accepted tokens (equal confidences "
         "count 0). chosen: accepted tokens of the branch that the metric would choose, as a share of the best "
-        "branch's. TPF and score are those of decodes whose winners that metric decides."
+        "branch's. A product falls with the number of masked positions, of which the anchor has one more than a fork, "
+        "and the anchor accepts no fork's token: a part of its ρ is that. TPF and score are those of decodes whose winners that metric decides."
     )
     paper = (
         "LoPA scores a branch by the mean confidence of its masked positions (section 3). Tables 1 to 7 compare no "
@@ -185,33 +187,26 @@ class Predictor(Experiment):
         )
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
-        """TPF over ρ, a mark per metric."""
+        """ρ and TPF of each metric."""
         resamples = Resamples(record.setup.problems)
         rho, _ = _observed(record, resamples)
-        for index, name in enumerate(rho):
-            ranking, metric = name
-            found = Outcomes.from_json(record.data(ranking=ranking, metric=metric)).tpf(resamples)
-            x, y = estimate(rho[name]), estimate(found)
-            at = list(METRICS).index(ranking)
-            axes[0].errorbar(
-                x.value,
-                y.value,
-                xerr=[[x.value - x.low], [x.high - x.value]],
-                fmt=MARKERS[at],
-                color=PALETTE[at],
-                alpha=0.8,
-                label=ranking if metric == "mean" else None,
-            )
-            axes[0].annotate(
-                metric,
-                (x.value, y.value),
-                (4, 4 if index % 2 else -11),
-                textcoords="offset points",
-                fontsize=8,
-            )
-        axes[0].set_xlabel("rank correlation of branch confidence with accepted tokens")
-        axes[0].set_ylabel("TPF")
-        axes[0].figure.legend(loc="outside upper left", ncols=2)
+        names = list(dict.fromkeys(metric for metrics in METRICS.values() for metric in metrics))
+        for at, (ranking, metrics) in enumerate(METRICS.items()):
+            outcomes = [Outcomes.from_json(record.data(ranking=ranking, metric=m)) for m in metrics]
+            figures = [rho[ranking, m] for m in metrics], [each.tpf(resamples) for each in outcomes]
+            for axis, found in zip(axes, figures, strict=True):
+                estimates = [estimate(each) for each in found]
+                values = [each.value for each in estimates]
+                widths = [
+                    [each.value - each.low for each in estimates],
+                    [each.high - each.value for each in estimates],
+                ]
+                xs = [names.index(m) + 0.16 * at - 0.08 for m in metrics]
+                axis.errorbar(xs, values, yerr=widths, fmt=MARKERS[at], color=PALETTE[at], label=ranking)
+        axes[0].set_ylabel("ρ")
+        axes[1].set_ylabel("TPF")
+        axes[1].set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize=9)
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
 
 
 def _observed(
