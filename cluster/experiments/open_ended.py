@@ -14,7 +14,7 @@ from cluster.reporting.figure import MARKERS, PALETTE
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.likelihood import LikelihoodRequest, log_likelihoods
 
-LENGTH = 48
+LENGTH = 40
 MC_NUM = 16
 """Draws of masks per log-likelihood."""
 N_GRAM = 2
@@ -42,7 +42,10 @@ class OpenEnded(Experiment):
     plot_rows = (1, 1)
     method = (
         "Prompts are word problems without their question, so there is nothing to solve; every decoder fills exactly "
-        f"{LENGTH} positions (ignore_eos). vanilla: one token per step, no cache. Repetition: different pairs of "
+        f"{LENGTH} positions, and never by EOS (min_tokens). The model in the package was trained to answer "
+        f"questions "
+        "alone, and what it writes here makes little sense: figures compare decoders, not texts. vanilla: one "
+        "token per step, no cache. Repetition: different pairs of "
         "neighbouring tokens ÷ all pairs. Likelihood: log p(text | prompt) ÷ tokens, a Monte-Carlo bound with "
         f"{MC_NUM} draws of masks that are the same for all "
         "decoders. Agreement: share of positions with vanilla's token."
@@ -123,7 +126,7 @@ class OpenEnded(Experiment):
             for axis, name in zip(axes, ("nats per token", "as vanilla %"), strict=True):
                 y = estimate(figures[name])
                 axis.vlines(x, y.low, y.high, color=PALETTE[index])
-                label = "vanilla" if count == VANILLA else f"{count} branches"
+                label = {VANILLA: "vanilla", 1: "1 branch"}.get(count, f"{count} branches")
                 axis.plot(x, y.value, MARKERS[index], color=PALETTE[index], label=label)
                 axis.set_ylabel(name)
         axes[-1].set_xlabel("TPF")
@@ -133,7 +136,7 @@ class OpenEnded(Experiment):
 
 def _texts(bench: Workbench, num_branches: int) -> list[GenerationResult]:
     """Continuations of all prompts."""
-    length = {"max_new_tokens": LENGTH, "ignore_eos": True}
+    length = {"max_new_tokens": LENGTH, "min_tokens": LENGTH, "ignore_eos": True}
     settings = (
         bench.settings(decoder="vanilla", **length)
         if num_branches == VANILLA

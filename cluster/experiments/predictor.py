@@ -91,8 +91,10 @@ class Predictor(Experiment):
         "scores, which is what the step decides if it wins. ρ: Spearman's rank correlation of the two over the "
         "branches of a step, averaged over the steps in which branches differ in accepted tokens (equal confidences "
         "count 0). chosen: accepted tokens of the branch that the metric would choose, as a share of the best "
-        "branch's. A product falls with the number of masked positions, of which the anchor has one more than a fork, "
-        "and the anchor accepts no fork's token: a part of its ρ is that. TPF and score are those of decodes whose winners that metric decides."
+        "branch's. A product falls with the number of masked positions, of which the anchor has one more than a "
+        "fork, "
+        "and the anchor accepts no fork's token: a part of its ρ is that. TPF and score are those of decodes whose "
+        "winners that metric decides."
     )
     paper = (
         "LoPA scores a branch by the mean confidence of its masked positions (section 3). Tables 1 to 7 compare no "
