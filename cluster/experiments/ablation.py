@@ -59,22 +59,17 @@ class Ablation(Experiment):
     problems = 150
     method = (
         "no lookahead: the anchor alone (D2F). random positions: forks at positions drawn evenly from the masked "
-        "ones "
-        "in place of the best-ranked. random winner: drawn evenly from LoPA's branches; the winner alone is "
-        "evaluated, "
-        "since no score decides. one branch: the fork at the best-ranked position, taken without comparison. without "
-        "the anchor: forks alone compete. full or "
-        "block-causal window: rows see the whole window, or their own and earlier blocks; the blocks are short so "
-        "that "
-        "several are in flight at once."
+        "ones in place of the best-ranked. random winner: drawn evenly from LoPA's branches; the winner alone is "
+        "evaluated, since no score decides. one branch: the fork at the best-ranked position, taken without "
+        "comparison. without the anchor: forks alone compete. full or block-causal window: rows see the whole "
+        "window, or their own and earlier blocks; the blocks are short so that several are in flight at once."
     )
     paper = (
         "LoPA adds forks at the most confident positions and picks the winner by branch confidence (section 3). "
-        "Tables 1 "
-        "to 7 have no row without one of the two, so they do not say which of them the gain comes from."
+        "Tables 1 to 7 have no row without one of the two, so they do not say which of them the gain comes from."
     )
 
-    def points(self, problems: int) -> Sequence[Point]:
+    def points(self) -> Sequence[Point]:
         """All variants."""
         return [{"variant": name} for name in VARIANTS]
 
@@ -106,17 +101,13 @@ class Ablation(Experiment):
 
         text = (
             f"LoPA has {estimate(tpf[LOPA]):.2f} TPF at {estimate(score[LOPA]):.1f} % solved. Against it, no "
-            f"lookahead "
-            f"has {against(NO_LOOKAHEAD)} and {points(NO_LOOKAHEAD)}. Forks at random positions have "
+            f"lookahead has {against(NO_LOOKAHEAD)} and {points(NO_LOOKAHEAD)}. Forks at random positions have "
             f"{against(RANDOM_POSITIONS)} and {points(RANDOM_POSITIONS)}; a random winner {against(RANDOM_WINNER)} "
-            f"and "
-            f"{points(RANDOM_WINNER)}. One branch, which takes the best fork without comparison and costs one "
-            f"forward "
-            f"per step, has {against(ONE_BRANCH)} and {points(ONE_BRANCH)}. {_gain(tpf)}Without the anchor it is "
-            f"{against(NO_ANCHOR)}. With blocks of {SHORT_BLOCK}, a block-causal window has "
-            f"{against(CAUSAL, FULL)} of a "
-            f"full one and {points(CAUSAL, FULL)}; without lookahead {against(CAUSAL_ALONE, FULL_ALONE)} and "
-            f"{points(CAUSAL_ALONE, FULL_ALONE)}."
+            f"and {points(RANDOM_WINNER)}. One branch, which takes the best fork without comparison and costs one "
+            f"forward per step, has {against(ONE_BRANCH)} and {points(ONE_BRANCH)}. {_gain(tpf)}Without the anchor "
+            f"it is {against(NO_ANCHOR)}. With blocks of {SHORT_BLOCK}, a block-causal window has "
+            f"{against(CAUSAL, FULL)} of a full one and {points(CAUSAL, FULL)}; without lookahead "
+            f"{against(CAUSAL_ALONE, FULL_ALONE)} and {points(CAUSAL_ALONE, FULL_ALONE)}."
         )
         rows = [
             [
@@ -177,8 +168,7 @@ def _gain(tpf: Mapping[str, Array]) -> str:
     )
     return (
         f"So the token that a fork adds, without any comparison, has {one:.0f} % of what LoPA gains over no "
-        f"lookahead, "
-        f"and a random winner {drawn:.0f} %; the rest is what the choice by branch confidence adds. "
+        f"lookahead, and a random winner {drawn:.0f} %; the rest is what the choice by branch confidence adds. "
     )
 
 

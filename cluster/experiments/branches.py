@@ -28,18 +28,17 @@ class Branches(Experiment):
     problems = 100
     method = (
         "LoPA with each combination of confidence_threshold and num_branches (the anchor included; 1 is D2F). TPF: "
-        "tokens up to the first EOS ÷ steps, of all problems together. Score: share of right answers. AUP (accuracy "
-        "under parallelism, as d3LLM defines it) is taken over the thresholds, for each number of branches; its "
-        "reference is the best score of all points."
+        "tokens up to the first EOS ÷ steps, of all problems together. Score: share of right answers. AUP "
+        "(accuracy under parallelism, as d3LLM defines it) is taken over the thresholds, for each number of "
+        "branches; its reference is the best score of all points."
     )
     paper = (
         "With D2F-Dream on GSM8K, LoPA's TPF is 10.1 where D2F's is 3.1, and its score 73.8 where D2F's is 78.5 "
-        "(Table "
-        "1). TPF rises with the number of branches (Figure 4), which the authors choose per task, 14 on GSM8K "
-        "(Table 5)."
+        "(Table 1). TPF rises with the number of branches (Figure 4), which the authors choose per task, 14 on "
+        "GSM8K (Table 5)."
     )
 
-    def points(self, problems: int) -> Sequence[Point]:
+    def points(self) -> Sequence[Point]:
         """All combinations."""
         return [{"confidence_threshold": t, "num_branches": b} for t in THRESHOLDS for b in BRANCHES]
 
@@ -64,9 +63,8 @@ class Branches(Experiment):
         text = (
             f"At threshold {middle:g}, one branch has {estimate(tpf[one]):.2f} TPF at {estimate(score[one]):.1f} % "
             f"solved. TPF is highest with {best} branches: {gain:.2f} times that, with a score that changes by "
-            f"{cost:+.1f} points. From {BRANCHES[-2]} to "
-            f"{BRANCHES[-1]} branches TPF is multiplied by {last:.3f} and the score changes by {worse:+.1f} "
-            f"points. The Pareto front has "
+            f"{cost:+.1f} points. From {BRANCHES[-2]} to {BRANCHES[-1]} branches TPF is multiplied by {last:.3f} "
+            f"and the score changes by {worse:+.1f} points. The Pareto front has "
             + ", ".join(f"({t:g}, {b})" for t, b in front)
             + " as (threshold, branches). AUP over the thresholds is "
             + ", ".join(f"{estimate(areas[b]):.0f} with {b}" for b in BRANCHES)
@@ -86,14 +84,13 @@ class Branches(Experiment):
         ]
         header = ["threshold", "branches", "TPF", "score %", "forwards per token", "on the front"]
         headline = (
-            f"{best} branches have {gain:.2f} times the TPF of one, at {cost:+.1f} points of score; "
-            f"{BRANCHES[-1]} have {last:.3f} times that of {BRANCHES[-2]}, at {worse:+.1f} points."
+            f"{best} branches have {gain:.2f} times the TPF of one, at {cost:+.1f} points of score; {BRANCHES[-1]} "
+            f"have {last:.3f} times that of {BRANCHES[-2]}, at {worse:+.1f} points."
         )
         compared = (
             f"Here TPF {estimate(tpf[middle, BRANCHES[1]] / tpf[one]).change(1)} from 1 to {BRANCHES[1]} branches "
-            f"and "
-            f"{last.change(1)} from {BRANCHES[-2]} to {BRANCHES[-1]}, where the score {worse.change(0)}. With {best} "
-            f"branches the score {cost.change(0)} against one."
+            f"and {last.change(1)} from {BRANCHES[-2]} to {BRANCHES[-1]}, where the score {worse.change(0)}. With "
+            f"{best} branches the score {cost.change(0)} against one."
         )
         return Finding(text, header, rows, headline, compared)
 

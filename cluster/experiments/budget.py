@@ -31,17 +31,15 @@ class Budget(Experiment):
 
     problems = 100
     method = (
-        "fixed: num_branches as given. auto: num_branches auto, which follows the request's own branch confidences, "
-        f"with max_branches as given. early exit: {EARLY_EXIT_BRANCHES} branches, and the anchor alone in steps "
-        f"whose "
-        "candidates all have a probability above lookahead_below as given. Forwards are branch evaluations, and "
-        "what a "
-        "step costs once branches no longer fit beside each other. branch_budget load is left out: its tokens depend "
-        "on the load."
+        "fixed: num_branches as given. auto: num_branches auto, which follows the request's own branch "
+        f"confidences, with max_branches as given. early exit: {EARLY_EXIT_BRANCHES} branches, and the anchor alone "
+        "in steps whose candidates all have a probability above lookahead_below as given. Forwards are branch "
+        "evaluations, and what a step costs once branches no longer fit beside each other. branch_budget load is "
+        "left out: its tokens depend on the load."
     )
     paper = "The paper fixes the number of branches per task (Table 5) and names no adaptive one."
 
-    def points(self, problems: int) -> Sequence[Point]:
+    def points(self) -> Sequence[Point]:
         """All budgets."""
         return [{"budget": kind, "value": value} for kind, values in BUDGETS.items() for value in values]
 
@@ -86,8 +84,8 @@ class Budget(Experiment):
             sentences.append(
                 f"The best of {kind} ({name[1]:g}) has {estimate(tpf[name]):.2f} TPF for "
                 f"{estimate(spent[name]):.2f} forwards per token at "
-                f"{estimate(score[name] - score[best_fixed]):+.1f} points of score: {verdict} "
-                f"fixed numbers reach with as many forwards, {ratio:.3f} times."
+                f"{estimate(score[name] - score[best_fixed]):+.1f} points of score: {verdict} fixed numbers reach "
+                f"with as many forwards, {ratio:.3f} times."
             )
         rows = [
             [

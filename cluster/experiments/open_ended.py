@@ -41,20 +41,18 @@ class OpenEnded(Experiment):
     problems = 30
     plot_rows = (1, 1)
     method = (
-        "Prompts are word problems without their question, so there is nothing to solve; every decoder fills exactly "
-        f"{LENGTH} positions, and never by EOS (min_tokens). The model in the package was trained to answer "
-        f"questions "
-        "alone, and what it writes here makes little sense: figures compare decoders, not texts. vanilla: one "
-        "token per step, no cache. Repetition: different pairs of "
-        "neighbouring tokens ÷ all pairs. Likelihood: log p(text | prompt) ÷ tokens, a Monte-Carlo bound with "
-        f"{MC_NUM} draws of masks that are the same for all "
-        "decoders. Agreement: share of positions with vanilla's token."
+        "Prompts are word problems without their question, so there is nothing to solve; every decoder fills "
+        f"exactly {LENGTH} positions, and never by EOS (min_tokens). The model in the package was trained to answer "
+        "questions alone, and what it writes here makes little sense: figures compare decoders, not texts. "
+        "vanilla: one token per step, no cache. Repetition: different pairs of neighbouring tokens ÷ all pairs. "
+        f"Likelihood: log p(text | prompt) ÷ tokens, a Monte-Carlo bound with {MC_NUM} draws of masks that are the "
+        "same for all decoders. Agreement: share of positions with vanilla's token."
     )
     paper = (
         "All of the paper's tasks have answers that can be checked; it says nothing about open-ended text."
     )
 
-    def points(self, problems: int) -> Sequence[Point]:
+    def points(self) -> Sequence[Point]:
         """Vanilla decoding, and LoPA by its number of branches."""
         return [{"num_branches": count} for count in DECODERS]
 
@@ -93,13 +91,11 @@ class OpenEnded(Experiment):
             f"{estimate(single['TPF']):.2f} and vanilla decoding {estimate(vanilla['TPF']):.2f}. Its text has "
             f"{estimate(best['different pairs %']):.0f} % different pairs (vanilla: "
             f"{estimate(vanilla['different pairs %']):.0f} %), a likelihood of "
-            f"{estimate(best['nats per token']):.2f} "
-            f"nats per token, {estimate(best['nats per token'] - vanilla['nats per token']):+.2f} against "
-            f"vanilla's and "
-            f"{estimate(best['nats per token'] - single['nats per token']):+.2f} against the single branch's, "
-            f"and vanilla's token at {estimate(best['as vanilla %']):.0f} % of the positions; the single branch "
-            f"has that at "
-            f"{estimate(single['as vanilla %']):.0f} %."
+            f"{estimate(best['nats per token']):.2f} nats per token, "
+            f"{estimate(best['nats per token'] - vanilla['nats per token']):+.2f} against vanilla's and "
+            f"{estimate(best['nats per token'] - single['nats per token']):+.2f} against the single branch's, and "
+            f"vanilla's token at {estimate(best['as vanilla %']):.0f} % of the positions; the single branch has "
+            f"that at {estimate(single['as vanilla %']):.0f} %."
         )
         rows = [
             [

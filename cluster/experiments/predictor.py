@@ -87,21 +87,19 @@ class Predictor(Experiment):
     method = (
         f"LoPA with {BRANCHES} branches whose winner the mean decides. In each step every branch has a branch "
         "confidence by each metric, and a number of accepted tokens: its fork's and those that the confidence rule "
-        "fills from its "
-        "scores, which is what the step decides if it wins. ρ: Spearman's rank correlation of the two over the "
-        "branches of a step, averaged over the steps in which branches differ in accepted tokens (equal confidences "
-        "count 0). chosen: accepted tokens of the branch that the metric would choose, as a share of the best "
-        "branch's. A product falls with the number of masked positions, of which the anchor has one more than a "
-        "fork, "
-        "and the anchor accepts no fork's token: a part of its ρ is that. TPF and score are those of decodes whose "
-        "winners that metric decides."
+        "fills from its scores, which is what the step decides if it wins. ρ: Spearman's rank correlation of the "
+        "two over the branches of a step, averaged over the steps in which branches differ in accepted tokens "
+        "(equal confidences count 0). chosen: accepted tokens of the branch that the metric would choose, as a "
+        "share of the best branch's. A product falls with the number of masked positions, of which the anchor has "
+        "one more than a fork, and the anchor accepts no fork's token: a part of its ρ is that. TPF and score are "
+        "those of decodes whose winners that metric decides."
     )
     paper = (
         "LoPA scores a branch by the mean confidence of its masked positions (section 3). Tables 1 to 7 compare no "
         "other score."
     )
 
-    def points(self, problems: int) -> Sequence[Point]:
+    def points(self) -> Sequence[Point]:
         """For each ranking one observed decode, and then a decode by each metric."""
         found: list[Point] = []
         for ranking, metrics in METRICS.items():
@@ -164,11 +162,9 @@ class Predictor(Experiment):
             )
             sentences.append(
                 f"With ranking {ranking} the best predictor is {predicts[1]}, ρ = {estimate(rho[predicts]):.2f} "
-                f"(mean: "
-                f"{estimate(rho[mean]):.2f}), and the fastest decoder is {decodes[1]} with "
+                f"(mean: {estimate(rho[mean]):.2f}), and the fastest decoder is {decodes[1]} with "
                 f"{estimate(tpf[decodes]):.2f} TPF (mean: {estimate(tpf[mean]):.2f}); {verdict}. Over the "
-                f"{len(names)} "
-                f"metrics ρ and TPF have a rank correlation of {relation:.2f}."
+                f"{len(names)} metrics ρ and TPF have a rank correlation of {relation:.2f}."
             )
         rows = [
             [

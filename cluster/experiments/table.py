@@ -8,12 +8,12 @@ from cluster.experiments.run.experiment import Experiment
 from lopa_ray.errors import SettingsError
 
 EXPERIMENTS = {
-    "branches": "Do more branches per step give more TPF, and what do they cost in score?",
-    "tfo": "How much does the token filling order decide, and how good is LoPA's among random ones?",
+    "branches": "What do more branches per step give, and what do they cost?",
+    "tfo": "How much does the filling order matter, and is LoPA's good?",
     "ablation": "What does each part of LoPA contribute?",
-    "predictor": "Which branch confidence predicts accepted tokens best, and does it decode best?",
-    "budget": "Does an adaptive number of branches beat a fixed one at equal forwards?",
-    "open-ended": "What do decoders make of text without a checkable answer?",
+    "predictor": "Which branch confidence predicts best, and decodes best?",
+    "budget": "Does an adaptive number of branches beat a fixed one?",
+    "open-ended": "What do decoders make of text that nobody can check?",
 }
 """Name → the question that it answers. The order is that of help and findings."""
 

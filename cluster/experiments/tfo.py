@@ -33,18 +33,16 @@ class FillingOrders(Experiment):
     problems = 24
     method = (
         f"{ORDERS} random token filling orders per problem: in each step the winner is drawn evenly from the "
-        f"branches "
-        "that LoPA would compare, which are the anchor and the forks at its best-ranked positions; the confidence "
-        "rule "
-        "then fills as usual. LoPA takes the branch of the highest branch confidence instead. TPF here is the mean "
-        "over problems of tokens ÷ steps."
+        "branches that LoPA would compare, which are the anchor and the forks at its best-ranked positions; the "
+        "confidence rule then fills as usual. LoPA takes the branch of the highest branch confidence instead. TPF "
+        "here is the mean over problems of tokens ÷ steps."
     )
     paper = (
         "How many tokens a step fills depends strongly on the order in which tokens are filled, and the order that "
         "confidence alone gives may be a poor one; LoPA finds a better one (sections 1 and 3)."
     )
 
-    def points(self, problems: int) -> Sequence[Point]:
+    def points(self) -> Sequence[Point]:
         """LoPA, a single branch, and random orders by the chunk."""
         chunks: list[Point] = [{"order": "random", "first": at} for at in range(0, ORDERS, CHUNK)]
         return [{"order": "lopa"}, {"order": "anchor"}, *chunks]
@@ -90,8 +88,7 @@ class FillingOrders(Experiment):
             f"Of {len(orders)} random orders of the same problem the fastest has {spread:.2f} times the TPF of the "
             f"slowest: {estimate(best):.2f} against {estimate(tpf['worst of the orders']):.2f}, with a mean of "
             f"{estimate(mean):.2f}. LoPA has {estimate(found):.2f}, more than {below:.0f} % of the orders (equal "
-            f"ones "
-            f"count half), and {estimate(found / mean):.2f} times their mean"
+            f"ones count half), and {estimate(found / mean):.2f} times their mean"
             + (
                 "."
                 if way is None
@@ -113,14 +110,12 @@ class FillingOrders(Experiment):
         if found[0] > single[0]:
             part = estimate(100 * (mean - single) / (found - single))
             compared.append(
-                f"But a random order has {part:.0f} % of what LoPA gains over a single branch already: that much "
-                f"is the "
-                "token that a fork adds, whichever fork wins, and the choice of the order adds the rest."
+                f"But a random order has {part:.0f} % of what LoPA gains over a single branch already: that much is "
+                "the token that a fork adds, whichever fork wins, and the choice of the order adds the rest."
             )
         headline = (
             f"The fastest of {len(orders)} random orders has {spread:.2f} times the TPF of the slowest; LoPA is "
-            f"faster "
-            f"than {below:.0f} % of them."
+            f"faster than {below:.0f} % of them."
         )
         return Finding(text, ["order", "TPF", "score %"], table, headline, " ".join(compared))
 

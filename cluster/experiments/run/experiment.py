@@ -53,7 +53,7 @@ class Experiment(ABC):
     """What the paper claims about it, or that it says nothing."""
 
     @abstractmethod
-    def points(self, problems: int) -> Sequence[Point]:
+    def points(self) -> Sequence[Point]:
         """The parameters of each point, all different. Each is measured on its own, in this order."""
 
     @abstractmethod

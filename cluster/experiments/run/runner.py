@@ -50,7 +50,7 @@ def run_experiment(
         timed_on=machine.hardware if experiment.timed else None,
     )
     measured = PointsFile(folder / f"{name}.jsonl", setup)
-    points = experiment.points(problems)
+    points = experiment.points()
     with progress_bar(len(points), name) as progress, Workbench(config, setup) as bench:
         for point in points:
             if point not in measured:

@@ -49,7 +49,7 @@ def test_help_lists_each_question() -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_points_differ(name: str) -> None:
-    points = [json.dumps(point, sort_keys=True) for point in load_experiment(name).points(3)]
+    points = [json.dumps(point, sort_keys=True) for point in load_experiment(name).points()]
     assert len(points) == len(set(points)) > 1
 
 
@@ -102,7 +102,7 @@ def test_an_interrupted_experiment_goes_on(
     assert not (cut / "branches.json").exists()
     again = experiment(name, *TWO_PROBLEMS, "--output", cut)
     assert again.exit_code == 0, again.output
-    assert len(measured) == len(Branches().points(2)) + 1, "only the point that was cut is measured again"
+    assert len(measured) == len(Branches().points()) + 1, "only the point that was cut is measured again"
     assert (
         ExperimentRecord.read(cut / "branches.json").points
         == ExperimentRecord.read(whole / "branches.json").points
