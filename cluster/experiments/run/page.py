@@ -18,10 +18,19 @@ FIGURES = "figures"
 
 INTRODUCTION = """# Findings
 
-What experiments say about open questions of LoPA. `lopa experiment NAME` measures one, and `lopa experiment --help`
-lists them. The command `lopa experiment report` writes this page, its paragraphs and plots, from the records in
-`benchmarks/experiments`, so every number on it is one of these records', which name command and machine.
+What experiments say about open questions of LoPA. A command measures each; `lopa experiment --help` lists them. It
+writes data, plot and finding to a folder, and goes on where an interrupted one stopped:
 
+```
+lopa experiment branches --output experiments
+```
+
+This page, with its paragraphs and plots, is made of the records in `benchmarks/experiments`, so every number on it is
+one of theirs. `lopa experiment report` makes it again. A value in brackets behind a figure is its 95 % interval, and a
+figure "does not clearly change" where the interval contains no change.
+"""
+
+OF_THE_DEMO = """\
 **All of it is about one small model on problems that it was trained for**: the model in the package, whose answers
 have a few dozen tokens. It shows how the decoder behaves, and whether a claim holds anywhere. It does not show how
 large a figure is for a model with billions of parameters; the commands take such a model (`--model`). Where a finding
@@ -50,7 +59,12 @@ def write_page(
         raise SettingsError(f"{records} has a record of {unknown}; allowed: {', '.join(questions)}")
     headlines = {name: load(name).finding(found[name]).headline for name in questions if name in found}
     listed = [[questions[name], headline] for name, headline in headlines.items() if headline]
-    sections = [INTRODUCTION, table(["question", "in short"], listed) + "\n"]
+    sections = [INTRODUCTION]
+    if {record.setup.model for record in found.values()} == {"demo"}:
+        sections.append(OF_THE_DEMO)
+    if len({record.setup.weights for record in found.values()}) > 1:
+        sections.append("**The records are of different weights**; each section names its own.\n")
+    sections.append(table(["question", "in short"], listed) + "\n")
     for name, question in questions.items():
         if name not in found:
             continue

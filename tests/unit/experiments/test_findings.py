@@ -48,3 +48,24 @@ def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["experiment", "report", str(tmp_path), "--page", str(tmp_path / "a.md")])
     assert done.exit_code == 2 and "has no records" in " ".join(done.output.split())
     assert not (tmp_path / "a.md").exists()
+
+
+def test_a_page_says_what_its_records_are_of(tmp_path: Path) -> None:
+    """Records of other models, or of two versions of one, are not taken for those of the model in the package."""
+    pytest.importorskip("matplotlib")
+    records = [ExperimentRecord.read(path) for path in sorted(RECORDS.glob("*.json"))[:2]]
+    page = tmp_path / "findings.md"
+
+    def written(**setup: str) -> str:
+        changed = records[0].model_copy(update={"setup": records[0].setup.model_copy(update=setup)})
+        for each in (changed, records[1]):
+            each.write(tmp_path / f"{each.experiment}.json")
+        done = CliRunner().invoke(app, ["experiment", "report", str(tmp_path), "--page", str(page)])
+        assert done.exit_code == 0, done.output
+        return page.read_text(encoding="utf-8")
+
+    same, other = written(), written(model="org/large@0123456")
+    mixed = written(weights="other")
+    assert "the model in the package, whose" in same and "different weights" not in same
+    assert "the model in the package, whose" not in other and "org/large@0123456" in other
+    assert "different weights" in mixed
