@@ -14,7 +14,9 @@ from cluster.reporting.figure import MARKERS, PALETTE
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.likelihood import LikelihoodRequest, log_likelihoods
 
-LENGTH = 40
+LENGTH = 48
+OPEN_QUESTION = "How much is that?"
+"""Behind a story it asks for nothing in particular, in words that the model in the package knows."""
 MC_NUM = 16
 """Draws of masks per log-likelihood."""
 N_GRAM = 2
@@ -23,10 +25,15 @@ VANILLA = 0
 DECODERS = (VANILLA, 1, 2, 4, 8, 16)
 
 
-def story_of(question: str) -> str:
-    """A problem's text without what it asks: its sentences but the last, or the whole if it has one alone."""
+def open_prompt(question: str) -> str:
+    """A problem's text with `OPEN_QUESTION` in the place of its own: the last sentence, if it is not the only one."""
     sentences = re.split(r"(?<=[.?!])\s+", question.strip())
-    return " ".join(sentences[:-1] or sentences)
+    return " ".join([*(sentences[:-1] or sentences), OPEN_QUESTION])
+
+
+def equal_tokens(ours: Sequence[int], theirs: Sequence[int]) -> tuple[int, int]:
+    """Positions with the same token in both texts, and positions of the longer one."""
+    return sum(a == b for a, b in zip(ours, theirs, strict=False)), max(len(ours), len(theirs))
 
 
 def count_n_grams(ids: Sequence[int], n: int = N_GRAM) -> tuple[int, int]:
@@ -41,12 +48,11 @@ class OpenEnded(Experiment):
     problems = 30
     plot_rows = (1, 1)
     method = (
-        "Prompts are word problems without their question, so there is nothing to solve; every decoder fills "
-        f"exactly {LENGTH} positions, and never by EOS (min_tokens). The model in the package was trained to answer "
-        "questions alone, and what it writes here makes little sense: figures compare decoders, not texts. "
-        "vanilla: one token per step, no cache. Repetition: different pairs of neighbouring tokens ÷ all pairs. "
-        f"Likelihood: log p(text | prompt) ÷ tokens, a Monte-Carlo bound with {MC_NUM} draws of masks that are the "
-        "same for all decoders. Agreement: share of positions with vanilla's token."
+        f'Prompts are word problems that end with "{OPEN_QUESTION}" in place of their question, so there is no right '
+        f"answer; texts end by EOS, or after {LENGTH} tokens. vanilla: one token per step, no cache. Repetition: "
+        "different pairs of neighbouring tokens ÷ all pairs. Likelihood: log p(text | prompt) ÷ tokens, a "
+        f"Monte-Carlo bound with {MC_NUM} draws of masks that are the same for all decoders. Agreement: share of "
+        "positions with vanilla's token, of those of the longer text."
     )
     paper = (
         "All of the paper's tasks have answers that can be checked; it says nothing about open-ended text."
@@ -59,7 +65,7 @@ class OpenEnded(Experiment):
     def measure(self, bench: Workbench, point: Point) -> Data:
         """Numbers per prompt."""
         results, vanilla = _texts(bench, int(point["num_branches"] or 0)), _texts(bench, VANILLA)
-        prompts = [bench.engine.encode(story_of(problem.question)) for problem in bench.problems]
+        prompts = [bench.engine.encode(open_prompt(problem.question)) for problem in bench.problems]
         requests = [LikelihoodRequest(p, r.token_ids) for p, r in zip(prompts, results, strict=True)]
         likelihoods = [0.0] * len(requests)
         for index, found in log_likelihoods(bench.engine, requests, mc_num=MC_NUM, seed=bench.setup.seed):
@@ -67,16 +73,18 @@ class OpenEnded(Experiment):
                 raise found
             likelihoods[index] = found.value
         grams = [count_n_grams(each.token_ids) for each in results]
+        equal_to_vanilla = [
+            equal_tokens(ours.token_ids, theirs.token_ids)
+            for ours, theirs in zip(results, vanilla, strict=True)
+        ]
         return {
             "tokens": [each.tokens for each in results],
             "steps": [each.steps for each in results],
             "different n-grams": [different for different, _ in grams],
             "n-grams": [count for _, count in grams],
             "log-likelihood": [round(value, 4) for value in likelihoods],
-            "as vanilla": [
-                sum(a == b for a, b in zip(ours.token_ids, theirs.token_ids, strict=True))
-                for ours, theirs in zip(results, vanilla, strict=True)
-            ],
+            "as vanilla": [equal for equal, _ in equal_to_vanilla],
+            "positions": [count for _, count in equal_to_vanilla],
         }
 
     def finding(self, record: ExperimentRecord) -> Finding:
@@ -132,14 +140,13 @@ class OpenEnded(Experiment):
 
 def _texts(bench: Workbench, num_branches: int) -> list[GenerationResult]:
     """Continuations of all prompts."""
-    length = {"max_new_tokens": LENGTH, "min_tokens": LENGTH, "ignore_eos": True}
     settings = (
-        bench.settings(decoder="vanilla", **length)
+        bench.settings(decoder="vanilla", max_new_tokens=LENGTH)
         if num_branches == VANILLA
-        else bench.settings(decoder="lopa", num_branches=num_branches, **length)
+        else bench.settings(decoder="lopa", num_branches=num_branches, max_new_tokens=LENGTH)
     )
-    stories = [story_of(problem.question) for problem in bench.problems]
-    return bench.decode([bench.engine.create_session(story, settings) for story in stories])
+    prompts = [open_prompt(problem.question) for problem in bench.problems]
+    return bench.decode([bench.engine.create_session(prompt, settings) for prompt in prompts])
 
 
 def _figures(record: ExperimentRecord, resamples: Resamples, num_branches: int) -> dict[str, Any]:
@@ -148,7 +155,7 @@ def _figures(record: ExperimentRecord, resamples: Resamples, num_branches: int) 
         "TPF": resamples.quotient(data["tokens"], data["steps"]),
         "different pairs %": 100 * resamples.quotient(data["different n-grams"], data["n-grams"]),
         "nats per token": resamples.quotient(data["log-likelihood"], data["tokens"]),
-        "as vanilla %": 100 * resamples.quotient(data["as vanilla"], data["tokens"]),
+        "as vanilla %": 100 * resamples.quotient(data["as vanilla"], data["positions"]),
     }
 
 

@@ -86,12 +86,16 @@ def test_budgets_are_compared_at_equal_forwards() -> None:
     assert budget._interpolated(np.array([3.0, 2.0]), xs[::-1], ys[::-1]).tolist() == [15.0, 6.0]
 
 
-def test_a_story_has_no_question() -> None:
-    assert (
-        open_ended.story_of("Mia has 6 pens. She gives 2 away. How many are left?")
-        == "Mia has 6 pens. She gives 2 away."
-    )
-    assert open_ended.story_of("How many pens are left?") == "How many pens are left?"
+def test_an_open_prompt_has_no_answer() -> None:
+    story = "Mia has 6 pens. She gives 2 away."
+    assert open_ended.open_prompt(f"{story} How many are left?") == f"{story} How much is that?"
+    alone = "How many pens are left?"
+    assert open_ended.open_prompt(alone) == f"{alone} How much is that?"
+
+
+def test_equal_tokens_of_texts_of_different_lengths() -> None:
+    assert open_ended.equal_tokens([1, 2, 3], [1, 9, 3, 4]) == (2, 4)
+    assert open_ended.equal_tokens([1], []) == (0, 1)
 
 
 def test_repetition_counts_different_pairs() -> None:
