@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from cluster.experiments.run.estimates import Resamples, estimate
@@ -13,6 +14,7 @@ from cluster.experiments.run.workbench import Workbench
 from cluster.reporting.figure import MARKERS, PALETTE
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.likelihood import LikelihoodRequest, log_likelihoods
+from lopa_ray.presets.word_problems import held_out_stream
 
 LENGTH = 48
 OPEN_QUESTION = "How much is that?"
@@ -25,10 +27,16 @@ VANILLA = 0
 DECODERS = (VANILLA, 1, 2, 4, 8, 16)
 
 
-def open_prompt(question: str) -> str:
-    """A problem's text with `OPEN_QUESTION` in the place of its own: the last sentence, if it is not the only one."""
-    sentences = re.split(r"(?<=[.?!])\s+", question.strip())
-    return " ".join([*(sentences[:-1] or sentences), OPEN_QUESTION])
+def open_prompt(question: str) -> str | None:
+    """A problem's text with `OPEN_QUESTION` in the place of its own, the last sentence; None if it has one alone."""
+    *story, _ = re.split(r"(?<=[.?!])\s+", question.strip())
+    return " ".join([*story, OPEN_QUESTION]) if story else None
+
+
+def open_prompts(seed: int, count: int) -> list[str]:
+    """Those of the first held-out problems that have one."""
+    prompts = (open_prompt(problem.question) for problem in held_out_stream(seed))
+    return list(islice((prompt for prompt in prompts if prompt is not None), count))
 
 
 def equal_tokens(ours: Sequence[int], theirs: Sequence[int]) -> tuple[int, int]:
@@ -65,7 +73,7 @@ class OpenEnded(Experiment):
     def measure(self, bench: Workbench, point: Point) -> Data:
         """Numbers per prompt."""
         results, vanilla = _texts(bench, int(point["num_branches"] or 0)), _texts(bench, VANILLA)
-        prompts = [bench.engine.encode(open_prompt(problem.question)) for problem in bench.problems]
+        prompts = [bench.engine.encode(prompt) for prompt in _prompts(bench)]
         requests = [LikelihoodRequest(p, r.token_ids) for p, r in zip(prompts, results, strict=True)]
         likelihoods = [0.0] * len(requests)
         for index, found in log_likelihoods(bench.engine, requests, mc_num=MC_NUM, seed=bench.setup.seed):
@@ -138,6 +146,10 @@ class OpenEnded(Experiment):
         axes[-1].figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside upper left", ncols=3)
 
 
+def _prompts(bench: Workbench) -> list[str]:
+    return open_prompts(bench.setup.seed, bench.setup.problems)
+
+
 def _texts(bench: Workbench, num_branches: int) -> list[GenerationResult]:
     """Continuations of all prompts."""
     settings = (
@@ -145,8 +157,7 @@ def _texts(bench: Workbench, num_branches: int) -> list[GenerationResult]:
         if num_branches == VANILLA
         else bench.settings(decoder="lopa", num_branches=num_branches, max_new_tokens=LENGTH)
     )
-    prompts = [open_prompt(problem.question) for problem in bench.problems]
-    return bench.decode([bench.engine.create_session(prompt, settings) for prompt in prompts])
+    return bench.decode([bench.engine.create_session(prompt, settings) for prompt in _prompts(bench)])
 
 
 def _figures(record: ExperimentRecord, resamples: Resamples, num_branches: int) -> dict[str, Any]:

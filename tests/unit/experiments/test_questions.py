@@ -89,8 +89,10 @@ def test_budgets_are_compared_at_equal_forwards() -> None:
 def test_an_open_prompt_has_no_answer() -> None:
     story = "Mia has 6 pens. She gives 2 away."
     assert open_ended.open_prompt(f"{story} How many are left?") == f"{story} How much is that?"
-    alone = "How many pens are left?"
-    assert open_ended.open_prompt(alone) == f"{alone} How much is that?"
+    assert open_ended.open_prompt("How many pens are left?") is None
+    prompts = open_ended.open_prompts(2, 20)
+    assert len(set(prompts)) == 20
+    assert all(prompt.count("?") == 1 and prompt.endswith(" How much is that?") for prompt in prompts)
 
 
 def test_equal_tokens_of_texts_of_different_lengths() -> None:
