@@ -71,7 +71,7 @@ class OpenEnded(Experiment):
         return [{"num_branches": count} for count in DECODERS]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
-        """Numbers per prompt."""
+        """Numbers per prompt. Raises the first error that ends a request."""
         results, vanilla = _texts(bench, int(point["num_branches"] or 0)), _texts(bench, VANILLA)
         prompts = [bench.engine.encode(prompt) for prompt in _prompts(bench)]
         requests = [LikelihoodRequest(p, r.token_ids) for p, r in zip(prompts, results, strict=True)]
