@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from cluster.experiments.run.estimates import Array, Resamples, estimate
+from cluster.experiments.run.estimates import Array, Resamples, estimate, percent_of
 from cluster.experiments.run.experiment import Data, Experiment, Finding
 from cluster.experiments.run.lookaheads import (
     BestFork,
@@ -164,7 +164,7 @@ def _gain(tpf: Mapping[str, Array]) -> str:
     if not whole[0] > 0:
         return ""
     one, drawn = (
-        estimate(100 * (tpf[name] - tpf[NO_LOOKAHEAD]) / whole) for name in (ONE_BRANCH, RANDOM_WINNER)
+        estimate(percent_of(tpf[name] - tpf[NO_LOOKAHEAD], whole)) for name in (ONE_BRANCH, RANDOM_WINNER)
     )
     return (
         f"So the token that a fork adds, without any comparison, has {one:.0f} % of what LoPA gains over no "

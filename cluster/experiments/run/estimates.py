@@ -79,3 +79,8 @@ def estimate(figure: Array) -> Estimate:
         raise ValueError("the figure does not exist for these problems")
     low, high = np.nanpercentile(figure[1:], [2.5, 97.5])
     return Estimate(float(figure[0]), float(low), float(high))
+
+
+def percent_of(part: Array, whole: Array) -> Array:
+    """`part` as a share of `whole`, each [1 + resamples] of float64, in percent; NaN where `whole` is not above 0."""
+    return 100 * np.divide(part, whole, out=np.full_like(whole, np.nan), where=whole > 0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cluster.experiments.run.accuracy_under_parallelism import aup, pareto_front
-from cluster.experiments.run.estimates import Estimate, Resamples, estimate
+from cluster.experiments.run.estimates import Estimate, Resamples, estimate, percent_of
 from cluster.experiments.run.fingerprint import fingerprint
 from cluster.experiments.run.outcomes import Outcomes
 from cluster.experiments.run.points_file import PointsFile
@@ -92,6 +92,12 @@ def test_a_figure_that_does_not_exist() -> None:
         estimate(resamples.quotient([1, 1], [0, 0]))
     with pytest.raises(ValueError):
         Resamples(0)
+
+
+def test_a_share_of_nothing_is_left_out() -> None:
+    whole = np.array([4.0, 2.0, 0.0, -1.0])
+    assert percent_of(np.array([1.0, 1.0, 1.0, 1.0]), whole)[:2].tolist() == [25.0, 50.0]
+    assert estimate(percent_of(np.ones(4), whole)) == Estimate(25.0, 50.0, 50.0)
 
 
 def test_the_same_record_gives_the_same_interval() -> None:
