@@ -147,8 +147,12 @@ class Predictor(Experiment):
                 told = "so it does not decode best" if ratio.excludes(1.0) else "which may as well be none"
                 verdict = f"the best predictor has {ratio:.3f} times the TPF of the fastest, {told}"
             answers.append(
-                f"{ranking}: {predicts[1]} predicts best, {ratio:.3f} times the TPF of the fastest decoder, "
-                f"{decodes[1]}"
+                f"{ranking}: {predicts[1]} predicts best "
+                + (
+                    "and is the fastest"
+                    if predicts == decodes
+                    else f"and has {ratio:.3f} times the TPF of the fastest, {decodes[1]}"
+                )
             )
             gap = estimate(tpf[mean] / tpf[decodes])
             slower = "is slower than" if gap.high < 1 else "is not clearly slower than"

@@ -27,7 +27,8 @@ lopa experiment branches --output experiments
 
 This page, with its paragraphs and plots, is made of the records in `benchmarks/experiments`, so every number on it is
 one of theirs. `lopa experiment report` makes it again. A value in brackets behind a figure is its 95 % interval, and a
-figure "does not clearly change" where the interval contains no change.
+figure "does not clearly change" where the interval contains no change. What is called best or fastest was chosen on the
+same problems as its figures, which flatters it a little.
 """
 
 OF_THE_DEMO = """\
