@@ -21,7 +21,7 @@ import torch
 from actors.engine import RayEngine
 from cluster.bench.record import Measurements, Row
 from lopa_ray.config.config import Config
-from lopa_ray.execution.model_loader import ModelSpec
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.checkpoint import save_model
 from lopa_ray.model.weights import random_model
 

@@ -12,16 +12,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.model.checkpoint_config import CONFIG, load_config
 from lopa_ray.model.checkpoint_files import FLOAT_DTYPES, TensorFiles
-from lopa_ray.model.config import Implementation, ModelConfig, Quantization
-from lopa_ray.model.families import FAMILIES, family_of, find_family
+from lopa_ray.model.config import ModelConfig, Quantization
+from lopa_ray.model.families import family_of
 from lopa_ray.model.family import Family, published_rows
 from lopa_ray.model.generation_defaults import GENERATION
 from lopa_ray.model.hub import download
 from lopa_ray.model.json_file import read_json
-from lopa_ray.model.lora import CONFIG as ADAPTER_CONFIG, LoraAdapter
+from lopa_ray.model.lora import LoraAdapter
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.transformers_config import parse_transformers_config
 from lopa_ray.model.weights import (
     DTYPE_NAMES,
     Weights,
@@ -32,42 +32,8 @@ from lopa_ray.model.weights import (
     storage_dtype,
 )
 
-CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-
-
-def load_config(
-    path: str | Path, implementation: Implementation = "native", mask_token_id: int | None = None
-) -> ModelConfig:
-    """Read the `ModelConfig` of the checkpoint folder `path`, without its weights.
-
-    `implementation`: what is to run the model; with auto this project's own transformer where it can, and else the
-    package transformers. `mask_token_id` is taken where neither the folder's configuration nor its family names one.
-    Raises `CheckpointError` for a missing or broken file, an unknown architecture, or a feature that is not computed.
-    """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise CheckpointError(
-            f"{path}: no such folder; need a checkpoint: a folder with {CONFIG}, or a name on the Hugging Face Hub "
-            "(org/name or org/name@revision)"
-        )
-    if not (folder / CONFIG).exists() and (folder / ADAPTER_CONFIG).exists():
-        raise CheckpointError(
-            f"{path}: this is an adapter ({ADAPTER_CONFIG}); name it in model.lora (--lora), and the checkpoint it "
-            "adapts in model.path (--model)"
-        )
-    raw = read_json(folder / CONFIG)
-    generation = read_json(folder / GENERATION) if (folder / GENERATION).exists() else {}
-    if mask_token_id is not None:
-        generation = {"mask_token_id": mask_token_id, **generation}
-    where = str(folder / CONFIG)
-    is_native = implementation == "native"
-    if implementation == "auto":
-        is_native = any(family.claims(raw) for family in FAMILIES)
-    if is_native:
-        return find_family(raw, where).parse_config(raw, generation, where)
-    return parse_transformers_config(raw, generation, where)
 
 
 def read_weights(

@@ -14,7 +14,8 @@ import torch
 
 from actors.engine import RayEngine
 from lopa_ray.execution import dtype_trial
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
+from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights

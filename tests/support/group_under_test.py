@@ -15,7 +15,7 @@ from actors.engine import RayEngine
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import GenerationResult, TraceStep
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.execution.kv_cache import SlotChecksum
+from lopa_ray.protocol.slot_checksum import SlotChecksum
 from support.fault_injection import FaultInjection
 from support.processes import send_signal
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config

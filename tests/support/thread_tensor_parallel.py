@@ -13,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 
 from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.execution.model_loader import build_runner, open_model
+from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_spec import open_model
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import Transformer

@@ -21,7 +21,7 @@ from lopa_ray.execution.lane import Lane, lanes_of
 from lopa_ray.execution.packing import Packing, PackingOptions, bucket_rows, padded_rows
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns
-from lopa_ray.model.checkpoint import load_config
+from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.quantized import probe_int8_kernels
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids

@@ -14,8 +14,10 @@ from safetensors.torch import load_file
 
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
-from lopa_ray.model.checkpoint import load_config, save_model
+from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.model.checkpoint import save_model
+from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.families import family_of
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model, weight_bytes
