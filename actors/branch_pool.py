@@ -80,6 +80,8 @@ class BranchPool:
             return await self.factory.load_model(worker)
 
         self.workers = [self.factory.create() for _ in range(self._config.group.num_workers)]
+        if self._config.group.num_workers * self._config.group.tensor_parallel_size > 1:
+            self._store.open()
         loads = {worker: (asyncio.create_task(bring_up(worker)),) for worker in self.workers}
         try:
             infos = await self._gather(RPCBatch(loads), "load the model", self._config.group.start_timeout_s)
@@ -174,7 +176,8 @@ class BranchPool:
         self, purpose: str, rank: int, size: int, epoch: int, timeout_s: float
     ) -> Rendezvous:
         collective = DEVICES[self._config.model.device].collective_backend
-        return Rendezvous(epoch, rank, size, await self._store.address(), collective, timeout_s, purpose)
+        store = await self._store.address() if size > 1 else None
+        return Rendezvous(epoch, rank, size, store, collective, timeout_s, purpose)
 
     # Calls
 

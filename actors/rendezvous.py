@@ -12,8 +12,8 @@ class Rendezvous:
     epoch: int
     rank: int
     world_size: int
-    store: tuple[str, int]
-    """Host and port of the master's key-value store."""
+    store: tuple[str, int] | None
+    """Host and port of the master's key-value store; None for one actor alone, which needs none."""
     collective: str
     """torch.distributed backend: gloo, nccl or hccl."""
     timeout_s: float
@@ -25,5 +25,6 @@ class Rendezvous:
     @property
     def group_name(self) -> str:
         """Carries the rendezvous: it is all that Ray hands to a backend beside rank and size."""
+        assert self.store is not None
         host, port = self.store
         return f"lopa/{self.collective}/{host}/{port}/{self.epoch}/{self.timeout_s}/{self.purpose}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import ray.util
@@ -14,18 +14,25 @@ class RendezvousStore:
     """torch's TCPStore, which this process serves as long as this object is kept.
 
     The store is the one thing in a master that needs torch, and importing torch takes longer than all else that a
-    master does to start. So a thread imports it and opens the store, while the workers start their processes.
+    master does to start. So a thread imports it and opens the store, while the workers start their processes; and a
+    group with a single actor has none.
     """
 
     def __init__(self) -> None:
-        """Begin to open it; `address` waits until it is open."""
-        executor = ThreadPoolExecutor(1, "rendezvous")
-        self._opened = executor.submit(_open)
-        executor.shutdown(wait=False)
+        """Not open yet."""
+        self._opened: Future[tuple[Any, str]] | None = None
+
+    def open(self) -> Future[tuple[Any, str]]:
+        """Begin to open it, if that has not begun."""
+        if self._opened is None:
+            executor = ThreadPoolExecutor(1, "rendezvous")
+            self._opened = executor.submit(_open)
+            executor.shutdown(wait=False)
+        return self._opened
 
     async def address(self) -> tuple[str, int]:
-        """Its host and port. Raises RuntimeError if it could not be opened."""
-        store, host = await asyncio.wrap_future(self._opened)
+        """Its host and port, once it is open. Raises RuntimeError if it cannot be opened."""
+        store, host = await asyncio.wrap_future(self.open())
         return host, store.port
 
     def abandon(self, epoch: int) -> None:
@@ -33,7 +40,7 @@ class RendezvousStore:
 
         Before the store is open there are none.
         """
-        if self._opened.done():
+        if self._opened is not None and self._opened.done():
             store, _ = self._opened.result()
             store.set(abandoned_key(epoch), b"1")
 
