@@ -220,7 +220,7 @@ def fused_rows(config: ModelConfig, parameter: str) -> tuple[int, ...] | None:
         return None
     width = config.intermediate_size
     if config.experts is not None and owner in ("experts", "shared"):
-        width = config.experts.width if owner == "experts" else config.experts.shared_width
+        width = config.experts.columns if owner == "experts" else config.experts.shared_columns
     return (width, width)
 
 

@@ -21,7 +21,7 @@ from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, sh
 from lopa_ray.model.transformer import Transformer
 
 Weights: TypeAlias = Iterator[tuple[str, Tensor]]
-"""(own name, tensor) of every parameter, whole and in the dtype in which the model stores it."""
+"""(own name, tensor) of every parameter, whole or a shard's, in the dtype in which the model stores it."""
 
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 INIT_STD = 0.02
@@ -36,22 +36,26 @@ def build_model(
     device: torch.device | str,
     tp_group: TensorParallelGroup = SINGLE_SHARD,
 ) -> Transformer:
-    """A `Transformer` of `config` in eval mode, without gradients, that holds `weights` on `device`, or a shard of it.
+    """A `Transformer` of `config` in eval mode, without gradients, that holds `weights` on `device`, or a shard of it,
+    whose weights they are.
 
-    Tensors that are there already are used as they are, and never written to; a shard takes its part of each.
+    Tensors that are there already are used as they are, and never written to.
     Raises CheckpointError if one is missing, and SettingsError if the model cannot be cut like that.
     """
     model = meta_model(config, dtype, tp_group)
     for name, tensor in weights:
-        _set_parameter(
-            model, name, shard_parameter(name, tensor, config, tp_group.rank, tp_group.size).to(device)
-        )
+        _set_parameter(model, name, tensor.to(device))
     model.tie_weights()
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing:
         raise CheckpointError(f"got no {missing[0]} for the model; {len(missing)} parameters are missing")
     probe_int8_kernels(model)
     return model.eval()
+
+
+def shard_weights(weights: Weights, config: ModelConfig, rank: int, size: int) -> Weights:
+    """A shard's part of whole parameters of the model `config`, each cut when it comes; see `shard_parameter`."""
+    return ((name, shard_parameter(name, tensor, config, rank, size)) for name, tensor in weights)
 
 
 def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype, device: torch.device | str) -> Weights:

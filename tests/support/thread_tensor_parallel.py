@@ -17,7 +17,7 @@ from lopa_ray.execution.model_loader import build_runner, open_model
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import build_model
+from lopa_ray.model.weights import build_model, shard_weights
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.protocol.report import StepReport
 from support.in_process_group import report_bytes
@@ -117,7 +117,8 @@ class ShardThreads:
 
 def shard_model(model: Transformer, tp_group: TensorParallelGroup) -> Transformer:
     """One shard's part of a whole model."""
-    weights = ((name, parameter.detach()) for name, parameter in model.named_parameters())
+    whole = ((name, parameter.detach()) for name, parameter in model.named_parameters())
+    weights = shard_weights(whole, model.config, tp_group.rank, tp_group.size)
     like = model.embed.weight
     return build_model(model.config, weights, dtype=like.dtype, device=like.device, tp_group=tp_group)
 
