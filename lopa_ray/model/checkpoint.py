@@ -106,21 +106,26 @@ def read_weights(
             )
         adapter.check_shapes(expected)
     for name, parameter in published.named_parameters():
-        # One part at a time: the fused parameter is the only full-size allocation.
         parts = published_rows(family, config, name, as_rows(name, parameter).shape[0])
-        shape = parameter.shape
-        if experts is not None and is_of_experts(name):
-            each = len(parts) // shape[0]
-            parts = dict(list(parts.items())[each * experts.start : each * experts.stop])
-            shape = torch.Size((len(experts), *shape[1:]))
-        fused = torch.empty(shape, dtype=storage_dtype(model, name, parameter, dtype), device=device)
-        rows = as_rows(name, fused)
+        lead = parameter.shape[:1]
+        if is_of_experts(name):
+            own = experts or range(parameter.shape[0])
+            each = len(parts) // parameter.shape[0]
+            parts = dict(list(parts.items())[each * own.start : each * own.stop])
+            lead = torch.Size((len(own), parameter.shape[1]))
+        # One part at a time, each quantised by itself: what is fused is the only full-size allocation.
+        fused: dict[str, Tensor] = {}
+        stop = 0
         dtypes = (torch.int8,) if parameter.dtype == torch.int8 else FLOAT_DTYPES
-        for piece, (part, tensor) in zip(
-            rows.split(list(parts.values())), tensor_files.read_tensors(parts, dtypes), strict=True
-        ):
-            piece.copy_(tensor if adapter is None else adapter.merge(part, tensor))
-        yield from quantize_parameter(model, name, fused)
+        for part, tensor in tensor_files.read_tensors(parts, dtypes):
+            whole = tensor if adapter is None else adapter.merge(part, tensor)
+            start, stop = stop, stop + parts[part]
+            for key, value in quantize_parameter(model, name, whole.to(device)):
+                if key not in fused:
+                    stored = storage_dtype(model, key, value, dtype)
+                    fused[key] = torch.empty((*lead, *value.shape[1:]), dtype=stored, device=device)
+                as_rows(key, fused[key])[start:stop].copy_(value)
+        yield from fused.items()
 
 
 def load_model(

@@ -134,9 +134,10 @@ class ModelConfig:
         if self.experts is not None and not self.experts.are_whole(size):
             sizes["columns of expert"] = self.experts.width
         elif self.experts is not None:
-            # Their number needs not be even, but each shard has one.
-            sizes |= {"experts": self.experts.count} if self.experts.count < size else {}
-            sizes |= {"columns of shared expert": self.experts.shared_columns} if self.experts.shared else {}
+            if self.experts.shared:
+                sizes["columns of shared expert"] = self.experts.shared_columns
+            if self.experts.count < size:  # else each shard has one or more, whether or not they are as many
+                sizes["experts"] = self.experts.count
         return sizes
 
     @property

@@ -91,9 +91,9 @@ class Int8ExpertLinear(nn.Module):
 class Experts(nn.Module):
     """The chosen experts of each row: a gated MLP per expert.
 
-    A shard's result is its part of a sum over all shards, but with int8 activations the whole one. Then parts of experts
-    add up their products, which are integers. Whole experts give each row of [R, P, D] to all shards: a sum in which
-    one term is not 0.
+    A shard's result is its part of a sum over all shards; with int8 activations it is the whole, in the bits of one
+    process. Parts of experts then add up their products, which are integers, and whole experts their results
+    [R, P, D], of which one shard alone has each.
     """
 
     def __init__(self, config: ModelConfig, tp_group: TensorParallelGroup) -> None:
@@ -103,11 +103,10 @@ class Experts(nn.Module):
         int8_activations = config.quantization == "w8a8"
         self._own = own_experts(config.experts, tp_group.rank, tp_group.size)
         self._count = config.experts.count
-        self._others = self._count - len(self._own)
+        self._has_part = len(self._own) < self._count
         exact_group = tp_group if int8_activations else SINGLE_SHARD
-        products_group, self._rows_group = (
-            (SINGLE_SHARD, exact_group) if self._others else (exact_group, SINGLE_SHARD)
-        )
+        self._results_group = exact_group if self._has_part else SINGLE_SHARD
+        products_group = SINGLE_SHARD if self._has_part else exact_group
         count, width, d = len(self._own), config.experts.columns, config.hidden_size
         self.gate_up: ExpertLinear | Int8ExpertLinear
         self.down: ExpertLinear | Int8ExpertLinear
@@ -124,10 +123,10 @@ class Experts(nn.Module):
         rows = SortedRows.of(chosen, self._own, self._count)
         gated = silu_mul(self.gate_up(x[rows.order // chosen.shape[1]], rows))
         out: Tensor = self.down(gated, rows)
-        if self._others:
+        if self._has_part:
             out = out.masked_fill((rows.experts >= len(self._own))[:, None], 0)
         unsorted = torch.empty_like(out).index_copy_(0, rows.order, out).view(*chosen.shape, -1)
-        unsorted = self._rows_group.all_reduce(unsorted)
+        unsorted = self._results_group.all_reduce(unsorted)
         return (unsorted.float() * weights[:, :, None]).sum(dim=1).to(x.dtype)
 
 
@@ -148,7 +147,9 @@ class MixtureOfExperts(nn.Module):
             within, self._tp_group = tp_group, SINGLE_SHARD
         self.router = Router(config.hidden_size, config.experts)
         self.experts = Experts(config, tp_group)
-        self.shared = GatedMLP(config, config.experts.shared_columns, within) if config.experts.shared else None
+        self.shared = (
+            GatedMLP(config, config.experts.shared_columns, within) if config.experts.shared else None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows x [R, D] → [R, D], in the dtype of x."""

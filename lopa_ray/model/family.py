@@ -136,7 +136,7 @@ class Family:
     def _experts(self, reader: _ConfigReader) -> ExpertsConfig | None:
         if self.router is None:
             return None
-        numbers = {
+        numbers: dict[str, Any] = {
             name: reader.positive_int(f"experts.{name}", minimum=0 if name in _MAY_BE_ZERO else 1)
             for name in self.expert_keys
             if name != "scale"

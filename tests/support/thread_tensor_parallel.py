@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +16,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_loader import build_runner, open_model
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.model.experts_config import ExpertParallel
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model, shard_weights
@@ -155,10 +157,11 @@ class ShardedRunner:
         return first
 
 
-def engine_in_two_shards(config: Config) -> LocalEngine:
+def engine_in_two_shards(config: Config, expert_parallel: ExpertParallel = "auto") -> LocalEngine:
     """As `LocalEngine.from_config`, but for the model being in two shards."""
     model = config.model
     spec, tokenizer = open_model(config)
+    spec = replace(spec, model=spec.model.with_expert_parallel(expert_parallel))
     whole = build_runner(spec).model
     runner = ShardedRunner(whole, 2, max_num_seqs=model.max_num_seqs, max_model_len=model.max_model_len)
     return LocalEngine(config, runner, tokenizer)
