@@ -17,7 +17,7 @@ from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.experts import Int8ExpertLinear
 from lopa_ray.model.quantized import Int8Linear, probe_int8_kernels, quantize_rows
 from lopa_ray.model.router import Router
-from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, shard_parameter
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, SingleShard, TensorParallelGroup, shard_parameter
 from lopa_ray.model.transformer import Transformer
 
 Weights: TypeAlias = Iterator[tuple[str, Tensor]]
@@ -101,9 +101,9 @@ def check_dtype(dtype: torch.dtype) -> None:
         raise CheckpointError(f"got dtype {dtype} for weights; allowed are {allowed}; choose one of them")
 
 
-def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Bytes that the parameters of a model take up."""
-    model = meta_model(config, dtype)
+def weight_bytes(config: ModelConfig, dtype: torch.dtype, shards: int = 1) -> int:
+    """Bytes that the parameters of a model take up, or those of the largest of its shards, which is the first."""
+    model = meta_model(config, dtype, SingleShard(0, shards))
     return sum(
         p.numel() * storage_dtype(model, name, p, dtype).itemsize for name, p in model.named_parameters()
     )

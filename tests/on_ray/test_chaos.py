@@ -69,6 +69,7 @@ def test_at_random_steps(
         *((sig, transfer, TINY_MODEL) for sig in (KILL, STOP) for transfer in ("collective", "object_store")),
         *((KILL, "collective", folder) for folder in TINY_EXPERTS.values()),
     ],
+    ids=lambda value: getattr(value, "name", value),
 )
 def test_at_random_times(
     sig: signal.Signals,

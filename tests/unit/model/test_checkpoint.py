@@ -20,7 +20,7 @@ from lopa_ray.model.families import family_of
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model, weight_bytes
 from support.checkpoints import UNMASKED_CASES, edit_json, edit_tensors, load, logits, refused, shard
-from support.paths import GOLDEN, MODELS
+from support.paths import GOLDEN, MODELS, ROOT
 
 
 @pytest.mark.parametrize("row", UNMASKED_CASES, ids=lambda row: row["id"])
@@ -232,19 +232,30 @@ LLADA2_MINI = QWEN_30B_A3B | {
     "vocab_size": 157184,
 }
 
+LLADA2_FLASH = LLADA2_MINI | {
+    "hidden_size": 4096,
+    "intermediate_size": 9216,
+    "max_position_embeddings": 16384,
+    "moe_intermediate_size": 1024,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+}
+"""As its authors' trainer has it, inclusionAI/dFactory, configs/model_configs/llada2_flash."""
+
 
 @pytest.mark.parametrize(
-    ("raw", "tensors", "gib", "kv_bytes", "ids"),
+    ("preset", "raw", "tensors", "kv_bytes", "ids"),
     [
-        (SDAR_30B_A3B, 18867, 56.9, 2 * 2 * 48 * 4 * 128, (151669, 151643)),
-        (LLADA2_MINI, 14813, 30.3, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
+        ("sdar-30b-a3b-chat", SDAR_30B_A3B, 18867, 2 * 2 * 48 * 4 * 128, (151669, 151643)),
+        ("llada2.0-mini", LLADA2_MINI, 14813, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
+        ("llada2.0-flash", LLADA2_FLASH, 24161, 2 * 2 * 32 * 4 * 128, (156895, 156892)),
     ],
-    ids=["SDAR-30B-A3B-Chat", "LLaDA2.0-mini"],
 )
 def test_published_mixtures_of_experts(
-    raw: dict[str, Any], tensors: int, gib: float, kv_bytes: int, ids: tuple[int, int], tmp_path: Path
+    preset: str, raw: dict[str, Any], tensors: int, kv_bytes: int, ids: tuple[int, int], tmp_path: Path
 ) -> None:
-    """As many tensors as are published, and what `docs/models.md` says of their memory."""
+    """As many tensors as are published, and what `docs/models.md` says of their memory. The number of flash's tensors
+    follows from mini's."""
     (tmp_path / "config.json").write_text(json.dumps(raw))
     config = load_config(tmp_path)
     assert (config.mask_token_id, config.eos_token_id) == ids
@@ -254,8 +265,15 @@ def test_published_mixtures_of_experts(
     family, count = family_of(config), config.experts.count
     asked = [part for name, _ in model.named_parameters() for part in family.published_names(name, count)]
     assert len(asked) == len(set(asked)) == tensors
-    assert round(weight_bytes(config, torch.bfloat16) / 2**30, 1) == gib
     assert math.prod(config.kv_shape) * 2 == kv_bytes
+    pages = (ROOT / "docs" / "models.md").read_text().splitlines()
+    row = next(line for line in pages if line.startswith(f"| `models/{preset}`"))
+    for formatted in (config, config.with_quantization("w8a8")):
+        assert f"{weight_bytes(formatted, torch.bfloat16) / 2**30:.1f}" in row
+        if preset == "llada2.0-flash":
+            for size in (2, 4):
+                assert f"{weight_bytes(formatted, torch.bfloat16, size) / 2**30:.1f}" in row
+    assert f"| {kv_bytes // 1024} KiB, {kv_bytes * 2048 // 2**20} MiB |" in row
 
 
 def test_a_mask_token_comes_from_elsewhere_where_files_and_family_name_none(tmp_path: Path) -> None:
