@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lopa_ray.kernels.int8 import exact_matmul
+from lopa_ray.kernels.int8_matmul import int8_matmul
 from lopa_ray.kernels.operators import define
 
 ROW_MULTIPLE = 16
@@ -54,7 +54,7 @@ def _reference(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 def _matmul(x: Tensor, weight: Tensor) -> Tensor:
     if x.dtype == torch.int8:
-        return exact_matmul(x, weight)
+        return int8_matmul(x, weight)
     padded = F.pad(x, (0, 0, 0, -x.shape[0] % ROW_MULTIPLE))
     # Rows in memory of their own: CPU kernels may round by alignment.
     return F.linear(padded.clone() if padded is x else padded, weight.to(x.dtype))[: x.shape[0]]
