@@ -84,6 +84,14 @@ class GroupSettings(StrictModel):
             self.scaling.check_num_workers(self.num_workers)
         return self
 
+    @field_validator("expert_parallel", mode="before")
+    @classmethod
+    def _one_of_three(cls, value: Any) -> Any:
+        """One message, where each half of the type would have its own."""
+        if not (isinstance(value, bool) or value == "auto"):
+            raise ValueError(f"got {value!r}; allowed: true, false or auto")
+        return value
+
     @model_validator(mode="after")
     def _experts_for_shards(self) -> Self:
         if self.expert_parallel is True and self.tensor_parallel_size == 1:

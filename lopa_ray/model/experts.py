@@ -103,10 +103,10 @@ class Experts(nn.Module):
         int8_activations = config.quantization == "w8a8"
         self._own = own_experts(config.experts, tp_group.rank, tp_group.size)
         self._count = config.experts.count
-        self._has_part = len(self._own) < self._count
+        self._lacks_some = len(self._own) < self._count
         exact_group = tp_group if int8_activations else SINGLE_SHARD
-        self._results_group = exact_group if self._has_part else SINGLE_SHARD
-        products_group = SINGLE_SHARD if self._has_part else exact_group
+        self._results_group = exact_group if self._lacks_some else SINGLE_SHARD
+        products_group = SINGLE_SHARD if self._lacks_some else exact_group
         count, width, d = len(self._own), config.experts.columns, config.hidden_size
         self.gate_up: ExpertLinear | Int8ExpertLinear
         self.down: ExpertLinear | Int8ExpertLinear
@@ -123,7 +123,7 @@ class Experts(nn.Module):
         rows = SortedRows.of(chosen, self._own, self._count)
         gated = silu_mul(self.gate_up(x[rows.order // chosen.shape[1]], rows))
         out: Tensor = self.down(gated, rows)
-        if self._has_part:
+        if self._lacks_some:
             out = out.masked_fill((rows.experts >= len(self._own))[:, None], 0)
         unsorted = torch.empty_like(out).index_copy_(0, rows.order, out).view(*chosen.shape, -1)
         unsorted = self._results_group.all_reduce(unsorted)
