@@ -46,7 +46,7 @@ ENDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("block_size", "threshold"), [(4, 0.6), (8, 0.3), (8, 0.8)])
+@pytest.mark.parametrize(("block_size", "threshold"), [(4, 0.6), (8, 0.8)])
 @pytest.mark.parametrize("end", ENDS)
 def test_one_block_in_flight_is_block_diffusion(
     name: str, block_size: int, threshold: float, end: str
