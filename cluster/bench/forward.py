@@ -94,6 +94,7 @@ def _measure_group(
                 row["floor ms"] = floor_ms(runner, size, rates[spec.dtype])
             if (
                 isinstance(runner.model, Transformer)
+                and runner.model.config.experts is None
                 and settings.quantization == "none"
                 and not settings.compile
             ):

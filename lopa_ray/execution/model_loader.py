@@ -20,16 +20,25 @@ from lopa_ray.model.implementation import (
     read_weights,
 )
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
-from lopa_ray.model.weights import Weights
+from lopa_ray.model.weights import Weights, shard_weights
 
 
-def load_weights(spec: ModelSpec, device: torch.device | str) -> Weights:
-    """The parameters of the model in `spec.dtype` on `device`, loaded one by one. Raises CheckpointError."""
+def load_weights(
+    spec: ModelSpec, device: torch.device | str, tp_group: TensorParallelGroup = SINGLE_SHARD
+) -> Weights:
+    """The parameters of the model, or of a shard, in `spec.dtype` on `device`, one by one. Raises CheckpointError."""
     model = spec.config.model
     if model.load_format == "dummy":
-        return random_weights(spec.model, seed=0, dtype=spec.dtype, device=device)
-    folder = checkpoint_folder(model, weights=True)
-    return read_weights(spec.model, folder, dtype=spec.dtype, device=device, lora=adapter_folder(model))
+        whole = random_weights(spec.model, seed=0, dtype=spec.dtype, device=device)
+        return shard_weights(whole, spec.model, tp_group.rank, tp_group.size)
+    return read_weights(
+        spec.model,
+        checkpoint_folder(model, weights=True),
+        dtype=spec.dtype,
+        device=device,
+        lora=adapter_folder(model),
+        tp_group=tp_group,
+    )
 
 
 def resolve_auto(spec: ModelSpec) -> ModelSpec:
@@ -54,7 +63,7 @@ def resolve_auto(spec: ModelSpec) -> ModelSpec:
 def build_runner(
     spec: ModelSpec, weights: Weights | None = None, tp_group: TensorParallelGroup = SINGLE_SHARD
 ) -> BranchRunner:
-    """The runner of a model. `weights` are loaded if they are not given.
+    """The runner of a model. `weights`, of the whole model, are loaded if they are not given.
 
     `tp_group` says which shard of the model the runner has. The caller has to ensure that its size is that of
     `group.tensor_parallel_size`. Raises CheckpointError or SettingsError if the model cannot be loaded or run.
@@ -64,7 +73,9 @@ def build_runner(
     device = DEVICES[model.device]
     torch_device = device.torch_device()
     if weights is None:
-        weights = load_weights(spec, torch_device if tp_group.size == 1 else "cpu")
+        weights = load_weights(spec, torch_device if tp_group.size == 1 else "cpu", tp_group)
+    else:
+        weights = shard_weights(weights, spec.model, tp_group.rank, tp_group.size)
     loaded = build_model(spec.model, weights, dtype=spec.dtype, device=torch_device, tp_group=tp_group)
     check_positions(loaded, model.max_model_len)
     if model.compile:

@@ -48,7 +48,8 @@ class ModelSpec:
             if mask_token_id is None:
                 raise CheckpointError(f"{error}, or set model.mask_token_id") from None
             model = load_config(folder, settings.implementation, mask_token_id)
-        return cls(config, model.with_quantization(settings.quantization))
+        model = model.with_quantization(settings.quantization)
+        return cls(config, model.with_expert_parallel(config.group.expert_parallel))
 
     def with_tokenizer(self, tokenizer: Tokenizer | None) -> Self:
         """The same spec, in which ids that the tokenizer does not have are padding. Padding is never chosen."""

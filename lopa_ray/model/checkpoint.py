@@ -21,6 +21,7 @@ from lopa_ray.model.generation_defaults import GENERATION
 from lopa_ray.model.hub import download
 from lopa_ray.model.json_file import read_json
 from lopa_ray.model.lora import LoraAdapter
+from lopa_ray.model.tensor_parallel import is_of_experts
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import (
     DTYPE_NAMES,
@@ -44,12 +45,14 @@ def read_weights(
     lora: str | Path | None = None,
     quantization: Quantization = "none",
     mask_token_id: int | None = None,
+    experts: range | None = None,
 ) -> Weights:
     """The parameters of the checkpoint folder `path`, one by one: fused, merged and quantised as asked for.
 
     `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors.
     `quantization` makes the linear layers int8 after that; with none they are as the checkpoint has them.
-    `mask_token_id`: see `load_config`.
+    `mask_token_id`: see `load_config`. `experts`: those to read; the others' tensors are not touched, and parameters
+    that stack experts are as much shorter. None: all.
     Tensors are read one by one into their final place on `device`, so host memory stays near the size of the model.
     Raises `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
     """
@@ -69,18 +72,26 @@ def read_weights(
             )
         adapter.check_shapes(expected)
     for name, parameter in published.named_parameters():
-        # One part at a time: the fused parameter is the only full-size allocation.
-        fused = torch.empty(
-            parameter.shape, dtype=storage_dtype(model, name, parameter, dtype), device=device
-        )
-        rows = as_rows(name, fused)
-        parts = published_rows(family, config, name, rows.shape[0])
+        parts = published_rows(family, config, name, as_rows(name, parameter).shape[0])
+        lead = parameter.shape[:1]
+        if is_of_experts(name):
+            own = experts or range(parameter.shape[0])
+            each = len(parts) // parameter.shape[0]
+            parts = dict(list(parts.items())[each * own.start : each * own.stop])
+            lead = torch.Size((len(own), parameter.shape[1]))
+        # One part at a time, each quantised by itself: what is fused is the only full-size allocation.
+        fused: dict[str, Tensor] = {}
+        stop = 0
         dtypes = (torch.int8,) if parameter.dtype == torch.int8 else FLOAT_DTYPES
-        for piece, (part, tensor) in zip(
-            rows.split(list(parts.values())), tensor_files.read_tensors(parts, dtypes), strict=True
-        ):
-            piece.copy_(tensor if adapter is None else adapter.merge(part, tensor))
-        yield from quantize_parameter(model, name, fused)
+        for part, tensor in tensor_files.read_tensors(parts, dtypes):
+            whole = tensor if adapter is None else adapter.merge(part, tensor)
+            start, stop = stop, stop + parts[part]
+            for key, value in quantize_parameter(model, name, whole.to(device)):
+                if key not in fused:
+                    stored = storage_dtype(model, key, value, dtype)
+                    fused[key] = torch.empty((*lead, *value.shape[1:]), dtype=stored, device=device)
+                as_rows(key, fused[key])[start:stop].copy_(value)
+        yield from fused.items()
 
 
 def load_model(
@@ -168,7 +179,7 @@ def find_tensors(folder: Path) -> TensorFiles:
 
 def as_rows(name: str, parameter: Tensor) -> Tensor:
     """A view of the parameter `name` as rows, in its dtype. One that stacks experts, [N, O, I], becomes [N · O, I]."""
-    return parameter.flatten(0, 1) if ".experts." in name else parameter
+    return parameter.flatten(0, 1) if is_of_experts(name) else parameter
 
 
 def _published_shapes(model: Transformer, family: Family) -> dict[str, tuple[int, ...]]:

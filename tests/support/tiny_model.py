@@ -23,6 +23,9 @@ from support.paths import MODELS
 
 TINY_MODEL = MODELS / "dream-tiny-4l"
 
+TINY_EXPERTS = {name: MODELS / f"{name}-tiny-3l" for name in ("sdar-moe", "llada2")}
+"""Models with experts, whose blocks are counted from position 0."""
+
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7], list(range(20, 60)), [9] * 11, [77]]
 
 SETTINGS: dict[str, GenerationSettings] = {
