@@ -64,7 +64,7 @@ def kill_first(class_name: str) -> None:
     send_signal(actor_pids(class_name)[0], signal.SIGKILL)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_those_that_replace_them_and_the_next_group_have_the_same(
     tmp_path: Path, reference: ReferenceResults
 ) -> None:
