@@ -1,4 +1,4 @@
-# make install | demo | check | test | test-fast | test-long | test-gpu | docs | format | clean
+# make install | demo | check | test | test-fast | test-long | test-gpu | docs | package | format | clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -10,7 +10,7 @@ PROMPT ?= Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom
 export PROMPT
 
 .DELETE_ON_ERROR:
-.PHONY: help install dev demo check mypy test test-fast test-long test-gpu coverage docs format clean distclean
+.PHONY: help install dev demo check mypy test test-fast test-long test-gpu coverage docs package format clean distclean
 
 help:
 	@echo "make install    .venv with the project and its pinned dependencies; then .venv/bin/lopa"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-long  what is slow, soaks and sweeps; property tests draw new examples"
 	@echo "make test-gpu   what needs an NVIDIA GPU, with the Python at hand; recorded in tests/gpu/LAST_RUN.md"
 	@echo "make docs       the documentation site, in build/site"
+	@echo "make package    wheel and sdist, in dist; tries the wheel in an empty environment"
 	@echo "make format     format and fix what can be fixed"
 	@echo "make clean      remove caches and build output; distclean: .venv too"
 
@@ -84,6 +85,11 @@ $(VENV)/.docs: $(VENV)/.dev
 # Warnings are errors (`strict` of mkdocs.yml). Pages' changes are seen with: .venv/bin/mkdocs serve
 docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+package: dev
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist . >/dev/null
+	@.ci/try-wheel dist/*.whl $(PYTHON)
 
 # Installs nothing: a machine with a GPU has a torch that fits it, and may have no internet.
 test-gpu:

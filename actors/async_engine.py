@@ -13,27 +13,30 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import ray
 
-from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.client_journals import ClientJournals
 from actors.client_streams import StepEvents
 from actors.group_failover import GroupFailover
 from actors.master import MasterStatus
 from actors.rpc import unwrapped_errors
+from actors.worker_info import WorkerInfo
 from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.session_factory import Prompt, SessionFactory
 from lopa_ray.errors import LopaError, ProtocolError, WorkerLostError
-from lopa_ray.execution.kv_cache import SlotChecksum
 from lopa_ray.execution.model_files import download_weights
-from lopa_ray.execution.model_loader import build_runner, open_model
+from lopa_ray.execution.model_spec import open_model
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
+from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from actors.worker_model import RunnerFactory
 
 OnStep: TypeAlias = Callable[[StepEvents], None]
 
@@ -74,7 +77,7 @@ class AsyncRayEngine(SessionFactory):
         cls,
         config: Config,
         *,
-        runner_factory: RunnerFactory = build_runner,
+        runner_factory: RunnerFactory | None = None,
         on_step: OnStep | None = None,
     ) -> Self:
         """Start a group; `on_step` sees every step's events. Raises what `Master.start` raises.

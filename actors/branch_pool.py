@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from actors.branch_worker import RunnerFactory, WorkerInfo
-from actors.elastic_group import Rendezvous, abandon_epoch, open_store
+from actors.rendezvous import Rendezvous
+from actors.rendezvous_store import RendezvousStore
 from actors.rpc import IN_A_STEP, PendingRPCs, RPCBatch, cause_of, is_death
 from actors.start_phases import StartPhases
 from actors.step_transport import make_step_transport
 from actors.worker_factory import WorkerFactory
 from actors.worker_handle import WorkerHandle
+from actors.worker_info import WorkerInfo
 from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.kv_cache import SlotChecksum
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.report import StepReport
+from lopa_ray.protocol.slot_checksum import SlotChecksum
+
+if TYPE_CHECKING:
+    from actors.worker_model import RunnerFactory
 
 
 def uses_store(config: Config) -> bool:
@@ -41,7 +45,7 @@ class BranchPool:
     def __init__(
         self,
         spec: ModelSpec,
-        runner_factory: RunnerFactory = build_runner,
+        runner_factory: RunnerFactory | None = None,
         reserved: PlacementGroup | None = None,
     ) -> None:
         """Without workers; see `start` and `add_workers`. `reserved`: with a bundle for each of those that the
@@ -50,7 +54,7 @@ class BranchPool:
         self.intact = False
         """The collective group is as the last `join_epoch` made it, and nothing has failed since."""
         self._config = config = spec.config
-        self._store, self._store_address = open_store()
+        self._store = RendezvousStore()
         by_store = uses_store(config)
         self.factory = WorkerFactory(spec, runner_factory, reserved, self._rendezvous, uses_store=by_store)
         """Of the workers that this pool has and will have."""
@@ -76,6 +80,8 @@ class BranchPool:
             return await self.factory.load_model(worker)
 
         self.workers = [self.factory.create() for _ in range(self._config.group.num_workers)]
+        if self._config.group.num_workers * self._config.group.tensor_parallel_size > 1:
+            self._store.open()
         loads = {worker: (asyncio.create_task(bring_up(worker)),) for worker in self.workers}
         try:
             infos = await self._gather(RPCBatch(loads), "load the model", self._config.group.start_timeout_s)
@@ -148,8 +154,8 @@ class BranchPool:
         for rank, worker in enumerate(self.workers):
             calls = [
                 shard.join_epoch.remote(
-                    self._rendezvous(f"kv{index}", rank, len(self.workers), self.epoch, timeout_s),
-                    self._rendezvous(f"shards{rank}", index, len(worker.shards), self.epoch, timeout_s),
+                    await self._rendezvous(f"kv{index}", rank, len(self.workers), self.epoch, timeout_s),
+                    await self._rendezvous(f"shards{rank}", index, len(worker.shards), self.epoch, timeout_s),
                     await self._transport.address(shard),
                     request_by_slot,
                     pending,
@@ -166,9 +172,12 @@ class BranchPool:
         self.intact = True
         return [each[0] for each in held]
 
-    def _rendezvous(self, purpose: str, rank: int, size: int, epoch: int, timeout_s: float) -> Rendezvous:
+    async def _rendezvous(
+        self, purpose: str, rank: int, size: int, epoch: int, timeout_s: float
+    ) -> Rendezvous:
         collective = DEVICES[self._config.model.device].collective_backend
-        return Rendezvous(epoch, rank, size, self._store_address, collective, timeout_s, purpose)
+        store = await self._store.address() if size > 1 else None
+        return Rendezvous(epoch, rank, size, store, collective, timeout_s, purpose)
 
     # Calls
 
@@ -208,7 +217,7 @@ class BranchPool:
         After an error the epoch is given up, which releases the workers that wait for the one that failed."""
         timeout = timeout or self._config.group.step_timeout_s
         pending = PendingRPCs(batch)
-        await pending.wait(timeout, on_error=lambda: abandon_epoch(self._store, self.epoch))
+        await pending.wait(timeout, on_error=lambda: self._store.abandon(self.epoch))
         hung: Collection[WorkerHandle] = pending.unanswered()
         if hung:
             # A worker that only waits for another's K/V is not to blame.

@@ -1,55 +1,34 @@
 """BranchWorker: a branch slot of the group, or a shard of one. One runner, and its place among the others.
 
-A plain class; `BranchPool` wraps it in an actor.
+A plain class; `WorkerFactory` wraps it in an actor. The constructor imports torch, and all that needs it: masters
+have this module too, and start without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import ray
-import torch
-from torch import Tensor
 
-from actors.elastic_group import Rendezvous
-from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer
+from actors.rendezvous import Rendezvous
 from actors.step_thread import StepAddress, StepThread
-from actors.tensor_parallel_group import RayTensorParallelGroup
-from actors.weight_chunks import WeightChunk, from_chunks, to_chunks
+from actors.worker_info import WorkerInfo
 from lopa_ray.errors import ProtocolError
-from lopa_ray.execution.kv_cache import SlotChecksum, SlotState, payload_to_bytes
-from lopa_ray.execution.model_files import download_weights
-from lopa_ray.execution.model_loader import (
-    ModelSpec,
-    build_runner,
-    load_weights,
-    resolve_auto,
-)
-from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.execution.warm_up import warm_up
-from lopa_ray.model.tensor_parallel import TensorParallelGroup
-from lopa_ray.model.weights import Weights
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.report import StepReport
-from lopa_ray.protocol.vocabulary import Vocabulary
+from lopa_ray.protocol.slot_checksum import SlotChecksum
 
-RunnerFactory: TypeAlias = Callable[[ModelSpec, Weights | None, TensorParallelGroup], BranchRunner]
-"""Makes a worker's runner, of weights that are on its node already or, with None, of those that it reads."""
+if TYPE_CHECKING:
+    from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class WorkerInfo:
-    """What a worker says once its model is loaded."""
-
-    vocabulary: Vocabulary
-    position_bytes: int
-    """Bytes of K/V per cached position."""
-    dtype: str
-    """`model.dtype`, or what auto stands for in the worker's group."""
+    from actors.kv_transfer import KVTransfer
+    from actors.weight_chunks import WeightChunk
+    from actors.worker_model import RunnerFactory
+    from lopa_ray.execution.kv_cache import SlotState
 
 
 class BranchWorker:
@@ -58,14 +37,17 @@ class BranchWorker:
     def __init__(
         self,
         spec: ModelSpec,
-        runner_factory: RunnerFactory = build_runner,
+        runner_factory: RunnerFactory | None = None,
         *,
         uses_store: bool,
         shard: int = 0,
     ) -> None:
-        """Nothing that can fail: an actor's constructor cannot say why it did. See `load`."""
-        self._spec = spec
-        self._runner_factory = runner_factory
+        """Nothing that can fail: an actor's constructor cannot say why it did. See `load_model`."""
+        from actors.kv_transfer import CollectiveTransfer, ObjectStoreTransfer
+        from actors.tensor_parallel_group import RayTensorParallelGroup
+        from actors.worker_model import WorkerModel
+
+        self._model = WorkerModel(spec, runner_factory)
         self._transfer: KVTransfer = ObjectStoreTransfer() if uses_store else CollectiveTransfer()
         self._tp_group = RayTensorParallelGroup(shard, spec.config.group.tensor_parallel_size)
         self._epoch = 0
@@ -76,41 +58,37 @@ class BranchWorker:
 
     def node_and_weight_bytes(self) -> tuple[str, int]:
         """The id of the node that the worker is on, and the size of the weights in bytes."""
-        return ray.get_runtime_context().get_node_id(), self._spec.weight_bytes
+        return ray.get_runtime_context().get_node_id(), self._model.spec.weight_bytes
 
     def download_weights(self) -> None:
-        """Have the checkpoint's files on this node. Raises CheckpointError."""
-        download_weights(self._spec.config.model)
+        """See `WorkerModel.download`."""
+        self._model.download()
 
     def read_weights(self) -> Iterator[WeightChunk]:
-        """Read the weights for all workers on this node. Raises CheckpointError."""
-        torch.set_num_threads(self._spec.config.group.threads_per_worker)
-        yield from to_chunks(load_weights(self._spec, "cpu"))
+        """See `WorkerModel.read_weights`."""
+        yield from self._model.read_weights()
 
     def resolve_auto(self) -> ModelSpec:
-        """The model with what auto stands for here. Raises SettingsError."""
-        torch.set_num_threads(self._spec.config.group.threads_per_worker)
-        return resolve_auto(self._spec)
+        """See `WorkerModel.resolve_auto`."""
+        return self._model.resolve_auto()
 
     def use(self, spec: ModelSpec) -> None:
         """Load this model, whatever auto would stand for here: all workers of a group round alike."""
-        self._spec = spec
+        self._model.spec = spec
 
     def load_model(self, chunks: Sequence[Any] | None) -> WorkerInfo:
         """Load the model, from the chunks (object references) that `read_weights` gave if there are any.
 
         Raises CheckpointError or SettingsError.
         """
-        torch.set_num_threads(self._spec.config.group.threads_per_worker)
-        weights = None if chunks is None else from_chunks(chunks)
-        self._runner = self._runner_factory(self._spec, weights, self._tp_group)
+        self._runner = self._model.build(chunks, self._tp_group)
         position_bytes = self._runner.position_bytes * self._tp_group.size
-        return WorkerInfo(self._runner.vocabulary, position_bytes, self._spec.config.model.dtype)
+        return WorkerInfo(self._runner.vocabulary, position_bytes, self._model.spec.config.model.dtype)
 
     def warm_up(self, shards: Rendezvous) -> None:
         """Compile the layers together with the other shards, in an epoch of its own. Raises TransferError."""
         self._tp_group.join(shards)
-        warm_up(self._runner)
+        self._model.warm_up(self._runner)
         self._tp_group.leave()
 
     def join_epoch(
@@ -158,8 +136,7 @@ class BranchWorker:
         """
         if plan.epoch != self._epoch:
             raise ProtocolError(f"got a plan of epoch {plan.epoch}; this worker is in epoch {self._epoch}")
-        if isinstance(self._transfer, ObjectStoreTransfer):
-            self._transfer.set_exported(payloads)
+        self._transfer.set_exported(payloads)
         try:
             report = self._runner.execute(plan, self._fill_from)
         except BaseException:
@@ -177,7 +154,7 @@ class BranchWorker:
 
     def export_payload(self, scheduled: ScheduledRequest) -> npt.NDArray[np.uint8]:
         """The payload that the commit has this worker send, as raw bytes uint8 [bytes]."""
-        return payload_to_bytes(self._runner.payload_to_commit(scheduled))
+        return self._transfer.export(self._runner.payload_to_commit(scheduled))
 
     def checksums(self) -> list[SlotChecksum]:
         """Per slot; see `BranchRunner.checksums`."""

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from ray.util import collective
 from ray.util.collective.types import Backend
 
-from actors.elastic_group import BACKEND, Rendezvous, register_backend
+from actors.elastic_group import BACKEND, register_backend
+from actors.rendezvous import Rendezvous
 from lopa_ray.errors import TransferError
 
 

@@ -7,11 +7,9 @@ never on the process's default group. It broadcasts K/V, and sums and gathers wh
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -23,50 +21,9 @@ from ray.util.collective.types import ReduceOp
 from torch import Tensor
 
 from actors.process_group import JOIN_TIMEOUT, POLL_S, ProcessGroup, c10d, make_process_group
+from actors.rendezvous_store import abandoned_key
 
 BACKEND = "LOPA_ELASTIC"
-
-
-@dataclass(frozen=True, slots=True)
-class Rendezvous:
-    """What an actor needs to join the others of a collective group, for one epoch."""
-
-    epoch: int
-    rank: int
-    world_size: int
-    store: tuple[str, int]
-    """Host and port of the master's key-value store."""
-    collective: str
-    """torch.distributed backend: gloo, nccl or hccl."""
-    timeout_s: float
-    """A peer that hangs shows after this long. Well below the master's deadline, so that workers which only wait for
-    one that hangs are not taken for lost as well."""
-    purpose: str = "kv"
-    """Which of the groups of that epoch: kv, or that of the shards of one worker."""
-
-    @property
-    def group_name(self) -> str:
-        """Carries the rendezvous: it is all that Ray hands to a backend beside rank and size."""
-        host, port = self.store
-        return f"lopa/{self.collective}/{host}/{port}/{self.epoch}/{self.timeout_s}/{self.purpose}"
-
-
-def open_store() -> tuple[Any, tuple[str, int]]:
-    """The store of a group's rendezvous, served by this process, and its address; kept for the group's life."""
-    # Creating a store resolves this host's name backwards, which stalls where DNS is slow.
-    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
-    host = ray.util.get_node_ip_address()
-    store = c10d.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=JOIN_TIMEOUT)
-    return store, (host, store.port)
-
-
-def abandon_epoch(store: Any, epoch: int) -> None:
-    """Release the workers that wait for peers of an epoch which cannot come about any more."""
-    store.set(_abandoned_key(epoch), b"1")
-
-
-def _abandoned_key(epoch: int | str) -> str:
-    return f"abandoned{epoch}"
 
 
 class EpochWatch:
@@ -74,7 +31,7 @@ class EpochWatch:
 
     def __init__(self, store: tuple[str, int], epoch: str) -> None:
         self._address = store
-        self._key = _abandoned_key(epoch)
+        self._key = abandoned_key(epoch)
         self._store: Any = None
 
     def abandoned(self) -> bool:

@@ -7,10 +7,9 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, aclosing
 from queue import Empty, SimpleQueue
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from actors.async_engine import AsyncRayEngine
-from actors.branch_worker import RunnerFactory
 from actors.event_loop_thread import CLOSED, EventLoopThread
 from actors.master import MasterStatus
 from actors.ray_connection import RayConnection
@@ -18,9 +17,12 @@ from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import ClusterError
-from lopa_ray.execution.kv_cache import SlotChecksum
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.events import RequestEvent
+from lopa_ray.protocol.slot_checksum import SlotChecksum
+
+if TYPE_CHECKING:
+    from actors.worker_model import RunnerFactory
 
 RAY_CHECK_S = 1.0
 """How often an engine that waits for the next event looks whether it is closed, or Ray was shut down."""
@@ -45,7 +47,7 @@ class RayEngine(Engine):
 
     @classmethod
     def from_config(
-        cls, config: Config, *, address: str | None = None, runner_factory: RunnerFactory = build_runner
+        cls, config: Config, *, address: str | None = None, runner_factory: RunnerFactory | None = None
     ) -> Self:
         """Start a group on the Ray at `address`, RAY_ADDRESS, or a local one that ends with its engines.
 

@@ -6,20 +6,23 @@ import asyncio
 import logging
 import uuid
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import ActorHandleNotFoundError
 
-from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.bundle_allocator import remove_own_groups
 from actors.master import StartedGroup, start_master
 from actors.placement import Reservation
 from actors.rpc import unwrapped_errors
 from actors.start_phases import StartPhases
+from actors.worker_info import WorkerInfo
 from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, WorkerLostError
-from lopa_ray.execution.model_loader import ModelSpec
+from lopa_ray.execution.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from actors.worker_model import RunnerFactory
 
 logger = logging.getLogger("lopa.group")
 
@@ -31,7 +34,7 @@ missed several health checks, 10 to 20 seconds by default; such an attempt fails
 class GroupFailover:
     """A master actor with its workers, and the stream of one client's events; one group after the other."""
 
-    def __init__(self, config: Config, runner_factory: RunnerFactory) -> None:
+    def __init__(self, config: Config, runner_factory: RunnerFactory | None) -> None:
         """Reserves the bundles of the workers and starts the first master's process, which takes as long as reading
         the checkpoint's tokenizer; `start` starts the first group."""
         self.client = uuid.uuid4().hex

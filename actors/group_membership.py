@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ray.util.placement_group import PlacementGroup
 
 from actors.branch_pool import BranchPool
-from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.pending_workers import PendingWorkers
 from actors.start_phases import StartPhases
+from actors.worker_info import WorkerInfo
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
-from lopa_ray.execution.model_loader import ModelSpec
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.scheduling.recovery import recover
 from lopa_ray.scheduling.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from actors.worker_model import RunnerFactory
 
 
 class GroupMembership:
@@ -22,7 +26,7 @@ class GroupMembership:
     def __init__(
         self,
         spec: ModelSpec,
-        runner_factory: RunnerFactory,
+        runner_factory: RunnerFactory | None,
         reserved: PlacementGroup | None,
         on_change: Callable[[], None],
     ) -> None:

@@ -16,7 +16,8 @@ from ray.util import collective
 from torch import Tensor
 
 from actors.collective_handle import CollectiveHandle
-from actors.elastic_group import Rendezvous
+from actors.rendezvous import Rendezvous
+from lopa_ray.execution.kv_cache import payload_to_bytes
 
 
 class KVTransfer(ABC):
@@ -27,6 +28,13 @@ class KVTransfer(ABC):
 
     def leave(self) -> None:  # noqa: B027 - nor has it connections
         """Drop all connections."""
+
+    def export(self, payload: Tensor) -> npt.NDArray[np.uint8]:
+        """A payload, flat [values] in the cache's dtype, as raw bytes uint8 [bytes]; for `set_exported` elsewhere."""
+        return payload_to_bytes(payload)
+
+    def set_exported(self, payloads: Sequence[npt.NDArray[np.uint8]]) -> None:  # noqa: B027 - a collective has none
+        """Hand over the payloads of the coming step's commits, in order, each as raw bytes: uint8 [bytes]."""
 
     @abstractmethod
     def broadcast(self, source: int, payload: Tensor) -> None:
@@ -70,7 +78,7 @@ class ObjectStoreTransfer(KVTransfer):
         self._rank = rendezvous.rank
 
     def set_exported(self, payloads: Sequence[npt.NDArray[np.uint8]]) -> None:
-        """Hand over the payloads of the coming step's commits, in order, each as raw bytes: uint8 [bytes]."""
+        """See `KVTransfer.set_exported`. `payloads`: each uint8 [bytes]."""
         self._exported = list(payloads)
 
     def broadcast(self, source: int, payload: Tensor) -> None:

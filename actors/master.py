@@ -14,24 +14,27 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
 
 from actors.autoscaling_loop import AutoscalingLoop
-from actors.branch_worker import RunnerFactory, WorkerInfo
 from actors.client_streams import ClientStreams, StepEvents
 from actors.group_membership import GroupMembership
 from actors.start_phases import StartPhases
 from actors.step_timer import StepTimer
+from actors.worker_info import WorkerInfo
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
-from lopa_ray.execution.kv_cache import SlotChecksum
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.report import StepReport, StepTiming
+from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.scheduling.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from actors.worker_model import RunnerFactory
 
 MAX_STREAMS = 1000
 """Calls that a master serves at once."""
@@ -99,7 +102,7 @@ class Master:
     async def start(
         self,
         spec: ModelSpec,
-        runner_factory: RunnerFactory = build_runner,
+        runner_factory: RunnerFactory | None = None,
         reserved: PlacementGroup | None = None,
     ) -> StartedGroup:
         """Create the workers and wait until they are ready. To be called once; `reserved`: see `BranchPool`.

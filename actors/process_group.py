@@ -31,7 +31,7 @@ POLL_S = 0.05
 logger = logging.getLogger("lopa.group")
 
 DEVICE_POLL_S = 0.00005
-"""How often the host looks whether the device has got as far as a collective."""
+"""Seconds between two checks by the host whether the device has finished a collective."""
 
 NCCL_ENVIRONMENT = {
     # With it, torch starts neither the thread that ends the process when a peer dies nor the one that watches that one.

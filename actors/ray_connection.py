@@ -19,7 +19,7 @@ from actors.placement import check_nodes, check_resources
 from actors.ray_token import AUTH_MODE, wants_token
 from lopa_ray.config.config import Config
 from lopa_ray.errors import ClusterError
-from lopa_ray.execution.model_loader import ModelSpec
+from lopa_ray.execution.model_spec import ModelSpec
 
 LOCAL_STORE_BYTES = 200 * 2**20
 """Object store of a Ray that is started just for engines: steps are small, and a collective goes past it."""

@@ -165,6 +165,6 @@ class StepServer:
 
 
 def _retrieve(answer: asyncio.Future[Any]) -> None:
-    """A worker that hangs is killed, and nobody waits for its answer any more; asyncio would complain of its error."""
+    """The worker was killed and its answer is not awaited any more. Reading the error keeps asyncio from logging it."""
     if not answer.cancelled():
         answer.exception()

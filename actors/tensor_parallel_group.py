@@ -7,7 +7,7 @@ from ray.util import collective
 from torch import Tensor
 
 from actors.collective_handle import CollectiveHandle
-from actors.elastic_group import Rendezvous
+from actors.rendezvous import Rendezvous
 
 LOST_TOUCH = "the shards of a worker lost touch"
 

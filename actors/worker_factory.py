@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from actors.branch_worker import BranchWorker, RunnerFactory, WorkerInfo
+from actors.branch_worker import BranchWorker
 from actors.bundle_allocator import Allocation, BundleAllocator
-from actors.elastic_group import Rendezvous
 from actors.node_weights import NodeWeights
 from actors.placement import actor_options
+from actors.rendezvous import Rendezvous
 from actors.worker_handle import WorkerHandle
-from lopa_ray.execution.model_loader import ModelSpec
+from actors.worker_info import WorkerInfo
+from lopa_ray.execution.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from actors.worker_model import RunnerFactory
 
 
 class WorkerFactory:
@@ -24,9 +28,9 @@ class WorkerFactory:
     def __init__(
         self,
         spec: ModelSpec,
-        runner_factory: RunnerFactory,
+        runner_factory: RunnerFactory | None,
         reserved: PlacementGroup | None,
-        rendezvous: Callable[[str, int, int, int, float], Rendezvous],
+        rendezvous: Callable[[str, int, int, int, float], Coroutine[Any, Any, Rendezvous]],
         *,
         uses_store: bool,
     ) -> None:
@@ -90,9 +94,7 @@ class WorkerFactory:
         """Have shards compile their layers. They do so together, and within a step they would pass for hung."""
         self._warm_ups += 1
         size, epoch, timeout_s = len(worker.shards), -1 - self._warm_ups, self._config.group.start_timeout_s
+        together = [await self._rendezvous("warm-up", rank, size, epoch, timeout_s) for rank in range(size)]
         await asyncio.gather(
-            *(
-                shard.warm_up.remote(self._rendezvous("warm-up", rank, size, epoch, timeout_s))
-                for rank, shard in enumerate(worker.shards)
-            )
+            *(shard.warm_up.remote(place) for shard, place in zip(worker.shards, together, strict=True))
         )

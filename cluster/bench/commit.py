@@ -22,7 +22,8 @@ from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.lane import lanes_of
-from lopa_ray.execution.model_loader import ModelSpec, build_runner, resolve_auto
+from lopa_ray.execution.model_loader import build_runner, resolve_auto
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.staging import StagedStep

@@ -17,7 +17,8 @@ from cluster.bench.step_plans import step_of
 from cluster.bench.step_size import StepSize
 from lopa_ray.config.config import Config
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.model_loader import ModelSpec, build_runner, resolve_auto
+from lopa_ray.execution.model_loader import build_runner, resolve_auto
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformer import Transformer
 
@@ -93,6 +94,7 @@ def _measure_group(
                 row["floor ms"] = floor_ms(runner, size, rates[spec.dtype])
             if (
                 isinstance(runner.model, Transformer)
+                and runner.model.config.experts is None
                 and settings.quantization == "none"
                 and not settings.compile
             ):

@@ -67,6 +67,7 @@ def _cpu_parts() -> Iterator[Part]:
     )
     yield _part("control-cpu", "control", "--workers 1,2 --rounds 3")
     yield _part("startup-cpu", "startup --shape dream-27m --workers 2 --rounds 5", "--workers 1 --rounds 1")
+    yield _part("recovery-cpu", "recovery --workers 1,2,4", "--workers 1 --rounds 1 --max-new-tokens 64")
     yield _part(
         "serve-cpu",
         "serve --start demo --concurrency 1,2,4,8,16 --rate 2,4 --deadline 2 --requests 96",

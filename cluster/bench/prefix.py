@@ -23,7 +23,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model.checkpoint import load_config
+from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.weights import random_model
 from lopa_ray.presets.word_problems import Problem, held_out_stream, is_correct
 from lopa_ray.scheduling.prefix_index import APPROXIMATE_GRANULARITY

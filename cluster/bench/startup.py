@@ -5,8 +5,6 @@ Workers of a node read the weights once and share them, if its object store has 
 
 from __future__ import annotations
 
-import logging
-import re
 import statistics
 import tempfile
 import time
@@ -15,13 +13,13 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
-import ray
 import torch
 
 from actors.engine import RayEngine
+from cluster.bench.own_ray import actor_processes, own_ray, proportional_mib
 from cluster.bench.record import Measurements, Row
 from lopa_ray.config.config import Config
-from lopa_ray.execution.model_loader import ModelSpec
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.checkpoint import save_model
 from lopa_ray.model.weights import random_model
 
@@ -76,50 +74,15 @@ def _with_weights(model: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def _start(config: Config, store_bytes: int) -> Row:
     """The figures of one start."""
-    ray.init(
-        address="local",
-        num_cpus=config.group.num_workers,
-        object_store_memory=store_bytes,
-        include_dashboard=False,
-        logging_level=logging.ERROR,
-        log_to_driver=False,
-    )
-    others = _branch_workers()
-    try:
+    with own_ray(config.group.num_workers, store_bytes):
+        others = actor_processes("BranchWorker")
         began = time.perf_counter()
         with RayEngine.from_config(config) as engine:
             seconds = time.perf_counter() - began
             phases = {f"{phase} s": each for phase, each in engine.start_phases.items()}
-            memory = sum(map(_proportional_mib, _branch_workers() - others))
+            memory = sum(map(proportional_mib, actor_processes("BranchWorker") - others))
             return {"ready s": seconds, **phases, "workers MiB": memory}
-    finally:
-        ray.shutdown()
 
 
 def _medians(starts: Sequence[Row]) -> Row:
     return {name: statistics.median(float(each[name] or 0) for each in starts) for name in starts[0]}
-
-
-def _branch_workers() -> set[int]:
-    """Process ids; an actor's process is named after its class."""
-    return {
-        int(folder.name)
-        for folder in Path("/proc").glob("[0-9]*")
-        if "BranchWorker" in _read(folder / "cmdline")
-    }
-
-
-def _read(path: Path) -> str:
-    """What a file of a process says; nothing if that has ended."""
-    try:
-        return path.read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
-def _proportional_mib(process: int) -> float:
-    """Memory of a process; of what n processes share, 1/n."""
-    rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
-    match = re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)
-    assert match is not None
-    return int(match[1]) / 1024

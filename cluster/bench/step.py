@@ -22,7 +22,8 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.execution.model_loader import ModelSpec, resolve_auto
+from lopa_ray.execution.model_loader import resolve_auto
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.events import RequestFailure, RequestStep
 from lopa_ray.protocol.report import StepTiming
 from lopa_ray.scheduling.scheduler import Scheduler

@@ -34,7 +34,7 @@ class EngineRequest:
     """Text prompts go in as they are, without the chat template."""
     stop: tuple[str, ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
-    """Functions that the model is told of, in the shape of OpenAI's chat API."""
+    """Functions that the model may call, in the shape of OpenAI's chat API."""
     forced_tools: tuple[str, ...] = ()
     """Names of functions one of which the answer calls; empty: the model writes what it likes."""
     parallel_tool_calls: bool = True

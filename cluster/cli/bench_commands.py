@@ -15,6 +15,7 @@ from cluster.cli.bench_cost_commands import (
     pages,
     prefix,
     quantization,
+    recovery,
     startup,
 )
 from cluster.cli.bench_folder_commands import measure_all, report
@@ -236,7 +237,7 @@ def decode(
 
 
 app.command()(serve)
-for _cost in (host, control, startup, quantization, prefix, constraints, pages, cluster):
+for _cost in (host, control, startup, recovery, quantization, prefix, constraints, pages, cluster):
     app.command()(_cost)
 app.command("all")(measure_all)
 app.command()(report)

@@ -68,6 +68,30 @@ def startup(
             )
 
 
+def recovery(
+    workers: Annotated[Any, list_option("--workers", options.POSITIVE, "Branch workers.")] = "1,2,4",
+    model: options.ModelOption = "demo",
+    shape: options.ShapeOption = None,
+    layers: options.LayersOption = None,
+    tokens: Annotated[int, typer.Option("--max-new-tokens", min=32, help="Per request.")] = 128,
+    rounds: options.RoundsOption = 5,
+    output: options.OutputOption = None,
+    against: options.AgainstOption = None,
+) -> None:
+    """How long requests pause when a worker or a whole group is killed."""
+    with benchmark("recovery", "cpu", output, against) as run:
+        from cluster.bench.model_shapes import model_name, model_to_measure
+        from cluster.bench.recovery import measure_recoveries
+
+        room = {"max_num_seqs": 1, "max_model_len": 16 + tokens}
+        with model_to_measure(model, shape, layers) as settings:
+            run.publish(
+                measure_recoveries(
+                    model_name(model, shape, layers), {**settings, **room}, workers, rounds, tokens
+                )
+            )
+
+
 def quantization(
     formats: Annotated[
         Any,

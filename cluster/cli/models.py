@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lopa_ray.config.config import Config
-from lopa_ray.execution.model_loader import ModelSpec
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.families import FAMILIES
 from lopa_ray.model.transformers_families import TRANSFORMERS_FAMILIES

@@ -77,7 +77,7 @@ def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> 
     from cluster.jobs.progress import JobProgress
     from cluster.jobs.resumable_output import JobOutput
     from cluster.jobs.source import Source
-    from lopa_ray.execution.model_loader import resolve_config
+    from lopa_ray.execution.model_spec import resolve_config
 
     config = resolve_config(config)
     prompts = Source(source)

@@ -93,7 +93,7 @@ class ResponseBuilder(ABC):
                 f"{unfinished} of {count} choices were not finished by the deadline; partial has what was "
                 "decided so far: allow more time (lopa.deadline), or ask for fewer tokens"
             )
-            # OpenAI's client repeats every 5xx unless it is told not to.
+            # OpenAI's client repeats every request that ends with a 5xx unless this header says not to.
             headers = {"X-Should-Retry": "false"}
             raise ApiError(504, message, "deadline_exceeded", headers=headers, partial=self._completion())
 

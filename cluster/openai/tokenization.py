@@ -35,7 +35,7 @@ class TokenizeRequest(RequestModel):
     """A chat, which the chat template turns into text that ends where the answer begins."""
 
     tools: Tools | None = None
-    """Functions that the model is told of in a chat."""
+    """Functions that a chat template lists for the model."""
 
     chat_template_kwargs: JsonObject | None = None
     """Variables for the chat template, such as enable_thinking."""

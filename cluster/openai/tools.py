@@ -107,7 +107,7 @@ def reasoning_variables(effort: str | None) -> dict[str, Any]:
 
 
 def offered_tools(tools: Sequence[Mapping[str, Any]], choice: str | None) -> tuple[Mapping[str, Any], ...]:
-    """The functions that the model is told of. Raises ApiError for two of one name."""
+    """The functions that the model may call. Raises ApiError for two of one name."""
     names = [tool["function"]["name"] for tool in tools]
     for at, name in enumerate(names):
         if name in names[:at]:

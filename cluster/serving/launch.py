@@ -25,7 +25,7 @@ from cluster.serving.settings import ServeSettings
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.execution.model_files import download_weights
-from lopa_ray.execution.model_loader import open_model
+from lopa_ray.execution.model_spec import open_model
 from lopa_ray.model.hub import HubName
 
 DRAIN_TIMEOUT_S = 600.0

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.config.scaling_settings import ScalingSettings
 from lopa_ray.config.strict import StrictModel
+from lopa_ray.model.experts_config import ExpertParallel
 
 RAY_BUILTIN_RESOURCES = ("CPU", "GPU", "NPU", "memory", "object_store_memory")
 
@@ -20,6 +21,11 @@ class GroupSettings(StrictModel):
 
     tensor_parallel_size: int = Field(default=1, ge=1)
     """Actors per worker. From 2 on each holds a shard of the model, and all of a worker's are on one node."""
+
+    expert_parallel: ExpertParallel = "auto"
+    """true: each shard has whole experts of a mixture; false: a part of the width of each; auto: whole ones where a
+    part would have fewer than 64 columns, or the width has no equal parts. Shared experts, which take every row, are
+    cut by width."""
 
     scaling: ScalingSettings | None = None
     """How the number of workers follows the load, from num_workers on; without it, it stays."""
@@ -76,6 +82,23 @@ class GroupSettings(StrictModel):
     def _num_workers_within_bounds(self) -> Self:
         if self.scaling is not None:
             self.scaling.check_num_workers(self.num_workers)
+        return self
+
+    @field_validator("expert_parallel", mode="before")
+    @classmethod
+    def _one_of_three(cls, value: Any) -> Any:
+        """One message, where each half of the type would have its own."""
+        if not (isinstance(value, bool) or value == "auto"):
+            raise ValueError(f"got {value!r}; allowed: true, false or auto")
+        return value
+
+    @model_validator(mode="after")
+    def _experts_for_shards(self) -> Self:
+        if self.expert_parallel is True and self.tensor_parallel_size == 1:
+            raise ValueError(
+                "expert_parallel true with tensor_parallel_size 1: there are no shards to have experts each; set "
+                "tensor_parallel_size to 2 or more, or leave expert_parallel out"
+            )
         return self
 
     @field_validator("num_accelerators")

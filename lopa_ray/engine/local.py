@@ -12,7 +12,8 @@ from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import RequestCancelledError
-from lopa_ray.execution.model_loader import build_runner, open_model, resolve_auto
+from lopa_ray.execution.model_loader import build_runner, resolve_auto
+from lopa_ray.execution.model_spec import open_model
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.scheduling.prefix_index import PrefixIndex

@@ -1,4 +1,7 @@
-"""Devices: all differences between CPU, NVIDIA GPUs and Ascend NPUs. Other modules read them from `Device`."""
+"""Devices: all differences between CPU, NVIDIA GPUs and Ascend NPUs. Other modules read them from `Device`.
+
+Torch is imported where a device is used: engines and masters on Ray read a device's properties without it.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import npu
 from lopa_ray.execution.host_memory import keep_freed_memory
+
+if TYPE_CHECKING:
+    import torch
 
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
 
@@ -21,6 +26,8 @@ _log = logging.getLogger("lopa.device")
 
 
 def _cuda_unavailable_reason() -> str | None:
+    import torch
+
     if torch.cuda.is_available():
         return None
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a build without CUDA"
@@ -39,6 +46,8 @@ def _nvidia_driver() -> str:
 
 
 def _prepare_cuda() -> None:
+    import torch
+
     # cuDNN's attention builds a plan for every new shape, and the shapes change in almost every step.
     torch.backends.cuda.enable_cudnn_sdp(False)
 
@@ -79,6 +88,8 @@ class Device:
 
         Logs a warning, once per process, if the kind of device is not `tested`.
         """
+        import torch
+
         reason = self.unavailable_reason()
         if reason is not None:
             raise SettingsError(f"device: got {self.name!r}, but {reason}, or set model.device: cpu")
@@ -86,15 +97,6 @@ class Device:
             _warn_untested(self.name)
         self.prepare()
         return torch.device(self.torch_name)
-
-
-def host_buffer(words: int, device: torch.device) -> torch.Tensor:
-    """An uninitialised int64 [words] on the host, for asynchronous copies to the device.
-
-    It is in pinned memory if the device is an accelerator. torch does not reuse freed pinned memory before pending
-    copies from it are done.
-    """
-    return torch.empty(words, dtype=torch.int64, pin_memory=device.type not in ("cpu", "meta"))
 
 
 DEVICES = {

@@ -29,37 +29,11 @@ from lopa_ray.execution.staging import StagedLane, StagedStep
 from lopa_ray.kernels.commit_rows import commit_rows
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.protocol.plan import Spans
+from lopa_ray.protocol.slot_checksum import SlotChecksum
 
 ALIGN_ROWS = 32
 """The rows of a slot are a multiple of this number, so keys and values of every slot and head begin at a multiple of
 64 bytes. The rounding of CPU kernels depends on alignment, and results must not depend on the slot."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlotChecksum:
-    """A checksum of a slot, for comparison between workers.
-
-    It must be equal on all workers with two-phase commits, and on CPU with any commits.
-    """
-
-    request_id: int | None
-    spans: Spans
-    digest: str
-    """SHA-256 of K/V and boundary row."""
-    magnitude: float
-    """Sum of the absolute values of K/V and boundary row."""
-
-    def agrees(self, other: SlotChecksum, tolerance: float = 0.0) -> bool:
-        """Whether two checksums are equal, or their magnitudes differ by at most `tolerance`, a relative difference.
-
-        The tolerance is for single-phase commits on devices whose rounding depends on shapes.
-        """
-        if (self.request_id, self.spans) != (other.request_id, other.spans):
-            return False
-        return self.digest == other.digest or (
-            abs(self.magnitude - other.magnitude) <= tolerance * max(self.magnitude, other.magnitude)
-            and tolerance > 0
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ packages, and a test checks every name and keyword in this file against them.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 COMPILE_BACKEND = "npu"
 """torch.compile's backend for NPUs (TorchAir's graph mode). The import of torch-npu registers it."""

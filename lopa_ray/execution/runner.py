@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.attention import AttentionBackend, LaneAttention
-from lopa_ray.execution.kv_cache import KVCache, SlotChecksum, SlotState
+from lopa_ray.execution.kv_cache import KVCache, SlotState
 from lopa_ray.execution.lane import Lane, lanes_of
 from lopa_ray.execution.lm_head import LMHead
 from lopa_ray.execution.packing import Packing, PackingOptions
@@ -31,6 +31,7 @@ from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
 from lopa_ray.protocol.report import StepReport
+from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 DEFAULT_ATTENTION: AttentionBackend = LaneAttention(sdpa)

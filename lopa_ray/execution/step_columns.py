@@ -10,8 +10,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.device import host_buffer
-
 Column = TypeVar("Column")
 
 
@@ -78,7 +76,7 @@ def copy_to_device(
     """The words of each array, followed by the words of padding that align the next array."""
     for array in arrays:
         sizes += array.nbytes // WORD_BYTES, -array.nbytes % ALIGN_BYTES // WORD_BYTES
-    host = host_buffer(sum(sizes), device)
+    host = _host_buffer(sum(sizes), device)
     buffer, at = host.numpy(), 0
     for array, words, padding in zip(arrays, sizes[::2], sizes[1::2], strict=True):
         if words:
@@ -90,3 +88,12 @@ def copy_to_device(
             part = part.view(torch.float64 if array.dtype == np.float64 else torch.uint8)
         tensors.append(part if array.ndim == 1 else part.view(array.shape))
     return StepColumns(*tensors)
+
+
+def _host_buffer(words: int, device: torch.device) -> torch.Tensor:
+    """An uninitialised int64 [words] on the host, for asynchronous copies to the device.
+
+    It is in pinned memory if the device is an accelerator. torch does not reuse freed pinned memory before pending
+    copies from it are done.
+    """
+    return torch.empty(words, dtype=torch.int64, pin_memory=device.type not in ("cpu", "meta"))

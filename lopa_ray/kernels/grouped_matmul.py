@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lopa_ray.kernels.int8 import exact_matmul
+from lopa_ray.kernels.int8_matmul import int8_matmul
 from lopa_ray.kernels.operators import define
 
 ROW_MULTIPLE = 16
@@ -22,8 +22,9 @@ GROUPED_MM_BYTES = 16
 def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """x [S, I] times the transpose of each row's expert in weight [N, O, I] → [S, O].
 
-    Rows of expert n are those from `ends[n - 1]` (0 for the first one) to `ends[n]`, int32 [N]. Floating x takes
-    floating or int8 weights, which are converted, and gives its own dtype; int8 x takes int8 and gives exact int32.
+    Rows of expert n are those from `ends[n - 1]` (0 for the first one) to `ends[n]`, int32 [N]. What is behind the last
+    end is not computed, and may be anything. Floating x takes floating or int8 weights, which are converted, and gives
+    its own dtype; int8 x takes int8 and gives exact int32.
     """
     if torch.is_grad_enabled():  # training: torch has to see the reference
         return _reference(x, weight, ends)
@@ -46,12 +47,14 @@ def _reference(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
         for expert, (start, stop) in enumerate(zip([0, *stops], stops, strict=False))
         if stop > start
     ]
+    if stops[-1] < len(x):
+        pieces.append(_fake(x[stops[-1] :], weight, ends).zero_())
     return torch.cat(pieces)
 
 
 def _matmul(x: Tensor, weight: Tensor) -> Tensor:
     if x.dtype == torch.int8:
-        return exact_matmul(x, weight)
+        return int8_matmul(x, weight)
     padded = F.pad(x, (0, 0, 0, -x.shape[0] % ROW_MULTIPLE))
     # Rows in memory of their own: CPU kernels may round by alignment.
     return F.linear(padded.clone() if padded is x else padded, weight.to(x.dtype))[: x.shape[0]]

@@ -12,16 +12,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.model.checkpoint_config import CONFIG, load_config
 from lopa_ray.model.checkpoint_files import FLOAT_DTYPES, TensorFiles
-from lopa_ray.model.config import Implementation, ModelConfig, Quantization
-from lopa_ray.model.families import FAMILIES, family_of, find_family
+from lopa_ray.model.config import ModelConfig, Quantization
+from lopa_ray.model.families import family_of
 from lopa_ray.model.family import Family, published_rows
 from lopa_ray.model.generation_defaults import GENERATION
 from lopa_ray.model.hub import download
 from lopa_ray.model.json_file import read_json
-from lopa_ray.model.lora import CONFIG as ADAPTER_CONFIG, LoraAdapter
+from lopa_ray.model.lora import LoraAdapter
+from lopa_ray.model.tensor_parallel import is_of_experts
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.transformers_config import parse_transformers_config
 from lopa_ray.model.weights import (
     DTYPE_NAMES,
     Weights,
@@ -32,42 +33,8 @@ from lopa_ray.model.weights import (
     storage_dtype,
 )
 
-CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-
-
-def load_config(
-    path: str | Path, implementation: Implementation = "native", mask_token_id: int | None = None
-) -> ModelConfig:
-    """Read the `ModelConfig` of the checkpoint folder `path`, without its weights.
-
-    `implementation`: what is to run the model; with auto this project's own transformer where it can, and else the
-    package transformers. `mask_token_id` is taken where neither the folder's configuration nor its family names one.
-    Raises `CheckpointError` for a missing or broken file, an unknown architecture, or a feature that is not computed.
-    """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise CheckpointError(
-            f"{path}: no such folder; need a checkpoint: a folder with {CONFIG}, or a name on the Hugging Face Hub "
-            "(org/name or org/name@revision)"
-        )
-    if not (folder / CONFIG).exists() and (folder / ADAPTER_CONFIG).exists():
-        raise CheckpointError(
-            f"{path}: this is an adapter ({ADAPTER_CONFIG}); name it in model.lora (--lora), and the checkpoint it "
-            "adapts in model.path (--model)"
-        )
-    raw = read_json(folder / CONFIG)
-    generation = read_json(folder / GENERATION) if (folder / GENERATION).exists() else {}
-    if mask_token_id is not None:
-        generation = {"mask_token_id": mask_token_id, **generation}
-    where = str(folder / CONFIG)
-    is_native = implementation == "native"
-    if implementation == "auto":
-        is_native = any(family.claims(raw) for family in FAMILIES)
-    if is_native:
-        return find_family(raw, where).parse_config(raw, generation, where)
-    return parse_transformers_config(raw, generation, where)
 
 
 def read_weights(
@@ -78,12 +45,14 @@ def read_weights(
     lora: str | Path | None = None,
     quantization: Quantization = "none",
     mask_token_id: int | None = None,
+    experts: range | None = None,
 ) -> Weights:
     """The parameters of the checkpoint folder `path`, one by one: fused, merged and quantised as asked for.
 
     `lora` names a PEFT adapter folder that is merged (in fp32) into the published tensors.
     `quantization` makes the linear layers int8 after that; with none they are as the checkpoint has them.
-    `mask_token_id`: see `load_config`.
+    `mask_token_id`: see `load_config`. `experts`: those to read; the others' tensors are not touched, and parameters
+    that stack experts are as much shorter. None: all.
     Tensors are read one by one into their final place on `device`, so host memory stays near the size of the model.
     Raises `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
     """
@@ -103,18 +72,26 @@ def read_weights(
             )
         adapter.check_shapes(expected)
     for name, parameter in published.named_parameters():
-        # One part at a time: the fused parameter is the only full-size allocation.
-        fused = torch.empty(
-            parameter.shape, dtype=storage_dtype(model, name, parameter, dtype), device=device
-        )
-        rows = as_rows(name, fused)
-        parts = published_rows(family, config, name, rows.shape[0])
+        parts = published_rows(family, config, name, as_rows(name, parameter).shape[0])
+        lead = parameter.shape[:1]
+        if is_of_experts(name):
+            own = experts or range(parameter.shape[0])
+            each = len(parts) // parameter.shape[0]
+            parts = dict(list(parts.items())[each * own.start : each * own.stop])
+            lead = torch.Size((len(own), parameter.shape[1]))
+        # One part at a time, each quantised by itself: what is fused is the only full-size allocation.
+        fused: dict[str, Tensor] = {}
+        stop = 0
         dtypes = (torch.int8,) if parameter.dtype == torch.int8 else FLOAT_DTYPES
-        for piece, (part, tensor) in zip(
-            rows.split(list(parts.values())), tensor_files.read_tensors(parts, dtypes), strict=True
-        ):
-            piece.copy_(tensor if adapter is None else adapter.merge(part, tensor))
-        yield from quantize_parameter(model, name, fused)
+        for part, tensor in tensor_files.read_tensors(parts, dtypes):
+            whole = tensor if adapter is None else adapter.merge(part, tensor)
+            start, stop = stop, stop + parts[part]
+            for key, value in quantize_parameter(model, name, whole.to(device)):
+                if key not in fused:
+                    stored = storage_dtype(model, key, value, dtype)
+                    fused[key] = torch.empty((*lead, *value.shape[1:]), dtype=stored, device=device)
+                as_rows(key, fused[key])[start:stop].copy_(value)
+        yield from fused.items()
 
 
 def load_model(
@@ -202,7 +179,7 @@ def find_tensors(folder: Path) -> TensorFiles:
 
 def as_rows(name: str, parameter: Tensor) -> Tensor:
     """A view of the parameter `name` as rows, in its dtype. One that stacks experts, [N, O, I], becomes [N · O, I]."""
-    return parameter.flatten(0, 1) if ".experts." in name else parameter
+    return parameter.flatten(0, 1) if is_of_experts(name) else parameter
 
 
 def _published_shapes(model: Transformer, family: Family) -> dict[str, tuple[int, ...]]:

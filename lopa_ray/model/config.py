@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
 from lopa_ray.errors import SettingsError
-from lopa_ray.model.experts_config import ExpertsConfig
+from lopa_ray.model.experts_config import ExpertParallel, ExpertsConfig
 
 Quantization: TypeAlias = Literal["none", "w8", "w8a8"]
 
@@ -74,6 +74,20 @@ class ModelConfig:
             )
         return self if quantization == "none" else replace(self, quantization=quantization)
 
+    def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
+        """The same model, whose shards have whole experts or parts of them as `parallel` says.
+
+        Raises SettingsError for true and a model without experts of this project's own.
+        """
+        if self.experts is not None and self.transformers_config is None:
+            return replace(self, experts=replace(self.experts, parallel=parallel))
+        if parallel is True:
+            why = "has no experts" if self.transformers_config is None else "transformers runs"
+            raise SettingsError(
+                f"group.expert_parallel: got true for a {self.family} model, which {why}; allowed there: auto or false"
+            )
+        return self
+
     def shard(self, size: int) -> Self:
         """The configuration of one of `size` tensor parallel shards: its heads, KV heads and MLP width.
 
@@ -87,12 +101,12 @@ class ModelConfig:
                 "there: 1; set it to 1"
             )
         if size not in self.shard_sizes:
-            sizes = ", ".join(f"{count} {what}" for what, count in self._cut_sizes.items())
+            sizes = ", ".join(f"{count} {what}" for what, count in self._cut_sizes(size).items())
             raise SettingsError(
                 f"group.tensor_parallel_size: got {size} for a model with {sizes}; allowed: what divides all of these "
                 f"({', '.join(map(str, self.shard_sizes))}); choose one of them"
             )
-        experts = self.experts and replace(self.experts, width=self.experts.width // size)
+        experts = self.experts and replace(self.experts, shards=size)
         return replace(
             self,
             num_heads=self.num_heads // size,
@@ -106,17 +120,24 @@ class ModelConfig:
         """Into how many shards the model can be cut."""
         if self.transformers_config is not None:
             return (1,)
-        sizes = self._cut_sizes.values()
-        return tuple(n for n in range(1, min(sizes) + 1) if not any(each % n for each in sizes))
+        return tuple(
+            size
+            for size in range(1, self.num_kv_heads + 1)
+            if not any(each % size for each in self._cut_sizes(size).values())
+        )
 
-    @property
-    def _cut_sizes(self) -> dict[str, int]:
-        """What each shard has an even part of, by what it is called."""
+    def _cut_sizes(self, size: int) -> dict[str, int]:
+        """What each of `size` shards has an even part of, by what it is called."""
         sizes = {"heads": self.num_heads, "KV heads": self.num_kv_heads}
         if self.experts is None or self.experts.dense_layers:
             sizes["columns of MLP"] = self.intermediate_size
-        if self.experts is not None:
+        if self.experts is not None and not self.experts.are_whole(size):
             sizes["columns of expert"] = self.experts.width
+        elif self.experts is not None:
+            if self.experts.shared:
+                sizes["columns of shared expert"] = self.experts.shared_columns
+            if self.experts.count < size:  # else each shard has one or more, whether or not they are as many
+                sizes["experts"] = self.experts.count
         return sizes
 
     @property

@@ -4,7 +4,7 @@ Rows are sorted by expert, so that a projection of all experts is one operator. 
 on the number of experts nor on which of them are chosen, and the host need not know.
 
 Shape suffixes: R rows, S sorted rows (R · P), D hidden size, N experts, P experts per row, F their width, I inputs,
-O outputs. With tensor parallelism F is what this shard has of each expert.
+O outputs. With tensor parallelism N is what this shard has of the experts, or F what it has of each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.mlp import GatedMLP
 from lopa_ray.model.quantized import quantize_rows
 from lopa_ray.model.router import Router
-from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, own_experts
 
 
 class SortedRows(NamedTuple):
@@ -29,15 +29,18 @@ class SortedRows(NamedTuple):
     order: Tensor
     """int64 [S]: the place in [R, P] that each came from."""
     experts: Tensor
-    """int64 [S]: the expert of each."""
+    """int64 [S]: the expert of each, counted from the first that the shard has; N or more for those it has not."""
     ends: Tensor
-    """int32 [N]: the end of each expert's rows."""
+    """int32 [N]: the end of each expert's rows. Those of other shards' experts come behind the last."""
 
     @classmethod
-    def of(cls, chosen: Tensor, count: int) -> SortedRows:
-        """The sorted rows for the experts int64 [R, P] that rows go to, out of `count` experts."""
-        experts, order = chosen.flatten().sort(stable=True)
-        every = torch.arange(count, device=chosen.device)
+    def of(cls, chosen: Tensor, own: range, count: int) -> SortedRows:
+        """The sorted rows for the experts int64 [R, P] that rows go to, of which the shard has `own` of `count`."""
+        experts = chosen.flatten()
+        if len(own) < count:
+            experts = (experts - own.start) % count
+        experts, order = experts.sort(stable=True)
+        every = torch.arange(len(own), device=chosen.device)
         return cls(order, experts, torch.searchsorted(experts, every, right=True).to(torch.int32))
 
 
@@ -49,7 +52,7 @@ class ExpertLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(count, out_features, in_features))
 
     def forward(self, x: Tensor, rows: SortedRows) -> Tensor:
-        """Sorted rows x [S, I] → [S, O], in the dtype of x."""
+        """Sorted rows x [S, I] → [S, O], in the dtype of x. What is behind the last end has no value."""
         return grouped_matmul(x, self.weight, rows.ends)
 
 
@@ -76,8 +79,8 @@ class Int8ExpertLinear(nn.Module):
         )
 
     def forward(self, x: Tensor, rows: SortedRows) -> Tensor:
-        """Sorted rows x [S, I] → [S, O] in the dtype of x."""
-        scale = self.weight_scale[rows.experts]
+        """Sorted rows x [S, I] → [S, O] in the dtype of x. What is behind the last end has no value."""
+        scale = self.weight_scale[rows.experts.clamp(max=len(self.weight_scale) - 1)]
         if not self.int8_activations:
             return grouped_matmul(x, self.weight, rows.ends).mul_(scale)
         quantized, row_scale = quantize_rows(x, self._tp_group)
@@ -86,35 +89,52 @@ class Int8ExpertLinear(nn.Module):
 
 
 class Experts(nn.Module):
-    """The chosen experts of each row: a gated MLP per expert."""
+    """The chosen experts of each row: a gated MLP per expert.
+
+    A shard's result is its part of a sum over all shards; with int8 activations it is the whole, in the bits of one
+    process. Parts of experts then add up their products, which are integers, and whole experts their results
+    [R, P, D], of which one shard alone has each.
+    """
 
     def __init__(self, config: ModelConfig, tp_group: TensorParallelGroup) -> None:
+        """`config` is the shard's."""
         super().__init__()
         assert config.experts is not None
-        count, width, d = config.experts.count, config.experts.width, config.hidden_size
+        int8_activations = config.quantization == "w8a8"
+        self._own = own_experts(config.experts, tp_group.rank, tp_group.size)
+        self._count = config.experts.count
+        self._lacks_some = len(self._own) < self._count
+        exact_group = tp_group if int8_activations else SINGLE_SHARD
+        self._results_group = exact_group if self._lacks_some else SINGLE_SHARD
+        products_group = SINGLE_SHARD if self._lacks_some else exact_group
+        count, width, d = len(self._own), config.experts.columns, config.hidden_size
         self.gate_up: ExpertLinear | Int8ExpertLinear
         self.down: ExpertLinear | Int8ExpertLinear
         if config.quantization == "none":
             self.gate_up, self.down = ExpertLinear(count, d, 2 * width), ExpertLinear(count, width, d)
             return
-        int8_activations = config.quantization == "w8a8"
         self.gate_up = Int8ExpertLinear(count, d, 2 * width, int8_activations=int8_activations)
-        self.down = Int8ExpertLinear(count, width, d, int8_activations=int8_activations, tp_group=tp_group)
+        self.down = Int8ExpertLinear(
+            count, width, d, int8_activations=int8_activations, tp_group=products_group
+        )
 
     def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """The sum of the experts `chosen` int64 [R, P] of rows x [R, D], each times its weight fp32 [R, P] → [R, D]."""
-        rows = SortedRows.of(chosen, self.gate_up.weight.shape[0])
+        rows = SortedRows.of(chosen, self._own, self._count)
         gated = silu_mul(self.gate_up(x[rows.order // chosen.shape[1]], rows))
         out: Tensor = self.down(gated, rows)
+        if self._lacks_some:
+            out = out.masked_fill((rows.experts >= len(self._own))[:, None], 0)
         unsorted = torch.empty_like(out).index_copy_(0, rows.order, out).view(*chosen.shape, -1)
+        unsorted = self._results_group.all_reduce(unsorted)
         return (unsorted.float() * weights[:, :, None]).sum(dim=1).to(x.dtype)
 
 
 class MixtureOfExperts(nn.Module):
     """Router, chosen experts, and an MLP of the shared ones, if there are any.
 
-    Shards add up their parts in one sum for the whole layer. With int8 activations the products add up before, as in
-    the other layers, since those sums are exact.
+    Shards add up their parts in one sum for the whole layer. With int8 activations experts and MLP do, as in the other
+    layers, in sums that are exact.
     """
 
     def __init__(self, config: ModelConfig, tp_group: TensorParallelGroup) -> None:
@@ -126,8 +146,10 @@ class MixtureOfExperts(nn.Module):
         if config.quantization == "w8a8":
             within, self._tp_group = tp_group, SINGLE_SHARD
         self.router = Router(config.hidden_size, config.experts)
-        self.experts = Experts(config, within)
-        self.shared = GatedMLP(config, config.experts.shared_width, within) if config.experts.shared else None
+        self.experts = Experts(config, tp_group)
+        self.shared = (
+            GatedMLP(config, config.experts.shared_columns, within) if config.experts.shared else None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows x [R, D] → [R, D], in the dtype of x."""

@@ -7,6 +7,11 @@ from typing import Literal, TypeAlias
 
 RouterKind: TypeAlias = Literal["softmax", "sigmoid"]
 
+ExpertParallel: TypeAlias = bool | Literal["auto"]
+
+MIN_COLUMNS = 64
+"""Columns of an expert below which a shard gets whole ones instead of a part of each: a tile of the product has 64."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertsConfig:
@@ -17,6 +22,8 @@ class ExpertsConfig:
     chosen ones are divided by their sum and multiplied by `scale`.
     With more than one of `groups` only experts of the best `kept_groups` are chosen; a group counts as much as its two
     best experts. `shared` experts of the same width take every row, beside those that are chosen.
+    `parallel` says whether shards have whole experts, and not a part of each. `shards` is 1, or how many there are
+    where this is the shape of one of them.
     """
 
     router: RouterKind
@@ -28,11 +35,28 @@ class ExpertsConfig:
     groups: int = 1
     kept_groups: int = 1
     scale: float = 1.0
+    parallel: ExpertParallel = "auto"
+    shards: int = 1
+
+    def are_whole(self, shards: int) -> bool:
+        """Whether each of so many shards has whole experts.
+
+        With auto they do where a part of each would have less than `MIN_COLUMNS` columns, or parts would not be equal.
+        Otherwise parts are better: shards then have equal work, whichever experts are chosen.
+        """
+        if self.parallel == "auto":
+            return shards <= self.count and (self.width % shards > 0 or self.width < MIN_COLUMNS * shards)
+        return self.parallel
 
     @property
-    def shared_width(self) -> int:
-        """Of the MLP that the shared experts make up."""
-        return self.shared * self.width
+    def columns(self) -> int:
+        """Of an expert, or of the part of it that the shard has."""
+        return self.width if self.are_whole(self.shards) else self.width // self.shards
+
+    @property
+    def shared_columns(self) -> int:
+        """Of the MLP that the shared experts make up, or of the shard's part of it."""
+        return self.shared * self.width // self.shards
 
     @property
     def problem(self) -> str | None:

@@ -136,7 +136,7 @@ class Family:
     def _experts(self, reader: _ConfigReader) -> ExpertsConfig | None:
         if self.router is None:
             return None
-        numbers = {
+        numbers: dict[str, Any] = {
             name: reader.positive_int(f"experts.{name}", minimum=0 if name in _MAY_BE_ZERO else 1)
             for name in self.expert_keys
             if name != "scale"
@@ -220,7 +220,7 @@ def fused_rows(config: ModelConfig, parameter: str) -> tuple[int, ...] | None:
         return None
     width = config.intermediate_size
     if config.experts is not None and owner in ("experts", "shared"):
-        width = config.experts.width if owner == "experts" else config.experts.shared_width
+        width = config.experts.columns if owner == "experts" else config.experts.shared_columns
     return (width, width)
 
 

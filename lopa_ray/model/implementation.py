@@ -10,9 +10,15 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.model import checkpoint, transformers_weights, weights as native_weights
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
-from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
+from lopa_ray.model.tensor_parallel import (
+    SINGLE_SHARD,
+    TensorParallelGroup,
+    is_of_experts,
+    own_experts,
+    shard_parameter,
+)
 from lopa_ray.model.transformers_model import TransformersModel
-from lopa_ray.model.weights import Weights
+from lopa_ray.model.weights import Weights, shard_weights
 
 
 def read_weights(
@@ -22,8 +28,10 @@ def read_weights(
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     lora: str | Path | None = None,
+    tp_group: TensorParallelGroup = SINGLE_SHARD,
 ) -> Weights:
-    """The parameters of `config` from the checkpoint folder `path`, one by one, in the names of the model.
+    """The parameters of `config` from the checkpoint folder `path`, one by one, in the names of the model, or a shard's
+    part of them. Experts that the shard has nothing of are not read.
 
     They are on `device`, or on the CPU where transformers runs the model: `build_model` moves them. `lora` names a
     PEFT adapter folder that is merged (in fp32) into the published tensors.
@@ -31,13 +39,22 @@ def read_weights(
     """
     if config.transformers_config is not None:
         return transformers_weights.read_weights(config, path, dtype=dtype, lora=lora)
-    return checkpoint.read_weights(
+    rank, size = tp_group.rank, tp_group.size
+    experts = own_experts(config.experts, rank, size) if config.experts is not None else None
+    weights = checkpoint.read_weights(
         path,
         dtype=dtype,
         device=device,
         lora=lora,
         quantization=config.quantization,
         mask_token_id=config.mask_token_id,
+        experts=experts,
+    )
+    if config.experts is None or not config.experts.are_whole(size):
+        return shard_weights(weights, config, rank, size)
+    return (
+        (name, tensor if is_of_experts(name) else shard_parameter(name, tensor, config, rank, size))
+        for name, tensor in weights
     )
 
 
@@ -63,9 +80,10 @@ def build_model(
     device: torch.device | str,
     tp_group: TensorParallelGroup = SINGLE_SHARD,
 ) -> MaskPredictor:
-    """The model `config` in eval mode, without gradients, that holds `weights` on `device`, or a shard of it.
+    """The model `config` in eval mode, without gradients, that holds `weights` on `device`, or a shard of it, whose
+    weights they are.
 
-    Tensors that are there already are used as they are, and never written to; a shard takes its part of each.
+    Tensors that are there already are used as they are, and never written to.
     Raises CheckpointError if one is missing or transformers computes something else there than this project does, and
     SettingsError if the model cannot be cut like that.
     """

@@ -12,10 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
+from lopa_ray.model.checkpoint_config import ADAPTER_CONFIG
 from lopa_ray.model.checkpoint_files import TensorFiles
 from lopa_ray.model.json_file import read_json
 
-CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
@@ -70,10 +70,10 @@ class LoraAdapter:
         folder = Path(path)
         if not folder.is_dir():
             raise CheckpointError(
-                f"{path}: no such folder; need a PEFT adapter: a folder with {CONFIG}, or a name on the Hugging Face "
-                "Hub (org/name or org/name@revision)"
+                f"{path}: no such folder; need a PEFT adapter: a folder with {ADAPTER_CONFIG}, or a name on the "
+                "Hugging Face Hub (org/name or org/name@revision)"
             )
-        where = folder / CONFIG
+        where = folder / ADAPTER_CONFIG
         raw = read_json(where)
         _refuse_unsupported(raw, where)
         targets = raw.get("target_modules")
@@ -110,7 +110,7 @@ class LoraAdapter:
             listed = any(f".{module}".endswith(f".{target}") for target in self.target_modules)
             if name != module and len(shape) == 2 and listed and module not in self.scales:
                 raise CheckpointError(
-                    f"{file}: tensor {_lora_tensor(module, 'A')} is missing, though target_modules of {CONFIG} "
+                    f"{file}: tensor {_lora_tensor(module, 'A')} is missing, though target_modules of {ADAPTER_CONFIG} "
                     "lists it; download the adapter again"
                 )
 

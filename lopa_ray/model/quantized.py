@@ -9,22 +9,15 @@ Shape suffixes: R rows, I inputs, O outputs.
 
 from __future__ import annotations
 
-import logging
-from functools import cache
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.kernels import int8
-from lopa_ray.kernels.int8 import INT8_MAX, dequantize, exact_matmul
+from lopa_ray.kernels.int8 import dequantize
+from lopa_ray.kernels.int8_matmul import has_int8_kernel, int8_matmul
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, RowParallelLinear, TensorParallelGroup
-
-MIN_KERNEL_ROWS = 32
-"""CUDA's kernel takes more than 16 rows."""
-
-_log = logging.getLogger("lopa.quantized")
 
 
 class Int8Linear(nn.Module):
@@ -102,38 +95,3 @@ def quantize_rows(x: Tensor, tp_group: TensorParallelGroup = SINGLE_SHARD) -> tu
         return int8.quantize_rows(x)
     wide = x.float()
     return int8.scale_rows(wide, tp_group.all_gather(wide.abs().amax(dim=-1)).amax(dim=0))
-
-
-def int8_matmul(a: Tensor, weight: Tensor) -> Tensor:
-    """int8 [R, I] times the transpose of int8 [O, I] → exact int32 [R, O], by the device's kernel if it has one."""
-    if not has_int8_kernel(a.device.type, *weight.shape):
-        return exact_matmul(a, weight)
-    rows = a.shape[0]
-    if rows < MIN_KERNEL_ROWS:
-        a = F.pad(a, (0, 0, 0, MIN_KERNEL_ROWS - rows))
-    return torch._int_mm(a, weight.t())[:rows]
-
-
-@cache
-def has_int8_kernel(device: str, out_features: int, in_features: int) -> bool:
-    """Whether torch's int8 product runs on that kind of device for weights [O, I], and is exact.
-
-    Tried once per shape, on the largest numbers: some kernels want sizes that are multiples of 8, and those
-    for CPUs without 8-bit dot products may saturate.
-    """
-    a = torch.full((MIN_KERNEL_ROWS, in_features), INT8_MAX, dtype=torch.int8, device=device)
-    weight = torch.full((out_features, in_features), -INT8_MAX, dtype=torch.int8, device=device)
-    try:
-        exact = bool((torch._int_mm(a, weight.t()) == -INT8_MAX * INT8_MAX * in_features).all())
-        reason = "it saturates"
-    except RuntimeError as error:
-        exact, reason = False, str(error).splitlines()[0]
-    if not exact:
-        _log.warning(
-            "int8 product on %s for weights [%d, %d] by way of fp32: %s",
-            device,
-            out_features,
-            in_features,
-            reason,
-        )
-    return exact

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from lopa_ray.model.experts_config import ExpertsConfig
 
+MIN_TOTAL = 1e-20
+"""Added to the sum that weights are divided by, as published for sigmoids. Probabilities do not change by so little."""
+
 
 class Router(nn.Module):
     """Scores of all experts, and the choice among them. Equal scores go to the lowest expert, and group."""
@@ -34,8 +37,7 @@ class Router(nn.Module):
             ranked = scores + self.expert_bias
         chosen = _largest(self._within_best_groups(ranked), self._experts.per_token)
         weights = scores.gather(1, chosen)
-        # As published; it matters only where all of them are 0.
-        total = weights.sum(dim=-1, keepdim=True) + torch.finfo(torch.float32).tiny
+        total = weights.sum(dim=-1, keepdim=True) + MIN_TOTAL
         return chosen, weights / total * self._experts.scale
 
     def _within_best_groups(self, ranked: Tensor) -> Tensor:

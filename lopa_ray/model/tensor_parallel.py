@@ -1,6 +1,7 @@
 """Tensor parallelism: a model cut into shards that compute together, each with its part of every layer.
 
 Heads, MLP width and vocabulary are spread over the shards; embedding, norms and hidden rows are the same on all.
+Experts are spread by width too, or each shard has whole ones (`ExpertsConfig.are_whole`).
 A projection into heads or MLP width is column-parallel: a shard computes its outputs alone. A projection out of them is
 row-parallel: its outputs are the sum of all shards' products, so it takes one all-reduce (with int8 activations also
 an all-gather, of the scale of each row).
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.experts_config import ExpertsConfig
 from lopa_ray.model.family import fused_rows
 
 
@@ -92,15 +94,27 @@ def shard_range(total: int, rank: int, size: int) -> range:
     return range(start, start + each + (rank < more))
 
 
+def own_experts(experts: ExpertsConfig, rank: int, size: int) -> range:
+    """The experts of which a shard has weights: whole ones of its own, or a part of every one."""
+    return shard_range(experts.count, rank, size) if experts.are_whole(size) else range(experts.count)
+
+
+def is_of_experts(name: str) -> bool:
+    """Whether the parameter `name` stacks those of experts, [N, ...]."""
+    return ".experts." in name
+
+
 def shard_parameter(name: str, parameter: Tensor, config: ModelConfig, rank: int, size: int) -> Tensor:
     """A shard's part of the parameter `name` of the model `config`: a copy, but for what all shards have whole.
 
     The parameter is [outputs, inputs], or [outputs] for a bias; the part has its dtype. Cut are rows of `qkv` and
-    `gate_up` (each fused part by itself) and of the LM head, columns of `o` and `down`. Int8
-    weights are cut with the scales of the whole.
+    `gate_up` (each fused part by itself) and of the LM head, columns of `o` and `down`. Of experts that are not cut the
+    part has those of the shard. Int8 weights are cut with the scales of the whole.
     """
     if size == 1:
         return parameter
+    if config.experts is not None and config.experts.are_whole(size) and is_of_experts(name):
+        return _shard_dim(parameter, 0, rank, size).clone()
     module, attribute = name.split(".")[-2:]
     fused = fused_rows(config, name)
     # Counted from the end: before them come the experts, where a parameter stacks these.

@@ -15,12 +15,13 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from lopa_ray.kernels.int8_matmul import has_int8_kernel
 from lopa_ray.kernels.rms_norm import add_rms_norm
 from lopa_ray.kernels.rotary import rotate_qkv
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.mlp import GatedMLP
-from lopa_ray.model.quantized import column_parallel_linear, has_int8_kernel, row_parallel_linear
+from lopa_ray.model.quantized import column_parallel_linear, row_parallel_linear
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, shard_range
 
 

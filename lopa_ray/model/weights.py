@@ -17,11 +17,11 @@ from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.experts import Int8ExpertLinear
 from lopa_ray.model.quantized import Int8Linear, probe_int8_kernels, quantize_rows
 from lopa_ray.model.router import Router
-from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, shard_parameter
+from lopa_ray.model.tensor_parallel import SINGLE_SHARD, SingleShard, TensorParallelGroup, shard_parameter
 from lopa_ray.model.transformer import Transformer
 
 Weights: TypeAlias = Iterator[tuple[str, Tensor]]
-"""(own name, tensor) of every parameter, whole and in the dtype in which the model stores it."""
+"""(own name, tensor) of every parameter, whole or a shard's, in the dtype in which the model stores it."""
 
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 INIT_STD = 0.02
@@ -36,22 +36,26 @@ def build_model(
     device: torch.device | str,
     tp_group: TensorParallelGroup = SINGLE_SHARD,
 ) -> Transformer:
-    """A `Transformer` of `config` in eval mode, without gradients, that holds `weights` on `device`, or a shard of it.
+    """A `Transformer` of `config` in eval mode, without gradients, that holds `weights` on `device`, or a shard of it,
+    whose weights they are.
 
-    Tensors that are there already are used as they are, and never written to; a shard takes its part of each.
+    Tensors that are there already are used as they are, and never written to.
     Raises CheckpointError if one is missing, and SettingsError if the model cannot be cut like that.
     """
     model = meta_model(config, dtype, tp_group)
     for name, tensor in weights:
-        _set_parameter(
-            model, name, shard_parameter(name, tensor, config, tp_group.rank, tp_group.size).to(device)
-        )
+        _set_parameter(model, name, tensor.to(device))
     model.tie_weights()
     missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
     if missing:
         raise CheckpointError(f"got no {missing[0]} for the model; {len(missing)} parameters are missing")
     probe_int8_kernels(model)
     return model.eval()
+
+
+def shard_weights(weights: Weights, config: ModelConfig, rank: int, size: int) -> Weights:
+    """A shard's part of whole parameters of the model `config`, each cut when it comes; see `shard_parameter`."""
+    return ((name, shard_parameter(name, tensor, config, rank, size)) for name, tensor in weights)
 
 
 def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype, device: torch.device | str) -> Weights:
@@ -97,9 +101,9 @@ def check_dtype(dtype: torch.dtype) -> None:
         raise CheckpointError(f"got dtype {dtype} for weights; allowed are {allowed}; choose one of them")
 
 
-def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Bytes that the parameters of a model take up."""
-    model = meta_model(config, dtype)
+def weight_bytes(config: ModelConfig, dtype: torch.dtype, shards: int = 1) -> int:
+    """Bytes that the parameters of a model take up, or those of the largest of its shards, which is the first."""
+    model = meta_model(config, dtype, SingleShard(0, shards))
     return sum(
         p.numel() * storage_dtype(model, name, p, dtype).itemsize for name, p in model.named_parameters()
     )

@@ -35,6 +35,20 @@ def test_a_start_by_phase(tmp_path: Path) -> None:
         assert row["workers MiB"] > 100
 
 
+def test_pauses_after_a_kill(tmp_path: Path) -> None:
+    options = ("--workers", "1,2", "--rounds", "1", "--max-new-tokens", "64", "--output", "record.json")
+    run_command(tmp_path, "cluster.cli", "bench", "recovery", *options)
+    record = BenchRecord.read(tmp_path / "record.json")
+    assert [(row["workers"], row["killed"]) for row in record.rows] == [
+        (1, "group"),
+        (2, "worker"),
+        (2, "group"),
+    ]
+    for row in record.rows:
+        assert row["same tokens"] is True
+        assert row["longest pause s"] >= row["pause s"] > row["step ms"] / 1000 > 0
+
+
 def test_calls_connections_and_compiled_graphs(tmp_path: Path) -> None:
     options = ("--workers", "1,2", "--forward-ms", "1", "--rounds", "3", "--output", "record.json")
     run_command(tmp_path, "cluster.cli", "bench", "control", *options)

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 import ray
 
-from support.group_under_test import ReferenceResults
-from support.tiny_model import tiny_config
+from support.group_under_test import ReferenceResults, reference_of
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -33,4 +32,4 @@ def local_ray() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def reference() -> ReferenceResults:
     """Shared by all tests, so that each request is decoded once."""
-    return ReferenceResults(tiny_config())
+    return reference_of()

@@ -14,7 +14,8 @@ import torch
 
 from actors.engine import RayEngine
 from lopa_ray.execution import dtype_trial
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
+from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
@@ -63,7 +64,7 @@ def kill_first(class_name: str) -> None:
     send_signal(actor_pids(class_name)[0], signal.SIGKILL)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_those_that_replace_them_and_the_next_group_have_the_same(
     tmp_path: Path, reference: ReferenceResults
 ) -> None:

@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from support.group_under_test import NUM_WORKERS, GroupUnderTest, ReferenceResults, group_with_faults
+from support.group_under_test import (
+    NUM_WORKERS,
+    GroupUnderTest,
+    ReferenceResults,
+    group_with_faults,
+    reference_of,
+)
 from support.processes import actor_pids, send_signal
+from support.tiny_model import TINY_EXPERTS, TINY_MODEL
 
 ROUNDS = 6
 """Each loses workers at a random step of at least nine requests."""
@@ -56,17 +63,23 @@ def test_at_random_steps(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("transfer", ["collective", "object_store"])
-@pytest.mark.parametrize("sig", [KILL, STOP])
+@pytest.mark.parametrize(
+    ("sig", "transfer", "folder"),
+    [
+        *((sig, transfer, TINY_MODEL) for sig in (KILL, STOP) for transfer in ("collective", "object_store")),
+        *((KILL, "collective", folder) for folder in TINY_EXPERTS.values()),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_at_random_times(
     sig: signal.Signals,
     transfer: str,
+    folder: Path,
     tmp_path: Path,
-    reference: ReferenceResults,
     capsys: pytest.CaptureFixture,
 ) -> None:
     """Any worker, also one that still loads its model or that is idle, while the size changes as well."""
-    rng = random.Random(f"{sig} {transfer}")
+    rng, reference = random.Random(f"{sig} {transfer}"), reference_of(folder)
     moments: dict[int, float] = {}
     done = threading.Event()
     settings = {"step_timeout_s": STEP_TIMEOUT_S, "transfer": transfer}
@@ -100,7 +113,7 @@ def test_at_random_times(
                 send_signal(pid, KILL)
         group.engine.resize(NUM_WORKERS)
         group.wait_for_workers(NUM_WORKERS)
-        report(capsys, f"{sig.name} at random, {transfer}", group, list(moments.values()))
+        report(capsys, f"{sig.name} at random, {transfer}, {folder.name}", group, list(moments.values()))
 
 
 def report(capsys: pytest.CaptureFixture, name: str, group: GroupUnderTest, moments: list[float]) -> None:

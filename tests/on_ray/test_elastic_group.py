@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ import ray
 import torch
 from ray.util import collective
 
-from actors.elastic_group import BACKEND, Rendezvous, open_store
+from actors.elastic_group import BACKEND
 from actors.kv_transfer import CollectiveTransfer
+from actors.rendezvous import Rendezvous
+from actors.rendezvous_store import RendezvousStore
 from actors.tensor_parallel_group import RayTensorParallelGroup
 from lopa_ray.errors import TransferError
 
@@ -75,8 +78,8 @@ def join(handles: list[Any], store: tuple[str, int], epoch: int) -> list[Rendezv
 
 
 def test_membership_grows_permutes_and_shrinks(members: Any) -> None:
-    daemon, store = open_store()
-    assert daemon is not None
+    serving = RendezvousStore()
+    store = asyncio.run(serving.address())
     a, b, c = members
     for epoch, group in enumerate(([a, b], [c, a, b], [b, c], [b])):
         rendezvous = join(group, store, epoch)
@@ -88,8 +91,8 @@ def test_membership_grows_permutes_and_shrinks(members: Any) -> None:
 
 
 def test_a_dead_peer_is_an_error_for_the_others(members: Any) -> None:
-    daemon, store = open_store()
-    assert daemon is not None
+    serving = RendezvousStore()
+    store = asyncio.run(serving.address())
     join(members, store, 0)
     ray.kill(members[2])
     for call in [h.broadcast.remote(2) for h in members[:2]]:
@@ -99,8 +102,8 @@ def test_a_dead_peer_is_an_error_for_the_others(members: Any) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_sums_and_gathers_are_the_same_everywhere(members: Any, size: int) -> None:
-    daemon, store = open_store()
-    assert daemon is not None
+    serving = RendezvousStore()
+    store = asyncio.run(serving.address())
     group = members[:size]
     join(group, store, 0)  # another group of the same epoch
     rendezvous = [Rendezvous(0, rank, size, store, "gloo", 5.0, "shards") for rank in range(size)]

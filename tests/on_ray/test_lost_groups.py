@@ -30,8 +30,9 @@ from support.group_under_test import (
     group_with_faults,
     random_requests,
 )
+from support.marks import also_long
 from support.processes import actor_pids, send_signal
-from support.tiny_model import PROMPTS, SETTINGS, tiny_config
+from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, TINY_MODEL, tiny_config
 
 BY_LOAD = LopaSettings(max_new_tokens=64, num_branches=6, branch_budget="load", stop_at_eos=False)
 
@@ -39,8 +40,9 @@ BY_LOAD = LopaSettings(max_new_tokens=64, num_branches=6, branch_budget="load", 
 class ReferenceSteps:
     """The steps of each request in one process. Each one is decoded once, on demand."""
 
-    def __init__(self) -> None:
-        self._engine = LocalEngine.from_config(tiny_config())
+    def __init__(self, folder: Path) -> None:
+        self.model = {"path": str(folder)}
+        self._engine = LocalEngine.from_config(tiny_config(model=self.model))
         self._steps: dict[RequestKey, list[StepOutcome]] = {}
 
     def __getitem__(self, request: RequestKey) -> list[StepOutcome]:
@@ -53,15 +55,19 @@ class ReferenceSteps:
         return self._steps[request]
 
 
-@pytest.fixture(scope="module")
-def reference_steps() -> ReferenceSteps:
-    return ReferenceSteps()
+@pytest.fixture(
+    scope="module",
+    params=[TINY_MODEL, *also_long(*TINY_EXPERTS.values())],
+    ids=lambda folder: folder.name,
+)
+def reference_steps(request: pytest.FixtureRequest) -> ReferenceSteps:
+    return ReferenceSteps(request.param)
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[RayEngine]:
+def engine(reference_steps: ReferenceSteps) -> Iterator[RayEngine]:
     """One that outlives several of its groups."""
-    with RayEngine.from_config(tiny_config(model={"max_num_seqs": 6})) as running:
+    with RayEngine.from_config(tiny_config(model={**reference_steps.model, "max_num_seqs": 6})) as running:
         yield running
 
 
@@ -168,7 +174,8 @@ def test_an_asyncio_program_sees_a_pause_and_the_rest(
 
     async def main() -> None:
         faults = FaultInjection(tmp_path)
-        engine = await AsyncRayEngine.start(tiny_config(), runner_factory=faults)
+        config = tiny_config(model=reference_steps.model)
+        engine = await AsyncRayEngine.start(config, runner_factory=faults)
         lost = asyncio.Event()
 
         async def decode_one(request: RequestKey, after: int) -> list[StepOutcome]:
@@ -211,7 +218,8 @@ def test_at_random_steps(
     rng = random.Random(f"long {class_name}")
     pauses: list[float] = []
     number = 0
-    with RayEngine.from_config(tiny_config(group={"num_workers": 3})) as engine:
+    config = tiny_config(model=reference_steps.model, group={"num_workers": 3})
+    with RayEngine.from_config(config) as engine:
         while number < 60 or len(pauses) < 10:
             requests = random_requests(rng, 6)
             number += len(requests)

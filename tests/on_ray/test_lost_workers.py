@@ -15,10 +15,21 @@ from support.group_under_test import (
     GroupUnderTest,
     ReferenceResults,
     group_with_faults,
+    reference_of,
 )
 from support.marks import also_long
 from support.processes import actor_pids, send_signal
+from support.tiny_model import TINY_EXPERTS, TINY_MODEL
 from support.waiting import wait_until
+
+
+@pytest.fixture(
+    scope="module",
+    params=[TINY_MODEL, *also_long(*TINY_EXPERTS.values())],
+    ids=lambda folder: folder.name,
+)
+def reference(request: pytest.FixtureRequest) -> ReferenceResults:
+    return reference_of(request.param)
 
 
 @pytest.fixture(scope="module")

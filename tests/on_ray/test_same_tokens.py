@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,12 +14,20 @@ from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError
 from support.marks import also_long
-from support.tiny_model import PROMPTS, SETTINGS, tiny_config
+from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, tiny_config
 
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     "1 worker": {"group": {"num_workers": 1}},
     "2 workers": {"group": {"num_workers": 2}},
     "4 workers, stored prefixes": {"group": {"num_workers": 4}, "model": {"prefix_cache_positions": 150}},
+    "3 workers, LLaDA2, stored prefixes": {
+        "group": {"num_workers": 3},
+        "model": {"path": str(TINY_EXPERTS["llada2"]), "prefix_cache_positions": 150},
+    },
+    "2 workers, SDAR-MoE": {
+        "group": {"num_workers": 2},
+        "model": {"path": str(TINY_EXPERTS["sdar-moe"])},
+    },
     "2 workers, object store": {"group": {"num_workers": 2, "transfer": "object_store"}},
 }
 
@@ -26,8 +35,8 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
 class LocalResults:
     """The result of each prompt with each settings in one process, decoded once."""
 
-    def __init__(self) -> None:
-        self._engine = LocalEngine.from_config(tiny_config())
+    def __init__(self, model: str) -> None:
+        self._engine = LocalEngine.from_config(tiny_config(model={"path": model}))
         self._results: dict[tuple[tuple[int, ...], str], GenerationResult] = {}
 
     def __call__(self, prompt: list[int], name: str) -> GenerationResult:
@@ -37,9 +46,12 @@ class LocalResults:
         return self._results[key]
 
 
-@pytest.fixture(scope="module")
-def local() -> LocalResults:
-    return LocalResults()
+results_of = cache(LocalResults)
+
+
+@pytest.fixture
+def local(engine: RayEngine) -> LocalResults:
+    return results_of(engine.config.model.path)
 
 
 @pytest.fixture(
@@ -48,7 +60,8 @@ def local() -> LocalResults:
         "1 worker",
         "4 workers, stored prefixes",
         pytest.param("2 workers, object store", marks=pytest.mark.slow),
-        *also_long("2 workers"),
+        "3 workers, LLaDA2, stored prefixes",
+        *also_long("2 workers", "2 workers, SDAR-MoE"),
     ],
 )
 def engine(request: pytest.FixtureRequest) -> Iterator[RayEngine]:

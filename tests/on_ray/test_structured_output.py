@@ -14,6 +14,14 @@ REGEX = r"[A-Z][a-z]+ has \d\*\d=\d\d (pens|books)\.\n#### \d\d?"
 SETTINGS = [
     LopaSettings(max_new_tokens=48, num_branches=5, guided_regex=REGEX),
     LopaSettings(max_new_tokens=48, num_branches=3, window_attention="block_causal", guided_regex=REGEX),
+    LopaSettings(
+        max_new_tokens=48,
+        num_branches=3,
+        block_size=8,
+        window_attention="block_causal",
+        block_origin="start",
+        guided_regex=REGEX,
+    ),
     LopaSettings(max_new_tokens=48, temperature=0.9, seed=5, guided_json={"type": "object"}),
     D2FSettings(max_new_tokens=40, block_size=8, guided_choice=["12 pens", "7 books"]),
     FastDllmSettings(max_new_tokens=48, block_size=16, guided_regex=REGEX),

@@ -23,14 +23,25 @@ from support.group_under_test import (
     ReferenceResults,
     comparable,
     group_with_faults,
+    reference_of,
 )
 from support.marks import also_long
 from support.paths import GOLDEN
 from support.processes import actor_pids
-from support.tiny_model import PROMPTS, SETTINGS, tiny_config
+from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, TINY_MODEL, tiny_config
 from support.waiting import wait_until
 
 TWO_SHARDS = {"num_workers": 2, "tensor_parallel_size": 2}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[TINY_MODEL, TINY_EXPERTS["llada2"], *also_long(TINY_EXPERTS["sdar-moe"])],
+    ids=lambda folder: folder.name,
+)
+def reference(request: pytest.FixtureRequest) -> ReferenceResults:
+    """The experts of these models are narrow, so shards have whole ones."""
+    return reference_of(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +57,14 @@ def test_same_tokens_as_in_one_process(
 ) -> None:
     group, _ = group_and_faults
     assert len(actor_pids("BranchWorker")) >= 4
-    for name in ("two_phase", "single_phase", "sampled", "prefix_cache", "block_diffusion"):
+    for name in (
+        "two_phase",
+        "single_phase",
+        "blocks_in_flight",
+        "sampled",
+        "prefix_cache",
+        "block_diffusion",
+    ):
         found = group.engine.generate(PROMPTS[:2], SETTINGS[name])
         assert [comparable(result) for result in found] == [reference[at, name] for at in range(2)]
     first, second = group.engine.checksums()

@@ -17,7 +17,8 @@ from actors import node_weights
 from actors.engine import RayEngine
 from actors.node_weights import NodeWeights
 from lopa_ray.errors import CheckpointError
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
+from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from support.group_under_test import GroupUnderTest, ReferenceResults

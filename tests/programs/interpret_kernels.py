@@ -152,17 +152,20 @@ def check_grouped_matmul(draw: random.Random, dtype: torch.dtype) -> None:
     counts = [draw.choice([0, 1, 15, 16, 17, 40]) for _ in range(experts)]
     counts[draw.randrange(experts)] += 1
     ends = torch.tensor(counts).cumsum(0).to(torch.int32)
-    x, weight = torch.randn(sum(counts), inputs).to(dtype), torch.randn(experts, outputs, inputs).to(dtype)
-    weight /= inputs**0.5
-    close(launch("grouped_matmul", x, weight, ends), grouped_matmul.grouped_matmul(x, weight, ends), dtype)
+    # Rows behind the last end are those of other shards' experts.
+    stop, behind = sum(counts), draw.choice([0, 1, 40])
+    x = torch.randn(stop + behind, inputs).to(dtype)
+    weight = (torch.randn(experts, outputs, inputs) / inputs**0.5).to(dtype)
+
+    def both(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        found = launch("grouped_matmul", x, weight, ends), grouped_matmul.grouped_matmul(x, weight, ends)
+        assert found[0].shape == found[1].shape
+        return found[0][:stop], found[1][:stop]
+
+    close(*both(x, weight), dtype)
     ints = torch.randint(-127, 128, weight.shape, dtype=torch.int8)
-    found = launch("grouped_matmul", x / 1000, ints, ends)
-    close(found, grouped_matmul.grouped_matmul(x / 1000, ints, ends), dtype)
-    rows = torch.randint(-127, 128, x.shape, dtype=torch.int8)
-    found, wanted = (
-        launch("grouped_matmul", rows, ints, ends),
-        grouped_matmul.grouped_matmul(rows, ints, ends),
-    )
+    close(*both(x / 1000, ints), dtype)
+    found, wanted = both(torch.randint(-127, 128, x.shape, dtype=torch.int8), ints)
     assert found.dtype == wanted.dtype == torch.int32
     assert torch.equal(found, wanted)
 

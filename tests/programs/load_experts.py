@@ -1,4 +1,5 @@
-"""Load a checkpoint of many experts: `load_experts.py FOLDER` prints its bytes, and those that loading took."""
+"""Load a checkpoint of many experts, or a shard of it: `load_experts.py FOLDER QUANTIZATION RANK SIZE` prints the bytes
+of its weights, and those that loading took at most."""
 
 from __future__ import annotations
 
@@ -7,8 +8,12 @@ from pathlib import Path
 
 import torch
 
-from lopa_ray.model.checkpoint import load_model
-from lopa_ray.model.weights import random_model
+from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.config import Quantization
+from lopa_ray.model.implementation import read_weights
+from lopa_ray.model.tensor_parallel import SingleShard
+from lopa_ray.model.transformer import Transformer
+from lopa_ray.model.weights import build_model
 
 
 def resident(key: str) -> int:
@@ -17,15 +22,24 @@ def resident(key: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 
-def main(folder: str) -> None:
+def load(folder: Path, quantization: Quantization, rank: int, size: int) -> Transformer:
+    """The shard, which is not connected to others."""
+    config = load_config(folder).with_quantization(quantization).with_expert_parallel(True)
+    shard = SingleShard(rank, size)
+    weights = read_weights(config, folder, dtype=torch.float32, tp_group=shard)
+    return build_model(config, weights, dtype=torch.float32, device="cpu", tp_group=shard)
+
+
+def main(folder: str, quantization: Quantization, rank: str, size: str) -> None:
     torch.set_num_threads(1)
-    warm = load_model(Path(folder).parent / "small", dtype=torch.float32, device="cpu")
-    random_model(warm.config, 0, torch.float32, "cpu")
+    load(
+        Path(folder).parent / "small", quantization, int(rank), int(size)
+    )  # what the first one takes besides
     before = resident("VmRSS")
-    model = load_model(folder, dtype=torch.float32, device="cpu")
+    model = load(Path(folder), quantization, int(rank), int(size))
     held = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
     print(held, resident("VmHWM") - before)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -18,7 +18,8 @@ import psutil
 import ray
 
 from actors.engine import RayEngine
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
+from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner, BroadcastPayload
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights

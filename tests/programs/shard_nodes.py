@@ -13,7 +13,8 @@ from typing import Any
 import ray
 
 from actors.engine import RayEngine
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
+from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.weights import Weights
 from support.ray_nodes import three_node_cluster
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config

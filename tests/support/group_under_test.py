@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,10 +16,10 @@ from actors.engine import RayEngine
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import GenerationResult, TraceStep
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.execution.kv_cache import SlotChecksum
+from lopa_ray.protocol.slot_checksum import SlotChecksum
 from support.fault_injection import FaultInjection
 from support.processes import send_signal
-from support.tiny_model import PROMPTS, SETTINGS, tiny_config
+from support.tiny_model import PROMPTS, SETTINGS, TINY_MODEL, tiny_config
 
 NUM_WORKERS = 3
 
@@ -44,6 +45,7 @@ class ReferenceResults:
     """The result of each request in one process. Each one is decoded once, on demand."""
 
     def __init__(self, config: Config) -> None:
+        self.model = config.model
         self._engine = LocalEngine.from_config(config)
         self._results: dict[RequestKey, ComparableResult] = {}
 
@@ -52,6 +54,12 @@ class ReferenceResults:
             prompt, name = request
             self._results[request] = comparable(self._engine.generate(PROMPTS[prompt], SETTINGS[name]))
         return self._results[request]
+
+
+@cache
+def reference_of(folder: Path = TINY_MODEL) -> ReferenceResults:
+    """Those of a checkpoint with the settings of all tests."""
+    return ReferenceResults(tiny_config(model={"path": str(folder)}))
 
 
 @dataclass
@@ -123,9 +131,10 @@ def group_with_faults(
     **settings: object,
 ) -> Iterator[tuple[GroupUnderTest, FaultInjection]]:
     """A group whose workers trigger the faults in that folder; `settings` are those of `config.group`, and `model`
-    those of `config.model`."""
+    those of `config.model`, besides the checkpoint of the reference."""
     faults = FaultInjection(folder)
-    config = tiny_config(model=dict(model or {}), group={"num_workers": NUM_WORKERS, **settings})
+    model = {"path": reference.model.path, **(model or {})}
+    config = tiny_config(model=model, group={"num_workers": NUM_WORKERS, **settings})
     try:
         with RayEngine.from_config(config, runner_factory=faults) as engine:
             yield GroupUnderTest(engine, reference, tolerance=tolerance), faults

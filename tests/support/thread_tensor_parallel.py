@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -13,11 +14,13 @@ from torch.overrides import TorchFunctionMode
 
 from lopa_ray.config.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.execution.model_loader import build_runner, open_model
+from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_spec import open_model
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.model.experts_config import ExpertParallel
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import build_model
+from lopa_ray.model.weights import build_model, shard_weights
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.protocol.report import StepReport
 from support.in_process_group import report_bytes
@@ -117,7 +120,8 @@ class ShardThreads:
 
 def shard_model(model: Transformer, tp_group: TensorParallelGroup) -> Transformer:
     """One shard's part of a whole model."""
-    weights = ((name, parameter.detach()) for name, parameter in model.named_parameters())
+    whole = ((name, parameter.detach()) for name, parameter in model.named_parameters())
+    weights = shard_weights(whole, model.config, tp_group.rank, tp_group.size)
     like = model.embed.weight
     return build_model(model.config, weights, dtype=like.dtype, device=like.device, tp_group=tp_group)
 
@@ -154,10 +158,11 @@ class ShardedRunner:
         return first
 
 
-def engine_in_two_shards(config: Config) -> LocalEngine:
+def engine_in_two_shards(config: Config, expert_parallel: ExpertParallel = "auto") -> LocalEngine:
     """As `LocalEngine.from_config`, but for the model being in two shards."""
     model = config.model
     spec, tokenizer = open_model(config)
+    spec = replace(spec, model=spec.model.with_expert_parallel(expert_parallel))
     whole = build_runner(spec).model
     runner = ShardedRunner(whole, 2, max_num_seqs=model.max_num_seqs, max_model_len=model.max_model_len)
     return LocalEngine(config, runner, tokenizer)

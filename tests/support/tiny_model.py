@@ -15,13 +15,16 @@ from lopa_ray.config.decoder_settings import (
     VanillaSettings,
 )
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.execution.model_loader import ModelSpec
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.checkpoint import load_model
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.transformer import Transformer
 from support.paths import MODELS
 
 TINY_MODEL = MODELS / "dream-tiny-4l"
+
+TINY_EXPERTS = {name: MODELS / f"{name}-tiny-3l" for name in ("sdar-moe", "llada2")}
+"""Models with experts, whose blocks are counted from position 0."""
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7], list(range(20, 60)), [9] * 11, [77]]
 

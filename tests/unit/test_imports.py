@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from lopa_ray.config.config import Config
-from lopa_ray.execution.model_loader import open_model
+from lopa_ray.execution.model_spec import open_model
 from support.paths import ROOT
 
 EXTRAS = {
@@ -90,6 +90,21 @@ def test_help_and_the_package_itself_import_nothing_large() -> None:
         "for command in ([], ['generate'], ['serve']):\n"
         "    assert CliRunner().invoke(app, [*command, '--help']).exit_code == 0\n"
         "found = {'torch', 'ray', 'transformers', 'huggingface_hub', 'tokenizers'} & set(sys.modules)\n"
+        "assert not found, found"
+    )
+
+
+def test_engines_and_masters_of_groups_start_without_torch() -> None:
+    """Torch takes longer to import than a group to start. Only the store of a master needs it, and workers."""
+    run(
+        "import sys\n"
+        "from actors import AsyncRayEngine, RayEngine\n"
+        "from actors.master import Master\n"
+        "from cluster.serving.replica.group_server import GroupServer\n"
+        "from lopa_ray.config.config import Config\n"
+        "from lopa_ray.execution.model_spec import open_model\n"
+        "open_model(Config.load('demo'))\n"
+        "found = {'torch', 'safetensors'} & set(sys.modules)\n"
         "assert not found, found"
     )
 

@@ -36,7 +36,7 @@ def run_experiment(
     What an interrupted call has measured stays in NAME.jsonl, and the next call goes on from there. Raises
     SettingsError if that file is of another setup, or matplotlib is missing, and what engines raise.
     """
-    from lopa_ray.execution.model_loader import resolve_config
+    from lopa_ray.execution.model_spec import resolve_config
 
     require_matplotlib()
     config = resolve_config(config)

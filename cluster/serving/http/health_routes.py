@@ -17,7 +17,7 @@ from lopa_ray.errors import LopaError
 
 
 def health_routes(backend: Callable[[], Backend]) -> APIRouter:
-    """Health, as JSON and as SageMaker asks for it, and the version."""
+    """Health, as JSON and as SageMaker requests it, and the version."""
     router = APIRouter()
 
     @router.get("/health", summary="Whether every decode group answers", responses=error_responses([503]))

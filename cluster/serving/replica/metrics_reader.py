@@ -19,7 +19,7 @@ from cluster.serving.backend import ReplicaMetrics
 from lopa_ray.errors import ClusterError
 
 READ_TIMEOUT_S = 3.0
-"""How long a replica may take. Prometheus gives a scrape ten seconds, unless it is told otherwise."""
+"""Seconds that a replica may take. By default Prometheus ends a scrape after ten seconds."""
 
 
 async def read_metrics(deployments: Mapping[str, str]) -> list[ReplicaMetrics]:

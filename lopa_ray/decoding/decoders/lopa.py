@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from lopa_ray.config.block_settings import BlockSettings
 from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
-from lopa_ray.decoding.branching import Fork, anchor_fills, scores_by_position
+from lopa_ray.decoding.branching import Fork, anchor_fills, filter_by_constraint, scores_by_position
 from lopa_ray.decoding.canvas import Block, BlockState, Canvas
 from lopa_ray.decoding.lookahead import Lookahead, fork_decisions
 from lopa_ray.decoding.session import DecodeSession
@@ -39,8 +39,8 @@ class LopaSession(DecodeSession):
 
     def _begin(self) -> None:
         self._lookahead = Lookahead(self.settings)
-        tiled = self.settings.block_origin == "start"
-        remainder = len(self.prompt) % self.settings.block_size if tiled else 0
+        self._tiled = self.settings.block_origin == "start"
+        remainder = len(self.prompt) % self.settings.block_size if self._tiled else 0
         self._anchor = Canvas(self.prompt, self.vocabulary.mask_token_id, remainder)
         self._branches: list[CanvasBranch] = []
         self._commit: Commit | None = None
@@ -114,7 +114,7 @@ class LopaSession(DecodeSession):
 
     def _tile_stops(self, block: Block) -> list[int]:
         """Where those end that see no further: the block, or the blocks that a prompt is."""
-        if self.settings.block_origin == "answer":
+        if not self._tiled:
             return [block.stop]
         size = self.settings.block_size
         return [*range(block.start + size, block.stop, size), block.stop]
@@ -134,6 +134,13 @@ class LopaSession(DecodeSession):
             anchor.fill(decision.position, decision.token)
         self._anchor = anchor
         masked = [p for block in anchor.active for p in anchor.masked_positions(block)]
+        if self._tiled and self._lookahead.fills_last_mask and len(masked) == 1:
+            # As in other decoders of these models.
+            last = filter_by_constraint(constraint_state, [scores[masked[0]].decision], scores)
+            for decision in last:
+                anchor.fill(decision.position, decision.token)
+                masked.remove(decision.position)
+            filled += last
         self._lookahead.update_forks(masked, scores, constraint_state)
 
         self._commit = Commit(plan.step, winner, plan.to_stage, plan.stage_shared) if plan.to_stage else None

@@ -16,6 +16,7 @@ from cluster.cli import app
 from lopa_ray import LocalEngine
 from lopa_ray.config.decoder_settings import D2FSettings
 from lopa_ray.presets.word_problems import held_out_problems
+from support.paths import MODELS
 
 TINY = ("--shape", "dream-27m", "--layers", "1")
 
@@ -56,6 +57,11 @@ def test_forward_of_every_way_to_run_a_model(tmp_path: Path) -> None:
         tmp_path, "forward", *TINY, *sizes, "--quantization", "none,w8a8", "--kernel", "sdpa,reference"
     )
     assert [row["floor ms"] is None for row in record.rows] == [False, False, True, True]
+    experts = ("--model", str(MODELS / "sdar-moe-tiny-3l"), "--quantization", "none,w8a8")
+    record = record_of(tmp_path, "forward", *experts, *sizes)
+    assert [(row["step ms"] > 0, row["floor ms"], row["plain ms"]) for row in record.rows] == [
+        (True, None, None)
+    ] * 2
 
 
 def test_an_earlier_record_is_set_beside(tmp_path: Path) -> None:

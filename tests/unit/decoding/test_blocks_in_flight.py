@@ -37,23 +37,46 @@ def prompts(count: int = 8) -> list[list[int]]:
     return [[draw.randrange(126) for _ in range(length)] for length in (1, 3, 4, 8, 13, 16, 31, 40)[:count]]
 
 
+ENDS: dict[str, dict[str, Any]] = {
+    "whole canvas": {"stop_at_eos": False},
+    "no end": {"ignore_eos": True},
+    "at EOS": {"stop_at_eos": True},
+    "at other tokens": {"stop_at_eos": True, "stop_token_ids": (5, 9, 17, 33), "min_tokens": 6},
+}
+
+
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("block_size", [4, 8])
-def test_one_block_in_flight_is_block_diffusion(name: str, block_size: int) -> None:
+@pytest.mark.parametrize(("block_size", "threshold"), [(4, 0.6), (8, 0.8)])
+@pytest.mark.parametrize("end", ENDS)
+def test_one_block_in_flight_is_block_diffusion(
+    name: str, block_size: int, threshold: float, end: str
+) -> None:
+    """Without lookahead and with it. A share of one position per pass is what LoPA's rule fills at least."""
     engine = engine_of(name)
-    shared = {"max_new_tokens": 40, "block_size": block_size, "confidence_threshold": 0.6}
-    wanted = engine.generate(prompts(), BlockDiffusionSettings(stop_at_eos=False, fuse_store=True, **shared))
-    one_block = tiled(block_add_threshold=1.0, **shared)
-    for settings in (D2FSettings(**one_block), LopaSettings(num_branches=1, **one_block)):
-        for one, other in zip(wanted, engine.generate(prompts(), settings), strict=True):
-            assert one.token_ids == other.token_ids
-            assert one.steps == other.steps
+    draw = random.Random(f"{name} {block_size} {threshold} {end}")
+    asked = [[draw.randrange(126) for _ in range(draw.randrange(1, 30))] for _ in range(4)]
+    shared = {
+        "max_new_tokens": 30,
+        "block_size": block_size,
+        "confidence_threshold": threshold,
+        **ENDS[end],
+    }
+    for branches in (1, 4):
+        one_block = tiled(block_add_threshold=1.0, **shared)
+        several = [LopaSettings(num_branches=branches, **one_block)]
+        several += [D2FSettings(**one_block)] if branches == 1 else []
+        by_block = BlockDiffusionSettings(fuse_store=True, minimal_topk=1, num_branches=branches, **shared)
+        wanted = engine.generate(asked, by_block)
+        for settings in several:
+            for one, other in zip(wanted, engine.generate(asked, settings), strict=True):
+                assert (one.token_ids, one.steps) == (other.token_ids, other.steps)
+                assert one.finish_reason == other.finish_reason
 
 
 STEPS = {
-    "sdar-tiny-3l": (4, [347, 182, 239, 139]),
-    "sdar-moe-tiny-3l": (4, [269, 168, 130, 113]),
-    "llada2-tiny-3l": (8, [222, 132, 97, 67]),
+    "sdar-tiny-3l": (4, [347, 182, 239, 130]),
+    "sdar-moe-tiny-3l": (4, [269, 168, 130, 110]),
+    "llada2-tiny-3l": (8, [222, 132, 97, 63]),
 }
 """Block size, and the steps that `docs/decoders.md` gives."""
 
@@ -111,7 +134,7 @@ def test_finished_blocks_have_exact_keys_and_values(name: str) -> None:
 def test_a_prompts_blocks_are_found_in_the_prefix_cache() -> None:
     model = {"path": str(MODELS / NAMES[0]), "max_model_len": 96, "prefix_cache_positions": 200}
     engine = LocalEngine.from_config(Config.parse({"model": model}))
-    settings = LopaSettings(num_branches=2, max_new_tokens=16, block_size=4, **tiled())
+    settings = LopaSettings(num_branches=2, max_new_tokens=16, block_size=4, **tiled(ignore_eos=True))
     for prompt in (list(range(30)), [*range(22), 90, 91]):
         found = engine.generate(prompt, settings)
         assert found.token_ids == engine_of(NAMES[0]).generate(prompt, settings).token_ids

@@ -18,7 +18,7 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
-from lopa_ray.model.checkpoint import load_config
+from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.transformer import Transformer
 from support.checkpoints import edit_json, load, logits, refused
 from support.fake_model import VOCABULARY, FakeModel

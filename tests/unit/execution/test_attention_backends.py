@@ -23,7 +23,8 @@ from lopa_ray.execution.attention_backends import (
 )
 from lopa_ray.execution.attention_trial import attention_formula
 from lopa_ray.execution.device import DEVICES, Device
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
+from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.kernels.sdpa import sdpa
 from support.backend_contract import check_backend
 from support.tiny_model import load_tiny_model

@@ -10,7 +10,8 @@ from torch._dynamo.utils import counters
 
 from lopa_ray.config.config import Config
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
+from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.config import Quantization
 from support.marks import also_long

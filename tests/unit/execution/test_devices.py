@@ -113,15 +113,15 @@ def test_where_torch_sees_no_gpu_the_error_names_the_driver(
     if driver is not None:
         version.write_text(driver)
     monkeypatch.setattr(device, "_DRIVER_VERSION", version)
-    monkeypatch.setattr(device.torch.version, "cuda", cuda)
-    monkeypatch.setattr(device.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SettingsError, match=r"model\.device: cpu") as error:
         DEVICES["cuda"].torch_device()
     assert expected in str(error.value)
 
 
 def test_cudnn_is_no_choice_for_attention_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert torch.backends.cuda.cudnn_sdp_enabled()
     try:
         DEVICES["cuda"].torch_device()

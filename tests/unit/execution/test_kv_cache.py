@@ -9,9 +9,10 @@ import torch
 
 from cluster.bench.step_plans import plan_of, step_of
 from lopa_ray.errors import CapacityError, ProtocolError
-from lopa_ray.execution.kv_cache import KVCache, SlotChecksum, merge_spans
+from lopa_ray.execution.kv_cache import KVCache, merge_spans
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, StepPlan
+from lopa_ray.protocol.slot_checksum import SlotChecksum
 from support.tiny_model import load_tiny_model
 
 MODEL = load_tiny_model()

@@ -21,8 +21,10 @@ from lopa_ray.execution.lane import Lane, lanes_of
 from lopa_ray.execution.packing import Packing, PackingOptions, bucket_rows, padded_rows
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns
-from lopa_ray.model.checkpoint import load_config
+from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.quantized import probe_int8_kernels
+from lopa_ray.model.tensor_parallel import SingleShard
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -200,6 +202,26 @@ def test_launches_do_not_depend_on_the_number_of_experts():
         assert (counter.copies_in, counter.syncs) == (1, 1)
         totals.append(counter.total)
     assert totals[0] == totals[1] and totals[2] == totals[3]
+
+
+@pytest.mark.parametrize("quantization", ["none", "w8", "w8a8"])
+@pytest.mark.parametrize("expert_parallel", [True, False])
+def test_launches_of_a_shard_do_not_depend_on_them_either(quantization, expert_parallel):
+    """A layer's experts take a few launches more where the shard has not all of them."""
+    totals = []
+    for count in (16, 512):
+        config = config_of("llada2-tiny-3l")
+        shape = replace(config.experts, count=count, per_token=8, parallel=expert_parallel)
+        config = replace(config, quantization=quantization, experts=shape).shard(2)
+        with META:
+            layer = MixtureOfExperts(config, SingleShard(rank=1, size=2))
+            probe_int8_kernels(layer)
+            rows = torch.empty(160, config.hidden_size)
+            with torch.inference_mode(), LaunchCounter() as counter:
+                layer(rows)
+        assert (counter.copies_in, counter.syncs) == (0, 0)
+        totals.append(counter.total)
+    assert totals[0] == totals[1] <= 75
 
 
 @pytest.mark.slow

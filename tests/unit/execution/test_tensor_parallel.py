@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +17,15 @@ from lopa_ray.conformance import Case, Verdict, read_cases, replay
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.model.checkpoint import save_model
+from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.checkpoint_files import TensorFiles
+from lopa_ray.model.config import Quantization
+from lopa_ray.model.experts_config import ExpertParallel, ExpertsConfig
+from lopa_ray.model.implementation import read_weights
 from lopa_ray.model.tensor_parallel import shard_parameter, shard_range
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import random_model
+from lopa_ray.model.weights import build_model, random_model, shard_weights
 from support.paths import GOLDEN
 from support.thread_tensor_parallel import (
     ShardedRunner,
@@ -39,20 +48,29 @@ FILES = {
     "sdar_moe/sdar_moe_forward_cases": 3,
     "sdar_moe/sdar_moe_generate_cases": 3,
     "llada2/llada2_forward_cases": 3,
+    "llada2/llada2_generate_cases": 2,
 }
 """Recorded cases of each file that are repeated here, spread over it. On workers all of them are (long tests)."""
 
 NAMES = ("dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l", "sdar-moe-tiny-3l", "llada2-tiny-3l")
 
 
+EXPERTS_CUT = [name for name in FILES if name.startswith(("sdar_moe", "llada2"))]
+"""Tiny experts are too narrow to be cut, unless that is asked for."""
+
+
 @pytest.mark.usefixtures("either_attention")
-@pytest.mark.parametrize("name", FILES)
-def test_recorded_cases_in_two_shards(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "expert_parallel"),
+    [*((name, "auto") for name in FILES), *((name, False) for name in EXPERTS_CUT)],
+)
+def test_recorded_cases_in_two_shards(name: str, expert_parallel: ExpertParallel) -> None:
     torch.set_num_threads(1)
     cases = [case for case in read_cases(GOLDEN / f"{name}.jsonl") if isinstance(case, Case)]
     cases = cases[:: len(cases) // FILES[name]]
     assert len(cases) >= FILES[name]
-    for verdict in replay(cases, GOLDEN / "models", engine_in_two_shards):
+    make_engine = partial(engine_in_two_shards, expert_parallel=expert_parallel)
+    for verdict in replay(cases, GOLDEN / "models", make_engine):
         assert isinstance(verdict, Verdict)
         assert verdict.status == "passed" or "mask token" in verdict.reason, verdict.as_dict()
 
@@ -80,6 +98,14 @@ def odd_model(**changes: object) -> Transformer:
     return model
 
 
+def odd_experts(quantization: Quantization = "none", expert_parallel: ExpertParallel = "auto") -> Transformer:
+    """The same with 16 experts of width 27 in 4 groups, and a shared one."""
+    experts = replace(load_tiny_model("llada2-tiny-3l").config.experts, width=27, parallel=expert_parallel)  # type: ignore[type-var]
+    return odd_model(
+        family="llada2", qkv_bias=False, qk_norm=True, experts=experts, quantization=quantization
+    )
+
+
 def logits_of(whole: Transformer, size: int) -> tuple[Tensor, Tensor]:
     """Of the model as a whole, and in shards: of a span that is cached, and one behind it."""
     ids = torch.randint(0, 100, (60,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -101,6 +127,15 @@ def test_parts_that_are_not_equal(tied: bool) -> None:
     torch.testing.assert_close(shards, whole, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("expert_parallel", [True, False])
+@pytest.mark.parametrize("quantization", ["none", "w8", "w8a8"])
+def test_experts_in_three_shards(quantization: Quantization, expert_parallel: bool) -> None:
+    """16 whole ones cannot be shared equally."""
+    whole, shards = logits_of(odd_experts(quantization, expert_parallel), 3)
+    torch.testing.assert_close(shards, whole, atol=1e-4, rtol=1e-4)
+    assert torch.equal(shards, whole) == (quantization == "w8a8")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_int8_has_the_bits_of_one_process(name: str) -> None:
     """Scales are of whole rows, and sums of integers are exact."""
@@ -108,6 +143,48 @@ def test_int8_has_the_bits_of_one_process(name: str) -> None:
     assert torch.equal(shards, whole)
     whole, shards = logits_of(load_tiny_model(name, "w8"), 2)
     torch.testing.assert_close(shards, whole, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("width", "shards", "parallel", "are_whole"),
+    [
+        (768, 4, "auto", False),  # SDAR-30B-A3B
+        (512, 4, "auto", False),  # LLaDA2.0-mini
+        (512, 8, "auto", False),
+        (512, 16, "auto", True),  # 32 columns
+        (768, 5, "auto", True),  # not equal
+        (768, 17, "auto", False),  # more shards than experts
+        (512, 16, False, False),
+        (768, 2, True, True),
+    ],
+)
+def test_auto_goes_by_sizes(width: int, shards: int, parallel: ExpertParallel, are_whole: bool) -> None:
+    shape = ExpertsConfig("softmax", 16, 2, width, parallel=parallel)
+    assert shape.are_whole(shards) == are_whole
+
+
+def test_a_shard_reads_its_own_experts_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = odd_experts("none")
+    save_model(whole, tmp_path, dtype=torch.float32)
+    config = replace(load_config(tmp_path), quantization="w8")
+    read: list[str] = []
+    read_tensors = TensorFiles.read_tensors
+    monkeypatch.setattr(
+        TensorFiles,
+        "read_tensors",
+        lambda self, names, *dtypes: read_tensors(self, read.extend(names) or names, *dtypes),
+    )
+    groups = ShardThreads(3).tp_groups
+    for tp_group, own in zip(groups, (range(6), range(6, 11), range(11, 16)), strict=True):
+        read.clear()
+        weights = read_weights(config, tmp_path, dtype=torch.float32, tp_group=tp_group)
+        found = build_model(config, weights, dtype=torch.float32, device="cpu", tp_group=tp_group)
+        experts = {int(name.split(".experts.")[1].split(".")[0]) for name in read if ".experts." in name}
+        assert experts == {*own} and len(read) == len({*read})
+        all_weights = read_weights(config, tmp_path, dtype=torch.float32)
+        wanted = dict(shard_weights(all_weights, config, tp_group.rank, tp_group.size))
+        for name, parameter in found.named_parameters():
+            assert torch.equal(parameter, wanted[name]), name
 
 
 def test_graphs_end_where_shards_talk_to_each_other() -> None:
@@ -122,9 +199,10 @@ def test_graphs_end_where_shards_talk_to_each_other() -> None:
 
 
 @pytest.mark.usefixtures("either_attention")
-def test_bits_do_not_depend_on_the_batch() -> None:
+@pytest.mark.parametrize("make_model", [odd_model, odd_experts])
+def test_bits_do_not_depend_on_the_batch(make_model: Callable[[], Transformer]) -> None:
     config = Config.parse({"model": {"max_model_len": 96, "max_num_seqs": 4}})
-    runner = ShardedRunner(odd_model(), 3, max_num_seqs=4, max_model_len=96)
+    runner = ShardedRunner(make_model(), 3, max_num_seqs=4, max_model_len=96)
     engine = LocalEngine(config, runner, None)
     prompts = [[5, 6, 7], list(range(40)), [8] * 17, [1]]
     settings = LopaSettings(max_new_tokens=30, block_size=8, num_branches=3, confidence_threshold=0.2)
@@ -180,6 +258,15 @@ def test_what_cannot_be_cut_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"got 3 for a model with 4 heads, 2 KV heads.*\(1, 2\)"):
         shard_model(load_tiny_model(), ThreadTensorParallelGroup(0, ShardThreads(3)._buffer))
     assert load_tiny_model().config.shard(1) == load_tiny_model().config
+    with pytest.raises(
+        SettingsError, match=r"expert_parallel: got true for a dream model, which has no experts"
+    ):
+        load_tiny_model().config.with_expert_parallel(True)
+    shape = odd_experts(expert_parallel=False).config
+    assert shape.shard_sizes == (1, 3)
+    few = replace(shape, experts=replace(shape.experts, parallel=True, count=2, groups=1, kept_groups=1))  # type: ignore[type-var]
+    with pytest.raises(SettingsError, match=r"got 3 for .* 27 columns of shared expert, 2 experts; .*\(1\)"):
+        few.shard(3)
 
 
 def test_parts_cover_everything_once() -> None:

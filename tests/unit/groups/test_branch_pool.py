@@ -12,12 +12,12 @@ import torch
 
 from actors.branch_pool import BranchPool
 from actors.branch_worker import BranchWorker
-from actors.elastic_group import Rendezvous
+from actors.rendezvous import Rendezvous
 from actors.worker_handle import WorkerHandle
 from lopa_ray.execution import dtype_trial
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.model_loader import ModelSpec
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.config import ModelConfig
 from support.tiny_model import tiny_spec
 

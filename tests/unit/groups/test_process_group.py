@@ -5,6 +5,7 @@ NCCL's own process group needs GPUs; a fake one stands in for it.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -17,8 +18,10 @@ import torch
 
 import actors.elastic_group
 import actors.process_group
-from actors.elastic_group import ElasticGroup, Rendezvous, abandon_epoch, open_store
+from actors.elastic_group import ElasticGroup
 from actors.process_group import NCCL_ENVIRONMENT, NCCLGroup, make_process_group
+from actors.rendezvous import Rendezvous
+from actors.rendezvous_store import RendezvousStore
 
 CPU = torch.device("cpu")
 
@@ -146,7 +149,8 @@ def join(epoch: int, address: tuple[str, int]) -> ElasticGroup:
 
 
 def test_joining_reaches_every_peer(nccl: FakeNCCL) -> None:
-    _store, address = open_store()
+    store = RendezvousStore()
+    address = asyncio.run(store.address())
     joined = join(3, address)
     assert nccl.calls == ["connect cpu", "allreduce", "synchronize"]
     joined.destroy_group()
@@ -157,7 +161,8 @@ def test_joining_reaches_every_peer(nccl: FakeNCCL) -> None:
 
 def test_a_peer_that_does_not_answer_ends_joining_in_time(nccl: FakeNCCL) -> None:
     """Connecting blocks within NCCL, where nothing can interrupt it."""
-    _store, address = open_store()
+    store = RendezvousStore()
+    address = asyncio.run(store.address())
     released = threading.Event()
     nccl.eager_connect_single_device = lambda device: released.wait(30)
     began = time.monotonic()
@@ -168,7 +173,8 @@ def test_a_peer_that_does_not_answer_ends_joining_in_time(nccl: FakeNCCL) -> Non
 
 
 def test_a_group_that_cannot_connect_is_aborted(nccl: FakeNCCL) -> None:
-    _store, address = open_store()
+    store = RendezvousStore()
+    address = asyncio.run(store.address())
     nccl.error = RuntimeError("no route to host")
     with pytest.raises(RuntimeError, match="no route"):
         join(8, address)
@@ -201,15 +207,16 @@ def test_a_store_that_is_gone_ends_waiting() -> None:
 def test_a_master_that_gives_an_epoch_up_releases_who_waits_in_it(
     nccl: FakeNCCL, while_joining: bool
 ) -> None:
-    store, address = open_store()
-    abandon_epoch(store, 4)
+    store = RendezvousStore()
+    address = asyncio.run(store.address())
+    store.abandon(4)
     if while_joining:
         nccl.peers_are_there = False
     else:
         joined = join(5, address)
         nccl.peers_are_there = False
         joined.allreduce([torch.zeros(1)])
-    threading.Timer(0.3, abandon_epoch, (store, 5)).start()
+    threading.Timer(0.3, store.abandon, (5,)).start()
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="given up"):
         join(5, address) if while_joining else joined.wait()

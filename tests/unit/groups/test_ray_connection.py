@@ -17,7 +17,7 @@ from actors.node_weights import STORE_SHARE
 from actors.ray_connection import ATTEMPTS_VARIABLE, LOCAL_RAY, LOCAL_STORE_BYTES, RayConnection
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ClusterError
-from lopa_ray.execution.model_loader import ModelSpec
+from lopa_ray.execution.model_spec import ModelSpec
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 CLUSTER = "127.0.0.1:9"

@@ -14,13 +14,17 @@ from safetensors.torch import load_file
 
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CheckpointError
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
-from lopa_ray.model.checkpoint import load_config, save_model
+from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.model.checkpoint import save_model
+from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.families import family_of
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model, weight_bytes
 from support.checkpoints import UNMASKED_CASES, edit_json, edit_tensors, load, logits, refused, shard
-from support.paths import GOLDEN, MODELS
+from support.paths import GOLDEN, MODELS, ROOT
+
+SHAPES = ROOT / "cluster" / "bench" / "shapes"
 
 
 @pytest.mark.parametrize("row", UNMASKED_CASES, ids=lambda row: row["id"])
@@ -188,64 +192,20 @@ def test_a_tied_head_may_be_absent_or_equal_but_not_different(checkpoint: Path) 
     refused(checkpoint, "model.safetensors", "lm_head.weight is missing")
 
 
-QWEN_30B_A3B = {
-    "attention_bias": False,
-    "head_dim": 128,
-    "hidden_act": "silu",
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "max_position_embeddings": 32768,
-    "moe_intermediate_size": 768,
-    "norm_topk_prob": True,
-    "num_attention_heads": 32,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "num_hidden_layers": 48,
-    "num_key_value_heads": 4,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1e6,
-    "vocab_size": 151936,
-}
-SDAR_30B_A3B = QWEN_30B_A3B | {
-    "model_type": "sdar_moe",
-    "architectures": ["SDARMoeForCausalLM"],
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "eos_token_id": 151643,
-}
-LLADA2_MINI = QWEN_30B_A3B | {
-    "model_type": "llada2_moe",
-    "architectures": ["LLaDA2MoeModelLM"],
-    "first_k_dense_replace": 1,
-    "intermediate_size": 5120,
-    "moe_intermediate_size": 512,
-    "n_group": 8,
-    "num_attention_heads": 16,
-    "num_experts": 256,
-    "num_hidden_layers": 20,
-    "num_shared_experts": 1,
-    "pad_token_id": 156892,
-    "partial_rotary_factor": 0.5,
-    "rope_theta": 600000,
-    "routed_scaling_factor": 2.5,
-    "topk_group": 4,
-    "vocab_size": 157184,
-}
-
-
 @pytest.mark.parametrize(
-    ("raw", "tensors", "gib", "kv_bytes", "ids"),
+    ("preset", "shape", "tensors", "kv_bytes", "ids"),
     [
-        (SDAR_30B_A3B, 18867, 56.9, 2 * 2 * 48 * 4 * 128, (151669, 151643)),
-        (LLADA2_MINI, 14813, 30.3, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
+        ("sdar-30b-a3b-chat", "sdar-30b-a3b", 18867, 2 * 2 * 48 * 4 * 128, (151669, 151643)),
+        ("llada2.0-mini", "llada2.0-mini", 14813, 2 * 2 * 20 * 4 * 128, (156895, 156892)),
+        ("llada2.0-flash", "llada2.0-flash", 24161, 2 * 2 * 32 * 4 * 128, (156895, 156892)),
     ],
-    ids=["SDAR-30B-A3B-Chat", "LLaDA2.0-mini"],
 )
 def test_published_mixtures_of_experts(
-    raw: dict[str, Any], tensors: int, gib: float, kv_bytes: int, ids: tuple[int, int], tmp_path: Path
+    preset: str, shape: str, tensors: int, kv_bytes: int, ids: tuple[int, int], tmp_path: Path
 ) -> None:
-    """As many tensors as are published, and what `docs/models.md` says of their memory."""
-    (tmp_path / "config.json").write_text(json.dumps(raw))
+    """As many tensors as are published, and what `docs/models.md` says of their memory. The number of flash's tensors
+    follows from mini's."""
+    (tmp_path / "config.json").write_text((SHAPES / f"{shape}.json").read_text())
     config = load_config(tmp_path)
     assert (config.mask_token_id, config.eos_token_id) == ids
     assert config.shard_sizes == (1, 2, 4) and config.experts is not None
@@ -254,8 +214,15 @@ def test_published_mixtures_of_experts(
     family, count = family_of(config), config.experts.count
     asked = [part for name, _ in model.named_parameters() for part in family.published_names(name, count)]
     assert len(asked) == len(set(asked)) == tensors
-    assert round(weight_bytes(config, torch.bfloat16) / 2**30, 1) == gib
     assert math.prod(config.kv_shape) * 2 == kv_bytes
+    pages = (ROOT / "docs" / "models.md").read_text().splitlines()
+    row = next(line for line in pages if line.startswith(f"| `models/{preset}`"))
+    for formatted in (config, config.with_quantization("w8a8")):
+        assert f"{weight_bytes(formatted, torch.bfloat16) / 2**30:.1f}" in row
+        if preset == "llada2.0-flash":
+            for size in (2, 4):
+                assert f"{weight_bytes(formatted, torch.bfloat16, size) / 2**30:.1f}" in row
+    assert f"| {kv_bytes // 1024} KiB, {kv_bytes * 2048 // 2**20} MiB |" in row
 
 
 def test_a_mask_token_comes_from_elsewhere_where_files_and_family_name_none(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import DECODER_SETTINGS
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError
-from lopa_ray.execution.model_loader import open_model, resolve_config
+from lopa_ray.execution.model_spec import open_model, resolve_config
 from lopa_ray.model.generation_defaults import read_generation_defaults
 from support.paths import GOLDEN
 

@@ -16,11 +16,15 @@ from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError, SettingsError
-from lopa_ray.execution.model_loader import ModelSpec, build_runner
+from lopa_ray.execution.model_loader import build_runner
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.kernels.int8 import exact_matmul
+from lopa_ray.kernels.int8_matmul import has_int8_kernel, int8_matmul
 from lopa_ray.model import quantized
-from lopa_ray.model.checkpoint import load_config, load_model, save_model
-from lopa_ray.model.quantized import Int8Linear, exact_matmul, has_int8_kernel, int8_matmul, quantize_rows
+from lopa_ray.model.checkpoint import load_model, save_model
+from lopa_ray.model.checkpoint_config import load_config
+from lopa_ray.model.quantized import Int8Linear, quantize_rows
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import random_model
 from support.paths import MODELS

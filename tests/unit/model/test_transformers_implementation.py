@@ -16,8 +16,9 @@ from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError
-from lopa_ray.execution.model_loader import ModelSpec, load_weights
-from lopa_ray.model.checkpoint import load_config
+from lopa_ray.execution.model_loader import load_weights
+from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.implementation import build_model, random_weights, weight_bytes
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.transformers_model import TransformersModel

@@ -16,7 +16,7 @@ from lopa_ray.config.decoder_settings import BlockDiffusionSettings, LopaSetting
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.model import transformers_families
-from lopa_ray.model.checkpoint import load_config
+from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.transformers_families import TransformersFamily
 from support.checkpoints import Q, edit_json, shard
 from support.transformers_checkpoints import bidirectional_logits, runner_of, save_checkpoint

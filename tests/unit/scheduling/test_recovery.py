@@ -23,6 +23,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import TransferError
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.report import StepReport
@@ -34,6 +35,9 @@ from support.in_process_group import InProcessGroup, ReportBytes, reference_repo
 from support.tiny_model import load_tiny_model
 
 MODEL = load_tiny_model()
+
+EXPERTS = ("sdar-moe-tiny-3l", "llada2-tiny-3l")
+"""Models of block diffusion, whose blocks `blocks_in_flight` counts from position 0 as they do."""
 
 FULL = {"max_new_tokens": 24, "block_size": 4, "confidence_threshold": 0.6, "stop_at_eos": False}
 
@@ -61,8 +65,9 @@ KINDS: dict[str, GenerationSettings] = {
 class Chaos(InProcessGroup):
     """Loses workers at random in the middle of steps, and takes new ones in at random."""
 
-    def __init__(self, draw: random.Random, workers: int, stored: int) -> None:
-        super().__init__(MODEL, workers, max_num_seqs=3, max_model_len=48, prefix_index=PrefixIndex(stored))
+    def __init__(self, model: Transformer, draw: random.Random, workers: int, stored: int) -> None:
+        super().__init__(model, workers, max_num_seqs=3, max_model_len=48, prefix_index=PrefixIndex(stored))
+        self.model = model
         self.stored = stored
         self.draw = draw
         self.counts: Counter[str] = Counter()
@@ -86,7 +91,7 @@ class Chaos(InProcessGroup):
     def begin_anew(self, workers: int) -> dict[int, int]:
         """Lose everything but the journals; returns the requests' numbers, before and after."""
         self.counts["groups lost"] += 1
-        self.runners = [BranchRunner(MODEL, max_num_seqs=3, max_model_len=48) for _ in range(workers)]
+        self.runners = [BranchRunner(self.model, max_num_seqs=3, max_model_len=48) for _ in range(workers)]
         self.counts["prefixes"] += self.scheduler.prefix_index.hit_requests
         self.scheduler = Scheduler(3, prefix_index=PrefixIndex(self.stored))
         numbers = {}
@@ -132,7 +137,7 @@ class Chaos(InProcessGroup):
         self.draw.shuffle(survivors)
         request_by_slot, pending_commits = self.scheduler.request_by_slot, self.scheduler.pending_commits()
         for _ in range(joining):
-            newcomer = BranchRunner(MODEL, max_num_seqs=3, max_model_len=48)
+            newcomer = BranchRunner(self.model, max_num_seqs=3, max_model_len=48)
             newcomer.import_slots(survivors[0].export_slots(request_by_slot))
             survivors.append(newcomer)
         self.runners = survivors
@@ -149,20 +154,22 @@ class Chaos(InProcessGroup):
         self.counts["moved"] += any(recovery.source_ranks.values())
 
 
-def run(seed: int, kinds: list[str], requests: int, stored: int = 0) -> Counter[str]:
+def run(
+    seed: int, kinds: list[str], requests: int, stored: int = 0, model: Transformer = MODEL
+) -> Counter[str]:
     """Decode with losses and newcomers at random; compare each report with the same request alone.
 
     `stored`: positions that workers keep of prompts; then prompts begin alike."""
     torch.set_num_threads(1)
     draw = random.Random(seed)
-    group = Chaos(draw, draw.randint(1, 4), stored)
+    group = Chaos(model, draw, draw.randint(1, 4), stored)
     expected: dict[int, list[list[ReportBytes]]] = {}
     canvases: dict[int, list[int]] = {}
     for number in range(requests):
         alike = [8] * 9 + [draw.randrange(3)] * 5 if stored else []
         prompt, settings = [*alike, 5, 6, number % 50 if not stored else 7], KINDS[draw.choice(kinds)]
         alone = group.create_session(prompt, settings)
-        steps = reference_reports(MODEL, alone)
+        steps = reference_reports(model, alone)
         request = group.submit(group.create_session(prompt, settings))
         expected[request], canvases[request] = steps, alone.generated
     unpublished: list[RequestStep] = []
@@ -248,6 +255,14 @@ def test_lost_and_new_workers_change_no_bit(kind: str) -> None:
         "blocks_in_flight",
     )
     assert bool(counts["replayed"]) == (kind != "no_cache")
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+@pytest.mark.parametrize("stored", [0, 40])
+def test_blocks_in_flight_of_experts_change_no_bit_whoever_is_lost(name: str, stored: int) -> None:
+    counts = run(2, ["blocks_in_flight"], 20, stored, load_tiny_model(name))
+    assert min(counts[key] for key in ("lost", "groups lost", "replayed")) > 1
+    assert (counts["prefixes"] > 1) == (stored > 0)
 
 
 @pytest.mark.usefixtures("either_attention")

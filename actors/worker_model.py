@@ -1,0 +1,55 @@
+"""WorkerModel: a worker's model on its way from a checkpoint to a runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from actors.weight_chunks import WeightChunk, from_chunks, to_chunks
+from lopa_ray.execution.model_files import download_weights
+from lopa_ray.execution.model_loader import build_runner, load_weights, resolve_auto
+from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.execution.warm_up import warm_up
+from lopa_ray.model.tensor_parallel import TensorParallelGroup
+from lopa_ray.model.weights import Weights
+
+RunnerFactory: TypeAlias = Callable[[ModelSpec, Weights | None, TensorParallelGroup], BranchRunner]
+"""Makes a worker's runner, of weights that are on its node already or, with None, of those that it reads."""
+
+
+class WorkerModel:
+    """Reads weights, measures what auto stands for, and builds the runner, with `group.threads_per_worker` threads."""
+
+    def __init__(self, spec: ModelSpec, runner_factory: RunnerFactory | None) -> None:
+        """None: `build_runner`."""
+        self.spec = spec
+        """What to load; whatever auto stands for may be filled in before `build`."""
+        self._runner_factory = runner_factory or build_runner
+        torch.set_num_threads(spec.config.group.threads_per_worker)
+
+    def download(self) -> None:
+        """Have the checkpoint's files on this node. Raises CheckpointError."""
+        download_weights(self.spec.config.model)
+
+    def read_weights(self) -> Iterator[WeightChunk]:
+        """Read the weights for all workers on this node. Raises CheckpointError."""
+        yield from to_chunks(load_weights(self.spec, "cpu"))
+
+    def resolve_auto(self) -> ModelSpec:
+        """The model with what auto stands for here. Raises SettingsError."""
+        return resolve_auto(self.spec)
+
+    def build(self, chunks: Sequence[Any] | None, tp_group: TensorParallelGroup) -> BranchRunner:
+        """The runner, from the chunks (object references) that `read_weights` gave if there are any.
+
+        Raises CheckpointError or SettingsError.
+        """
+        weights = None if chunks is None else from_chunks(chunks)
+        return self._runner_factory(self.spec, weights, tp_group)
+
+    def warm_up(self, runner: BranchRunner) -> None:
+        """Compile a shard's layers, while the other shards do."""
+        warm_up(runner)

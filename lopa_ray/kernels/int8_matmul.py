@@ -1,0 +1,55 @@
+"""The product of int8 matrices, exact in int32: by torch's kernel for the device where it has one that is exact.
+
+Shape suffixes: R rows, I inputs, O outputs.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lopa_ray.kernels.int8 import INT8_MAX, exact_matmul
+
+MIN_KERNEL_ROWS = 32
+"""CUDA's kernel takes more than 16 rows."""
+
+_log = logging.getLogger("lopa.quantized")
+
+
+def int8_matmul(a: Tensor, weight: Tensor) -> Tensor:
+    """int8 [R, I] times the transpose of int8 [O, I] → exact int32 [R, O], by the device's kernel if it has one."""
+    if not has_int8_kernel(a.device.type, *weight.shape):
+        return exact_matmul(a, weight)
+    rows = a.shape[0]
+    if rows < MIN_KERNEL_ROWS:
+        a = F.pad(a, (0, 0, 0, MIN_KERNEL_ROWS - rows))
+    return torch._int_mm(a, weight.t())[:rows]
+
+
+@cache
+def has_int8_kernel(device: str, out_features: int, in_features: int) -> bool:
+    """Whether torch's int8 product runs on that kind of device for weights [O, I], and is exact.
+
+    Tried once per shape, on the largest numbers: some kernels want sizes that are multiples of 8, and those
+    for CPUs without 8-bit dot products may saturate.
+    """
+    a = torch.full((MIN_KERNEL_ROWS, in_features), INT8_MAX, dtype=torch.int8, device=device)
+    weight = torch.full((out_features, in_features), -INT8_MAX, dtype=torch.int8, device=device)
+    try:
+        exact = bool((torch._int_mm(a, weight.t()) == -INT8_MAX * INT8_MAX * in_features).all())
+        reason = "it saturates"
+    except RuntimeError as error:
+        exact, reason = False, str(error).splitlines()[0]
+    if not exact:
+        _log.warning(
+            "int8 product on %s for weights [%d, %d] by way of fp32: %s",
+            device,
+            out_features,
+            in_features,
+            reason,
+        )
+    return exact

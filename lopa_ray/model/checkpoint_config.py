@@ -1,0 +1,48 @@
+"""A checkpoint's configuration files, read into a `ModelConfig` without its weights, so without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lopa_ray.errors import CheckpointError
+from lopa_ray.model.config import Implementation, ModelConfig
+from lopa_ray.model.families import FAMILIES, find_family
+from lopa_ray.model.generation_defaults import GENERATION
+from lopa_ray.model.json_file import read_json
+from lopa_ray.model.transformers_config import parse_transformers_config
+
+CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
+
+
+def load_config(
+    path: str | Path, implementation: Implementation = "native", mask_token_id: int | None = None
+) -> ModelConfig:
+    """Read the `ModelConfig` of the checkpoint folder `path`, without its weights.
+
+    `implementation`: what is to run the model; with auto this project's own transformer where it can, and else the
+    package transformers. `mask_token_id` is taken where neither the folder's configuration nor its family names one.
+    Raises `CheckpointError` for a missing or broken file, an unknown architecture, or a feature that is not computed.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"{path}: no such folder; need a checkpoint: a folder with {CONFIG}, or a name on the Hugging Face Hub "
+            "(org/name or org/name@revision)"
+        )
+    if not (folder / CONFIG).exists() and (folder / ADAPTER_CONFIG).exists():
+        raise CheckpointError(
+            f"{path}: this is an adapter ({ADAPTER_CONFIG}); name it in model.lora (--lora), and the checkpoint it "
+            "adapts in model.path (--model)"
+        )
+    raw = read_json(folder / CONFIG)
+    generation = read_json(folder / GENERATION) if (folder / GENERATION).exists() else {}
+    if mask_token_id is not None:
+        generation = {"mask_token_id": mask_token_id, **generation}
+    where = str(folder / CONFIG)
+    is_native = implementation == "native"
+    if implementation == "auto":
+        is_native = any(family.claims(raw) for family in FAMILIES)
+    if is_native:
+        return find_family(raw, where).parse_config(raw, generation, where)
+    return parse_transformers_config(raw, generation, where)

@@ -1,0 +1,93 @@
+"""Commands that pages show without a line that says what they need: they run as they stand.
+
+`.ci/run` runs the targets of make itself, tests/serving starts `lopa serve`, tests/unit/bench and tests/on_nodes
+run every `lopa bench` at its smallest size, and tests/unit/experiments every `lopa experiment`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cluster.cli import app
+from lopa_ray.presets.word_problems import held_out_problems
+from support.page_commands import all_blocks, commands, program
+from support.paths import ROOT
+
+RUN_ELSEWHERE = {"bench", "experiment", "serve"}
+
+GOLDEN = ROOT / "tests" / "golden"
+
+PROBLEM = held_out_problems(2, 1)[0].question
+
+STANDS_FOR = {
+    "PROMPT": PROBLEM,
+    "...": PROBLEM,
+    "CASES.jsonl": "tests/golden/d2f_llada_cases.jsonl",
+    "DIR": "tests/golden/models",
+}
+
+
+def shown() -> list[list[str]]:
+    """What follows `lopa`, each command once."""
+    found = [
+        program(words)
+        for block in all_blocks()
+        if not block.needs
+        for words in commands(block)
+        if not any(word.startswith("[--") for word in words)
+    ]
+    once = {tuple(words[1:]) for words in found if words and words[0] == "lopa"}
+    return [list(words) for words in sorted(once) if words[0] not in RUN_ELSEWHERE]
+
+
+def expanded(word: str) -> list[str]:
+    """A shell's braces."""
+    before, brace, rest = word.partition("{")
+    choices, closed, after = rest.partition("}")
+    if not (brace and closed) or " " in word or ":" in word:
+        return [word]
+    return [f"{before}{choice}{after}" for choice in choices.split(",")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to run commands in, with what they read."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "golden").symlink_to(GOLDEN)
+    prompts = [json.dumps({"prompt": problem.question}) for problem in held_out_problems(3, 2)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(prompts) + "\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def cases() -> list[Any]:
+    """Slow ones; recorded cases on several workers take minutes."""
+    return [
+        pytest.param(
+            words, id=" ".join(words), marks=pytest.mark.long if many_workers(words) else pytest.mark.slow
+        )
+        for words in shown()
+    ]
+
+
+def many_workers(words: list[str]) -> bool:
+    return words[0] == "conformance" and "--workers" in words
+
+
+@pytest.mark.parametrize("words", cases())
+def test_a_command_runs_as_it_stands(words: list[str], folder: Path) -> None:
+    words = [part for word in words for part in expanded(STANDS_FOR.get(word, word))]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert result.output.strip() or "--output" in words
+    for option in ("--output", "--trace"):
+        if option in words:
+            written = folder / words[words.index(option) + 1]
+            assert written.exists()
+            (shutil.rmtree if written.is_dir() else Path.unlink)(written)
