@@ -1,4 +1,4 @@
-# make install | demo | check | test | test-fast | test-long | test-gpu | docs | package | format | clean
+# make install | demo | check | test | test-fast | test-long | test-gpu | docs | findings | package | format | clean
 
 PYTHON ?= python3
 VENV   := .venv
@@ -10,7 +10,7 @@ PROMPT ?= Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom
 export PROMPT
 
 .DELETE_ON_ERROR:
-.PHONY: help install dev demo check mypy test test-fast test-long test-gpu coverage docs package format clean distclean
+.PHONY: help install dev demo check mypy test test-fast test-long test-gpu coverage docs findings package format clean distclean
 
 help:
 	@echo "make install    .venv with the project and its pinned dependencies; then .venv/bin/lopa"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-long  what is slow, soaks and sweeps; property tests draw new examples"
 	@echo "make test-gpu   what needs an NVIDIA GPU, with the Python at hand; recorded in tests/gpu/LAST_RUN.md"
 	@echo "make docs       the documentation site, in build/site"
+	@echo "make findings   all experiments again, and docs/findings.md; goes on where it was interrupted"
 	@echo "make package    wheel and sdist, in dist; tries the wheel in an empty environment"
 	@echo "make format     format and fix what can be fixed"
 	@echo "make clean      remove caches and build output; distclean: .venv too"
@@ -90,6 +91,13 @@ package: dev
 	@rm -rf dist
 	@$(BIN)/python -m build --outdir dist . >/dev/null
 	@.ci/try-wheel dist/*.whl $(PYTHON)
+
+# After a change of the shipped model or of a decoder. build/experiments keeps what was measured.
+findings: dev
+	@for name in $$($(BIN)/python -c "from cluster.experiments.table import EXPERIMENTS; print(*EXPERIMENTS)"); do \
+	  $(BIN)/lopa experiment $$name --output build/experiments || exit; done
+	@cp build/experiments/*.json benchmarks/experiments/
+	@$(BIN)/lopa experiment report
 
 # Installs nothing: a machine with a GPU has a torch that fits it, and may have no internet.
 test-gpu:
