@@ -72,10 +72,6 @@ class ExperimentRecord(BaseModel):
                 return each.data
         raise KeyError(parameters)
 
-    def values(self, parameter: str) -> list[Any]:
-        """The different values of a parameter, in the order of the points."""
-        return list(dict.fromkeys(each.point[parameter] for each in self.points if parameter in each.point))
-
     @classmethod
     def read(cls, path: Path) -> Self:
         """A record that `write` wrote. Raises SettingsError if it is none."""

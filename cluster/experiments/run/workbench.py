@@ -15,7 +15,7 @@ from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine.base import Engine, OnEvent
+from lopa_ray.engine.base import Engine
 from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
 
 MakeSession: TypeAlias = Callable[[DecodeSession, int], DecodeSession]
@@ -56,10 +56,7 @@ class Workbench:
         return Config.parse(self.config.given(), {"decode": changes}).decode
 
     def decode_problems(
-        self,
-        settings: GenerationSettings,
-        make_session: MakeSession | None = None,
-        on_event: OnEvent | None = None,
+        self, settings: GenerationSettings, make_session: MakeSession | None = None
     ) -> Outcomes:
         """Decode and grade all problems. `make_session` puts another session into the place of a usual one.
 
@@ -68,17 +65,15 @@ class Workbench:
         sessions = [self.engine.create_session(problem.question, settings) for problem in self.problems]
         if make_session is not None:
             sessions = [make_session(session, index) for index, session in enumerate(sessions)]
-        results = self.decode(sessions, on_event)
+        results = self.decode(sessions)
         return Outcomes.of(
             results, [is_correct(p, r.text or "") for p, r in zip(self.problems, results, strict=True)]
         )
 
-    def decode(
-        self, sessions: Sequence[DecodeSession], on_event: OnEvent | None = None
-    ) -> list[GenerationResult]:
+    def decode(self, sessions: Sequence[DecodeSession]) -> list[GenerationResult]:
         """The results of sessions, in their order. Raises the first error that ends a request."""
         found: dict[int, GenerationResult] = {}
-        for index, result in self.engine.run(sessions, on_event=on_event):
+        for index, result in self.engine.run(sessions):
             if isinstance(result, Exception):
                 raise result
             found[index] = result
