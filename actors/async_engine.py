@@ -256,7 +256,7 @@ class AsyncRayEngine(SessionFactory):
         return WorkerLostError("the group's events ended")
 
     async def _submit(self, sessions: dict[int, DecodeSession]) -> None:
-        """If the group is lost meanwhile, `_run` notices, and goes on with all requests."""
+        """Send sessions to the master. If the group is lost meanwhile, `_run` resubmits all requests."""
         with suppress(WorkerLostError), unwrapped_errors():
             await self._group.master.submit.remote(self._group.client, sessions)
 
@@ -267,7 +267,7 @@ class AsyncRayEngine(SessionFactory):
             self._group.master.cancel.remote(self._group.client, numbers)
 
     def _give_up(self, error: LopaError) -> None:
-        """End every request; what is left of the group ends, too."""
+        """Fail every request and kill the group."""
         self.lost = self.lost or error
         self._group.kill()
         self._fail_all(self.lost)

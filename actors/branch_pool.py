@@ -144,7 +144,7 @@ class BranchPool:
     async def join_epoch(
         self, request_by_slot: Mapping[int, int], pending: Sequence[ScheduledRequest]
     ) -> list[tuple[bool, ...]]:
-        """Enter the next epoch: a new collective group, whatever became of the one before.
+        """Enter the next epoch, with a new collective group.
 
         Returns per rank which pending commits' K/V it has; see `BranchRunner.reconcile`. Raises
         WorkerLostError if a worker is lost, TransferError if they cannot reach each other.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class BranchWorker:
-    """Evaluates its share of each step; rejects whatever belongs to an older epoch."""
+    """Evaluates its share of each step. Rejects plans of an older epoch."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class BranchWorker:
         uses_store: bool,
         shard: int = 0,
     ) -> None:
-        """Nothing that can fail: an actor's constructor cannot say why it did. See `load_model`."""
+        """Does nothing that can fail, since Ray does not report why an actor's constructor failed. See `load_model`."""
         from actors.kv_transfer import CollectiveTransfer, ObjectStoreTransfer
         from actors.tensor_parallel_group import RayTensorParallelGroup
         from actors.worker_model import WorkerModel
@@ -73,7 +73,7 @@ class BranchWorker:
         return self._model.resolve_auto()
 
     def use(self, spec: ModelSpec) -> None:
-        """Load this model, whatever auto would stand for here: all workers of a group round alike."""
+        """Load this model, in which no setting is auto any more, so that all workers of a group round alike."""
         self._model.spec = spec
 
     def load_model(self, chunks: Sequence[Any] | None) -> WorkerInfo:
@@ -125,7 +125,7 @@ class BranchWorker:
         self._runner.import_slots(states)
 
     def restage(self, plan: StepPlan) -> None:
-        """Stage again what was lost with another worker, by the same forward. Raises as `execute`."""
+        """Stage K/V again that was lost with another worker, by the same forward. Raises as `execute`."""
         self.execute(plan)
 
     def execute(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> StepReport:

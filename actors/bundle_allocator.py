@@ -20,7 +20,7 @@ from lopa_ray.errors import CapacityError
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Where one worker goes."""
+    """The place of one worker."""
 
     options: dict[str, Any]
     """Of all its actors."""

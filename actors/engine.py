@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from actors.worker_model import RunnerFactory
 
 RAY_CHECK_S = 1.0
-"""How often an engine that waits for the next event looks whether it is closed, or Ray was shut down."""
+"""Seconds between two checks, while an engine waits for an event, that it is open and Ray is running."""
 
 
 class RayEngine(Engine):

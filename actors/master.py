@@ -43,12 +43,12 @@ MAX_REPEATS = 3
 """How often in a row a step is run again because workers lost touch though none is lost."""
 
 IDLE_CHECK_S = 1.0
-"""How often workers are asked whether they are alive while there is nothing to decode."""
+"""Seconds between two checks that idle workers are alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartedGroup:
-    """What a master says once its group is ready."""
+    """A group that is ready for requests."""
 
     info: WorkerInfo
     phases: dict[str, float]
@@ -194,7 +194,7 @@ class Master:
     # The step loop
 
     async def _step_loop(self) -> None:
-        """Step after step. Whatever fails, the loop goes on with the workers that are left, if there are any."""
+        """Run step after step. After a failure the loop continues with the remaining workers, if there are any."""
         while self._streams.broken is None:
             try:
                 await self._wait_for_work()
@@ -240,8 +240,8 @@ class Master:
             self._publish()
 
     def _publish(self) -> None:
-        """Send what the last step decided, once. Where another step follows at once, that one is on its way first: the
-        workers compute meanwhile, and nothing that waits comes in between."""
+        """Send the decisions of the last step to the clients, once. If another step follows at once, its plans are sent
+        first, so that the workers compute meanwhile."""
         if self._unpublished is not None:
             self._streams.publish(*self._unpublished)
             self._unpublished = None

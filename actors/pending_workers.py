@@ -21,7 +21,7 @@ LONGEST_PAUSE_S = 20.0
 
 
 class PendingWorkers:
-    """Creates workers until as many are pending as are asked for. Failures are tried again, a few times."""
+    """Creates workers until the target number is pending. A failed worker is created again, a few times."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ def _actor_bundle(config: Config) -> dict[str, float]:
 
 
 def actor_options(config: Config) -> dict[str, Any]:
-    """What one worker, or a shard of one, asks of Ray. The master owns replacement, so Ray restarts nothing."""
+    """Options of the Ray actor of a worker, or of a shard. The master replaces lost workers, so Ray restarts none."""
     bundle = _actor_bundle(config)
     options: dict[str, Any] = {"num_cpus": bundle.pop("CPU", 0.0), "max_restarts": 0, "max_task_retries": 0}
     if "GPU" in bundle:

@@ -26,7 +26,7 @@ c10d: Any = importlib.import_module("torch.distributed")  # its type stubs lag b
 JOIN_TIMEOUT = timedelta(seconds=30)
 
 POLL_S = 0.05
-"""How often a worker that waits for its peers looks whether its master has given the epoch up."""
+"""Seconds between two checks, by a worker that waits for its peers, whether its master has abandoned the epoch."""
 
 logger = logging.getLogger("lopa.group")
 
@@ -34,11 +34,11 @@ DEVICE_POLL_S = 0.00005
 """Seconds between two checks by the host whether the device has finished a collective."""
 
 NCCL_ENVIRONMENT = {
-    # With it, torch starts neither the thread that ends the process when a peer dies nor the one that watches that one.
+    # With it, torch starts neither the thread that ends the process when a peer dies nor that thread's watchdog.
     "TORCH_NCCL_BLOCKING_WAIT": "1",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
-    # A dump is asked for through the store, where it would outlive its epoch.
+    # torch requests a dump through the store, and the request would outlive its epoch.
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     # So that connecting to a peer that is gone ends.
     "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",
@@ -82,7 +82,7 @@ class ProcessGroup(ABC):
 
     @abstractmethod
     def _finish(self, work: Any) -> None:
-        """Have what the caller enqueues next, or does next on the host, come after the collective."""
+        """Order the collective before the caller's next work, on the device or on the host."""
 
     def connect(self, abandoned: Callable[[], bool]) -> None:  # noqa: B027 - most connect when they are made
         """Reach every peer. Raises RuntimeError if one is not there, or if `abandoned` becomes true meanwhile."""
@@ -94,7 +94,7 @@ class ProcessGroup(ABC):
         """
 
     def abort(self) -> None:
-        """End the connections, and with them whatever waits for them here. The group is of no use afterwards."""
+        """End the connections, and all waits for them in this process. The group cannot be used afterwards."""
         self._group = None
 
 

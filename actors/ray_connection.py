@@ -148,7 +148,7 @@ def connect_to_ray(
 
 
 def _check_auth_mode(address: str) -> None:
-    """Raises ClusterError if this process shows a token where none is wanted, or none where one is."""
+    """Raises ClusterError if this process sends a token to a cluster without them, or none to one that requires it."""
     wants, shows = wants_token(address), os.environ.get(AUTH_MODE, "").lower() == "token"
     if wants is True and not shows:
         raise ClusterError(

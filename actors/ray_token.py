@@ -23,7 +23,7 @@ ANSWER_TIMEOUT_S = 5.0
 
 
 def follow_cluster() -> None:
-    """Set RAY_AUTH_MODE=token if the cluster at RAY_ADDRESS wants that, there is a token, and the mode is not set."""
+    """Set RAY_AUTH_MODE=token if the cluster at RAY_ADDRESS requires it, there is a token, and the mode is not set."""
     if AUTH_MODE in os.environ or "ray" in sys.modules or not _has_token():
         return
     if wants_token(os.environ.get("RAY_ADDRESS", "")):
@@ -31,7 +31,7 @@ def follow_cluster() -> None:
 
 
 def wants_token(address: str) -> bool | None:
-    """Whether the Ray at `address` refuses calls without a token; None if that is no host:port, or does not say."""
+    """Whether the Ray at `address` refuses calls without a token; None if that is no host:port, or unknown."""
     if not re.fullmatch(r"[^/]+:\d+", address):
         return None
     import grpc  # here, since a command that speaks to no cluster need not wait for it
@@ -46,7 +46,7 @@ def wants_token(address: str) -> bool | None:
 
 
 def _has_token() -> bool:
-    """Whether one of the places where Ray looks has a token."""
+    """Whether Ray finds a token: in its environment variables or in its file."""
     if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
         return True
     file = Path("~/.ray/auth_token").expanduser()

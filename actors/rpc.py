@@ -18,11 +18,11 @@ from actors.worker_handle import WorkerHandle
 from lopa_ray.errors import LopaError, TransferError, WorkerError, WorkerLostError
 
 ACTOR_DEATHS = (RayActorError, OutOfMemoryError, ConnectionLostError)
-"""What is raised for an actor that is no more. The second one: Ray's memory monitor ended it to spare the node. The
-last one: it is alive, but no step reaches it, so it is of no use."""
+"""Errors of calls of an actor that has ended. OutOfMemoryError: Ray's memory monitor ended it to protect the node.
+ConnectionLostError: the actor is alive, but plans do not reach it, so it is replaced as well."""
 
 _OUT_OF_MEMORY = re.compile("out of memory|(allocate|enough) memory", re.IGNORECASE)
-"""How torch says it, for CPUs and accelerators."""
+"""Parts of torch's messages about a lack of memory, on CPUs and accelerators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class PendingRPCs:
 
 
 def is_death(error: BaseException) -> bool:
-    """Whether it says that the actor died, not that the actor raised something."""
+    """Whether the error means that the actor died, rather than that the actor raised it."""
     return isinstance(error, ACTOR_DEATHS) and not isinstance(error, RayTaskError)
 
 

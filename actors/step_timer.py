@@ -1,4 +1,4 @@
-"""StepTimer: where the time of one step of a group goes."""
+"""StepTimer: the time of each phase of one step of a group."""
 
 from __future__ import annotations
 

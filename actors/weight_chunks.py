@@ -39,6 +39,6 @@ def from_chunks(chunks: Sequence[Any]) -> Weights:
         content: WeightChunk = ray.get(reference)
         for name, dtype, shape, raw in content:
             with warnings.catch_warnings():
-                # That it cannot be written to is what is wanted.
+                # The array is meant to be read-only: all workers of the node map it.
                 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
                 yield name, torch.from_numpy(raw).view(dtype).view(shape)

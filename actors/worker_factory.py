@@ -84,7 +84,7 @@ class WorkerFactory:
         return info
 
     async def _agree_on_auto(self, worker: WorkerHandle) -> None:
-        """Have the worker use what was the fastest on the first one."""
+        """Have the worker use the settings that were measured on the first worker."""
         async with self._resolving:
             if self._resolved is None:
                 self._resolved = await worker.shards[0].resolve_auto.remote()

@@ -1,4 +1,4 @@
-"""WorkerInfo: what a worker says once its model is loaded."""
+"""WorkerInfo: facts about a loaded model that a worker reports to its master."""
 
 from __future__ import annotations
 

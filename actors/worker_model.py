@@ -17,16 +17,16 @@ from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 
 RunnerFactory: TypeAlias = Callable[[ModelSpec, Weights | None, TensorParallelGroup], BranchRunner]
-"""Makes a worker's runner, of weights that are on its node already or, with None, of those that it reads."""
+"""Makes a worker's runner from given weights, or with None from those that it reads itself."""
 
 
 class WorkerModel:
-    """Reads weights, measures what auto stands for, and builds the runner, with `group.threads_per_worker` threads."""
+    """Reads weights, resolves settings of auto and builds the runner, with `group.threads_per_worker` threads."""
 
     def __init__(self, spec: ModelSpec, runner_factory: RunnerFactory | None) -> None:
         """None: `build_runner`."""
         self.spec = spec
-        """What to load; whatever auto stands for may be filled in before `build`."""
+        """The model to load. Before `build`, settings of auto may be replaced by measured ones."""
         self._runner_factory = runner_factory or build_runner
         torch.set_num_threads(spec.config.group.threads_per_worker)
 
