@@ -26,7 +26,7 @@ class BlockSettings(GenerationSettings):
     """Positions whose probability is strictly above this are filled."""
 
     window_attention: Literal["full", "block_causal"] = "full"
-    """What positions of the active window see: all of it, or their own and earlier blocks."""
+    """The positions that a position of the active window sees: all of the window, or its own and earlier blocks."""
 
     block_origin: Literal["answer", "start"] = "answer"
     """Where blocks are counted from. answer: the prompt is one block, and the first behind it begins with the answer

@@ -19,7 +19,7 @@ from lopa_ray.model.generation_defaults import SAMPLING_DEFAULTS
 
 
 class Config(StrictModel):
-    """Everything that one YAML file says."""
+    """All settings of one YAML file."""
 
     model: ModelSettings = Field(default_factory=ModelSettings)
     """The checkpoint."""
@@ -28,7 +28,7 @@ class Config(StrictModel):
     """The decode group."""
 
     decode: GenerationSettings = Field(default_factory=LopaSettings)
-    """Decode settings of requests that say nothing else."""
+    """Decode settings of requests that do not set them."""
 
     @field_validator("decode", mode="before")
     @classmethod

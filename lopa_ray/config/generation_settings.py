@@ -1,4 +1,4 @@
-"""What a request may ask of every decoder: lengths, sampling, ends and structure of the answer."""
+"""Settings of a request for every decoder: lengths, sampling, ends and structure of the answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_BAD_WORDS_CHARS = 4096
 """Characters of all `bad_words`: each place in them is looked at with every token."""
 
 GUIDED = ("guided_regex", "guided_choice", "guided_json", "guided_structural_tag")
-"""Settings that say what the answer's text has to match."""
+"""Settings that restrict the answer's text."""
 
 CONSTRAINING = (*GUIDED, "bad_words")
 """Settings that make a constraint, which takes a while."""

@@ -1,4 +1,4 @@
-"""What a request may ask of the lookahead, whichever decoder it is on top of."""
+"""Settings of the lookahead, which are the same for all decoders that have one."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Status = Literal["passed", "differs", "not supported", "error", "skipped"]
 
 
 class MalformedCaseError(LopaError):
-    """A row is not what the format says."""
+    """A row does not follow the format."""
 
 
 class UnsupportedCaseError(LopaError):

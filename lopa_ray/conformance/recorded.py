@@ -144,7 +144,7 @@ _LLADA_CACHES: dict[str, Cache] = {
 
 
 def _llada_settings(row: dict[str, Any]) -> GenerationSettings:
-    """Rows of LLaDA's sampler and of Fast-dLLM's for LLaDA; the kind says which cache."""
+    """Rows of LLaDA's sampler and of Fast-dLLM's for LLaDA; the kind names the cache."""
     recorded = _RecordedSettings(row)
     pop = recorded.pop
     steps, threshold = pop("steps", int), pop("threshold", int, float, default=None)

@@ -17,7 +17,7 @@ from lopa_ray.config.lookahead_settings import LookaheadSettings
 
 
 def requested_branches(settings: GenerationSettings) -> int:
-    """The most that the settings ask for; decoders without lookahead have a single branch."""
+    """The largest number of branches that the settings allow; 1 for decoders without lookahead."""
     return settings.branch_limit if isinstance(settings, LookaheadSettings) else 1
 
 

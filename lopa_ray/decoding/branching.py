@@ -14,7 +14,7 @@ from lopa_ray.protocol.report import BranchReport
 
 
 class PositionScore(NamedTuple):
-    """What a report says of one position. A step makes one per masked position, and most are not decided on."""
+    """The scores of one position in a report. A step makes one per masked position, and few of them are decided."""
 
     probability: float
     """Of the chosen token."""

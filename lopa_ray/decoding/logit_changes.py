@@ -1,4 +1,4 @@
-"""What a request's settings change about logits, as its plans say it."""
+"""Changes of logits that a request's settings demand, in the form in which plans carry them."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Lookahead:
         scores: dict[int, PositionScore],
         constraint_state: ConstraintState | None,
     ) -> None:
-        """Make the next step's forks from what the winner's scores say of the positions that are still masked."""
+        """Make the next step's forks from the winner's scores of the positions that are still masked."""
         max_forks = 0 if not self.enabled else self._settings.branch_limit - (self._settings.anchor != "omit")
         self._forks = lookahead_forks(masked, scores, max_forks, constraint_state)
         if all(fork.decision.probability > self._settings.lookahead_below for fork in self._forks):

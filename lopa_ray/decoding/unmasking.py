@@ -84,7 +84,7 @@ def sample_independently(
 
 @lru_cache(16)
 def dream_fill_fractions(steps: int, eps: float) -> tuple[np.float32, ...]:
-    """Per call, the fraction of what is masked then that Dream's schedule fills; the last one fills all.
+    """Per call, the fraction of the positions still masked that Dream's schedule fills; the last call fills all.
 
     Computed in float32, as published: the product with the number of masks is cut to an integer.
     """
@@ -94,7 +94,7 @@ def dream_fill_fractions(steps: int, eps: float) -> tuple[np.float32, ...]:
 
 @lru_cache(64)
 def dream_fill_counts(masks: int, steps: int, eps: float, first: int | None = None) -> tuple[int, ...]:
-    """Positions per call for `masks` masked ones; `first`: the first call fills that many, whatever its fraction."""
+    """Positions per call for `masks` masked ones. `first`: how many the first call fills, in place of its fraction."""
     counts = []
     for call, fraction in enumerate(dream_fill_fractions(steps, eps)):
         count = first if call == 0 and first is not None else int(np.float32(masks) * fraction)

@@ -16,12 +16,12 @@ QUANTIZATION_CONFIGS: dict[Quantization, dict[str, Any]] = {
     "w8": {"quant_method": "lopa_ray_int8", "format": "w8"},
     "w8a8": {"quant_method": "lopa_ray_int8", "format": "w8a8"},
 }
-"""What `quantization_config` says in the config.json of a checkpoint that was saved in int8."""
+"""`quantization_config` in the config.json of a checkpoint that was saved in int8."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What the transformer needs to know of a checkpoint.
+    """The architecture of a checkpoint, as far as the transformer depends on it.
 
     `shifted` says that row p - 1 of the logits decides position p (Dream keeps the
     autoregressive shift of the model it was trained from); without it row p decides p.

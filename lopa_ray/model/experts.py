@@ -24,7 +24,7 @@ from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup, ow
 
 
 class SortedRows(NamedTuple):
-    """Where rows lie when each is there once per expert that it goes to, in the order of experts."""
+    """The order of rows by expert, in which each row appears once per expert that it is routed to."""
 
     order: Tensor
     """int64 [S]: the place in [R, P] that each came from."""

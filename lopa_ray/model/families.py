@@ -29,7 +29,7 @@ def find_family(raw: Json, where: str) -> Family:
 
 
 def known_types() -> str:
-    """What config.json says in checkpoints of all families, for messages."""
+    """The values in config.json by which each family is recognised, for messages."""
     return ", ".join(f"{family.model_type!r} with [{family.architecture!r}]" for family in FAMILIES)
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint's `generation_config.json` says of sampling."""
+"""Sampling settings in a checkpoint's `generation_config.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of the Hugging Face Hub and of its cache, as errors that say what to do."""
+"""Failures of the Hugging Face Hub and of its cache, as errors with a remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def named_failures(repository: str, revision: str | None) -> Iterator[None]:
-    """Raises a `CheckpointError` that names repository and revision for whatever goes wrong inside."""
+    """Turns every failure inside into a `CheckpointError` that names repository and revision."""
     try:
         yield
     except CheckpointError:

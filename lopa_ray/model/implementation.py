@@ -1,4 +1,4 @@
-"""Weights and models, of this project's own transformer or of the package transformers, as a `ModelConfig` says."""
+"""Weights and models of a `ModelConfig`: of this project's own transformer, or of the package transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Router: which experts a row goes to, and how much each of them counts. All of it is fp32, whatever the model's dtype.
+"""Router: the experts of a row, and the weight of each of them. All of it is fp32, in any dtype of the model.
 
 Shape suffixes: R rows, D hidden size, N experts, G groups, P experts per row.
 """

@@ -19,7 +19,7 @@ from lopa_ray.model.family import Family, fused_rows, is_of_type
 from lopa_ray.model.special_tokens import Json
 
 RenameTensor = Callable[[str], Mapping[str, slice]]
-"""From a published tensor's name to those that transformers knows it by, with the rows that each has of it."""
+"""From a published tensor's name to its names in transformers, with the rows that each of these has of it."""
 
 _THEIR_MODULES = QWEN_PUBLISHED_MODULES | QWEN_HEAD_NORMS
 """What classes of transformers call modules of native families, where these differ among themselves."""
@@ -73,7 +73,7 @@ class TransformersFamily:
         return {**self.config_defaults, **named, "model_type": self.runs_as}
 
     def rename_tensor(self, name: str) -> str:
-        """The name that transformers knows a published tensor by."""
+        """The name of a published tensor in transformers."""
         for pattern, replacement in self.tensor_names.items():
             name = re.sub(pattern, replacement, name)
         return name
@@ -91,7 +91,7 @@ def listed_family(raw: Json) -> TransformersFamily | None:
 
 
 def listed_types() -> str:
-    """What config.json says in checkpoints of all rows, for messages."""
+    """The values in config.json by which each family is recognised, for messages."""
     return ", ".join(f"{row.model_type!r} with [{row.architecture!r}]" for row in TRANSFORMERS_FAMILIES)
 
 

@@ -24,12 +24,12 @@ ATTENTION = "lopa_ray"
 """Name of the attention function among those of transformers."""
 
 HARMLESS_ARGUMENTS = ("dropout", "is_causal", "position_ids")
-"""What modules of transformers tell any attention function, and this one need not know. Dropout is for training; what
-a row sees is the step's business."""
+"""Arguments that modules of transformers pass to every attention function, and that this one ignores. Dropout is for
+training, and the step decides which positions a row sees."""
 
 
 class UnsupportedModelError(Exception):
-    """A model computes something that this project does not; the message says what."""
+    """A model computes something that this project does not support; the message names it."""
 
 
 class PackedStep(NamedTuple):

@@ -227,7 +227,7 @@ def _parameters(model: Any) -> dict[str, Tensor]:
 
 
 def _give_away(model: Any) -> Weights:
-    """The parameters of `model`, which is of no use afterwards: each is freed as soon as the caller frees it."""
+    """The parameters of `model`, which cannot be used afterwards: each is freed as soon as the caller drops it."""
     parameters = _parameters(model)
     model.to("meta")
     for name in list(parameters):

@@ -54,7 +54,7 @@ def build_model(
 
 
 def shard_weights(weights: Weights, config: ModelConfig, rank: int, size: int) -> Weights:
-    """A shard's part of whole parameters of the model `config`, each cut when it comes; see `shard_parameter`."""
+    """A shard's part of whole parameters of the model `config`, each cut as it is read; see `shard_parameter`."""
     return ((name, shard_parameter(name, tensor, config, rank, size)) for name, tensor in weights)
 
 

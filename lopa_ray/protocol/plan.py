@@ -1,4 +1,4 @@
-"""Plan: what one request wants evaluated in one step, and StepPlan: all requests of a step, for one worker.
+"""Plan: the evaluations of one request in one step. StepPlan: all requests of a step, for one worker.
 
 A `Plan` says which canvas, which branches of it, what each row may attend to, what is read from
 the cache and what is staged for it. A `BranchReport` answers for one branch. Every decoder makes
@@ -58,7 +58,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one request wants of one step."""
+    """The evaluations of one request in one step."""
 
     epoch: int
     step: int

@@ -13,6 +13,6 @@ class Vocabulary:
     mask_token_id: int
     eos_token_id: int
     stop_token_ids: tuple[int, ...] = ()
-    """Ids that end an answer like EOS, as the checkpoint says."""
+    """Further ids that end an answer, from the checkpoint's configuration."""
     shifted: bool = False
     """Row p - 1 of the logits decides position p."""

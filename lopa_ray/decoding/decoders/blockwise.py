@@ -27,7 +27,7 @@ from lopa_ray.protocol.report import BranchReport
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What a call feeds, sees, reads, scores and stages; alike for all its branches. See `Plan`."""
+    """The rows that a call feeds, reads, scores and stages; the same for all its branches. See `Plan`."""
 
     input_span: range
     segments: tuple[Segment, ...]

@@ -113,7 +113,7 @@ class LopaSession(DecodeSession):
         return tuple((stop, stop) for stop in stops)
 
     def _tile_stops(self, block: Block) -> list[int]:
-        """Where those end that see no further: the block, or the blocks that a prompt is."""
+        """Ends of the tiles whose positions see nothing behind them: the block's, or those of a prompt's blocks."""
         if not self._tiled:
             return [block.stop]
         size = self.settings.block_size

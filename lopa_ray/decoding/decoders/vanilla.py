@@ -37,7 +37,7 @@ class MaskedAnswerSession(BlockwiseSession):
 
     @property
     def sampling_params(self) -> SamplingParams:
-        """LLaDA computes confidences in fp64, and at temperature 1, whatever tokens are drawn at."""
+        """LLaDA computes confidences in fp64 and at temperature 1, at whichever temperature tokens are drawn."""
         sampling_params = super().sampling_params
         return (
             sampling_params
