@@ -32,12 +32,12 @@ from lopa_ray.errors import PromptError, SettingsError
 from lopa_ray.execution.model_files import pin_model
 
 REPLICA_CPUS = 0.1
-"""CPUs that a replica of the ingress or of a group asks for: it waits more than it computes."""
+"""CPUs that a replica of the ingress or of a group requests: it waits more than it computes."""
 
 INGRESS_DEPLOYMENT = "ingress"
 
 INGRESS_MAX_ONGOING_REQUESTS = 1000
-"""Requests that an ingress replica handles at once; the groups' queues say when there are too many."""
+"""Requests that an ingress replica handles at once; the groups' queues limit the number of requests."""
 
 GRACEFUL_SHUTDOWN_S = 120.0
 """How long a replica that is to stop may finish what it has."""

@@ -26,7 +26,7 @@ from lopa_ray.protocol.events import RequestStep
 
 
 class PromptWork:
-    """What one line in this project's format asks for."""
+    """The request in one line of this project's format."""
 
     def __init__(self, line: PromptLine, engine: Engine, *, raw: bool) -> None:
         """Raises LopaError for what cannot be decoded."""

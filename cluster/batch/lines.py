@@ -93,7 +93,7 @@ def read_lines(source: str) -> list[ParsedLine]:
 
 
 def parse_line(number: int, line: bytes) -> ParsedLine:
-    """A request, or what is wrong with the line."""
+    """A request, or the error of the line."""
     try:
         value = json.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_engine(config: Config, *, local: bool) -> Iterator[Engine]:
-    """An engine in this process or on Ray actors; closed whatever happens, also on Ctrl-C."""
+    """An engine in this process or on Ray actors; always closed, also on Ctrl-C."""
     engine: Engine
     if local:
         import torch

@@ -1,4 +1,4 @@
-"""OpenAIWork: what one line of OpenAI's batch files asks for, answered as a server would."""
+"""OpenAIWork: the request in one line of OpenAI's batch files, answered as a server would."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 
 @torch.inference_mode()
 def _pack(plan: StepPlan) -> Packing:
-    """What a runner does before it asks anything of the device."""
+    """The work of a runner before it uses the device."""
     packing = Packing([lane for scheduled in plan.requests for lane in lanes_of(scheduled)], (), OPTIONS)
     packing.to_device(META)
     return packing

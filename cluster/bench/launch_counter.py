@@ -1,4 +1,4 @@
-"""What a step asks of an accelerator, counted without one: torch's meta device stands in for it.
+"""Launches, copies and waits of a step on an accelerator, counted without one, on torch's meta device.
 
 Tensors there have shapes and no numbers, so models of any size run, and whatever has the host look at a number fails.
 """

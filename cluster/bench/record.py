@@ -32,7 +32,7 @@ class Measurements:
     """The table that a benchmark makes."""
 
     keys: tuple[str, ...]
-    """Columns that say what was measured; the others are figures."""
+    """Columns that identify a measurement; the others are figures."""
     rows: Sequence[Row]
     method: str
     """How the figures were measured, in a few sentences."""

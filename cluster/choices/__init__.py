@@ -1,1 +1,1 @@
-"""From a request to the choices that answer it, whatever engine decodes them: prompts, formats of answers, text."""
+"""From a request to the choices that answer it, on any engine: prompts, formats of answers, text."""

@@ -16,7 +16,7 @@ LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_token
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What a task asks of each of its answers."""
+    """A task's settings for each of its answers."""
 
     settings: GenerationSettings
     stop: tuple[str, ...]

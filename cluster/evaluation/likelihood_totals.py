@@ -31,7 +31,7 @@ class LikelihoodTotals:
         self.forwards += sum(part.forwards for part in parts)
 
     def as_dict(self) -> dict[str, float | str]:
-        """For the results' JSON; it says what the likelihoods are."""
+        """For the results' JSON, with a description of the likelihoods."""
         return {
             "loglikelihood": f"Monte-Carlo bound, LLaDA (arXiv 2502.09992) equation 6, {self.mc_num} draws",
             "requests": self.requests,

@@ -1,4 +1,4 @@
-"""What `--model_args` of lm-evaluation-harness says, as a configuration."""
+"""A configuration from `--model_args` of lm-evaluation-harness."""
 
 from __future__ import annotations
 

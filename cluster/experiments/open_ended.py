@@ -1,4 +1,4 @@
-"""`lopa experiment open-ended`: decoders on texts whose answers nobody can check."""
+"""`lopa experiment open-ended`: decoders on texts whose answers cannot be checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lopa_ray.presets.word_problems import held_out_stream
 
 LENGTH = 48
 OPEN_QUESTION = "How much is that?"
-"""Behind a story it asks for nothing in particular, in words that the model in the package knows."""
+"""An open question behind a story, in words from the training data of the model in the package."""
 MC_NUM = 16
 """Draws of masks per log-likelihood."""
 N_GRAM = 2

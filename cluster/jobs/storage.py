@@ -1,4 +1,4 @@
-"""Files, local or at any URL that fsspec knows."""
+"""Files, local or at any URL that fsspec supports."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def resolve_url(url: str) -> tuple[Any, str]:
 
 
 def write_atomically(file_system: Any, path: str, contents: Iterator[bytes]) -> None:
-    """Write a file that has its name only once it is whole, whatever happens meanwhile.
+    """Write a file that gets its name only when it is complete, also after a failure.
 
     Local file systems rename; object stores copy on their side, and show a copy when it is complete.
     """
@@ -53,5 +53,5 @@ def write_atomically(file_system: Any, path: str, contents: Iterator[bytes]) -> 
 
 
 def is_absolute(url: str) -> bool:
-    """Whether it means the same file in whatever folder a process runs."""
+    """Whether the path means the same file in every working folder."""
     return "://" in url or "::" in url or Path(url).expanduser().is_absolute()

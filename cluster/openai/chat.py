@@ -90,7 +90,7 @@ class ChatRequest(CompletionsRequest):
     """False: at most one call. An answer that has to call a function (`tool_choice`) always has one."""
 
     reasoning_effort: str | None = Field(default=None, max_length=32)
-    """For templates that know it; none: also `enable_thinking` is false."""
+    """For templates that use it; none: also `enable_thinking` is false."""
 
     chat_template_kwargs: JsonObject | None = None
     """Variables for the chat template, such as enable_thinking."""
@@ -121,7 +121,7 @@ class ChatRequest(CompletionsRequest):
         return False
 
     def prompts(self) -> tuple[Prompt, ...]:
-        """One chat, in the roles that templates know."""
+        """One chat, in the roles of chat templates."""
         return (tuple(message.template_message() for message in self.messages),)
 
     @property

@@ -1,4 +1,4 @@
-"""The messages of a chat, from OpenAI's shape to the one that chat templates know."""
+"""The messages of a chat, from OpenAI's shape to the one of chat templates."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from lopa_ray.errors import PromptError, SettingsError
 
 _LEADING_SETTING = re.compile(r"(?:unknown setting )?(\w+)")
 _RENAMED_SETTINGS = re.compile(rf"\b({'|'.join(('max_new_tokens', 'top_logprobs', *GUIDED))})\b")
-"""Those that clients may know by another name."""
+"""Fields that have another name for some clients."""
 
 
 @dataclass(frozen=True, slots=True)

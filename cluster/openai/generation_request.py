@@ -106,13 +106,13 @@ class GenerationRequest(RequestModel, ABC):
     """Send text as server-sent events, as soon as it can no longer change."""
 
     user: str | None = None
-    """Who asks. Accepted, and not used."""
+    """The user of the client. Accepted, and not used."""
 
     prompt_cache_key: str | None = None
     """Which requests begin alike. Accepted, and not used."""
 
     safety_identifier: str | None = None
-    """Who asks, under OpenAI's newer name. Accepted, and not used."""
+    """The user of the client, under OpenAI's newer name. Accepted, and not used."""
 
     metadata: (
         Annotated[
@@ -145,7 +145,7 @@ class GenerationRequest(RequestModel, ABC):
     """What has the prompt."""
 
     top_logprobs_field: ClassVar[str]
-    """What says how many most likely tokens to list."""
+    """The field that sets how many most likely tokens are listed."""
 
     @property
     def tools_field(self) -> str | None:
@@ -162,7 +162,7 @@ class GenerationRequest(RequestModel, ABC):
 
     @property
     def max_tokens_field(self) -> str:
-        """What says how many tokens the answer has."""
+        """The field that sets the number of tokens of the answer."""
         return "max_tokens"
 
     @property

@@ -108,7 +108,7 @@ def _setting_error(error_type: str, name: str, message: str) -> PydanticCustomEr
 
 @cache
 def _setting_schema(name: str) -> dict[str, Any]:
-    """What any of the decoders that know a setting takes."""
+    """The values that any of the decoders with a setting accepts."""
     variants: list[dict[str, Any]] = []
     for settings in DECODER_SETTINGS.values():
         schema = settings.model_json_schema()["properties"].get(name, {})

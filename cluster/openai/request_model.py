@@ -23,7 +23,7 @@ MAX_INT = 2**31 - 1
 """No count, size or token id is larger."""
 
 TAG_MARK = "|"
-"""The tags of unions begin with it, so that they are told from the fields of a value."""
+"""The tags of unions begin with it, which distinguishes them from the fields of a value."""
 
 MAX_DEPTH = 64
 """Objects and lists within each other: what walks through them calls itself."""
@@ -65,7 +65,7 @@ class RequestModel(BaseModel):
     )
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Fields of OpenAI or vLLM that are not supported, each with values (besides null) that ask for nothing."""
+    """Fields of OpenAI or vLLM that are not supported, each with values (besides null) that have no effect."""
 
     @classmethod
     def parse(cls, value: dict[str, Any]) -> Self:

@@ -20,7 +20,7 @@ from cluster.openai.events import ServerSentEvent
 from cluster.openai.lopa_models import ChoiceCost, RequestCost, Trace
 
 MIN_LOGPROB = -9999.0
-"""OpenAI's log-probability of what is as good as impossible; JSON has no infinity."""
+"""OpenAI's log-probability for a probability of almost 0; JSON has no infinity."""
 
 
 class ResponseBuilder(ABC):
@@ -124,5 +124,5 @@ def choice_cost(stats: ChoiceStats) -> ChoiceCost:
 
 
 def clamp_logprob(logprob: float) -> float:
-    """A log-probability that JSON can say."""
+    """A log-probability that JSON can represent."""
     return max(logprob, MIN_LOGPROB)

@@ -1,4 +1,4 @@
-"""The base of what is sent, and how it is written as JSON."""
+"""The base class of all responses, and how they are written as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class ResponseModel(BaseModel):
-    """Base of what is sent."""
+    """Base class of all responses."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 

@@ -190,7 +190,7 @@ class ErrorDetail(ResponseModel):
     """What went wrong."""
 
     message: str
-    """What was got, what is allowed, what to do."""
+    """The value that was given, what is allowed, and a remedy."""
     type: str
     param: str | None
     """The request's field that is wrong."""

@@ -121,7 +121,7 @@ class Reasoning(RequestModel):
     }
 
     effort: str | None = Field(default=None, max_length=32)
-    """For templates that know `reasoning_effort`; none: also `enable_thinking` is false."""
+    """For templates that use `reasoning_effort`; none: also `enable_thinking` is false."""
 
 
 class ResponseStreamOptions(RequestModel):
@@ -208,7 +208,7 @@ class ResponsesRequest(GenerationRequest):
 
     @property
     def max_tokens_field(self) -> str:
-        """What says how many tokens the answer has."""
+        """The field that sets the number of tokens of the answer."""
         return "max_output_tokens"
 
     @property
@@ -222,7 +222,7 @@ class ResponsesRequest(GenerationRequest):
         return False
 
     def prompts(self) -> tuple[Prompt, ...]:
-        """One chat, in the roles that templates know."""
+        """One chat, in the roles of chat templates."""
         return (template_messages(self.input, self.instructions),)
 
     def max_new_tokens(self) -> int | None:

@@ -69,7 +69,7 @@ class ResponsesBuilder(ResponseBuilder):
         yield self._event(f"response.{response['status']}", {"response": response})
 
     def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]:
-        """See `ResponseBuilder`: an event that tells the error, and the failed response."""
+        """See `ResponseBuilder`: an event with the error, and the failed response."""
         yield self._event("error", {"code": error.code, "message": error.message, "param": error.param})
         failure = ResponseFailure(code=error.code, message=error.message)
         yield self._event("response.failed", {"response": self._response("failed", error=failure)})

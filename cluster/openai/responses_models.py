@@ -143,7 +143,7 @@ class ResponseObject(ResponseModel):
 
 
 class ResponseEvent(ResponseModel):
-    """An event of a response's stream; `type` says which other fields it has."""
+    """An event of a response's stream; `type` determines its other fields."""
 
     model_config = ConfigDict(extra="allow")
 

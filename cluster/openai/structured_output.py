@@ -1,4 +1,4 @@
-"""Structured output: the fields that ask for it, OpenAI's and vLLM's, and the decode settings that they set."""
+"""Structured output: its request fields, OpenAI's and vLLM's, and the decode settings that they set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.openai.errors import short_repr
 from cluster.openai.request_model import RequestModel
 
 ANY_JSON_OBJECT = '{"type": "object"}'
-"""The schema of what asks for JSON alone."""
+"""The schema for requests of any JSON object."""
 
 
 def _schema_text(value: Any) -> Any:
@@ -49,7 +49,7 @@ class NamedSchema(RequestModel):
 
 
 class ResponseFormat(RequestModel):
-    """OpenAI's way to ask."""
+    """OpenAI's field."""
 
     type: Literal["text", "json_object", "json_schema"]
     """Any text, any JSON object, or JSON under a schema."""
@@ -72,7 +72,7 @@ class ResponseFormat(RequestModel):
 
 
 class StructuredOutputs(RequestModel):
-    """vLLM's way to ask. One of its fields."""
+    """vLLM's object. One of its fields is set."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "disable_additional_properties": (False,),
@@ -99,7 +99,7 @@ class StructuredOutputs(RequestModel):
 
 
 class StructuredRequest(RequestModel):
-    """The fields that ask for structured output. At most one may be given."""
+    """The fields for structured output. At most one may be given."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "guided_decoding_backend": (),

@@ -70,7 +70,7 @@ class NamedToolChoice(RequestModel):
 
 
 def check_choice(value: Any) -> Any:
-    """The value, if a `tool_choice` can be of its type. Raises ValueError that says what is allowed."""
+    """The value, if a `tool_choice` can be of its type. Raises ValueError with what is allowed."""
     if isinstance(value, dict | None) or value in ("none", "auto", "required"):
         return value
     raise ValueError(
@@ -101,7 +101,7 @@ def new_call_id() -> str:
 
 
 def reasoning_variables(effort: str | None) -> dict[str, Any]:
-    """Variables of the chat template that say how much to reason."""
+    """Variables of the chat template that set the amount of reasoning."""
     thinking = {"enable_thinking": False} if effort == "none" else {}
     return {} if effort is None else {"reasoning_effort": effort, **thinking}
 

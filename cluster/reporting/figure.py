@@ -19,7 +19,7 @@ see on either a dark or a light page."""
 MARKERS = "osD^vP"
 
 INK = "#010203"
-"""Stands for `currentColor`, which matplotlib does not know."""
+"""Stands for `currentColor`, which matplotlib does not have."""
 
 GREY = "#767676"
 """Text and axes of images: it can be read on white and on black."""

@@ -25,7 +25,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def code_block(text: str, language: str = "") -> str:
-    """Text as it is, whatever it contains."""
+    """Text with all Markdown in it escaped."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"

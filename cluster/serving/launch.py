@@ -33,7 +33,7 @@ DRAIN_TIMEOUT_S = 600.0
 
 
 class ServeLauncher:
-    """Checks what a Serve config says before anything starts, then serves it."""
+    """Checks a Serve config before anything starts, then serves it."""
 
     def __init__(self, source: str | Path | None) -> None:
         """Read a Serve config; None: the one that ships. Raises SettingsError."""
@@ -125,7 +125,7 @@ class ServeLauncher:
 
     @property
     def num_cpus(self) -> int:
-        """Logical CPUs that the application may ask for."""
+        """Logical CPUs that the application may request."""
         total = REPLICA_CPUS * self._max_replicas(INGRESS_DEPLOYMENT)
         for entry in ServeSettings(**self.args).models:
             group = entry.load().group

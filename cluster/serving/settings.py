@@ -68,7 +68,7 @@ class ModelEntry(StrictModel):
     """Changes of the file's section `group`."""
 
     decode: dict[str, Any] = Field(default_factory=dict)
-    """Changes of the file's section `decode`: the settings of requests that say nothing else."""
+    """Changes of the file's section `decode`: the settings of requests that do not set them."""
 
     @property
     def deployment(self) -> str:

@@ -18,7 +18,7 @@ Data: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a record says."""
+    """The answer that a record gives."""
 
     text: str
     """A paragraph, with intervals."""
@@ -32,13 +32,13 @@ class Finding:
 
 
 class Experiment(ABC):
-    """One question: the points at which something is measured, and what the measurements say.
+    """One question: the points at which something is measured, and the finding from the measurements.
 
     An experiment is stateless. `finding` and `draw` read a record alone, so that they can be made anew from it.
     """
 
     problems: ClassVar[int]
-    """How many problems are decoded unless the command says otherwise."""
+    """Default number of problems."""
 
     timed: ClassVar[bool] = False
     """Whether times are measured: a run then goes on only on the machine that it was begun on."""
@@ -50,7 +50,7 @@ class Experiment(ABC):
     """What was measured, and how, in a few sentences."""
 
     paper: ClassVar[str]
-    """What the paper claims about it, or that it says nothing."""
+    """The paper's claim about the question, or that it makes none."""
 
     @abstractmethod
     def points(self) -> Sequence[Point]:
@@ -63,7 +63,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def finding(self, record: ExperimentRecord) -> Finding:
-        """What a whole record says."""
+        """The finding from a whole record."""
 
     @abstractmethod
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:

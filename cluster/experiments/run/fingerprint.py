@@ -1,4 +1,4 @@
-"""`fingerprint`: tells the weights of one folder from those of another."""
+"""`fingerprint`: a name for the weights of a folder that other weights do not have."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class Comparison:
         return "\n\n".join(part for part in parts if part) + "\n"
 
     def as_html(self, plots: Plots = ()) -> str:
-        """One file that asks for no other."""
+        """One file that loads no other."""
         return render(
             "comparison.html",
             comparison=self,

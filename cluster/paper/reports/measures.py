@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cluster.paper.runs.record import ProblemRecord
 
 SCORE = "score"
-"""Stands for the score that the paper reports for a task, whatever the task calls it."""
+"""Stands for the score that the paper reports for a task, under any name."""
 
 Terms = Callable[[ProblemRecord], tuple[float, float] | None]
 """A problem's share of a quotient of sums: numerator and denominator, or None where it has no share."""

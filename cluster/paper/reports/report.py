@@ -26,7 +26,7 @@ def write_reports(
     published: Mapping[str, float | None] | None = None,
     published_source: str = "",
 ) -> Report:
-    """Write report.json, report.md and report.html into a folder that exists; returns what they say. Needs matplotlib.
+    """Write report.json, report.md and report.html into a folder that exists; returns their content. Needs matplotlib.
 
     `published`: numbers of the paper by their names in `cluster.paper.reports.measures.PUBLISHED`, the score in
     percent; `published_source` says where they are from. Raises SettingsError for other names, OSError.

@@ -53,7 +53,7 @@ class ReportRow:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A run's figures beside the published ones, and what a reader has to know about them."""
+    """A run's figures beside the published ones, with notes about them."""
 
     run: RunInfo
     summary: Summary

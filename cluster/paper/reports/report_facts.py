@@ -1,4 +1,4 @@
-"""What a report says about its run besides figures, as pairs of a name and a text."""
+"""Facts about a run in its report besides figures, as pairs of a name and a text."""
 
 from __future__ import annotations
 

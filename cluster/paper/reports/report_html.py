@@ -1,4 +1,4 @@
-"""A report as one HTML file that asks for no other: styles and figures are inside of it."""
+"""A report as one HTML file that loads no other: styles and figures are inside of it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A run of a benchmark: what is decoded, kept and graded."""
+"""A run of a benchmark: decoding, keeping and grading answers."""

@@ -17,7 +17,7 @@ from lopa_ray.errors import SettingsError
 
 
 class RunFolder:
-    """A folder with `run.json`, which says what all records follow from, and `records.jsonl`, a line per problem."""
+    """A folder with `run.json`, which has the settings of all records, and `records.jsonl`, a line per problem."""
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
         """Begin a run in `path`, or go on with the one that is there.

@@ -62,7 +62,7 @@ class Cell:
     overrides: Overrides = field(default_factory=dict)
     """Changes of the preset."""
     published: Mapping[str, float | None] = field(default_factory=dict)
-    """What the cell reports, and what the paper says; None where it prints no number."""
+    """The measured and the published value of the cell; None where the paper prints no number."""
     note: str = ""
     """What had to be chosen, or why the cell cannot be run."""
 
@@ -75,7 +75,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """What makes a row, whatever the task."""
+    """The settings that make a row, for every task."""
 
     config: str | None
     """A preset, with {task} for the task's part of its name."""
@@ -91,7 +91,7 @@ def cells(table: str) -> list[Cell]:
 
 
 def _cells(table: str, origin: Callable[[str, str], _Origin]) -> Iterator[Cell]:
-    """The cells of a table of results; `origin` says from its model and its row what makes them."""
+    """The cells of a table of results; `origin` returns the settings that make a cell, from its model and row."""
     for row in published_table(table):
         made = origin(row.model, row.row)
         for task, values in row.results.items():
@@ -211,4 +211,4 @@ TABLES: dict[str, Callable[[], Iterator[Cell]]] = {
     "fig4": _fig4,
     "fig5": _fig5,
 }
-"""What `cells` knows. Tables 5 and 6 are settings, in the presets."""
+"""Tables that `cells` can make. Tables 5 and 6 are settings, in the presets."""

@@ -1,4 +1,4 @@
-"""What the paper's tables say (arXiv 2512.16229): results, and the settings behind them.
+"""The paper's tables (arXiv 2512.16229): results, and the settings behind them.
 
 `published.json` beside this file has the numbers, copied from Tables 1 to 7. Figures 4 and 5 are not in it: they are
 drawn, not printed.

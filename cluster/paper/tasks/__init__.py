@@ -1,1 +1,1 @@
-"""The benchmarks of the paper: how they ask, and what an answer scores."""
+"""The benchmarks of the paper: their prompts, and the scores of answers."""

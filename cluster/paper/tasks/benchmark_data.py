@@ -31,7 +31,7 @@ class HubData:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkData:
-    """Rows in the data's order, and what tells this data from another version of it."""
+    """Rows in the data's order, and a fingerprint of this version of the data."""
 
     source: str
     """A path, or a repository on the Hub. Is named in errors."""

@@ -10,11 +10,11 @@ from cluster.paper.tasks.task import PaperTask
 from lopa_ray.errors import SettingsError
 
 ASKED_AS_TEXT = ("humaneval",)
-"""Benchmarks that the paper's authors ask as plain text, whatever the checkpoint: its prompt is code to go on with."""
+"""Benchmarks that the paper's authors prompt with plain text for every checkpoint: the prompt is code to complete."""
 
 
 def benchmark_names() -> tuple[str, ...]:
-    """What `open_benchmark` knows."""
+    """The benchmarks of `open_benchmark`."""
     return (*BENCHMARKS, *code_tasks())
 
 

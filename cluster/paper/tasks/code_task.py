@@ -38,7 +38,7 @@ class CodeTask(PaperTask):
     LIMITS: ClassVar[SandboxLimits] = SandboxLimits()
 
     def __init__(self, data: Path | None = None, *, chat: bool = False) -> None:
-        """`data`: a file of JSON lines, or None for the Hub. `chat`: ask with the model's chat template."""
+        """`data`: a file of JSON lines, or None for the Hub. `chat`: prompt with the model's chat template."""
         self._file = data
         self.chat = chat
 
@@ -51,7 +51,7 @@ class CodeTask(PaperTask):
 
     @abstractmethod
     def problem(self, row: Row) -> Problem:
-        """What a row asks."""
+        """The prompt of a row."""
 
     @abstractmethod
     def required(self, row: Row) -> Kinds:

@@ -25,7 +25,7 @@ EVALUATION, SHOTS = "test", "train"
 
 @dataclass(frozen=True, slots=True)
 class HarnessBenchmark:
-    """Which of the harness's tasks a benchmark is, and how the paper asks it."""
+    """The harness's task of a benchmark, and the paper's prompt for it."""
 
     title: str
     tasks: tuple[str, ...]
@@ -74,7 +74,8 @@ BENCHMARKS = {
         "word problems", ("word_problems",), 0, None, ("question", "result"), "exact_match"
     ),
 }
-"""The paper's shots (Table 5). It does not say which of GSM8K's two filters it reports; both are."""
+"""The paper's shots (Table 5). Of GSM8K's two filters the paper does not name the one that it reports; both are
+reported here."""
 
 
 class HarnessTask(PaperTask):

@@ -1,4 +1,4 @@
-"""Problem: what a task asks, and how its answer ends."""
+"""Problem: a prompt of a task, and the ends of its answer."""
 
 from __future__ import annotations
 

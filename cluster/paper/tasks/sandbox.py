@@ -52,7 +52,7 @@ class Outcome:
     """How a program ended."""
 
     finished: bool
-    """It ran to its last statement: it neither raised, nor ended early, with whatever exit code."""
+    """It ran to its last statement: it neither raised nor ended early, also not with exit code 0."""
     exit_code: int | None
     """Negative: the signal that ended it. None: it was killed at its deadline."""
     timed_out: bool

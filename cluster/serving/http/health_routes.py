@@ -1,4 +1,4 @@
-"""The routes that say how the server is: /health, /ping and /version. They need no API key."""
+"""The routes for the server's state: /health, /ping and /version. They need no API key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SandboxRequest: what the caller asks of the supervisor, as JSON on its command line."""
+"""SandboxRequest: the caller's settings for the supervisor, as JSON on its command line."""
 
 from __future__ import annotations
 
