@@ -25,7 +25,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def code_block(text: str, language: str = "") -> str:
-    """Text with all Markdown in it escaped."""
+    """A fenced block with the text as it is; the fence is longer than every run of backticks in it."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"

@@ -62,7 +62,7 @@ class Cell:
     overrides: Overrides = field(default_factory=dict)
     """Changes of the preset."""
     published: Mapping[str, float | None] = field(default_factory=dict)
-    """The measured and the published value of the cell; None where the paper prints no number."""
+    """Measure of the cell → its published value; None where the paper prints no number."""
     note: str = ""
     """What had to be chosen, or why the cell cannot be run."""
 
