@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def named_failures(repository: str, revision: str | None) -> Iterator[None]:
-    """Turns every failure inside into a `CheckpointError` that names repository and revision."""
+    """Raises CheckpointError, which names repository and revision, for every failure inside."""
     try:
         yield
     except CheckpointError:

@@ -40,7 +40,6 @@ def test_pauses_after_a_kill(tmp_path: Path) -> None:
     run_command(tmp_path, "cluster.cli", "bench", "recovery", *options)
     record = BenchRecord.read(tmp_path / "record.json")
     assert [(row["workers"], row["killed"]) for row in record.rows] == [
-        (1, "group"),
         (2, "worker"),
         (2, "group"),
     ]
