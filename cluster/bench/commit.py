@@ -6,27 +6,22 @@ import random
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
-from functools import partial
 from itertools import product
 from typing import Any, Literal, TypeAlias
 
 import torch
 
 from actors.engine import RayEngine
-from cluster.bench.clock import Clock, TimedCall
+from cluster.bench.clock import Clock
+from cluster.bench.pre_write import pre_write_ms
 from cluster.bench.prompts import random_prompt
 from cluster.bench.record import Measurements, Row
-from cluster.bench.step_plans import step_of
 from cluster.bench.step_size import StepSize
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.lane import lanes_of
 from lopa_ray.execution.model_loader import build_runner, resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.execution.packing import Packing
-from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.execution.staging import StagedStep
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.report import StepTiming
 
@@ -136,21 +131,7 @@ def _decode(engine: RayEngine, settings: LopaSettings, prompt: Sequence[int]) ->
             yield event.timing
 
 
-@torch.inference_mode()
 def _staging_ms(spec: ModelSpec, clock: Clock, spans: Sequence[int], prompt: int) -> dict[int, float]:
     """Span → milliseconds of the pre-write, in this process."""
-    runner = build_runner(spec)
-    calls = [_staging_call(runner, span, prompt) for span in spans]
-    return dict(zip(spans, clock.medians_ms(calls, repeats=25), strict=True))
-
-
-def _staging_call(runner: BranchRunner, span: int, prompt: int) -> TimedCall:
-    (plan,) = StepSize(1, 1, span, prompt).plans(runner.vocabulary.mask_token_id, staged=span)
-    runner.cache.reset(0, 1)
-    runner.cache.mark_committed(0, plan.cached)
-    step = step_of(runner, [plan])
-    packing = Packing(lanes_of(step.requests[0]), (), runner.packing_options)
-    columns = packing.to_device(runner.device)
-    hidden, kv = runner.forward(packing, columns)
-    assert kv is not None
-    return TimedCall(partial(StagedStep.gather, columns, hidden, kv))
+    sizes = [StepSize(1, 1, span, prompt) for span in spans]
+    return dict(zip(spans, pre_write_ms(build_runner(spec), clock, sizes), strict=True))

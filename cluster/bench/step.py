@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import statistics
-import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -13,6 +12,7 @@ import torch
 
 from actors.engine import RayEngine
 from cluster.bench.launches import StepLaunches, count_launches
+from cluster.bench.local_steps import local_steps
 from cluster.bench.phases import PHASES
 from cluster.bench.prompts import random_prompt
 from cluster.bench.record import Measurements, Row
@@ -24,9 +24,8 @@ from lopa_ray.engine.base import Engine
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_loader import resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.protocol.events import RequestFailure, RequestStep
+from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.report import StepTiming
-from lopa_ray.scheduling.scheduler import Scheduler
 
 WARM_UPS = 5
 """First steps, which are not counted."""
@@ -128,29 +127,10 @@ def _group_steps(
 def _local_steps(
     engine: LocalEngine, sessions: Sequence[DecodeSession]
 ) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
-    scheduler = Scheduler.from_config(engine.config)
-    engine.runner.reconcile({}, ())  # a scheduler before this one gave its requests the same ids
-    first, *_ = [scheduler.submit(session) for session in sessions]
-    while scheduler.busy:
-        began = time.perf_counter()
-        (plan,) = scheduler.plan(num_workers=1)
-        planned = time.perf_counter()
-        report = engine.runner.execute(plan)
-        executed = time.perf_counter()
-        events = scheduler.advance([report])
-        timing = StepTiming(
-            plan=planned - began,
-            scatter=0.0,
-            commit=report.commit_s,
-            forward=report.forward_s,
-            gather=0.0,
-            select=time.perf_counter() - executed,
-        )
-        for event in events:
-            if isinstance(event, RequestFailure):
-                raise event.error
-            if isinstance(event, RequestStep) and event.request_id == first:
-                yield timing, event.outcome.canvas
+    for step in local_steps(engine, sessions):
+        for event in step.events:
+            if event.request_id == 0:
+                yield step.timing, event.outcome.canvas
 
 
 def _launches(config: Config, branches: int, workers: int, requests: int, prompt: int) -> StepLaunches | None:

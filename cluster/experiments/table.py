@@ -13,6 +13,9 @@ EXPERIMENTS = {
     "ablation": "What does each part of LoPA contribute?",
     "predictor": "Which branch confidence predicts best, and decodes best?",
     "budget": "Does an adaptive number of branches beat a fixed one?",
+    "sync": "What do commits and control cost in a step on several workers?",
+    "parallelism": "Are several workers better spent on a request's branches, or on several requests?",
+    "overhead": "What does lookahead cost on one device?",
     "open-ended": "What do decoders make of text that nobody can check?",
 }
 """Name → the question that it answers. The order is that of help and findings."""

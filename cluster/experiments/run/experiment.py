@@ -43,6 +43,9 @@ class Experiment(ABC):
     timed: ClassVar[bool] = False
     """Whether times are measured: a run then goes on only on the machine that it was begun on."""
 
+    resampled: ClassVar[str] = "problems"
+    """What intervals are a bootstrap over."""
+
     plot_rows: ClassVar[Sequence[int]] = (1,)
     """Heights of the axes, which lie below each other."""
 

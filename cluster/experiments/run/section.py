@@ -23,7 +23,7 @@ def section(
             f"**The paper.** {experiment.paper} {finding.against_paper}".rstrip(),
             table(finding.header, finding.rows),
             f"**Method.** {experiment.method} {setup.problems} held-out problems of seed {setup.seed}; model "
-            f"{setup.model}{weights}. In brackets: 95 % bootstrap intervals over problems.",
+            f"{setup.model}{weights}. In brackets: 95 % bootstrap intervals over {experiment.resampled}.",
             code_block(record.command_line),
             f"{record.machine.describe(record.version)}; {record.started:%Y-%m-%d}, "
             f"commit {record.commit or 'unknown'}.\n",

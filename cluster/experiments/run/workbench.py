@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+import ray
+
+from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from cluster.batch.open_engine import open_engine
 from cluster.experiments.run.outcomes import Outcomes
 from cluster.experiments.run.record import Setup
@@ -18,17 +22,21 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
 
+if TYPE_CHECKING:
+    from lopa_ray.engine.local import LocalEngine
+
 MakeSession: TypeAlias = Callable[[DecodeSession, int], DecodeSession]
 """A session and the index of its problem → the session that is decoded in its place."""
 
 
 class Workbench:
-    """Use it as a context manager: the engine, which `engine` opens, is closed at the end."""
+    """Use it as a context manager: what `engine` and `groups` open is closed at the end."""
 
     def __init__(self, config: Config, setup: Setup) -> None:
         self.config = config
         self.setup = setup
         self._stack = ExitStack()
+        self._groups: dict[tuple[int, ...], list[Engine]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -42,9 +50,43 @@ class Workbench:
         self._stack.close()
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> LocalEngine:
         """The engine of this process. As many requests are in flight together as `model.max_num_seqs` says."""
-        return self._stack.enter_context(open_engine(self.config, local=True))
+        from lopa_ray.engine.local import LocalEngine
+
+        engine = self._stack.enter_context(open_engine(self.config, local=True))
+        assert isinstance(engine, LocalEngine)
+        return engine
+
+    def groups(self, workers: Sequence[int], *, requests: int = 1) -> list[Engine]:
+        """Groups on Ray with so many workers each, and slots for at least so many requests each.
+
+        All of them are open at once, so that measurements can take turns, and stay open until the end. Raises what
+        engines raise.
+        """
+        key = tuple(workers)
+        if key not in self._groups:
+            group, model = self.config.group, self.config.model
+            model = model.replace(max_num_seqs=max(model.max_num_seqs, requests))
+            self._connect(math.ceil(sum(workers) * group.tensor_parallel_size * group.num_cpus))
+            configs = [
+                self.config.replace(model=model, group=group.replace(num_workers=count)) for count in workers
+            ]
+            self._groups[key] = [
+                self._stack.enter_context(open_engine(config, local=False)) for config in configs
+            ]
+        return self._groups[key]
+
+    def _connect(self, num_cpus: int) -> None:
+        """Without this the first group would start a Ray that is only large enough for itself."""
+        if not ray.is_initialized():
+            connect_to_ray(ray_address(), num_cpus=num_cpus)
+            self._stack.callback(ray.shutdown)
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether groups run on a Ray that is started for them here."""
+        return ray_address() == LOCAL_RAY
 
     @cached_property
     def problems(self) -> list[Problem]:

@@ -27,6 +27,7 @@ SMALLER: dict[str, dict[str, Any]] = {
         "BRANCHES": 4,
     },
     "budget": {"BUDGETS": {"fixed": (1, 4), "auto": (4,), "early exit": (0.5,)}},
+    "overhead": {"LOOKAHEADS": (1, 3), "USUAL": 3},
     "open-ended": {"DECODERS": (0, 1, 4), "LENGTH": 16, "MC_NUM": 2},
 }
 """Experiments that need no Ray, with constants of their modules that make them smaller."""
