@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from threading import Lock
 from typing import Any
 
@@ -54,7 +55,7 @@ class Parallelism(Experiment):
         return [{"concurrency": count} for count in CONCURRENCY]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
-        """What each round of each arrangement took."""
+        """What each round of each arrangement took. Raises SettingsError for a single worker."""
         clients, workers = int(point["concurrency"] or 0), bench.config.group.num_workers
         if workers < 2:
             raise SettingsError(
@@ -217,7 +218,7 @@ def crossing_sentence(what: str, ratios: Mapping[int, Array]) -> str:
         f"clearly so for {', '.join(numbers)} with {name}" for name, numbers in clearly.items() if numbers
     )
     where = f" ({where})" if where else ", nowhere clearly"
-    changes = sum(one != other for one, other in zip(ahead, ahead[1:], strict=False))
+    changes = sum(one != other for one, other in pairwise(ahead))
     begins, ends = (TASK if each else BRANCH for each in (ahead[0], ahead[-1]))
     if changes == 0:
         return f"{what} is better with {begins} for every number of requests{where}."

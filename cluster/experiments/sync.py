@@ -39,10 +39,10 @@ class Sync(Experiment):
         "up to group.num_workers workers, which are open at once and take turns problem by problem, as do the two "
         "commit protocols. Means of wall time per step over all steps, with those that commit nothing. commit-winner: "
         "having the K/V of the winner in the cache, by broadcast under two_phase and by a copy of a worker's own under "
-        "single_phase or with one worker; the slowest worker's, waiting for the sender included. pre-write: staging K/V of the positions that may be "
-        "committed, timed by itself in one process for a block of each span and the branches of one worker, and "
-        "multiplied by the positions that were staged; it is part of what a worker reports as its forward. control: "
-        "all that is neither commit nor forward. Efficiency: time per step with one worker ÷ (workers × time per step "
+        "single_phase or with one worker; the slowest worker's, waiting for the sender included. pre-write: staging "
+        "K/V of the positions that may be committed, timed by itself in one process for a block of each span and the "
+        "branches of one worker, and multiplied by the positions that were staged; it is part of what a worker "
+        "reports as its forward. control: all that is neither commit nor forward. Efficiency: time per step with one worker ÷ (workers × time per step "
         "with so many)."
     )
     paper = (
@@ -55,7 +55,10 @@ class Sync(Experiment):
         return [{"span": span} for span in SPANS]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
-        """Totals per number of workers and protocol, and the pre-write of one block per number of branches."""
+        """Totals per number of workers and protocol, and the pre-write of one block per number of branches.
+
+        Raises SettingsError for a single worker.
+        """
         span, most = int(point["span"] or 0), bench.config.group.num_workers
         if most < 2:
             raise SettingsError(
@@ -105,8 +108,8 @@ class Sync(Experiment):
             without = efficiency(one.without_sync, many.without_sync, most)
             sentences.append(
                 f"With {most} workers and blocks of {span}, commit-winner takes {many.share('commit'):.1f} % of a "
-                f"step, pre-write {many.share('pre-write'):.2f} % and control {many.share('control'):.1f} %; with one worker "
-                f"they take {one.share('commit'):.1f} %, {one.share('pre-write'):.2f} % and "
+                f"step, pre-write {many.share('pre-write'):.2f} % and control {many.share('control'):.1f} %; with one "
+                f"worker they take {one.share('commit'):.1f} %, {one.share('pre-write'):.2f} % and "
                 f"{one.share('control'):.1f} %. Scaling efficiency is {estimate(whole):.0f} %. It would be "
                 f"{estimate(without):.0f} % without pre-write and commit-winner, a difference of "
                 f"{estimate(without - whole):+.1f} points; it is {estimate(single):.0f} % with the single-phase "
