@@ -224,7 +224,7 @@ def crossing_sentence(what: str, ratios: Mapping[int, Array]) -> str:
         return f"{what} is better with {begins} for every number of requests{where}."
     if changes == 1:
         at = estimate(crossing(ratios, rises=ahead[-1]))
-        return f"{what} is better with {begins} up to {at:.1f} requests in flight, and with {ends} from there on{where}."
+        return f"{what} is better with {begins} up to {at:.1f} requests in flight, and with {ends} beyond that{where}."
     return f"Which of the two has the better {what.lower()} changes more than once{where}."
 
 

@@ -42,8 +42,8 @@ class Sync(Experiment):
         "single_phase or with one worker; the slowest worker's, waiting for the sender included. pre-write: staging "
         "K/V of the positions that may be committed, timed by itself in one process for a block of each span and the "
         "branches of one worker, and multiplied by the positions that were staged; it is part of what a worker "
-        "reports as its forward. control: all that is neither commit nor forward. Efficiency: time per step with one worker ÷ (workers × time per step "
-        "with so many)."
+        "reports as its forward. control: all that is neither commit nor forward. Efficiency: time per step with one "
+        "worker ÷ (workers × time per step with so many)."
     )
     paper = (
         "Its system for GPUs keeps the caches of branches consistent in two phases, pre-write and commit-winner; its "
@@ -102,18 +102,18 @@ class Sync(Experiment):
         sentences = []
         for span in SPANS:
             of_span = steps[span]
-            one, many = of_span[1, TWO_PHASE], of_span[most, TWO_PHASE]
+            one, several = of_span[1, TWO_PHASE], of_span[most, TWO_PHASE]
             single = efficiency(of_span[1, SINGLE_PHASE].whole, of_span[most, SINGLE_PHASE].whole, most)
-            whole = efficiency(one.whole, many.whole, most)
-            without = efficiency(one.without_sync, many.without_sync, most)
+            whole = efficiency(one.whole, several.whole, most)
+            without = efficiency(one.without_sync, several.without_sync, most)
             sentences.append(
-                f"With {most} workers and blocks of {span}, commit-winner takes {many.share('commit'):.1f} % of a "
-                f"step, pre-write {many.share('pre-write'):.2f} % and control {many.share('control'):.1f} %; with one "
+                f"With {most} workers and blocks of {span}, commit-winner takes {several.share('commit'):.1f} % of a "
+                f"step, pre-write {several.share('pre-write'):.2f} % and control {several.share('control'):.1f} %; with one "
                 f"worker they take {one.share('commit'):.1f} %, {one.share('pre-write'):.2f} % and "
                 f"{one.share('control'):.1f} %. Scaling efficiency is {estimate(whole):.0f} %. It would be "
                 f"{estimate(without):.0f} % without pre-write and commit-winner, a difference of "
                 f"{estimate(without - whole):+.1f} points; it is {estimate(single):.0f} % with the single-phase "
-                f"commit, and {estimate(efficiency(one.forward, many.forward, most)):.0f} % for forwards alone."
+                f"commit, and {estimate(efficiency(one.forward, several.forward, most)):.0f} % for forwards alone."
             )
         here = bool(record.data(span=SPANS[0])["on this machine"])
         text = " ".join(sentences) + shared_cores(record, most, on_this_machine=here)
@@ -137,13 +137,16 @@ class Sync(Experiment):
             *(f"{PARTS[part]} %" for part in PARTS),
             "efficiency %",
         ]
-        headline = f"With {most} workers, pre-write and commit-winner are " + " and ".join(
-            f"{steps[span][most, TWO_PHASE].share('pre-write', 'commit'):.1f} % (blocks of {span})"
-            for span in SPANS
+        many = {span: steps[span][most, TWO_PHASE] for span in SPANS}
+        headline = (
+            f"With {most} workers, pre-write and commit-winner take "
+            + " and ".join(
+                f"{many[span].share('pre-write', 'commit'):.1f} % (blocks of {span})" for span in SPANS
+            )
+            + " of a step, and control "
+            + " and ".join(f"{many[span].share('control'):.1f} %" for span in SPANS)
+            + "."
         )
-        headline += " of a step, and control " + " and ".join(
-            f"{steps[span][most, TWO_PHASE].share('control'):.1f} %." for span in SPANS
-        ).replace("%. and", "% and")
         compared = "Here a step with the single-phase commit takes " + " and ".join(
             f"{estimate(steps[span][most, SINGLE_PHASE].whole / steps[span][most, TWO_PHASE].whole):.2f} times as long "
             f"(blocks of {span})"
