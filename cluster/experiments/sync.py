@@ -108,8 +108,8 @@ class Sync(Experiment):
             without = efficiency(one.without_sync, several.without_sync, most)
             sentences.append(
                 f"With {most} workers and blocks of {span}, commit-winner takes {several.share('commit'):.1f} % of a "
-                f"step, pre-write {several.share('pre-write'):.2f} % and control {several.share('control'):.1f} %; with one "
-                f"worker they take {one.share('commit'):.1f} %, {one.share('pre-write'):.2f} % and "
+                f"step, pre-write {several.share('pre-write'):.2f} % and control {several.share('control'):.1f} %; "
+                f"with one worker they take {one.share('commit'):.1f} %, {one.share('pre-write'):.2f} % and "
                 f"{one.share('control'):.1f} %. Scaling efficiency is {estimate(whole):.0f} %. It would be "
                 f"{estimate(without):.0f} % without pre-write and commit-winner, a difference of "
                 f"{estimate(without - whole):+.1f} points; it is {estimate(single):.0f} % with the single-phase "

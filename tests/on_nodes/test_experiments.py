@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 def run(tmp_path: Path, name: str) -> ExperimentRecord:
     pytest.importorskip("matplotlib")
-    options = ("--problems", "2", "--set", "decode.max_new_tokens=32", "--output", ".")
+    options = ("--problems", "1", "--set", "decode.max_new_tokens=16", "--output", ".")
     run_command(tmp_path, "cluster.cli", "experiment", name, *options)
     record = ExperimentRecord.read(tmp_path / f"{name}.json")
     assert record.setup.timed_on == record.machine.hardware
