@@ -41,8 +41,9 @@ class Sync(Experiment):
         "having the K/V of the winner in the cache, by broadcast under two_phase and by a copy of a worker's own under "
         "single_phase or with one worker; the slowest worker's, waiting for the sender included. pre-write: staging "
         "K/V of the positions that may be committed, timed by itself in one process for a block of each span and the "
-        "branches of one worker, and multiplied by the positions that were staged; it is part of what a worker "
-        "reports as its forward. control: all that is neither commit nor forward. Efficiency: time per step with one "
+        "branches of one worker (processor time, where that is one thread of a CPU), and multiplied by the positions "
+        "that were staged; it is part of what a worker reports as its forward. The protocols go with different "
+        "attention, so they decode different canvases. control: all that is neither commit nor forward. Efficiency: time per step with one "
         "worker ÷ (workers × time per step with so many)."
     )
     paper = (
