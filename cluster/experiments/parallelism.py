@@ -121,10 +121,10 @@ class Parallelism(Experiment):
             "requests in flight",
             f"{BRANCH}: latency ms",
             f"{TASK}: latency ms",
-            "task ÷ branch",
+            "latency: task ÷ branch",
             f"{BRANCH}: tokens/s",
             f"{TASK}: tokens/s",
-            "task ÷ branch",
+            "tokens/s: task ÷ branch",
         ]
         headline = (
             f"With {workers} workers, task-parallel has {estimate(1 / wait[first]):.2f} times the latency of "

@@ -42,9 +42,9 @@ class Sync(Experiment):
         "single_phase or with one worker; the slowest worker's, waiting for the sender included. pre-write: staging "
         "K/V of the positions that may be committed, timed by itself in one process for a block of each span and the "
         "branches of one worker (processor time, where that is one thread of a CPU), and multiplied by the positions "
-        "that were staged; it is part of what a worker reports as its forward. The protocols go with different "
-        "attention, so they decode different canvases. control: all that is neither commit nor forward. Efficiency: time per step with one "
-        "worker ÷ (workers × time per step with so many)."
+        "that were staged; it is part of what a worker reports as its forward. control: all that is neither commit "
+        "nor forward. The protocols go with different attention, so they decode different canvases. Efficiency: time "
+        "per step with one worker ÷ (workers × time per step with so many)."
     )
     paper = (
         "Its system for GPUs keeps the caches of branches consistent in two phases, pre-write and commit-winner; its "
