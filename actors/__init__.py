@@ -7,7 +7,7 @@ import lazy_loader
 
 from actors.ray_token import follow_cluster
 
-# Before any module of this package or of `cluster` imports Ray.
+# This call comes before any module of this package or of `cluster` imports Ray.
 follow_cluster()
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -88,7 +88,7 @@ class AsyncRayEngine(SessionFactory):
         try:
             spec, tokenizer = await asyncio.to_thread(open_model, config)
             if sum(node["Alive"] for node in ray.nodes()) == 1:
-                # What workers would download, with a progress bar that is seen, and without a deadline.
+                # The workers' download, here with a visible progress bar and without a deadline.
                 await asyncio.to_thread(download_weights, spec.config.model)
             info = await group.start(spec)
         except BaseException:

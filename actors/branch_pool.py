@@ -166,7 +166,8 @@ class BranchPool:
         held: list[tuple[tuple[bool, ...], ...]] = await self._gather(RPCBatch(joins), "join its group")
         torn = [worker for worker, each in zip(self.workers, held, strict=True) if len(set(each)) > 1]
         if torn:
-            # Its shards lost touch right when they committed: the others have the K/V whole, or stage it again.
+            # The shards of these workers lost their connection during the commit. Other workers have all of the K/V, or
+            # stage it again.
             self.remove_workers(torn)
             raise WorkerLostError(f"{len(torn)} workers had the K/V of a commit on some of their shards only")
         self.intact = True
@@ -220,7 +221,7 @@ class BranchPool:
         await pending.wait(timeout, on_error=lambda: self._store.abandon(self.epoch))
         hung: Collection[WorkerHandle] = pending.unanswered()
         if hung:
-            # A worker that only waits for another's K/V is not to blame.
+            # A worker that only waits for the K/V of another worker is not hung.
             hung = batch.pending_exports() or hung
             for worker in hung:
                 worker.kill()
@@ -244,7 +245,7 @@ class BranchPool:
             self.remove_workers(lost)
             raise WorkerLostError("; ".join(lost.values()))
         if errors:
-            # Where one worker failed by itself, the others only lost touch with it.
+            # A TransferError may follow from the error of another worker, so other errors come first.
             raise next((error for error in errors if not isinstance(error, TransferError)), errors[0])
         return replies
 

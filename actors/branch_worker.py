@@ -140,7 +140,7 @@ class BranchWorker:
         try:
             report = self._runner.execute(plan, self._fill_from)
         except BaseException:
-            # Peers may be waiting for this one: dropped connections release them.
+            # Peers may be waiting for this worker. Closed connections end their wait.
             self.leave_groups()
             raise
         if self._tp_group.rank == 0:

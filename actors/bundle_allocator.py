@@ -95,5 +95,5 @@ def remove_own_groups(master: str) -> None:
     leaves them behind: Ray would keep them until the driver ends."""
     for held in ray.util.placement_group_table().values():
         if held["name"].startswith(f"{master}-") and held["state"] != "REMOVED":
-            with suppress(ValueError):  # the master removed it itself, just before it ended
+            with suppress(ValueError):  # the master removed it before it ended
                 remove_placement_group(ray.util.get_placement_group(held["name"]))

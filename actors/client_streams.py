@@ -57,7 +57,7 @@ class ClientStreams:
     async def stream(self, client: str) -> AsyncGenerator[StepEvents, None]:
         """See `Master.stream`. Raises ProtocolError if the client has an open stream."""
         if client in self._clients:
-            raise ProtocolError(f"client {client!r} has an open stream; give each one a name of its own")
+            raise ProtocolError(f"client {client!r} has an open stream; give each client its own name")
         opened = self._clients[client] = _Client()
         try:
             yield StepEvents((), None)

@@ -64,11 +64,11 @@ class ElasticGroup(BaseGroup):
             except Exception as error:
                 connected.set_exception(error)
 
-        # Connecting blocks until all peers are there, and one that died never will be.
+        # Connecting blocks until all peers connect, and a dead peer never does.
         thread = threading.Thread(target=connect, daemon=True)
         thread.start()
         thread.join(POLL_S)
-        watch = EpochWatch((host, int(port)), epoch)  # the other one is the thread's for now
+        watch = EpochWatch((host, int(port)), epoch)  # a separate one, because the thread uses the other
         deadline = time.monotonic() + float(timeout)
         while thread.is_alive():
             if time.monotonic() > deadline:
@@ -115,8 +115,8 @@ class ElasticGroup(BaseGroup):
         if not self._sums_in_rank_order:
             self._joined.all_reduce(tensor)
             return
-        # Gloo adds three or more in an order that depends on the place in the tensor: the bits of a row would
-        # depend on the rows before it.
+        # Gloo adds three or more values in an order that depends on their index in the tensor, so the bits of a row
+        # would depend on the rows before it.
         gathered = tensor.new_empty(self.world_size, *tensor.shape)
         self._joined.all_gather(list(gathered.unbind()), tensor)
         torch.add(gathered[0], gathered[1], out=tensor)

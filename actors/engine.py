@@ -42,7 +42,7 @@ class RayEngine(Engine):
         self._engine = engine
         self._loop = loop
         self._connection = connection
-        # An engine that is never closed ends with the program all the same.
+        # This ends an engine that is never closed, at the latest with the program.
         self._finalizer = weakref.finalize(self, resources.close)
 
     @classmethod

@@ -61,7 +61,7 @@ class EventLoopThread:
             if self._closed:
                 return
             self._closed = True
-        if threading.current_thread() is self._thread:  # the garbage collector may run anywhere
+        if threading.current_thread() is self._thread:  # the garbage collector may run in this thread
             self._loop.stop()
             return
         asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()

@@ -119,9 +119,9 @@ class GroupFailover:
         self.reservation.release()
 
     def kill(self) -> None:
-        """End the group. Killing the master takes its workers along: they are its children."""
+        """End the group. The workers end with the master, because they are its children."""
         if ray.is_initialized():
-            with suppress(ActorHandleNotFoundError):  # it ended with a Ray that was shut down
+            with suppress(ActorHandleNotFoundError):  # the master ended when Ray was shut down
                 ray.kill(self.master)
             if self._config.group.tensor_parallel_size > 1:
                 remove_own_groups(self.master._actor_id.hex())

@@ -91,7 +91,7 @@ class GroupMembership:
             if newcomers:
                 pending.record_failure(error)
             if isinstance(error, TransferError):
-                pool.remove_workers(newcomers)  # it may be them that the others do not reach
+                pool.remove_workers(newcomers)  # they may be the unreachable ones
             raise
         else:
             scheduler.enter_epoch(pool.epoch, recovery.source_ranks)

@@ -42,9 +42,9 @@ class NodeWeights:
     """The copies of one group's weights. For the master's event loop."""
 
     def __init__(self, config: Config) -> None:
-        """Where one actor is all of a group it reads for itself: a copy beside its own would be a waste."""
+        """The only actor of a group reads for itself, because a shared copy would need more memory."""
         self.shared = config.group.max_actors > 1
-        self._random = config.model.load_format == "dummy"  # drawn where they are used, faster than copied
+        self._random = config.model.load_format == "dummy"  # drawing them in the worker is faster than a copy
         self._on_hub = is_on_hub(config.model)
         self._nodes: dict[str, _Node] = {}
 
@@ -84,7 +84,7 @@ class NodeWeights:
             if node.chunks is None:
                 reading = worker.read_weights.options(num_returns="streaming").remote()
                 chunks = [chunk async for chunk in reading]
-                await reading.completed()  # raises what reading raised
+                await reading.completed()  # raises the exception of the reading worker
                 node.chunks = chunks
             return node.chunks
 

@@ -74,19 +74,19 @@ def scheduled_into(group: PlacementGroup | None, bundle: int = -1) -> dict[str, 
 
 
 def check_resources(config: Config, available: Mapping[str, float]) -> None:
-    """Raises CapacityError if the workers need more than `available` (resource → amount) all together."""
+    """Raises CapacityError if all workers together need more than `available` (resource → amount)."""
     for name, each in worker_bundle(config).items():
         needed = each * config.group.num_workers
         if needed > available.get(name, 0.0):
             raise CapacityError(
                 f"{config.group.num_workers} workers need {needed:g} {name}, but Ray has "
-                f"{available.get(name, 0.0):g}; lower num_workers or what each worker takes, or add nodes"
+                f"{available.get(name, 0.0):g}; lower num_workers or the resources of a worker, or add nodes"
             )
 
 
 def check_nodes(config: Config, nodes: Iterable[Mapping[str, Any]]) -> None:
-    """Raises CapacityError if the workers do not fit on the nodes (as `ray.nodes` gives them), even if all of these
-    were free: it would never be placed. With `wait_for_nodes` there may be more nodes to come."""
+    """Raises CapacityError if the workers do not fit on the nodes (as `ray.nodes` gives them) even when all of these
+    are free: Ray would never place them. With `wait_for_nodes` an autoscaler may add nodes."""
     group = config.group
     if group.wait_for_nodes:
         return
@@ -96,12 +96,12 @@ def check_nodes(config: Config, nodes: Iterable[Mapping[str, Any]]) -> None:
     if sum(fitting) >= group.num_workers:
         return
     has = "; ".join(
-        f"{node['NodeManagerAddress']} with {listed(node['Resources'], bundle)} has place for {number:g}"
+        f"{node['NodeManagerAddress']} with {listed(node['Resources'], bundle)} has room for {number:g}"
         for node, number in zip(alive, fitting, strict=True)
     )
     raise CapacityError(
-        f"{group.num_workers} workers of {listed(bundle, bundle)} each do not fit: {has}; lower num_workers or what "
-        "each worker takes, add nodes, or set group.wait_for_nodes if an autoscaler will"
+        f"{group.num_workers} workers of {listed(bundle, bundle)} each do not fit: {has}; lower num_workers or the "
+        "resources of a worker, add nodes, or set group.wait_for_nodes if an autoscaler adds them"
     )
 
 

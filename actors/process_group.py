@@ -34,16 +34,16 @@ DEVICE_POLL_S = 0.00005
 """Seconds between two checks by the host whether the device has finished a collective."""
 
 NCCL_ENVIRONMENT = {
-    # With it, torch starts neither the thread that ends the process when a peer dies nor that thread's watchdog.
+    # With this value torch starts neither the thread that ends the process when a peer dies, nor its watchdog.
     "TORCH_NCCL_BLOCKING_WAIT": "1",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     # torch requests a dump through the store, and the request would outlive its epoch.
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-    # So that connecting to a peer that is gone ends.
+    # A connection attempt to a dead peer ends after the timeout.
     "TORCH_NCCL_USE_COMM_NONBLOCKING": "1",
     "TORCH_NCCL_NONBLOCKING_TIMEOUT": f"{JOIN_TIMEOUT.total_seconds():.0f}",
-    # All of NCCL's algorithms connect while joining, none when a collective first takes it.
+    # All of NCCL's algorithms connect while the group is joined, not at their first use.
     "NCCL_RUNTIME_CONNECT": "0",
 }
 """Environment variables that ProcessGroupNCCL and NCCL read when a group is made."""
@@ -135,7 +135,7 @@ class NCCLGroup(ProcessGroup):
             return
         try:
             self._poll(work, abandoned)
-            work.wait()  # raises what has failed
+            work.wait()  # raises the error of a failed collective
         except RuntimeError:
             self.abort()
             raise

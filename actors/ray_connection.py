@@ -65,7 +65,7 @@ class RayConnection:
             RayConnection._owners.add(self)
         self._session = _ray_session()
         try:
-            # Nothing will make room on a Ray of our own; a cluster may free what it has.
+            # On a local Ray no other program frees resources; on a cluster others may.
             if owned:
                 check_resources(config, ray.available_resources())
             else:
@@ -129,7 +129,7 @@ def connect_to_ray(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address == LOCAL_RAY:
-        # Processes of a local Ray inherit it.
+        # Processes of a local Ray inherit these variables.
         os.environ.update(env_vars or {})
         options |= {
             "num_cpus": max(os.cpu_count() or 1, num_cpus),
@@ -151,12 +151,10 @@ def _check_auth_mode(address: str) -> None:
     """Raises ClusterError if this process sends a token to a cluster without them, or none to one that requires it."""
     wants, shows = wants_token(address), os.environ.get(AUTH_MODE, "").lower() == "token"
     if wants is True and not shows:
-        raise ClusterError(
-            f"Ray at {address!r} asks for a token, and this process shows none; {TOKEN_ADVICE}"
-        )
+        raise ClusterError(f"Ray at {address!r} requires a token, and this process has none; {TOKEN_ADVICE}")
     if wants is False and shows:
         raise ClusterError(
-            f"Ray at {address!r} asks for no token, so its processes could not answer this one, which runs with "
+            f"Ray at {address!r} uses no tokens, so its processes cannot answer this one, which runs with "
             "RAY_AUTH_MODE=token (a local Ray sets that too); unset it, or start that cluster with RAY_AUTH_MODE=token"
         )
 
@@ -182,7 +180,7 @@ def _explain(address: str, error: Exception) -> str:
             f"cannot start Ray on this machine ({error}); if that is for want of a writable HOME, where Ray puts its "
             "token: set RAY_AUTH_TOKEN to a secret of your own"
         )
-    # Ray chains no exception: the text of the last attempt's is in the cause.
+    # Ray does not chain the exceptions of its attempts. The cause has the text of the last one.
     if isinstance(error, AuthenticationError) or AuthenticationError.__name__ in str(error.__cause__):
         return f"Ray at {address!r} does not accept the token of this process; {TOKEN_ADVICE}"
     return (

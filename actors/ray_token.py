@@ -34,7 +34,7 @@ def wants_token(address: str) -> bool | None:
     """Whether the Ray at `address` refuses calls without a token; None if that is no host:port, or unknown."""
     if not re.fullmatch(r"[^/]+:\d+", address):
         return None
-    import grpc  # here, since a command that speaks to no cluster need not wait for it
+    import grpc  # imported here, because commands without a cluster need not wait for it
 
     # Ray's own connections use no proxy either.
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:

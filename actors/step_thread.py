@@ -49,18 +49,18 @@ class StepThread:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.sendall(address.token)
             if self._socket.recv(len(READY)) != READY:
-                raise OSError("it refused the token")
+                raise OSError("the master refused the token")
         except OSError as error:
             raise TransferError(
                 f"a worker does not reach its master at {address.host}:{address.port}: {error}"
             ) from None
         self._socket.settimeout(None)
-        # What was set for this thread before, torch's among it, holds there as well.
+        # The new thread gets the context variables of this one, including torch's.
         run = contextvars.copy_context().run
         threading.Thread(target=run, args=(self._serve,), name="steps", daemon=True).start()
 
     def _serve(self) -> None:
-        # Where the connection breaks, the master either is gone, and Ray ends this actor, or ends it itself.
+        # A broken connection means that this actor ends: Ray ends it if the master is dead, else the master does.
         with self._socket, self._socket.makefile("rb") as messages, suppress(OSError):
             while len(header := messages.read(HEADER.size)) == HEADER.size:
                 answer = self._answer(messages.read(*HEADER.unpack(header)))

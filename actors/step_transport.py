@@ -73,7 +73,7 @@ class CallTransport(StepTransport):
         exports: dict[WorkerHandle, tuple[Any, ...]] = {}
         payloads = []
         if self._by_store:
-            # Ray resolves these before a step runs; no call waits for them here.
+            # Ray resolves these before a step runs, so nothing waits for them here.
             for scheduled in plans[0].requests:
                 if scheduled.source_rank is not None:
                     source = workers[scheduled.source_rank]

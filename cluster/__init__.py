@@ -5,4 +5,4 @@ groups. All of them share `batch` (files of requests and their results), `openai
 API) and `choices` (from a request to the choices that answer it). `deploy` has files for Kubernetes, Slurm and Docker.
 """
 
-import actors as actors  # before Ray, whose authentication it sets
+import actors as actors  # before Ray, because it sets Ray's authentication

@@ -1,7 +1,7 @@
 """The Serve application: an ingress that speaks HTTP, and one deployment per model.
 
     serve run cluster.app:build                      # the demo model
-    RAY_AUTH_MODE=token serve deploy configs/serve.yaml     # on a running cluster that asks for Ray's token
+    RAY_AUTH_MODE=token serve deploy configs/serve.yaml     # on a running cluster that requires Ray's token
 
 `num_replicas`, `autoscaling_config`, `max_ongoing_requests` and `max_queued_requests` are Serve's
 own, and stand in the `deployments` of a Serve config under the names `ingress` and of the models.
@@ -95,7 +95,7 @@ def build_application(args: Mapping[str, Any], overrides: Mapping[str, Mapping[s
     remaining = dict(overrides)
     groups: dict[str, Any] = {}
     for entry in settings.models:
-        # Here, and not in each replica: all load the same weights.
+        # Pinned here and not in each replica, so that all load the same weights.
         config = pin_model(entry.load())
         options = group_options(entry.deployment, config) | dict(remaining.pop(entry.deployment, {}))
         deployment: Any = serve.deployment(GroupReplica)

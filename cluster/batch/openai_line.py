@@ -67,7 +67,7 @@ class OpenAIWork:
         request_class, new_builder = URLS[self._line.url]
         request = request_class.parse(self._line.body)
         if request.stream:
-            raise invalid_value("stream", "got true, and a file has whole responses; leave it out")
+            raise invalid_value("stream", "got true; a file has complete responses only: leave it out")
         if request.lopa is not None and request.lopa.deadline is not None:
             raise invalid_value("lopa.deadline", "has no meaning in a file; leave it out")
         return request, new_builder

@@ -35,7 +35,7 @@ class LaunchCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        with self:  # what an operation of others is made of is what counts
+        with self:  # the parts of a composite operation are counted
             parts = func.decompose(*args, **kwargs)
         if parts is not NotImplemented:
             return parts

@@ -31,7 +31,7 @@ def model_to_measure(
     """
     if shape is None:
         if layers is not None:
-            raise SettingsError("--layers changes a --shape; a checkpoint has the layers that it has")
+            raise SettingsError("--layers needs --shape; the layers of a checkpoint cannot be changed")
         yield {"path": model}
         return
     if shape not in SHAPES:

@@ -90,7 +90,7 @@ class BenchRecord(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the file"
-            raise SettingsError(f"{path} is no record of lopa bench: {where}: {first['msg']}") from None
+            raise SettingsError(f"{path} is not a record of lopa bench: {where}: {first['msg']}") from None
 
     def write(self, path: Path) -> None:
         """As JSON. Raises SettingsError if the file cannot be written."""
@@ -123,14 +123,14 @@ def check_writable(path: Path) -> None:
     except OSError as error:
         raise SettingsError(f"--output: cannot make {path.parent}: {error.strerror}") from None
     if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise SettingsError(f"--output: cannot write {path}; name a file in a folder that can be written to")
+        raise SettingsError(f"--output: cannot write {path}; name a file in a writable folder")
 
 
 def number(row: Row, column: str) -> float:
     """A figure. Raises ValueError if there is none."""
     value = row[column]
     if not isinstance(value, int | float):
-        raise ValueError(f"{column} is {value!r}, no number")
+        raise ValueError(f"{column} is {value!r}, which is not a number")
     return float(value)
 
 

@@ -53,7 +53,7 @@ def answer_format(request: EngineRequest, tokenizer: Tokenizer, prompt: Sequence
     known = tool_format(tokenizer.chat_template(request.tools))
     tail = tokenizer.decode(prompt[-PROMPT_TAIL:], skip_special_tokens=False)
     thinking = tail.rstrip().endswith(THINK)
-    # What is bound to a form leaves no room for reasoning.
+    # A constrained answer cannot contain reasoning.
     end_thinking = f"\n{END_THINK}\n\n" if thinking else ""
     shown = frozenset((THINK, END_THINK, known.trigger, known.separator, known.end))
     if request.forced_tools:
@@ -63,7 +63,7 @@ def answer_format(request: EngineRequest, tokenizer: Tokenizer, prompt: Sequence
             {"begin": "" if named else name + known.separator, "schema": _parameters(request, name)}
             for name in request.forced_tools
         ]
-        # Another form that was asked for is that of answers in text, and nothing may cut the call.
+        # Other constraints apply to answers in text only, and nothing may cut the call.
         settings = {**dict.fromkeys(GUIDED), **_tag(structures, []), "stop_token_ids": ()}
         return AnswerFormat(partial(CallParser, known, named), end_thinking + prefill, settings, shown)
     bound = [name for name in GUIDED if request.settings.get(name) is not None]

@@ -105,7 +105,7 @@ class ChatParser:
         self._text += text
         while not self.complete and (delta := self._next(final)) is not None:
             if delta.content and self._behind_call and self.answer.content:
-                # The white space around the call is gone, and two texts are to stay two.
+                # The white space around the call was removed, so a line break separates the two texts.
                 delta = AnswerDelta(content="\n" + delta.content)
             if delta != AnswerDelta():
                 self._behind_call = delta.tool_call is not None
@@ -116,7 +116,7 @@ class ChatParser:
         match self._state:
             case "start":
                 return self._start(final)
-            case "after":  # behind a tag, where white space says nothing
+            case "after":  # after a tag, where white space has no meaning
                 self._text = self._text.lstrip()
                 if not self._text:
                     return None

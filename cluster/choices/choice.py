@@ -76,7 +76,7 @@ class ChoiceState:
         """The outputs before the first step."""
         if self._request.echo:
             prompt = self._request.prompts[self.index // self._request.n]
-            # A text as it was sent: a tokenizer may normalise it.
+            # The text of the request, because a tokenizer may normalise it.
             self._echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(self.session.prompt)
             if self._request.stream:
                 yield TextDelta(self.index, self._echo)

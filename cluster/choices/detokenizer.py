@@ -73,7 +73,7 @@ class IncrementalDetokenizer:
     def _emit(self, prefix: list[int], text: str, tokens: int) -> DetokenizedText:
         if not text.startswith(self.text):
             raise ValueError(
-                f"the tokenizer decodes {len(prefix)} tokens to a text that does not go on from the text of fewer"
+                f"the tokenizer decodes {len(prefix)} tokens to a text that does not extend the text of fewer tokens"
             )
         new = DetokenizedText(text[len(self.text) :], max(0, tokens - self.num_emitted_tokens))
         self.text = text
@@ -93,7 +93,7 @@ class IncrementalDetokenizer:
             if any(len(stop) > size and stop.startswith(tail) for stop in self._stop_strings):
                 stable = stable[:-size]
                 break
-        # Held back is held back: what is out stays out, even if it may begin a stop string.
+        # Text that was returned before stays, even if it may begin a stop string.
         return stable if len(stable) >= len(self.text) else self.text
 
     def _tokens_within(self, prefix: list[int], length: int) -> int:

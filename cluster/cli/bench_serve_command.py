@@ -76,7 +76,7 @@ def serve(
             )
         if requests < max(concurrency):
             raise SettingsError(
-                f"--requests: got {requests} for {max(concurrency)} clients; each has to send one at least"
+                f"--requests: got {requests} for {max(concurrency)} clients; each must send at least one"
             )
         check_url(url)
         keys = load_api_keys(api_keys, os.environ)

@@ -50,7 +50,7 @@ def run_conformance(
         raise SettingsError("no cases in the given files; a file has one JSON object per line")
     if not models.is_dir():
         raise SettingsError(
-            f"--models: no folder {models}; it holds one checkpoint folder per recorded model"
+            f"--models: no folder {models}; it must have one checkpoint folder per recorded model"
         )
 
     def make_engine(config: Config) -> Engine:

@@ -269,7 +269,9 @@ def reproduce(
 
 def _refuse_max_num_seqs(overrides: options.ConfigOverrides) -> None:
     if "max_num_seqs" in overrides.get("model", {}):
-        raise SettingsError("model.max_num_seqs: how many problems are in flight is --concurrency; use that")
+        raise SettingsError(
+            "model.max_num_seqs: --concurrency sets how many problems are in flight; use that"
+        )
 
 
 def _data_files(texts: list[str]) -> dict[str, Path]:
@@ -277,6 +279,6 @@ def _data_files(texts: list[str]) -> dict[str, Path]:
     for text in texts:
         task, equals, file = text.partition("=")
         if not equals or not Path(file).is_file():
-            raise SettingsError(f"--data: got {text!r}; allowed: TASK=FILE, a file that is there")
+            raise SettingsError(f"--data: got {text!r}; allowed: TASK=FILE, with an existing file")
         found[task] = Path(file)
     return found

@@ -117,7 +117,7 @@ def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
     """What is configured, then the others that the model can be held in. Auto is one of them, found where it runs."""
     quantization = spec.model.quantization
     others = FORMATS
-    if quantization != "none":  # it is saved in int8, or that is asked for
+    if quantization != "none":  # int8 in the checkpoint or in the settings
         others = tuple((dtype, quantization) for dtype, _ in FORMATS[:2])
     elif spec.model.transformers_config is not None:
         others = FORMATS[:2]

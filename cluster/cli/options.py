@@ -98,7 +98,7 @@ def parse_overrides(assignments: list[str] | None, **shorthands: Any) -> ConfigO
         try:
             overrides.setdefault(section, {})[key] = parse_yaml(value)
         except yaml.YAMLError:
-            raise SettingsError(f"--set {name}: got {value!r}, which is no YAML value") from None
+            raise SettingsError(f"--set {name}: got {value!r}, which is not a YAML value") from None
     for name, value in shorthands.items():
         if value is not None:
             section, _, key = SHORTHANDS[name].partition(".")

@@ -60,7 +60,7 @@ def decode(
     with exit_on_error():
         if not is_absolute(output):
             raise SettingsError(
-                f"--output: got {output!r}; allowed: an absolute path or a URL, since a job's own folder goes away"
+                f"--output: got {output!r}; allowed: an absolute path or a URL, since a job's own folder is removed"
             )
         overrides = options.parse_overrides(
             assignments, model=model, lora=lora, workers=workers, tensor_parallel_size=tensor_parallel_size
@@ -96,7 +96,7 @@ def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> 
     if not _decode_chunks(missing, config, groups, results, progress, raw=raw):
         return None
     if prompts.summarize() != summary:
-        raise SettingsError(f"--input: {source} changed while the job ran; remove what lies at {output}.*")
+        raise SettingsError(f"--input: {source} changed while the job ran; remove the files {output}.*")
     merged = results.merge_parts(summary.lines)
     progress.log(f"{output} is complete: {merged.lines} lines in {time.monotonic() - progress.started:.0f} s")
     return merged
@@ -123,7 +123,7 @@ def _decode_chunks(
     from actors.ray_connection import RayConnection
     from cluster.jobs.work_queue import WorkQueue
 
-    # What all groups need when they start; the bounds of `scaling` are those of one group.
+    # The resources of all groups at their start. `scaling` is removed, since its bounds apply to one group.
     total = config.group.replace(num_workers=groups * config.group.num_workers, scaling=None)
     with ExitStack() as stack:
         stack.callback(RayConnection(config.replace(group=total)).close)

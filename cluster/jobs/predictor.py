@@ -100,8 +100,8 @@ class LopaPredictor:
         taken = sorted({self._prefix + name for name in RESULT_TYPES} & set(names))
         if taken:
             raise SettingsError(
-                f"got a column {taken[0]!r}, and results add one of that name; set output_prefix, which comes in front "
-                "of the names that are added"
+                f"got a column {taken[0]!r}, and results add one of that name; set output_prefix, which is put "
+                "before the added names"
             )
 
 
@@ -113,8 +113,8 @@ def _start_engine(config: Config) -> Engine:
         reserved = ray.get_runtime_context().get_accelerator_ids()
         if any(reserved.values()):
             raise SettingsError(
-                f"group: got {config.group.max_actors} actors, which reserve their own accelerators, beside those that "
-                "map_batches reserves for this process; leave num_gpus out there, or set group.num_workers and "
+                f"group: got {config.group.max_actors} actors, which reserve their own accelerators, besides those "
+                "that map_batches reserves for this process; leave num_gpus out there, or set group.num_workers and "
                 "tensor_parallel_size to 1"
             )
     return RayEngine.from_config(config)

@@ -98,7 +98,7 @@ class JobOutput:
         if not _is_state(state):
             raise SettingsError(
                 f"--output: {self._url}.job.json is damaged, or another version of lopa-ray wrote it; choose another "
-                f"--output, or remove {self._url}.job.json, .parts and the file itself to begin anew"
+                f"--output, or remove {self._url}.job.json, .parts and the file itself to start again"
             )
         valid: dict[str, Any] = state
         return valid
@@ -113,9 +113,9 @@ class JobOutput:
             return
         what = "input" if changed[0] in ("input_sha256", "lines") else changed[0]
         raise SettingsError(
-            f"--output: {self._url} was begun with another {what} ({_difference(before, now, changed[0])}); put "
-            f"that back to go on with it, choose another --output, or remove {self._url}.job.json, .parts and "
-            "the file itself to begin anew"
+            f"--output: {self._url} was begun with another {what} ({_difference(before, now, changed[0])}); "
+            f"restore that to continue, choose another --output, or remove {self._url}.job.json, .parts and "
+            "the file itself to start again"
         )
 
     def write_chunk(self, index: int, rows: Sequence[str]) -> None:
@@ -141,7 +141,7 @@ class JobOutput:
                     self._file_system.rm_file(self.chunk_files[index])
                     raise SettingsError(
                         f"--output: {self.chunk_files[index]} has {len(rows)} of its {expected} results, so it was "
-                        "removed; submit the job again to decode them anew"
+                        "removed; submit the job again to decode them again"
                     )
                 failed += sum("error" in row for row in rows)
                 yield content
@@ -157,7 +157,7 @@ class JobOutput:
         order = sorted(self.chunk_files)
         for first in range(0, len(order), PARTS_PER_FETCH):
             indices = order[first : first + PARTS_PER_FETCH]
-            # A list is fetched concurrently where the file system can; keys come back in its own spelling.
+            # A list is fetched concurrently if the file system supports it. The keys are in the file system's spelling.
             contents = self._file_system.cat([self.chunk_files[index] for index in indices])
             yield from zip(indices, (contents[self.chunk_files[index]] for index in indices), strict=True)
 

@@ -58,7 +58,7 @@ class Source:
                     digest.update(block)
             lines = self._count_rows() if self._is_parquet else sum(1 for _ in self._numbered_lines())
         if not lines:
-            raise SettingsError(f"--input: {self._url} holds no prompts")
+            raise SettingsError(f"--input: {self._url} has no prompts")
         return InputSummary(digest.hexdigest(), lines)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
@@ -93,7 +93,7 @@ class Source:
             if unknown:
                 raise SettingsError(
                     f"--input: {self._url} has a column {unknown[0]!r}; allowed: {', '.join(sorted(known))}; "
-                    "write a file with these alone"
+                    "write a file with these columns only"
                 )
             rows: int = parquet.metadata.num_rows
         return rows

@@ -21,7 +21,7 @@ def storage_errors(option: str, url: str) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise SettingsError(
-            f"{option}: there is no {url}; a local path is one of the node that the job's driver runs on"
+            f"{option}: {url} does not exist; a local path refers to the node of the job's driver"
         ) from None
     except ImportError as error:
         raise SettingsError(

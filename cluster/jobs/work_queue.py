@@ -81,7 +81,7 @@ class WorkQueue:
 
     def _add_group(self) -> None:
         reservation = Reservation(self._config)
-        # It waits more than it computes: the CPUs are for its workers.
+        # It mostly waits, so it reserves no CPU; its workers do.
         remote: Any = ray.remote(JobGroup).options(
             num_cpus=0,
             max_restarts=0,

@@ -216,7 +216,7 @@ class ChatResponseBuilder(CompletionsBuilder):
                 )
                 for call in finished.tool_calls
             ]
-        # As OpenAI has it: null beside calls, and else text, if only an empty one.
+        # As in OpenAI's API: null together with calls, otherwise text, which may be empty.
         content = None if finished.tool_calls and not finished.text else finished.text
         return ChatChoice(
             index=finished.choice,

@@ -64,6 +64,7 @@ class CompletionsRequest(StructuredRequest, GenerationRequest):
             raise invalid_value("stream_options", "only has a meaning with stream: true; leave it out")
         if self.best_of not in (None, n):
             raise invalid_value(
-                "best_of", f"got {self.best_of} with n {n}; other candidates are not made: leave it out"
+                "best_of",
+                f"got {self.best_of} with n {n}; more candidates than n are not supported: leave it out",
             )
         return {"n": n, "stop": tuple(self.stop or ())}

@@ -27,18 +27,16 @@ def make_engine_request(
     n, stop = engine_options.get("n", 1), engine_options.get("stop", ())
     if n * len(prompts) > max_choices:
         got = f"n {n}" if len(prompts) == 1 else f"{len(prompts)} prompts with n {n}"
-        raise invalid_value("n", f"got {got}; allowed: {max_choices} choices per request; ask in parts")
+        raise invalid_value("n", f"got {got}; allowed: {max_choices} choices per request; split the request")
     if len(stop) > max_stop:
         raise invalid_value("stop", f"got {len(stop)} texts; allowed: {max_stop}; leave some out")
     if options.stream_canvas and not request.stream:
         raise invalid_value("lopa.stream_canvas", "needs stream: true; add that, or leave it out")
     if options.partial and options.deadline is None:
-        raise invalid_value(
-            "lopa.partial", "got true without a deadline, at which alone it has a meaning; add lopa.deadline"
-        )
+        raise invalid_value("lopa.partial", "got true without a deadline; add lopa.deadline")
     if request.ignore_eos and request.stop_token_ids:
         raise invalid_value(
-            "stop_token_ids", "got it with ignore_eos, under which no token ends; leave one out"
+            "stop_token_ids", "excludes ignore_eos, under which no token ends an answer; leave one out"
         )
     top_logprobs = request.num_top_logprobs()
     return EngineRequest(

@@ -82,11 +82,11 @@ def api_error(error: Exception, retry_after_s: int) -> ApiError:
         if isinstance(error, error_class) and not isinstance(error, CheckpointError):
             headers = {"Retry-After": str(retry_after_s)} if status in (429, 503) else {}
             if status in (500, 504):
-                # OpenAI's client repeats every 5xx; a repeated request would run into the same again.
+                # OpenAI's client repeats every 5xx, but a repeated request would fail in the same way.
                 headers["X-Should-Retry"] = "false"
             message = str(error)
             if len(message) > MAX_MESSAGE_CHARS:
-                # It repeats what was sent, and that may be megabytes.
+                # The message repeats the request, which may have megabytes.
                 message = f"{message[:MAX_MESSAGE_CHARS]} ..."
             return ApiError(status, message, code, headers=headers)
     message = (

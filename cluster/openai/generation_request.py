@@ -157,7 +157,7 @@ class GenerationRequest(RequestModel, ABC):
         given = self.constraint_fields()
         if len(given) > 1:
             first, second, *_ = given
-            raise invalid_value(second, f"got it beside {first}; an answer has one shape: give one of them")
+            raise invalid_value(second, f"excludes {first}: an answer has one constraint; give one of them")
         return dict(given.values())
 
     @property

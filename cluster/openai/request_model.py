@@ -49,7 +49,7 @@ def is_too_deep(value: Any) -> bool:
 
 def _check_depth(value: dict[str, Any]) -> dict[str, Any]:
     if is_too_deep(value):
-        raise ValueError(f"it nests too deeply; allowed: {MAX_DEPTH} levels; simplify it")
+        raise ValueError(f"it is nested too deeply; allowed: {MAX_DEPTH} levels; simplify it")
     return value
 
 

@@ -51,7 +51,7 @@ class ResponseTool(Function):
     @model_validator(mode="before")
     @classmethod
     def _check_type(cls, value: Any) -> Any:
-        # Tools of other types have other fields, about which the error would else be.
+        # Tools of other types have other fields. Without this check the error would be about these fields.
         if isinstance(value, dict) and value.get("type", "function") != "function":
             message = "is not supported: got {got}; allowed: function"
             fields = {"field": "type", "got": short_repr(value["type"])}
@@ -201,8 +201,8 @@ class ResponsesRequest(GenerationRequest):
     def _nothing_is_stored(cls, value: Any) -> Any:
         if value:
             raise ValueError(
-                f"got {short_repr(value)}, but nothing is stored here; leave it out, and send all that was said before "
-                "as input"
+                f"got {short_repr(value)}, but this server stores nothing; leave it out, and send the earlier turns as "
+                "input"
             )
         return value
 

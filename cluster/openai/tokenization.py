@@ -64,7 +64,7 @@ class TokenizeRequest(RequestModel):
                 )
             return PromptToTokenize(self.prompt, self.add_special_tokens is not False)
         if self.prompt is not None:
-            raise invalid_value("prompt", "got it with messages; leave one of them out")
+            raise invalid_value("prompt", "excludes messages; leave one of them out")
         if self.add_special_tokens:
             raise invalid_value(
                 "add_special_tokens", "got true with messages; a chat has those of its template: leave it out"

@@ -87,8 +87,8 @@ class ServeLauncher:
         self.args["models"] = [entry.model_dump() for entry in entries]
 
     def validate(self) -> None:
-        """Raises SettingsError and CheckpointError for what would otherwise fail inside a replica."""
-        # Names on the Hub mean the same here, with the same token and cache, as they do in replicas.
+        """Raises SettingsError and CheckpointError for errors that would otherwise occur inside a replica."""
+        # This process uses the same Hub, token and cache as the replicas.
         os.environ.update({name: value for name, value in self.env_vars.items() if name.startswith("HF_")})
         settings = ServeSettings(**self.args)
         for entry in settings.models:
@@ -97,17 +97,17 @@ class ServeLauncher:
             if tokenizer is None:
                 raise CheckpointError(
                     f"{spec.config.model.path}: the checkpoint has no tokenizer (tokenizer.json, or vocab.json and "
-                    "merges.txt), and a server is sent text; add its files"
+                    "merges.txt), which a server needs for text; add its files"
                 )
             if ray_address() == LOCAL_RAY:
-                # With a progress bar that is seen: replicas would do it without.
+                # Here the progress bar is visible; a replica would download without one.
                 download_weights(spec.config.model)
         build_application(self.args, self.deployments)
         if ray_address() == LOCAL_RAY:
             keys = load_api_keys(settings.api_keys_file, {**os.environ, **self.env_vars})
             settings.http.replace(api_keys=keys)
         elif API_KEYS_VARIABLE in os.environ:
-            # Ray would pass it to the cluster in a runtime environment, which it shows to every user.
+            # Ray would pass it to the cluster in a runtime environment, which every user can read.
             raise SettingsError(
                 f"{API_KEYS_VARIABLE} is set, but does not reach the cluster at RAY_ADDRESS; unset it, and name a file "
                 "of keys on the node of the ingress with --api-keys"
@@ -139,25 +139,25 @@ class ServeLauncher:
         return max(max_replicas, num_replicas if isinstance(num_replicas, int) else 1)
 
     def run(self, echo: Callable[[str], object] = print) -> None:
-        """Serve until SIGINT or SIGTERM, then finish what is in flight. Raises CapacityError, ClusterError."""
+        """Serve until SIGINT or SIGTERM, then finish the requests in flight. Raises CapacityError, ClusterError."""
         local = ray_address() == LOCAL_RAY
         if local:
             _check_port(self.host, self.port)
-        # What Serve logs of its start is of no use to those who start this server.
+        # Serve's messages about its start are of no use to the operator.
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         connect_to_ray(ray_address(), num_cpus=self.num_cpus, env_vars=self.env_vars)
         with ExitStack() as cleanup:
-            # A Ray of our own takes all that runs on it along.
+            # A Ray that this process started ends with it, and so does everything on it.
             cleanup.callback(ray.shutdown)
             for entry in ServeSettings(**self.args).models:
-                # Serve would wait for ever, and say so only in its log.
+                # Without this check Serve would wait forever, with a message in its log only.
                 check_nodes(entry.load(), ray.nodes())
             address = f"http://{self.host}:{self.port}"
             status = serve.status()
             if self.name in status.applications:
                 raise ClusterError(
-                    f"an application {self.name!r} runs on this cluster; end it, or give the one of the config "
-                    "another name and route_prefix"
+                    f"an application {self.name!r} already runs on this cluster; stop it, or set another name "
+                    "and route_prefix in the config"
                 )
             if status.proxies:
                 address = "the address of the Serve that runs on this cluster already"
@@ -173,11 +173,11 @@ class ServeLauncher:
             handle = self._deploy()
             with _stop_signals() as stop:
                 if local:
-                    # The dashboard, which is not started, would write it to a file for Prometheus.
+                    # Ray's dashboard would write the address to a file for Prometheus, but it is not started.
                     echo(f"Metrics for Prometheus on {_metrics_url()}")
                 echo(f"Serving {', '.join(self._model_ids)} on {address}")
                 stop.wait()
-                echo("Finishing what is in flight; once more ends at once")
+                echo("Finishing the requests in flight; press Ctrl-C again to stop at once")
                 stop.clear()
                 self._drain(handle, stop)
 
@@ -233,7 +233,7 @@ def _check_port(host: str, port: int) -> None:
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]
         raise ClusterError(
-            f"cannot listen on {host}:{port} ({reason}); end what listens there, or choose another --port"
+            f"cannot listen on {host}:{port} ({reason}); stop the program that listens there, or choose another --port"
         ) from None
 
 

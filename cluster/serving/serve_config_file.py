@@ -29,7 +29,7 @@ def read_serve_config(source: str | Path | None) -> dict[str, Any]:
     except OSError as error:
         raise SettingsError(f"cannot read the Serve config {path}: {error.strerror}") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"the Serve config {path} is no YAML: {' '.join(str(error).split())}") from None
+        raise SettingsError(f"the Serve config {path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise SettingsError(
             f"the Serve config {path} is a {type(values).__name__}; allowed: a mapping with the keys "
@@ -40,7 +40,7 @@ def read_serve_config(source: str | Path | None) -> dict[str, Any]:
         unknown = [key for key in mapping if key not in allowed]
         if unknown:
             raise SettingsError(
-                f"{path}: unknown key {unknown[0]!r} in {where}; lopa serve knows: {', '.join(allowed)}"
+                f"{path}: unknown key {unknown[0]!r} in {where}; allowed: {', '.join(allowed)}"
             )
     return values
 
@@ -53,7 +53,7 @@ def _check_values(path: Path, values: Mapping[str, Any]) -> None:
         where = ".".join(map(str, detail["loc"])) or "its top level"
         raise SettingsError(f"{path}: {where}: got {detail['input']!r}; {detail['msg']}") from None
     except (TypeError, ValueError) as error:
-        raise SettingsError(f"{path} is no Serve config: {error}") from None
+        raise SettingsError(f"{path} is not a Serve config: {error}") from None
     import_paths = [application.import_path for application in schema.applications]
     if import_paths != [IMPORT_PATH]:
         raise SettingsError(

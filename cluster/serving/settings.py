@@ -48,7 +48,7 @@ class HttpSettings(StrictModel):
                 or not text.isprintable()
                 or " " in text
             ):
-                raise ValueError(f"key {at} is no key; allowed: printable ASCII characters without spaces")
+                raise ValueError(f"key {at} is not valid; allowed: printable ASCII characters without spaces")
         return [key if isinstance(key, SecretStr) else SecretStr(key) for key in value]
 
 
@@ -105,7 +105,7 @@ class ServeSettings(StrictModel):
     def _parse_http(cls, value: Any) -> Any:
         if isinstance(value, dict) and "api_keys" in value:
             raise ValueError(
-                "api_keys cannot stand in a Serve config, which everybody on the cluster can read; use "
+                "api_keys are not allowed in a Serve config, which every user of the cluster can read; use "
                 "api_keys_file or the environment variable LOPA_API_KEYS"
             )
         return HttpSettings(**value) if isinstance(value, dict) else value
@@ -116,7 +116,5 @@ class ServeSettings(StrictModel):
             names = [getattr(entry, kind) for entry in self.models]
             duplicates = sorted({name for name in names if names.count(name) > 1})
             if duplicates:
-                raise ValueError(
-                    f"models: got two with the {kind} {duplicates[0]!r}; each needs one of its own"
-                )
+                raise ValueError(f"models: got two with the {kind} {duplicates[0]!r}; each needs its own")
         return self

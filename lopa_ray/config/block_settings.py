@@ -50,7 +50,7 @@ class BlockSettings(GenerationSettings):
     def _origin_needs_blocks(self) -> Self:
         if self.block_origin == "start" and self.window_attention == "full":
             raise ValueError(
-                "block_origin start with window_attention full, which sees no blocks; use block_causal or leave "
+                "block_origin start with window_attention full, which has no blocks; use block_causal or leave "
                 "block_origin out"
             )
         return self

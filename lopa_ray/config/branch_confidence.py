@@ -119,7 +119,7 @@ def parse_metric(text: str) -> BranchConfidence:
     match = re.fullmatch(r"(\w+)(?:\(([^()]*)\))?", text.strip())
     if match is None or match[1] not in METRICS:
         raise ValueError(
-            f"{text!r} is no branch confidence; known: {', '.join(METRICS)}, written name(number)"
+            f"{text!r} is not a branch confidence; allowed: {', '.join(METRICS)}, written name(number)"
         )
     try:
         arguments = [float(part) for part in match[2].split(",")] if match[2] else []

@@ -63,8 +63,8 @@ class Config(StrictModel):
         reserved = [group.num_cpus, *group.resources.values()]
         if group.tensor_parallel_size > 1 and self.model.device == "cpu" and not any(reserved):
             raise ValueError(
-                f"group.tensor_parallel_size {group.tensor_parallel_size} with num_cpus 0: shards are kept on one node "
-                "by what they take of it; set num_cpus above 0, or tensor_parallel_size to 1"
+                f"group.tensor_parallel_size {group.tensor_parallel_size} with num_cpus 0: shards need a reservation "
+                "that keeps them on one node; set num_cpus above 0, or tensor_parallel_size to 1"
             )
         return self
 

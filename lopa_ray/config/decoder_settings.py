@@ -238,7 +238,7 @@ def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:
         others = [other for other, settings in DECODER_SETTINGS.items() if key in settings.model_fields]
         if others:
             raise SettingsError(
-                f"unknown setting {key} = {values[key]!r} for decoder {name}; decoders that know it: "
+                f"unknown setting {key} = {values[key]!r} for decoder {name}; decoders with it: "
                 f"{', '.join(others)}; set decoder to one of these, or leave {key} out"
             )
     return DECODER_SETTINGS[name](**values)

@@ -96,7 +96,7 @@ class GroupSettings(StrictModel):
     def _experts_for_shards(self) -> Self:
         if self.expert_parallel is True and self.tensor_parallel_size == 1:
             raise ValueError(
-                "expert_parallel true with tensor_parallel_size 1: there are no shards to have experts each; set "
+                "expert_parallel true with tensor_parallel_size 1: there are no shards for the experts; set "
                 "tensor_parallel_size to 2 or more, or leave expert_parallel out"
             )
         return self
@@ -114,7 +114,7 @@ class GroupSettings(StrictModel):
         for name, amount in value.items():
             if name in RAY_BUILTIN_RESOURCES:
                 raise ValueError(
-                    f"got {name}; allowed: custom resources (num_cpus and num_accelerators say the rest)"
+                    f"got {name}; allowed: custom resources (num_cpus and num_accelerators set the others)"
                 )
             if amount <= 0:
                 raise ValueError(f"got {name}: {amount}; allowed: amounts above 0")

@@ -48,12 +48,12 @@ class ScalingSettings(StrictModel):
                 "raise the other"
             )
         if self.policy == "step_time" and "target" not in self.model_fields_set:
-            raise ValueError("policy step_time without a target; say how many seconds a step may take")
+            raise ValueError("policy step_time without a target; set the seconds that a step may take")
         return self
 
     def check_num_workers(self, num_workers: int) -> None:
         """Raises SettingsError unless the group may have that many workers."""
         if not self.min_workers <= num_workers <= self.max_workers:
             raise SettingsError(
-                f"got {num_workers} workers; allowed: {self.min_workers} to {self.max_workers}, as group.scaling says"
+                f"got {num_workers} workers; allowed: {self.min_workers} to {self.max_workers} (group.scaling)"
             )

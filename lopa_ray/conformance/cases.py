@@ -126,7 +126,7 @@ def _kind_of(row: dict[str, Any]) -> str:
     if isinstance(row.get("steps"), list):
         return "forward"
     raise MalformedCaseError(
-        "no kind of case has these keys; wanted settings.algorithm, kind, or a list of steps"
+        "no kind of case has these keys; needed: settings.algorithm, kind, or a list of steps"
     )
 
 

@@ -49,7 +49,7 @@ def _compare_block_decode(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     for number, ((plan, outcome), recorded) in enumerate(zip(run.rounds, trace, strict=False), 1):
         yield from _compare_round(number, plan, outcome, recorded, run)
     if len(run.rounds) != row["steps"] - 1 or len(run.rounds) != len(trace):
-        # Published counts include the round that finds nothing left to do.
+        # Published counts include the last round, which decides nothing.
         yield Difference("steps", 0, row["steps"], len(run.rounds) + 1)
     yield from _compare_tokens(case, run)
 

@@ -63,7 +63,7 @@ def _block_settings(row: dict[str, Any]) -> GenerationSettings:
         "block_add_threshold": pop("block_add_threshold", int, float),
         "decoded_token_threshold": pop("decoded_token_threshold", int, float),
         "confidence_threshold": pop("skip_threshold", int, float),
-        # An unknown strategy means the default there, "margin_confidence" too.
+        # The published code uses its default for an unknown strategy, including "margin_confidence".
         "ranking": ranking if ranking in ("margin", "neg_entropy") else "probability",
         "window_attention": "full" if pop("use_full_attention", bool, default=False) else "block_causal",
         "stop_at_eos": False,
@@ -195,7 +195,9 @@ def _sdar_settings(row: dict[str, Any]) -> GenerationSettings:
     values |= {"ignore_eos": True} if ends is None else {"stop_token_ids": tuple(ends)}
     recorded.check_all_popped()
     if row["kind"] == "sdar_eval":
-        values["top_k"] = None  # There confidences are those before top_k, and tokens the same.
+        values["top_k"] = (
+            None  # In the published code top_k does not change confidences; tokens are the same.
+        )
     return BlockDiffusionSettings(**values)
 
 
@@ -215,7 +217,7 @@ def _llada2_settings(row: dict[str, Any]) -> GenerationSettings:
         )
     settings = BlockDiffusionSettings(
         block_size=block,
-        # Of the length that was asked for; whole blocks are decoded there, counted from position 0.
+        # From the requested length. The published code decodes whole blocks, counted from position 0.
         denoising_steps=min(steps, length // minimal_topk),
         max_new_tokens=-(-(prompt + length) // block) * block - prompt,
         confidence_threshold=pop("threshold", int, float),

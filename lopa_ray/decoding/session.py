@@ -249,7 +249,7 @@ class DecodeSession(ABC):
             )
         if np.isnan(np.concatenate([report.scores for report in ordered])).any():
             raise ScoreError(
-                f"the model's scores in step {plan.step} are no numbers (NaN); its weights are broken, or its "
+                f"the model's scores in step {plan.step} are NaN; its weights are broken, or its "
                 "activations exceed the dtype: use bfloat16 or float32"
             )
         self._pending_plan = None

@@ -89,7 +89,7 @@ class SessionFactory:
         if self._constraint_compiler is None:
             raise SettingsError(
                 "got a pattern or words for the answer, but the checkpoint has no tokenizer "
-                "that says what its tokens spell; add its files or leave guided_* and bad_words out"
+                "that spells its tokens; add its files or leave guided_* and bad_words out"
             )
         return self._constraint_compiler.compile(settings)
 

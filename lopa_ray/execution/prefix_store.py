@@ -34,7 +34,7 @@ class PrefixStore:
             payload = self._payloads.get(part.prefix_id)
             if payload is None:
                 raise ProtocolError(
-                    f"prefix {part.prefix_id} is not here; stored are {sorted(self._payloads)}"
+                    f"prefix {part.prefix_id} is not stored; stored: {sorted(self._payloads)}"
                 )
             kv, boundary = self._cache.split_payload(payload)
             span = slice(part.span.start, part.span.stop)

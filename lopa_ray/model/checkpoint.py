@@ -171,7 +171,7 @@ def find_tensors(folder: Path) -> TensorFiles:
     for name, file in listed.items():
         if tensor_files.files.get(name) != folder / file:
             raise CheckpointError(
-                f"{folder / file}: tensor {name} is not in it, though {INDEX} says so; "
+                f"{folder / file}: tensor {name} is not in it, though {INDEX} lists it there; "
                 f"shard and index are of different versions: download both again"
             )
     return tensor_files
@@ -229,7 +229,7 @@ def check_expected(
         if tensor_files.shapes[name] != shape:
             raise CheckpointError(
                 f"{tensor_files.files[name]}: tensor {name} has shape {list(tensor_files.shapes[name])}, but "
-                f"{folder / CONFIG} asks for {list(shape)}; use weights and configuration of the same "
+                f"{folder / CONFIG} requires {list(shape)}; use weights and configuration of the same "
                 "checkpoint"
             )
 
@@ -245,11 +245,11 @@ def refuse_extra(folder: Path, tensor_files: TensorFiles, extra: list[str], conf
 
 
 def check_tied(tensor_files: TensorFiles, head: str, embed: str) -> None:
-    """Raise `CheckpointError` unless the head of a model with tied embeddings is the embedding once more."""
+    """Raise `CheckpointError` unless the head of a model with tied embeddings equals the embedding."""
     same_shape = tensor_files.shapes[head] == tensor_files.shapes[embed]
     if not same_shape or not torch.equal(tensor_files.read_tensor(head), tensor_files.read_tensor(embed)):
         raise CheckpointError(
-            f"{tensor_files.files[head]}: tensor {head} differs from {embed}, but {CONFIG} says "
+            f"{tensor_files.files[head]}: tensor {head} differs from {embed}, but {CONFIG} has "
             "tie_word_embeddings = true; set it to false if the head is its own"
         )
 

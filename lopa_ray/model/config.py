@@ -103,7 +103,7 @@ class ModelConfig:
         if size not in self.shard_sizes:
             sizes = ", ".join(f"{count} {what}" for what, count in self._cut_sizes(size).items())
             raise SettingsError(
-                f"group.tensor_parallel_size: got {size} for a model with {sizes}; allowed: what divides all of these "
+                f"group.tensor_parallel_size: got {size} for a model with {sizes}; allowed: divisors of all of these "
                 f"({', '.join(map(str, self.shard_sizes))}); choose one of them"
             )
         experts = self.experts and replace(self.experts, shards=size)

@@ -15,7 +15,8 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(
-            f"{path}: no such file; it belongs to what was named: name another folder or repository, or add the file"
+            f"{path}: no such file; the named checkpoint or adapter needs it: name another folder or "
+            "repository, or add the file"
         ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON ({error}); download it again") from None

@@ -175,7 +175,7 @@ def _scale(raw: Mapping[str, Any], module: str, tensor_files: TensorFiles, where
     if a[0] != rank or b[1] != rank:
         raise CheckpointError(
             f"{tensor_files.files[name]}: tensors {name} {list(a)} and lora_B "
-            f"{list(b)} do not have the rank {rank} that {where} says; use configuration and tensors of the "
+            f"{list(b)} do not have the rank {rank} of {where}; use configuration and tensors of the "
             "same adapter"
         )
     return float(alpha / math.sqrt(rank) if raw.get("use_rslora") else alpha / rank)

@@ -94,7 +94,7 @@ def _refusal(model: TransformersModel, error: Exception) -> CheckpointError:
 def _check_layers(model: TransformersModel, attention: _OwnRowAttention) -> None:
     if attention.layers != list(range(model.config.num_layers)):
         raise UnsupportedModelError(
-            f"of its {model.config.num_layers} layers, those that call for attention are {attention.layers}"
+            f"of its {model.config.num_layers} layers, those that call attention are {attention.layers}"
         )
 
 

@@ -244,7 +244,7 @@ def test_errors(ai: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         ai.responses.create(model="gpt-5", input="hi")
     assert caught.value.code == "model_not_found"
-    with pytest.raises(openai.BadRequestError, match="nothing is stored") as caught:
+    with pytest.raises(openai.BadRequestError, match="stores nothing") as caught:
         ai.responses.create(model="demo", input="hi", previous_response_id="resp_1")
     assert caught.value.param == "previous_response_id"
     with pytest.raises(openai.BadRequestError, match="tool_choice"):

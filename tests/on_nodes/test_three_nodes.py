@@ -18,7 +18,7 @@ ROUNDS = {"workers": 6, "master": 6}
 def test_a_group_over_three_nodes() -> None:
     found = run_program("three_nodes.py")
     assert (found["PACK"]["nodes"], found["PACK"]["tokens"]) == (1, "equal")
-    assert found["refusal"]["error"].count("with 2 CPU has place for 0") == 3
+    assert found["refusal"]["error"].count("with 2 CPU has room for 0") == 3
     assert found["refusal"]["seconds"] < 5
     assert found["lost"] == {"nodes": 3, "requests": 6, "workers_left": 2, "pause_s": ANY}
 

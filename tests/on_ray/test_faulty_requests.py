@@ -22,7 +22,7 @@ ERRORS = {
     Poison.ERROR: (WorkerError, "RuntimeError: injected fault"),
     Poison.OUT_OF_MEMORY: (WorkerError, NO_MEMORY),
     Poison.ERROR_BEFORE_BROADCAST: (WorkerError, "injected fault"),
-    Poison.NAN: (ScoreError, r"scores in step 1 are no numbers \(NaN\)"),
+    Poison.NAN: (ScoreError, r"scores in step 1 are NaN"),
 }
 
 

@@ -55,7 +55,7 @@ def test_workers_of_all_replicas(tmp_path: Path) -> None:
             assert sum(tokens) == 3 * 96 and page.count("lopa_replica_up{") == 2
             beyond = client.post(PATH, json={"num_workers": 3})
             assert beyond.status_code == 400
-            assert "allowed: 1 to 2, as group.scaling says" in beyond.json()["error"]["message"]
+            assert "allowed: 1 to 2 (group.scaling)" in beyond.json()["error"]["message"]
             client.post(PATH, json={"num_workers": 1}).raise_for_status()
             wait_until(lambda: [group["wanted"] for group in groups()] == [1, 1], 30, "the groups to be told")
             wait_until(lambda: [group["workers"] for group in groups()] == [1, 1], 60, "a worker to leave")

@@ -82,7 +82,7 @@ class ServerProcess:
         """Fails unless it ends with status 0, says nothing but that, and leaves no process behind."""
         assert self.process.wait(STOP_TIMEOUT_S) == 0, self.output
         *_, last = self.output.splitlines()
-        assert last.startswith("Finishing what is in flight"), self.output
+        assert last.startswith("Finishing the requests in flight"), self.output
         wait_until(lambda: not processes_in_session(self.process.pid), 20, "its processes to go")
 
     def kill(self) -> None:

@@ -40,10 +40,9 @@ UPPER_END = (
 )
 INTERVAL = (
     "An interval is the 95 % percentile bootstrap interval: problems are drawn with replacement, all figures of a "
-    "resample are computed from the same draw, and quotients of sums are computed as quotients of sums. It says how "
-    "much a figure depends on which problems the data has. It does not contain how times differ between runs or "
-    "machines. Problems that all have the same value give an interval without width, however few they are; one problem "
-    "alone has no interval."
+    "resample are computed from the same draw, and quotients of sums are computed as quotients of sums. It shows how "
+    "much a figure depends on the choice of problems, not how times differ between runs or machines. Problems that all "
+    "have the same value give an interval of width zero, for any number of problems; a single problem has no interval."
 )
 
 

@@ -70,9 +70,7 @@ def run_benchmark(
     if chat is None:
         chat = require_tokenizer(engine.tokenizer).has_chat_template and name not in ASKED_AS_TEXT
     if chat and options.add_bos:
-        raise SettingsError(
-            "--add-bos goes before plain text, and this run asks in chats; give --no-chat too"
-        )
+        raise SettingsError("--add-bos goes before plain text, and this run uses chats; add --no-chat")
     task = open_benchmark(name, data=options.data, shots_data=options.shots_data, chat=chat)
     if task.runs_code and options.allow_code_execution:
         check_sandbox()
@@ -87,7 +85,7 @@ def run_benchmark(
         "settings": {**engine.config.as_dict(), "decode": config.decode.model_dump(mode="json")},
         "versions": versions,
         "local": options.local,
-        # Times of two machines do not belong together.
+        # Times of different machines cannot be compared.
         "machine": machine.model_dump(mode="json") if options.concurrency == 1 else None,
     }
     folder = RunFolder(output, identity)

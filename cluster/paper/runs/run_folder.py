@@ -59,8 +59,8 @@ class RunFolder:
         changed = first_difference(before, identity)
         if changed is not None:
             raise SettingsError(
-                f"--output: the run in {self.path} was begun with other settings ({changed}); put that back to go on "
-                "with it, choose another folder, or remove this one"
+                f"--output: the run in {self.path} was begun with other settings ({changed}); restore that to "
+                "continue, choose another folder, or remove this one"
             )
         return dict(state)
 

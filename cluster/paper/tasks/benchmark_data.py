@@ -79,10 +79,10 @@ class BenchmarkData:
                 hub.repository, repo_type="dataset", local_files_only=is_offline_mode()
             ).resolved
             rows = list(load_dataset(hub.repository, hub.configuration, split="test", revision=revision))
-        # What datasets and the Hub raise has no common base.
+        # The exceptions of datasets and the Hub have no common base class.
         except Exception as error:
             raise SettingsError(
-                f"--data: {hub.repository} cannot be had from the Hub ({type(error).__name__}: {error}); allowed: "
+                f"--data: {hub.repository} cannot be loaded from the Hub ({type(error).__name__}: {error}); allowed: "
                 "a file of JSON lines as well"
             ) from error
         return BenchmarkData(hub.repository, f"{hub.repository}@{revision}", rows, range(1, len(rows) + 1))
@@ -129,7 +129,7 @@ def _row(line: str, place: str) -> Row:
         row = json.loads(line)
     # Beside JSONDecodeError: integers with too many digits, and nesting that is too deep.
     except (ValueError, RecursionError) as error:
-        raise SettingsError(f"{place}: got no JSON ({error}); allowed: JSON lines") from None
+        raise SettingsError(f"{place}: not valid JSON ({error}); allowed: JSON lines") from None
     if not isinstance(row, dict):
         raise SettingsError(f"{place}: got {type(row).__name__}; allowed: an object per line")
     return row

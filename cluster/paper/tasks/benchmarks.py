@@ -24,9 +24,9 @@ def check_benchmark(name: str, data: Path | None = None, shots_data: Path | None
         raise SettingsError(f"no benchmark {name!r}; allowed: {', '.join(benchmark_names())}")
     if shots_data is not None:
         if name not in BENCHMARKS or BENCHMARKS[name].shots_from is None:
-            raise SettingsError(f"--shots-data: {name} has shots of its own; leave it out")
+            raise SettingsError(f"--shots-data: {name} has its own shots; leave it out")
         if data is None:
-            raise SettingsError("--shots-data: got no --data beside it; name both, or neither")
+            raise SettingsError("--shots-data: needs --data; give both, or neither")
     for option, path in (("--data", data), ("--shots-data", shots_data)):
         if path is not None and not path.is_file():
             raise SettingsError(f"{option}: no file {path}; name a JSON Lines file of problems")

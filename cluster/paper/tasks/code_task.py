@@ -115,7 +115,7 @@ def sanitized(code: str, entry_point: str) -> str:
     try:
         return str(sanitize(code, entry_point))
     except (ValueError, RecursionError):
-        # No source text for a parser: NUL bytes, or nesting without end. As it is, it fails its tests by itself.
+        # A parser cannot read this program: it has NUL bytes, or is nested too deeply. Unchanged, it fails its tests.
         return code
 
 

@@ -116,7 +116,7 @@ class EvalPlusTask(CodeTask):
         )
         if outcome.exit_code == 1:
             raise LopaError(
-                f"{self.name}: EvalPlus's check of {row['task_id']} failed by itself: {outcome.stderr[-1000:]}"
+                f"{self.name}: EvalPlus's check of {row['task_id']} failed: {outcome.stderr[-1000:]}"
             )
         return outcome.finished and not outcome.timed_out
 

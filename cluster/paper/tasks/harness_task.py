@@ -218,7 +218,7 @@ def _check_shots(benchmark: HarnessBenchmark, data: BenchmarkData, shots_data: B
                 f"{benchmark.shots}, the shots of {benchmark.title}"
             )
         return
-    # The harness draws one row more than it needs, and puts rows aside that are the same as the problem.
+    # The harness draws one row more than it needs, and drops rows that equal the problem.
     (_, copies), *_ = Counter(tuple(row[key] for key in benchmark.keys) for row in data.rows).most_common(1)
     if len(data.rows) < benchmark.shots + copies:
         got = f"{len(data.rows)} rows" + (f", {copies} of them the same" if copies > 1 else "")
@@ -238,7 +238,7 @@ def _load_tasks(
         from cluster.evaluation.harness_cli import TASKS
     except ModuleNotFoundError as error:
         raise SettingsError(f"{error}; install what evaluation needs: pip install 'lopa-ray[eval]'") from None
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of what is meant here
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns about intended settings
     datasets.disable_progress_bars()
     folder = TASKS
     if benchmark.folder is not None:
@@ -253,15 +253,15 @@ def _load_tasks(
     except ModuleNotFoundError as error:
         raise SettingsError(f"{error}; install what evaluation needs: pip install 'lopa-ray[eval]'") from None
     except Exception as error:
-        # What the harness's functions raise for a row, and `datasets` for a Hub that is not there, is of many types.
+        # The harness's functions raise many types for a row, and `datasets` for a Hub that cannot be reached.
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         if data is not None:
             raise SettingsError(
-                f"{data.option}: {data.source}: the harness cannot make problems of {benchmark.title} of these rows "
+                f"{data.option}: {data.source}: the harness cannot make problems of {benchmark.title} from these rows "
                 f"({reason})"
             ) from error
         raise SettingsError(
-            f"{benchmark.title}: the problems cannot be had from the Hub ({reason}); name a file of them with --data"
+            f"{benchmark.title}: the problems cannot be loaded from the Hub ({reason}); name a file of them with --data"
         ) from error
 
 
@@ -288,7 +288,7 @@ def _with_rows(
     def made(**_metadata: Any) -> Any:
         from datasets import Dataset, DatasetDict
 
-        # Only what the task reads: columns of other keys could not be made where rows differ in their types.
+        # Only the keys that the task reads: a column cannot be made where rows differ in the type of another key.
         return DatasetDict(
             {
                 split: Dataset.from_list([{key: row[key] for key in benchmark.keys} for row in each.rows])

@@ -92,7 +92,7 @@ def check_sandbox() -> Isolation:
             return isolation
         reasons.append(f"{isolation}: {outcome.stderr.strip() or outcome}")
     raise SettingsError(
-        "executing generated code: this machine offers neither of the ways to confine it; allowed: unprivileged user "
+        "executing generated code: this machine has neither of the supported kinds of isolation: unprivileged user "
         f"namespaces (Linux 5.12), or Landlock with seccomp (Linux 5.13). Got {'; '.join(reasons)}"
     )
 

@@ -52,7 +52,7 @@ def admin_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIR
 async def _forbid() -> None:
     raise ApiError(
         403,
-        "this server has no API keys, so everybody could change it; start it with some (--api-keys FILE)",
+        "this server has no API keys, so this endpoint is closed; start it with keys (--api-keys FILE)",
         "admin_needs_keys",
     )
 

@@ -22,7 +22,7 @@ from cluster.serving.http.tokenizer_routes import tokenizer_routes
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
 
-# Pages use nothing from other hosts and stand in no other page, and a browser holds them to that.
+# A browser enforces that pages load nothing from other hosts and are not embedded in other pages.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self' 'unsafe-inline' data: blob:; frame-ancestors 'none'"
 }
@@ -57,7 +57,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
     async def handle_http_exception(request: Request, error: HTTPException) -> Response:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
         message = f"got {request.method} {request.url.path}: {error.detail}; /docs lists what there is"
-        # Handed on to the middleware, which gives all errors their shape.
+        # Raised to the middleware, which formats all errors.
         raise ApiError(error.status_code, message, code, headers=error.headers)
 
     app.include_router(v1_routes(backend, settings))
@@ -69,7 +69,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
     def page(name: str) -> Response:
         file = files("cluster.serving.http").joinpath(name)
         if not file.is_file():
-            raise ApiError(404, f"this installation has no {name}; /docs lists what there is", "not_found")
+            raise ApiError(404, f"this installation has no {name}; /docs lists the routes", "not_found")
         return Response(file.read_bytes(), media_type="text/html", headers=_PAGE_HEADERS)
 
     @app.get("/", include_in_schema=False)

@@ -67,7 +67,7 @@ def parse_json_object(body: bytes) -> dict[str, Any]:
     except ValueError:  # Python reads no integers of more than some thousand digits
         raise _invalid("the body has a number with too many digits") from None
     if not isinstance(value, dict):
-        raise _invalid(f"the body is JSON, but a {type(value).__name__}")
+        raise _invalid(f"the body is a JSON {type(value).__name__}; allowed: an object")
     return value
 
 
@@ -96,7 +96,7 @@ def _parse_float(text: str) -> float:
 
 
 def _reject_constant(text: str) -> NoReturn:
-    raise _invalid(f"{text} is no JSON number")
+    raise _invalid(f"{text} is not a JSON number")
 
 
 def _invalid(message: str) -> ApiError:

@@ -26,7 +26,7 @@ def require_api_key(keys: Sequence[SecretStr]) -> Callable[..., Any]:
 
 
 def check_model(model: str, models: Sequence[str]) -> None:
-    """Raises ApiError (404) unless the model is one of those that are served."""
+    """Raises ApiError (404) unless the server has this model."""
     if model not in models:
         raise ApiError(
             404,
@@ -37,13 +37,13 @@ def check_model(model: str, models: Sequence[str]) -> None:
 
 
 def choose_model(model: str | None, models: Sequence[str]) -> str:
-    """The model itself, or the only one that is served if none is named.
+    """The model itself, or the only model of the server if the request names none.
 
-    Raises ApiError: 404 for one that is not served, 400 if it has to be named.
+    Raises ApiError: 404 for a model that the server does not have, 400 if the request has to name one.
     """
     if model is None:
         if len(models) > 1:
-            message = f"model is missing; add one of those that are served: {', '.join(models)}"
+            message = f"model is missing; add one of the served models: {', '.join(models)}"
             raise ApiError(400, message, "missing_parameter", param="model")
         return models[0]
     check_model(model, models)

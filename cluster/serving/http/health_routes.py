@@ -28,7 +28,7 @@ def health_routes(backend: Callable[[], Backend]) -> APIRouter:
             raise
         except Exception as error:
             log_unexpected_error(log_record_of(request.scope), error)
-            message = "a decode group does not answer; the log has the details under this request's id"
+            message = "a decode group does not answer; the log has the details, with this request's id"
             raise ApiError(503, message, "unavailable") from error
         return Health(status="ok", groups=[GroupHealth(**asdict(group)) for group in groups])
 

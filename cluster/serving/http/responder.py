@@ -54,7 +54,7 @@ class Responder(Response):
         respond = self._send_stream if self._builder.request.stream else self._send_completion
         try:
             await run_until_disconnect(receive, respond(send))
-        except (PromptError, SettingsError) as error:  # the group's, before anything is sent
+        except (PromptError, SettingsError) as error:  # raised by the group before anything is sent
             raise self._field_names.translate(error, api_error(error, self._retry_after_s)) from None
         finally:
             self._record.prompt_tokens = self._builder.prompt_tokens
@@ -62,10 +62,10 @@ class Responder(Response):
 
     @asynccontextmanager
     async def _outputs(self) -> AsyncIterator[AsyncIterator[EngineOutput]]:
-        """The backend's outputs. The id is free again before the client hears of the end, and may use it anew."""
+        """The backend's outputs. The id is free again before the client gets the last event."""
         request = self._builder.request
         if request.id in self._running_ids:
-            message = f"a request with the X-Request-ID {request.id} is running; wait, or choose another"
+            message = f"a request with the X-Request-ID {request.id} is running; wait, or choose another id"
             raise ApiError(409, message, "request_id_in_use")
         self._running_ids.add(request.id)
         try:

@@ -112,7 +112,7 @@ class Ingress:
         except TimeoutError:
             response.cancel()
             raise OverloadedError(
-                f"model {model!r} had no time for this in {QUEUE_TIMEOUT_S:g} s; try again later"
+                f"model {model!r} did not answer within {QUEUE_TIMEOUT_S:g} s; try again later"
             ) from None
         except Exception as error:
             raise _unwrap(error) from None

@@ -90,7 +90,7 @@ class GroupMetrics:
         self._wanted.set(status.target_workers)
         self._slots.set(status.in_flight)
         self._waiting.set(status.waiting)
-        # Of the group: another one, in place of a lost one, begins anew.
+        # The counts are those of the group. A group that replaces a dead one begins at 0.
         counts = (status.prefix_hits, status.prefix_positions)
         previous = self._prefix_counts if counts >= self._prefix_counts else (0, 0)
         for counter, new, old in zip(

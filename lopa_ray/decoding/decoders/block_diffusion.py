@@ -135,7 +135,7 @@ class BlockDiffusionSession(BlockwiseSession):
         steps = settings.denoising_steps or size
         if settings.minimal_topk is not None:
             steps = max(1, min(steps, settings.max_new_tokens // settings.minimal_topk))
-        # With fewer masks than a whole block has, or none left to fill by the schedule, one goes on.
+        # After the schedule's calls, one position per call; a block may have fewer masks than a whole one.
         count = max(1, even_fill_count(size, steps, self._calls)) if self._calls < steps else 1
         match settings.remasking:
             case "low_confidence_dynamic":

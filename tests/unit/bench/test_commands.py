@@ -139,7 +139,7 @@ def test_decodes_of_random_prompts(tmp_path: Path) -> None:
 WRONG = {
     "fewer requests than clients": (
         ("serve", "--requests", "2", "--concurrency", "4"),
-        "each has to send one",
+        "each must send",
     ),
     "no number of branches": (("forward", "--branches", "0"), "whole numbers from 1 on"),
     "no shape": (("forward", "--shape", "gpt"), "allowed: dream-27m"),

@@ -154,7 +154,7 @@ def test_a_setting_of_other_decoders_names_them():
     with pytest.raises(SettingsError, match=r"sub_block_size = 4 for decoder lopa; .* block_diffusion; set"):
         parse_decoder_settings({"sub_block_size": 4})
     with pytest.raises(
-        SettingsError, match=r"steps = 8 for decoder lopa; decoders that know it: vanilla, fast_dllm; "
+        SettingsError, match=r"steps = 8 for decoder lopa; decoders with it: vanilla, fast_dllm; "
     ):
         parse_decoder_settings({"decoder": "lopa", "steps": 8})
 

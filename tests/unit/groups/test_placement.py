@@ -49,12 +49,12 @@ def test_what_fits_is_let_through(device: str, group: dict[str, Any], nodes: lis
             "cuda",
             {"num_workers": 3, "num_accelerators": 6.0},
             GPUS,
-            r"3 workers of 1 CPU, 6 GPU each do not fit: 10.0.0.1 with 16 CPU, 8 GPU has place for 1; 10.0.0.2 with "
-            r"16 CPU, 8 GPU has place for 1; 10.0.0.3 with 64 CPU, 0 GPU has place for 0; .*wait_for_nodes",
+            r"3 workers of 1 CPU, 6 GPU each do not fit: 10.0.0.1 with 16 CPU, 8 GPU has room for 1; 10.0.0.2 with "
+            r"16 CPU, 8 GPU has room for 1; 10.0.0.3 with 64 CPU, 0 GPU has room for 0; .*wait_for_nodes",
         ),
-        ("cuda", {"num_workers": 17}, GPUS, "has place for 8"),
-        ("npu", {"num_workers": 1}, GPUS, "1 CPU, 1 NPU .* 0 NPU has place for 0"),
-        ("cpu", {"num_workers": 1, "resources": {"fast": 1.0}}, GPUS, "64 CPU, 0 fast has place for 0"),
+        ("cuda", {"num_workers": 17}, GPUS, "has room for 8"),
+        ("npu", {"num_workers": 1}, GPUS, "1 CPU, 1 NPU .* 0 NPU has room for 0"),
+        ("cpu", {"num_workers": 1, "resources": {"fast": 1.0}}, GPUS, "64 CPU, 0 fast has room for 0"),
         (
             "cpu",
             {"num_workers": 2},

@@ -135,9 +135,9 @@ def test_an_engine_says_that_ray_was_shut_down_under_it(ray: FakeRay) -> None:
 @pytest.mark.parametrize(
     ("mode", "wanted", "refusal"),
     [
-        (None, True, "asks for a token, and this process shows none; have the token of the cluster's head"),
-        ("disabled", True, "asks for a token"),
-        ("token", False, "asks for no token"),
+        (None, True, "requires a token, and this process has none; have the token of the cluster's head"),
+        ("disabled", True, "requires a token"),
+        ("token", False, "uses no tokens"),
         ("token", True, None),
         (None, False, None),
         ("token", None, None),

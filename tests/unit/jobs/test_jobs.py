@@ -121,7 +121,7 @@ def test_a_changed_byte_is_another_input(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("none.jsonl", None, "there is no"),
-        ("empty.jsonl", "\n\n", "holds no prompts"),
+        ("empty.jsonl", "\n\n", "has no prompts"),
         ("broken.parquet", "text", "cannot use"),
     ],
 )

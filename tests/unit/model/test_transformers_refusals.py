@@ -99,7 +99,7 @@ def test_native_alone_refuses_what_transformers_has(tmp_path: Path) -> None:
             ["asks for s_aux = [4]"],
         ),
         # Attention twice per layer, and a difference.
-        ("diffllama", {}, ["those that call for attention are [0, 0, 1, 1, 2, 2]"]),
+        ("diffllama", {}, ["those that call attention are [0, 0, 1, 1, 2, 2]"]),
         # Values of another width than keys.
         (
             "deepseek_v3",
@@ -108,7 +108,7 @@ def test_native_alone_refuses_what_transformers_has(tmp_path: Path) -> None:
         ),
         # Modules that hand nothing on to attention functions, or have attention of their own.
         ("stablelm", {}, ["does not pass the call's arguments on"]),
-        ("bloom", {}, ["those that call for attention are []"]),
+        ("bloom", {}, ["those that call attention are []"]),
         # One key and value for all heads, which its configuration calls something else.
         ("gpt_neox", {"num_key_value_heads": 2}, ["keys of layer 0"]),
     ],

@@ -285,7 +285,7 @@ class TestData:
         with pytest.raises(SettingsError, match="cannot be read"):
             HumanEval(tmp_path / "nowhere.jsonl").problems()
         (tmp_path / "broken.jsonl").write_text('{"task_id": 1}\n{"task_id"\n')
-        with pytest.raises(SettingsError, match="line 2: got no JSON"):
+        with pytest.raises(SettingsError, match="line 2: not valid JSON"):
             HumanEval(tmp_path / "broken.jsonl").problems()
         twice = (CODE / "humaneval.jsonl").read_text().splitlines()[:1] * 2
         (tmp_path / "twice.jsonl").write_text("\n".join(twice))
@@ -317,7 +317,7 @@ class TestData:
 
         monkeypatch.setattr("huggingface_hub.resolve_revision", resolve_revision)
         with pytest.raises(
-            SettingsError, match=r"openai_humaneval cannot be had .*no route\); allowed: a file"
+            SettingsError, match=r"openai_humaneval cannot be loaded .*no route\); allowed: a file"
         ):
             HumanEval().problems()
 

@@ -130,7 +130,7 @@ def test_files_may_be_compressed_and_begin_with_a_byte_order_mark(tmp_path: Path
         (
             "math",
             [{"problem": "1?", "solution": "\\boxed1{2}"}],
-            r"of MATH of these rows \(AssertionError\)$",
+            r"of MATH from these rows \(AssertionError\)$",
         ),
         ("word_problems", [{"question": "1?", "answer": "#### 1"}], "row 1: has no 'result'"),
     ],
@@ -165,12 +165,12 @@ def test_arguments_that_do_not_go_together_are_named(tmp_path: Path) -> None:
         check_benchmark("humaneval", missing)
     with pytest.raises(SettingsError, match=f"^--shots-data: no file {missing}"):
         check_benchmark("gsm8k", file, missing)
-    with pytest.raises(SettingsError, match=r"^--shots-data: got no --data"):
+    with pytest.raises(SettingsError, match=r"^--shots-data: needs --data"):
         check_benchmark("gsm8k", None, file)
     with pytest.raises(SettingsError, match=r"^--shots-data: got the file of --data"):
         check_benchmark("gsm8k", file, tmp_path / "." / "rows.jsonl")
     for name in ("math", "mbpp"):
-        with pytest.raises(SettingsError, match="shots of its own"):
+        with pytest.raises(SettingsError, match="has its own shots"):
             open_benchmark(name, data=file, shots_data=missing)
     check_benchmark("gsm8k", file, write(tmp_path / "shots.jsonl", ROWS))
     assert open_benchmark("gsm8k", data=file).size == len(ROWS)

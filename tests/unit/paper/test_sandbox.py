@@ -266,7 +266,9 @@ def test_refused_where_the_kernel_offers_nothing(monkeypatch: pytest.MonkeyPatch
         raise sandbox._RefusedError("unshare: Operation not permitted")
 
     monkeypatch.setattr(sandbox, "_run", refuse)
-    with pytest.raises(SettingsError, match=r"neither of the ways.*namespaces: unshare.*landlock: unshare"):
+    with pytest.raises(
+        SettingsError, match=r"neither of the supported kinds.*namespaces: unshare.*landlock: unshare"
+    ):
         check_sandbox.__wrapped__()
 
 

@@ -102,5 +102,5 @@ def test_the_first_eos_ends_the_text():
 def test_a_decoder_that_changes_its_mind_is_refused():
     detokenizer = IncrementalDetokenizer(lambda ids: "".join(map(str, ids[::-1])), MASK, [EOS], [])
     detokenizer.update([1, MASK])
-    with pytest.raises(ValueError, match="does not go on"):
+    with pytest.raises(ValueError, match="does not extend"):
         detokenizer.update([1, 2])

@@ -55,13 +55,13 @@ WRONG_FILES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda v: v.update(grpc_options={"port": 9000}), "unknown key 'grpc_options' in its top level; lopa"),
     (
         lambda v: v["http_options"].update(prot=1),
-        "unknown key 'prot' in http_options; lopa serve knows: host",
+        "unknown key 'prot' in http_options; allowed: host",
     ),
     (lambda v: v["http_options"].update(port="x"), "http_options.port: got 'x'; Input should be"),
     (lambda v: v.pop("applications"), "applications: got"),
     (
         lambda v: application(v).update(argz={}),
-        "unknown key 'argz' in applications.0; lopa serve knows: name",
+        "unknown key 'argz' in applications.0; allowed: name",
     ),
     (lambda v: application(v).update(import_path="a:b"), r"got applications \['a:b'\]; allowed here: one"),
     (
@@ -73,7 +73,7 @@ WRONG_FILES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda v: application(v)["deployments"][1].update(name="demoo"), "got 'demoo'; allowed: ingress, demo"),
     (lambda v: application(v)["args"].update(modles=[]), "unknown setting modles = .*did you mean models"),
     (lambda v: application(v)["args"]["http"].update(max_stop=-1), "http: max_stop: got -1; allowed: "),
-    (lambda v: application(v)["args"]["http"].update(api_keys=["k"]), "api_keys cannot stand in a Serve"),
+    (lambda v: application(v)["args"]["http"].update(api_keys=["k"]), "api_keys are not allowed in a Serve"),
     (lambda v: application(v)["args"]["models"].append({"id": "demo"}), "two with the id 'demo'"),
     (lambda v: application(v)["args"]["models"][0].update(config="no.yaml"), "no configuration 'no.yaml'"),
 ]
@@ -88,7 +88,7 @@ def test_wrong_values_in_a_serve_config(
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a: [", "is no YAML: while parsing"), ("", "is a NoneType; allowed: a mapping"), ("- 1", "is a list")],
+    [("a: [", "is not YAML: while parsing"), ("", "is a NoneType; allowed: a mapping"), ("- 1", "is a list")],
 )
 def test_files_that_are_no_serve_config(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "serve.yaml"

@@ -44,8 +44,8 @@ def enter_namespaces(outside_uid: int) -> None:
         _write("/proc/self/setgroups", "deny")
         _write_maps("self", f"{INSIDE_UID} {outside_uid} 1", f"{INSIDE_UID} {outside_gid} 1")
         return
-    # Two users may only be mapped from outside. Root is one of them, since it may be the one who can read the
-    # interpreter's folder.
+    # Only a process outside of the namespace may map two users. Root is one of them, because it may be the only user
+    # that can read the interpreter's folder.
     supervisor = os.getpid()
     ready, unshared = os.pipe()
     helper = os.fork()
@@ -79,7 +79,7 @@ def enter_private_root(folder_bytes: int, prefixes: Sequence[str]) -> str:
     mount("", "/", flags=MS_REC | MS_PRIVATE)
     mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
     os.mkdir("/tmp" + _OLD_ROOT)
-    # What was under the old /tmp is in sight again from here on, as it is not mounted over any more.
+    # From here on the files below the old /tmp are visible again, because the new mount no longer covers them.
     pivot_root("/tmp", "/tmp" + _OLD_ROOT)
     os.chdir("/")
     for path in visible:

@@ -89,8 +89,8 @@ def _become_program(request: SandboxRequest, folder: str, uid: int) -> NoReturn:
         os.chdir(folder)
         if request.isolation == Isolation.LANDLOCK:
             restrict_files(folder, request.prefixes)
-            # With Linux 6.12 Landlock keeps signals from all processes outside;
-            # before, the filter keeps them from those over the program.
+            # From Linux 6.12 on Landlock blocks signals to all processes outside. Before, the filter blocks signals
+            # to the parents of the program.
             over = (supervisor, -supervisor, request.caller, -os.getpgid(request.caller), -1)
             _limit_resources(request, already_running=_count_threads(uid))
             install_filter(protected=over)
@@ -146,7 +146,7 @@ def _wait(request: SandboxRequest, child: int, deadline: float) -> None:
     if request.isolation == Isolation.LANDLOCK:
         _kill_descendants()
     elif code is None:
-        # The first process of a PID namespace takes all others along.
+        # When the first process of a PID namespace ends, the kernel kills all others in it.
         os.kill(child, signal.SIGKILL)
     _reap()
     if code is None:

@@ -94,7 +94,7 @@ def _instructions(machine: str, protected: Sequence[int]) -> list[bytes]:
         code += [_instruction(_AT_LEAST, _X32, 0, 1), refuse]
     for numbers in _DENIED.values():
         code += [_instruction(_EQUAL, numbers[column], 0, 1), refuse]
-    # Its flags are behind a pointer, where no filter can see them; the C library then takes clone.
+    # A filter cannot read the flags of clone3, which are behind a pointer. The C library then calls clone.
     code += [_instruction(_EQUAL, _CLONE3, 0, 1), _instruction(_RETURN, _ERRNO | errno.ENOSYS)]
     code += [
         _instruction(_EQUAL, _CLONE[column], 0, 4),
