@@ -17,6 +17,7 @@ EXPERIMENTS = {
     "parallelism": "Are several workers better spent on a request's branches, or on several requests?",
     "overhead": "What does lookahead cost on one device?",
     "open-ended": "What do decoders make of text that nobody can check?",
+    "beyond": "Does another lookahead beat the published one?",
 }
 """Name → the question that it answers. The order is that of help and findings."""
 

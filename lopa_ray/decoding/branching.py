@@ -42,9 +42,9 @@ class PositionScore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A lookahead branch to be: the one token that it adds to the anchor."""
+    """A lookahead branch to be: the tokens that it adds to the anchor, one in every decoder."""
 
-    decision: Decision
+    decisions: tuple[Decision, ...]
     creation_confidence: float
     """The token's ranking score when it was chosen."""
 
@@ -101,7 +101,7 @@ def lookahead_forks(
     allowed = (
         p for p in ranked if constraint_state is None or constraint_state.allows(*scores[p].decision.fill)
     )
-    return [Fork(scores[p].decision, scores[p].score) for p in islice(allowed, max_forks)]
+    return [Fork((scores[p].decision,), scores[p].score) for p in islice(allowed, max_forks)]
 
 
 def filter_by_constraint(

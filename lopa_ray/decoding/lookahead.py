@@ -20,7 +20,7 @@ NO_MASKS_CONFIDENCE = 1.0
 
 def fork_decisions(fork: Fork | None) -> tuple[Decision, ...]:
     """What a branch adds to the anchor; nothing for the anchor itself (None)."""
-    return () if fork is None else (fork.decision,)
+    return () if fork is None else fork.decisions
 
 
 class Lookahead:
@@ -87,7 +87,8 @@ class Lookahead:
         """Make the next step's forks from the winner's scores of the positions that are still masked."""
         max_forks = 0 if not self.enabled else self._settings.branch_limit - (self._settings.anchor != "omit")
         self._forks = lookahead_forks(masked, scores, max_forks, constraint_state)
-        if all(fork.decision.probability > self._settings.lookahead_below for fork in self._forks):
+        added = (decision for fork in self._forks for decision in fork.decisions)
+        if all(decision.probability > self._settings.lookahead_below for decision in added):
             self._forks = []
 
 

@@ -98,18 +98,23 @@ class Workbench:
         return Config.parse(self.config.given(), {"decode": changes}).decode
 
     def decode_problems(
-        self, settings: GenerationSettings, make_session: MakeSession | None = None
+        self,
+        settings: GenerationSettings,
+        make_session: MakeSession | None = None,
+        problems: Sequence[Problem] | None = None,
     ) -> Outcomes:
-        """Decode and grade all problems. `make_session` puts another session into the place of a usual one.
+        """Decode and grade problems, by default the run's. `make_session` puts another session into the place of a
+        usual one.
 
         Raises the first error that ends a request.
         """
-        sessions = [self.engine.create_session(problem.question, settings) for problem in self.problems]
+        problems = self.problems if problems is None else problems
+        sessions = [self.engine.create_session(problem.question, settings) for problem in problems]
         if make_session is not None:
             sessions = [make_session(session, index) for index, session in enumerate(sessions)]
         results = self.decode(sessions)
         return Outcomes.of(
-            results, [is_correct(p, r.text or "") for p, r in zip(self.problems, results, strict=True)]
+            results, [is_correct(p, r.text or "") for p, r in zip(problems, results, strict=True)]
         )
 
     def decode(self, sessions: Sequence[DecodeSession]) -> list[GenerationResult]:

@@ -89,7 +89,8 @@ class BlockwiseSession(DecodeSession):
     def _branch_constraint_state(self, fork: Fork | None) -> ConstraintState | None:
         constraint_state = self._constraint_state(self.generated)
         if constraint_state is not None and fork is not None:
-            constraint_state.fill(*fork.decision.fill)
+            for decision in fork.decisions:
+                constraint_state.fill(*decision.fill)
         return constraint_state
 
     def _plan(self, num_branches: int) -> Plan:

@@ -1,0 +1,189 @@
+"""Lookaheads with other forks and other winners, and the bar that they are held to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import pytest
+
+from cluster.experiments import beyond
+from cluster.experiments.run.estimates import Estimate
+from cluster.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
+from cluster.experiments.run.wider_forks import DISTANCE, DistantForks, ForksOfForks, SecondTokens, TwoTokens
+from cluster.experiments.run.winner_rules import (
+    ByValue,
+    LinearPredictor,
+    RandomWinner,
+    WinnerRecorder,
+    expected_fills,
+    fit_predictor,
+)
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSession
+from lopa_ray.protocol.plan import Plan
+from lopa_ray.protocol.report import BranchReport
+from support.fake_model import VOCABULARY, FakeModel
+
+SETTINGS = LopaSettings(max_new_tokens=48, num_branches=6, block_size=16, ignore_eos=True, top_logprobs=2)
+
+
+class RankedModel(FakeModel):
+    """The second-best token is the one behind the best, and more probable the further back a position lies."""
+
+    def report(self, plan: Plan, branch: int) -> BranchReport:
+        report = super().report(plan, branch)
+        second = (report.tokens + 1) % VOCABULARY.mask_token_id
+        return replace(
+            report,
+            top_tokens=np.stack([report.tokens, second], 1),
+            top_logprobs=np.stack([-0.5 / report.positions, -9.0 / report.positions], 1).astype(np.float32),
+        )
+
+
+MODEL = RankedModel(seed=5, probability_exponent=0.3)
+
+
+def plans_of(session: LopaSession) -> list[Plan]:
+    """The plans of a whole decode."""
+    plans = []
+    while not session.finished:
+        plan = session.plan()
+        plans.append(plan)
+        session.advance([MODEL.report(plan, branch) for branch in range(len(plan.branches))])
+    return plans
+
+
+def varied(make_lookahead: MakeLookahead) -> list[Plan]:
+    plain = LopaSession([1, 2, 3], SETTINGS, VOCABULARY)
+    return plans_of(VariedLopaSession(plain, make_lookahead, Random(1)))
+
+
+def fills(plans: list[Plan]) -> list[list[tuple[tuple[int, int], ...]]]:
+    """Of each step's forks; the anchor's, which are none, are left out."""
+    return [[branch.fills for branch in plan.branches if branch.fills] for plan in plans]
+
+
+LOPA = fills(plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY)))
+
+
+def first_forks(
+    make_lookahead: MakeLookahead,
+) -> tuple[list[tuple[tuple[int, int], ...]], list[tuple[int, int]]]:
+    """Of the first step with forks, before paths part: a lookahead's, and the tokens of LoPA's, best first."""
+    return next(
+        (own, [fill for (fill,) in usual])
+        for own, usual in zip(fills(varied(make_lookahead)), LOPA, strict=False)
+        if usual
+    )
+
+
+@pytest.mark.parametrize("make_lookahead", [TwoTokens, ForksOfForks, DistantForks, SecondTokens])
+def test_a_whole_decode_evaluates_no_more_branches_than_lopa(make_lookahead: MakeLookahead) -> None:
+    plans = varied(make_lookahead)
+    assert 1 < max(len(plan.branches) for plan in plans) <= SETTINGS.branch_limit
+    for plan in plans:
+        assert len({branch.fills for branch in plan.branches}) == len(plan.branches), "no branch twice"
+        for branch in plan.branches:
+            positions = [position for position, _ in branch.fills]
+            assert len(set(positions)) == len(positions)
+
+
+def test_two_tokens_are_the_best_pairs() -> None:
+    own, usual = first_forks(TwoTokens)
+    assert {len(fork) for fork in own} == {2}
+    assert own[0] == tuple(usual[:2])
+    assert own[1] == (usual[0], usual[2])
+
+
+def test_forks_of_forks_add_one_token_or_two() -> None:
+    own, usual = first_forks(ForksOfForks)
+    assert [len(fork) for fork in own] == [2, 2, 1, 1, 1]
+    assert [fork[0] for fork in own[2:]] == usual[:3]
+    assert own[0] == tuple(usual[:2])
+
+
+def test_distant_forks_lie_apart() -> None:
+    own, usual = first_forks(DistantForks)
+    positions = [position for ((position, _),) in own]
+    assert positions[0] == usual[0][0]
+    apart = [abs(a - b) for a, b in pairwise(positions[:2])]
+    assert min(apart) >= DISTANCE
+    assert positions != [position for position, _ in usual]
+
+
+def test_one_fork_in_three_has_a_second_best_token() -> None:
+    own, usual = first_forks(SecondTokens)
+    assert [fork[0] for fork in own[:-1]] == usual[:4]
+    before = MODEL.report(varied(SecondTokens)[0], 0)
+    ((position, token),) = own[-1]
+    last = before.positions.max()
+    assert position == last
+    assert token == (before.tokens[before.positions == last].item() + 1) % VOCABULARY.mask_token_id
+
+
+def test_expected_fills_choose_the_branch_that_decides_most() -> None:
+    session = VariedLopaSession(
+        LopaSession([1, 2, 3], SETTINGS, VOCABULARY),
+        lambda settings, random: ByValue(settings, expected_fills),
+        Random(1),
+    )
+    compared = 0
+    while not session.finished:
+        plan = session.plan()
+        reports = [MODEL.report(plan, branch) for branch in range(len(plan.branches))]
+        decided = [
+            len(branch.fills) + np.count_nonzero(report.probabilities > SETTINGS.confidence_threshold)
+            for branch, report in zip(plan.branches, reports, strict=True)
+        ]
+        if all(len(report.scores) for report in reports):
+            assert decided[session.advance(reports).winner] == max(decided)
+            compared += len(set(decided)) > 1
+        else:
+            session.advance(reports)
+    assert compared
+
+
+def test_a_predictor_finds_what_tells_branches_of_a_step_apart() -> None:
+    """Steps differ much, and branches a little, the other way round."""
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(500, 9))
+    winners = means + rng.normal(size=(500, 9))
+    decided = 5 * means[:, 0] - (winners - means)[:, 0] + 0.5 * (winners - means)[:, 3]
+    weights = LinearPredictor.fit(winners, means, decided).weights
+    assert weights == pytest.approx([-1, 0, 0, 0.5, 0, 0, 0, 0, 0], abs=0.05)
+
+
+def test_a_predictor_is_fitted_on_decodes() -> None:
+    plain = LopaSession([1, 2, 3], SETTINGS, VOCABULARY)
+    recorder = WinnerRecorder(plain, RandomWinner, Random(3))
+    plans = plans_of(recorder)
+    assert len(recorder.winners) == len(recorder.decided) == len(plans)
+    assert sum(recorder.decided) == 48
+    predictor = fit_predictor([recorder])
+    assert np.isfinite(predictor.weights).all() and predictor.weights.any()
+    assert len(varied(lambda settings, random: ByValue(settings, predictor))) > 1
+
+
+SAME = Estimate(1.0, 0.98, 1.02), Estimate(0.0, -1.0, 1.0)
+FASTER = Estimate(1.2, 1.1, 1.3), Estimate(-0.5, -2.0, 1.0)
+FASTER_AND_WORSE = Estimate(1.2, 1.1, 1.3), Estimate(-3.0, -5.0, -1.0)
+BETTER = Estimate(0.99, 0.97, 1.01), Estimate(3.0, 1.0, 5.0)
+SLOWER_AND_BETTER = Estimate(0.9, 0.88, 0.92), Estimate(3.0, 1.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "meets"),
+    [
+        ([FASTER] * 4, True),
+        ([BETTER] * 4, True),
+        ([FASTER] * 3 + [SAME], False),
+        ([FASTER] * 3 + [FASTER_AND_WORSE], False),
+        ([FASTER] * 2 + [BETTER] * 2, False),
+        ([SLOWER_AND_BETTER] * 4, False),
+    ],
+)
+def test_the_bar(cells: list[tuple[Estimate, Estimate]], meets: bool) -> None:
+    assert beyond.meets_bar(cells) is meets
