@@ -34,6 +34,10 @@ class LookaheadSettings(GenerationSettings):
     creation_confidence_alpha: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of the creation confidence (1.0 for the anchor) in the branch's score."""
 
+    tokens_per_fork: int = Field(default=1, ge=1, le=2)
+    """Tokens that a lookahead branch adds to the anchor. 1: LoPA. 2: the pairs of the best-ranked positions, which
+    decide more tokens per forward pass with as many branches."""
+
     anchor: Literal["compete", "win", "omit"] = "compete"
     """Ablations: let the anchor compete (LoPA), always win, or leave it out while there are forks."""
 

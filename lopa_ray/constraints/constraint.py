@@ -13,6 +13,7 @@ I/O and does not import torch.
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -228,6 +229,22 @@ class ConstraintState:
         """Whether the answer can still be accepted with `token` at a masked position."""
         at, token_class = position - self._start, self._constraint.token_class(token)
         return bool(self._constraint.successors(self._forward[at], token_class) & self._backward[at + 1])
+
+    def allows_together(self, fills: Sequence[tuple[int, int]]) -> bool:
+        """Whether the answer can still be accepted with all of `fills`, (masked position, token) each."""
+        if len(fills) == 1:
+            return self.allows(*fills[0])
+        trial = copy.copy(self)
+        trial._token_classes, trial._forward, trial._backward = (
+            self._token_classes.copy(),
+            self._forward.copy(),
+            self._backward.copy(),
+        )
+        for fill in fills:
+            if not trial.allows(*fill):
+                return False
+            trial.fill(*fill)
+        return True
 
     def fill(self, position: int, token: int) -> None:
         """Set a masked position to `token`."""

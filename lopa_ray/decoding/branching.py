@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count, islice, repeat
+from itertools import combinations, count, islice, repeat
 from typing import NamedTuple
 
 from lopa_ray.constraints.constraint import ConstraintState
@@ -42,11 +42,11 @@ class PositionScore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A lookahead branch to be: the tokens that it adds to the anchor, one in every decoder."""
+    """A lookahead branch to be: the tokens that it adds to the anchor, one in LoPA."""
 
     decisions: tuple[Decision, ...]
     creation_confidence: float
-    """The token's ranking score when it was chosen."""
+    """The mean of the tokens' ranking scores when they were chosen."""
 
 
 def scores_by_position(report: BranchReport) -> dict[int, PositionScore]:
@@ -92,16 +92,31 @@ def lookahead_forks(
     scores: dict[int, PositionScore],
     max_forks: int,
     constraint_state: ConstraintState | None = None,
+    tokens_per_fork: int = 1,
 ) -> list[Fork]:
     """The `max_forks` best-ranked positions still masked after the anchor's fill, best first.
 
-    Each is one fork, if a constraint allows it. Equal scores keep their order.
+    Each is one fork, if a constraint allows it. Equal scores keep their order. With two tokens per fork these are the
+    pairs of positions with the highest mean scores; where one position is masked, it is a fork alone.
     """
     ranked = sorted(masked, key=lambda p: -scores[p].score)
+    forks: Iterable[Fork] = (_fork((scores[p],)) for p in ranked)
+    if tokens_per_fork == 2 and len(ranked) > 1:
+        # The n best pairs are among the n + 1 best positions; a constraint may rule some of them out.
+        candidates = ranked if constraint_state is not None else ranked[: max_forks + 1]
+        pairs = [_fork((scores[p], scores[q])) for p, q in combinations(candidates, 2)]
+        forks = sorted(pairs, key=lambda fork: -fork.creation_confidence)
     allowed = (
-        p for p in ranked if constraint_state is None or constraint_state.allows(*scores[p].decision.fill)
+        fork
+        for fork in forks
+        if constraint_state is None
+        or constraint_state.allows_together([decision.fill for decision in fork.decisions])
     )
-    return [Fork((scores[p].decision,), scores[p].score) for p in islice(allowed, max_forks)]
+    return list(islice(allowed, max_forks))
+
+
+def _fork(scores: tuple[PositionScore, ...]) -> Fork:
+    return Fork(tuple(each.decision for each in scores), sum(each.score for each in scores) / len(scores))
 
 
 def filter_by_constraint(

@@ -86,7 +86,9 @@ class Lookahead:
     ) -> None:
         """Make the next step's forks from the winner's scores of the positions that are still masked."""
         max_forks = 0 if not self.enabled else self._settings.branch_limit - (self._settings.anchor != "omit")
-        self._forks = lookahead_forks(masked, scores, max_forks, constraint_state)
+        self._forks = lookahead_forks(
+            masked, scores, max_forks, constraint_state, self._settings.tokens_per_fork
+        )
         added = (decision for fork in self._forks for decision in fork.decisions)
         if all(decision.probability > self._settings.lookahead_below for decision in added):
             self._forks = []

@@ -43,6 +43,7 @@ def random_settings(rng: random.Random) -> GenerationSettings:
         creation_confidence_alpha=rng.choice([0.0, 0.0, 0.5]),
         branch_confidence=rng.choice(["mean", "bottom(0.5)"]),
         anchor=rng.choice(["compete", "compete", "omit", "win"]),
+        tokens_per_fork=rng.choice([1, 2]),
     )
 
 

@@ -27,6 +27,7 @@ FAKE_MODELS = st.builds(
 
 
 TOKENS = st.integers(0, EOS)
+TOKENS_PER_FORK = st.sampled_from([1, 2])
 PENALTIES = st.sampled_from(
     [
         {},
@@ -65,6 +66,7 @@ def lookahead_settings(draw: st.DrawFn) -> dict[str, object]:
         "branch_confidence": draw(st.sampled_from(["mean", "bottom(0.3)", "bottom(0)", "bottom(1)"])),
         "creation_confidence_alpha": draw(st.sampled_from([0.0, 0.0, 0.4, 1.0])),
         "anchor": draw(st.sampled_from(["compete", "compete", "win", "omit"])),
+        "tokens_per_fork": draw(TOKENS_PER_FORK),
     }
 
 

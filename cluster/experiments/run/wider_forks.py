@@ -1,4 +1,4 @@
-"""Lookaheads whose forks differ from LoPA's: two tokens, forks of forks, distant positions, second-best tokens."""
+"""Lookaheads whose forks differ from LoPA's: forks of forks, distant positions, second-best tokens."""
 
 from __future__ import annotations
 
@@ -45,17 +45,6 @@ class WiderLookahead(Lookahead):
 def fork_of(*scores: PositionScore) -> Fork:
     """The fork that fills these positions with their chosen tokens; its creation confidence is the mean score."""
     return Fork(tuple(each.decision for each in scores), sum(each.score for each in scores) / len(scores))
-
-
-class TwoTokens(WiderLookahead):
-    """Each fork adds two tokens: the pairs of the best-ranked positions."""
-
-    def choose(self, ranked: Sequence[PositionScore], count: int) -> list[Fork]:
-        """The pairs with the highest mean score; where one position is left, that one."""
-        pairs = sorted(
-            combinations(ranked[: count + 1], 2), key=lambda pair: -(pair[0].score + pair[1].score)
-        )
-        return [fork_of(*pair) for pair in pairs[:count]] or [fork_of(each) for each in ranked[:1]]
 
 
 class ForksOfForks(WiderLookahead):

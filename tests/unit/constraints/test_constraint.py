@@ -33,6 +33,7 @@ from support.fake_model import VOCABULARY, FakeModel
 
 jsonschema = pytest.importorskip("jsonschema")
 
+TOKENS_PER_FORK = st.sampled_from([1, 2])
 MASK, EOS = VOCABULARY.mask_token_id, VOCABULARY.eos_token_id
 PIECES = (
     [bytes([byte]) for byte in b'{}[]":,.- 0127abeflnrstu']
@@ -189,6 +190,7 @@ def any_wanted(draw: st.DrawFn, patterns: list[dict[str, Any]]) -> GenerationSet
         return VanillaSettings(
             sampler=draw(st.sampled_from(["dream", "llada"])),
             num_branches=draw(st.sampled_from([1, 4])),
+            tokens_per_fork=draw(TOKENS_PER_FORK),
             **common,
         )
     if kind == "schedule":
@@ -198,10 +200,13 @@ def any_wanted(draw: st.DrawFn, patterns: list[dict[str, Any]]) -> GenerationSet
             steps=steps,
             sampler="llada",
             num_branches=draw(st.sampled_from([1, 4])),
+            tokens_per_fork=draw(TOKENS_PER_FORK),
             **common,
         )
     if kind == "block_diffusion":
-        return BlockDiffusionSettings(num_branches=draw(st.sampled_from([1, 4])), **common)
+        return BlockDiffusionSettings(
+            num_branches=draw(st.sampled_from([1, 4])), tokens_per_fork=draw(TOKENS_PER_FORK), **common
+        )
     if kind == "fast_dllm":
         return FastDllmSettings(**common)
     common |= {
@@ -213,6 +218,7 @@ def any_wanted(draw: st.DrawFn, patterns: list[dict[str, Any]]) -> GenerationSet
         return D2FSettings(**common)
     return LopaSettings(
         num_branches=draw(st.integers(1, 6)),
+        tokens_per_fork=draw(TOKENS_PER_FORK),
         anchor=draw(st.sampled_from(["compete", "win", "omit"])),
         **common,
     )

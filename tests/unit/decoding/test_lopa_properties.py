@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 from hypothesis import given, settings
 
@@ -88,8 +89,15 @@ def test_branches_are_the_best_ranked_forks_and_the_anchor(prompt, wanted, model
                 if canvas[p] == MASK
             )
             room = lopa.num_branches - (lopa.anchor != "omit")
-            expected = [((p, t),) for _, p, t in ranked[:room]]
-            creations = [-s for s, _, _ in ranked[:room]]
+            size = min(lopa.tokens_per_fork, len(ranked))
+            # Python sorts stably, so equal means keep the order of the combinations.
+            groups = (
+                sorted(combinations(ranked, size), key=lambda group: sum(s for s, _, _ in group) / size)
+                if size
+                else []
+            )
+            expected = [tuple((p, t) for _, p, t in group) for group in groups[:room]]
+            creations = [-sum(s for s, _, _ in group) / size for group in groups[:room]]
         if lopa.anchor != "omit" or not expected:
             expected.append(())
             creations.append(1.0)

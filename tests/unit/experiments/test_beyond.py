@@ -12,7 +12,7 @@ import pytest
 from cluster.experiments import beyond
 from cluster.experiments.run.estimates import Estimate
 from cluster.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
-from cluster.experiments.run.wider_forks import DISTANCE, DistantForks, ForksOfForks, SecondTokens, TwoTokens
+from cluster.experiments.run.wider_forks import DISTANCE, DistantForks, ForksOfForks, SecondTokens
 from cluster.experiments.run.winner_rules import (
     ByValue,
     LinearPredictor,
@@ -80,7 +80,7 @@ def first_forks(
     )
 
 
-@pytest.mark.parametrize("make_lookahead", [TwoTokens, ForksOfForks, DistantForks, SecondTokens])
+@pytest.mark.parametrize("make_lookahead", [ForksOfForks, DistantForks, SecondTokens])
 def test_a_whole_decode_evaluates_no_more_branches_than_lopa(make_lookahead: MakeLookahead) -> None:
     plans = varied(make_lookahead)
     assert 1 < max(len(plan.branches) for plan in plans) <= SETTINGS.branch_limit
@@ -89,13 +89,6 @@ def test_a_whole_decode_evaluates_no_more_branches_than_lopa(make_lookahead: Mak
         for branch in plan.branches:
             positions = [position for position, _ in branch.fills]
             assert len(set(positions)) == len(positions)
-
-
-def test_two_tokens_are_the_best_pairs() -> None:
-    own, usual = first_forks(TwoTokens)
-    assert {len(fork) for fork in own} == {2}
-    assert own[0] == tuple(usual[:2])
-    assert own[1] == (usual[0], usual[2])
 
 
 def test_forks_of_forks_add_one_token_or_two() -> None:
