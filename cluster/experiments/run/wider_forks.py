@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from math import exp
@@ -20,7 +21,7 @@ SECOND_SHARE = 3
 """One fork in this many has a second-best token."""
 
 
-class WiderLookahead(Lookahead):
+class WiderLookahead(Lookahead, ABC):
     """LoPA's forks are made first, from twice as many positions; `choose` makes others of them."""
 
     def __init__(self, settings: GenerationSettings, random: Random) -> None:
@@ -37,9 +38,9 @@ class WiderLookahead(Lookahead):
         ranked = sorted(masked, key=lambda position: -scores[position].score)
         self._forks = self.choose([scores[position] for position in ranked], count)
 
+    @abstractmethod
     def choose(self, ranked: Sequence[PositionScore], count: int) -> list[Fork]:
         """At most `count` forks from the scores of the masked positions, best first."""
-        raise NotImplementedError
 
 
 def fork_of(*scores: PositionScore) -> Fork:

@@ -13,6 +13,9 @@ from starlette.types import Receive
 
 from cluster.openai.errors import ApiError
 
+SHOWN = 40
+"""Characters of a body that an error repeats."""
+
 DRAIN_FACTOR = 4
 """A body up to this many times too long is read to its end, so that its sender gets to read the response."""
 
@@ -67,7 +70,7 @@ def parse_json_object(body: bytes) -> dict[str, Any]:
     except ValueError:  # Python reads no integers of more than some thousand digits
         raise _invalid("the body has a number with too many digits") from None
     if not isinstance(value, dict):
-        raise _invalid(f"the body is a JSON {type(value).__name__}; allowed: an object")
+        raise _invalid(f"the body must be a JSON object; got {json.dumps(value)[:SHOWN]}")
     return value
 
 

@@ -143,7 +143,7 @@ WRONG = {
     ),
     "no number of branches": (("forward", "--branches", "0"), "whole numbers from 1 on"),
     "no shape": (("forward", "--shape", "gpt"), "allowed: dream-27m"),
-    "layers of a checkpoint": (("step", "--layers", "2"), "--layers changes a --shape"),
+    "layers of a checkpoint": (("step", "--layers", "2"), "--layers needs --shape"),
     "no kernel": (("forward", "--kernel", "fast"), "attention"),
     "no switch": (("forward", "--graphs", "maybe"), "on, off"),
     "no transport": (("commit", "--transport", "pigeon"), "allowed: collective"),

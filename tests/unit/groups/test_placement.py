@@ -59,7 +59,7 @@ def test_what_fits_is_let_through(device: str, group: dict[str, Any], nodes: lis
             "cpu",
             {"num_workers": 2},
             [node("10.0.0.1", CPU=1), node("10.0.0.2", False, CPU=8)],
-            "place for 1; l",
+            "room for 1; l",
         ),
     ],
 )

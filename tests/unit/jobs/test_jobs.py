@@ -120,7 +120,7 @@ def test_a_changed_byte_is_another_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("none.jsonl", None, "there is no"),
+        ("none.jsonl", None, "does not exist"),
         ("empty.jsonl", "\n\n", "has no prompts"),
         ("broken.parquet", "text", "cannot use"),
     ],

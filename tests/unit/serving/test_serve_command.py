@@ -52,7 +52,7 @@ def application(values: dict[str, Any]) -> dict[str, Any]:
 
 
 WRONG_FILES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
-    (lambda v: v.update(grpc_options={"port": 9000}), "unknown key 'grpc_options' in its top level; lopa"),
+    (lambda v: v.update(grpc_options={"port": 9000}), "unknown key 'grpc_options' in its top level; allowed"),
     (
         lambda v: v["http_options"].update(prot=1),
         "unknown key 'prot' in http_options; allowed: host",
@@ -115,7 +115,7 @@ def test_keys_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "has no key" in refused("--api-keys", str(keys))
     keys.write_text("two words\n")
     line = refused("--api-keys", str(keys))
-    assert "key 0 is no key" in line and "words" not in line
+    assert "key 0 is not valid" in line and "words" not in line
     monkeypatch.setenv("LOPA_API_KEYS", ", ")
     assert "LOPA_API_KEYS has no key" in refused()
 
@@ -131,7 +131,7 @@ def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         line = refused("--port", str(port), status=1)
-    assert line.startswith(f"cannot listen on 127.0.0.1:{port} (Address already in use); end what")
+    assert line.startswith(f"cannot listen on 127.0.0.1:{port} (Address already in use); stop the")
 
 
 def test_serve_can_build_the_application() -> None:

@@ -64,11 +64,11 @@ def test_fields_become_a_setting(
         ({"guided_json": [SCHEMA]}, "guided_json", "allowed: a JSON schema"),
         ({"guided_choice": []}, "guided_choice", "got []"),
         ({"guided_choice": [1]}, "guided_choice[0]", "got 1"),
-        ({"guided_regex": "a", "guided_json": {}}, "guided_regex", "beside guided_json"),
+        ({"guided_regex": "a", "guided_json": {}}, "guided_regex", "excludes guided_json"),
         (
             {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
             "structured_outputs.regex",
-            "beside response_format",
+            "excludes response_format",
         ),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "not supported"),
     ],
