@@ -58,7 +58,7 @@ VARIANTS = (LOPA, *dict.fromkeys((*SETTINGS, *LOOKAHEADS)), LEARNED)
 class Beyond(Experiment):
     """See the module."""
 
-    problems = 50
+    problems = 100
     method = (
         f"LoPA with {BRANCHES} branches, and lookaheads that differ in one thing and evaluate no more branches, on "
         f"problems of {len(SEEDS)} seeds with blocks of {' and '.join(map(str, BLOCK_SIZES))}. two tokens: each fork "
