@@ -16,7 +16,7 @@ EXPERIMENTS = {
     "sync": "What do commits and control cost in a step on several workers?",
     "parallelism": "Are several workers better spent on a request's branches, or on several requests?",
     "overhead": "What does lookahead cost on one device?",
-    "open-ended": "What do decoders make of text that nobody can check?",
+    "open-ended": "How do decoders write text without a checkable answer?",
     "beyond": "Does another lookahead beat the published one?",
 }
 """Name → the question that it answers. The order is that of help and findings."""
