@@ -31,7 +31,7 @@ class IncrementalDetokenizer:
     def __init__(
         self, decode: Decode, mask_token_id: int, end_token_ids: Sequence[int], stop_strings: Sequence[str]
     ) -> None:
-        """`end_token_ids` end the answer (none with `ignore_eos`), as `stop_strings` do."""
+        """`end_token_ids` end the answer (see `DecodeSession.end_token_ids`), as `stop_strings` do."""
         self._decode = decode
         self._mask_token_id = mask_token_id
         self._end_token_ids = frozenset(end_token_ids)

@@ -34,10 +34,6 @@ def make_engine_request(
         raise invalid_value("lopa.stream_canvas", "needs stream: true; add that, or leave it out")
     if options.partial and options.deadline is None:
         raise invalid_value("lopa.partial", "got true without a deadline; add lopa.deadline")
-    if request.ignore_eos and request.stop_token_ids:
-        raise invalid_value(
-            "stop_token_ids", "excludes ignore_eos, under which no token ends an answer; leave one out"
-        )
     top_logprobs = request.num_top_logprobs()
     return EngineRequest(
         id=request_id,

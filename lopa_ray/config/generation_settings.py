@@ -39,14 +39,15 @@ class GenerationSettings(StrictModel):
     """The first `min_tokens` positions of the answer never get EOS."""
 
     ignore_eos: bool = False
-    """Decode all of `max_new_tokens`; EOS neither ends the request nor stops new blocks."""
+    """Neither EOS nor the other end tokens that the checkpoint names end the request or stop new blocks. Without
+    `stop_token_ids` all of `max_new_tokens` is decoded."""
 
     stop_at_eos: bool = True
     """End once every position before the first EOS is decided. The published decoders do not:
     they fill the rest of the canvas too, and count those steps; false reproduces that."""
 
     stop_token_ids: tuple[int, ...] = ()
-    """Ids that end the answer like EOS, beside those that the checkpoint names."""
+    """Ids that end the answer like EOS, beside those that the checkpoint names; with `ignore_eos` these alone do."""
 
     temperature: float = Field(default=0.0, ge=0.0)
     """0 chooses the most likely token; above 0 tokens are drawn."""

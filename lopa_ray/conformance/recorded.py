@@ -191,8 +191,8 @@ def _sdar_settings(row: dict[str, Any]) -> GenerationSettings:
         threshold = pop(key, int, float, default=None)
         if threshold is not None:
             values[name] = threshold
-    ends = pop("stopping_criteria_idx", list, default=None)
-    values |= {"ignore_eos": True} if ends is None else {"stop_token_ids": tuple(ends)}
+    # Only these ids end an answer there; without any, none does.
+    values |= {"ignore_eos": True, "stop_token_ids": tuple(pop("stopping_criteria_idx", list, default=[]))}
     recorded.check_all_popped()
     if row["kind"] == "sdar_eval":
         values["top_k"] = (

@@ -65,7 +65,7 @@ class GenerationResult:
     """Decoded up to the first EOS; None without a tokenizer."""
     finish_reason: FinishReason
     tokens: int
-    """Tokens up to and including the first EOS (all of them with `ignore_eos`)."""
+    """Tokens up to and including the first one that ends the answer (all of them if none does)."""
     steps: int
     """Forward rounds (the published decoders report one more)."""
     forwards: int

@@ -174,10 +174,14 @@ class DecodeSession(ABC):
 
     @property
     def end_token_ids(self) -> tuple[int, ...]:
-        """Ids that end the answer."""
-        if self.settings.ignore_eos:
-            return ()
-        return (self.vocabulary.eos_token_id, *self.vocabulary.stop_token_ids, *self.settings.stop_token_ids)
+        """Ids that end the answer: the checkpoint's, unless the settings ignore them, and those of the settings."""
+        vocabulary = self.vocabulary
+        of_checkpoint = (vocabulary.eos_token_id, *vocabulary.stop_token_ids)
+        return (*(() if self.settings.ignore_eos else of_checkpoint), *self.settings.stop_token_ids)
+
+    @property
+    def _end_token_ids_but_eos(self) -> tuple[int, ...]:
+        return tuple(token for token in self.end_token_ids if token != self.vocabulary.eos_token_id)
 
     def has_ended(self, ids: Sequence[int]) -> bool:
         """Whether a token that ends the answer is among `ids`."""
@@ -194,7 +198,7 @@ class DecodeSession(ABC):
             seed=s.seed if s.temperature > 0 else 0,  # requests that sample alike are scored in one call
             ranking=s.ranking,
             no_eos_before=len(self.prompt) + s.min_tokens if s.min_tokens else 0,
-            stop_token_ids=self.end_token_ids[1:] if s.min_tokens else (),
+            stop_token_ids=self._end_token_ids_but_eos if s.min_tokens else (),
             top_logprobs=s.top_logprobs,
         )
 

@@ -155,9 +155,14 @@ def test_stop_tokens_end_an_answer_like_eos(kind):
         session = run(settings, vocabulary)
         assert session.finish_reason == "stop"
         assert session.steps < whole.steps
-        assert run(settings.replace(ignore_eos=True), vocabulary).generated == whole.generated
+        ignoring = run(settings.replace(ignore_eos=True), vocabulary)
+        # The request's own stop tokens stay; the checkpoint's are ignored like its EOS.
+        assert ignoring.generated == (session if settings.stop_token_ids else whole).generated
         late = settings.replace(min_tokens=5)
         assert new_session([1, 2], late, vocabulary).plan().sampling_params.stop_token_ids == (stop,)
+        late = late.replace(ignore_eos=True)
+        kept = new_session([1, 2], late, vocabulary).plan().sampling_params.stop_token_ids
+        assert kept == settings.stop_token_ids
     for never in (VOCABULARY.size, VOCABULARY.mask_token_id, -1):
         with pytest.raises(SettingsError, match=f"stop_token_ids: got {never}"):
             new_session([1, 2], plain.replace(stop_token_ids=(stop, never)), VOCABULARY)

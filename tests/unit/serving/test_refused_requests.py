@@ -77,7 +77,6 @@ HTTP_SETTINGS = {"max_body_bytes": 20_000, "max_choices": 4}
         ({"top_logprobs": 1}, "top_logprobs", "invalid_value"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
         ({"best_of": 2}, "best_of", "invalid_value"),
-        ({"ignore_eos": True, "stop_token_ids": [7]}, "stop_token_ids", "invalid_value"),
         ({"lopa": {"stream_canvas": True}}, "lopa.stream_canvas", "invalid_value"),
         ({"lopa": {"partial": True}}, "lopa.partial", "invalid_value"),
         # Not supported.
