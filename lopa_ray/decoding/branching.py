@@ -67,17 +67,18 @@ def anchor_fills(
 
     In every active block each position with probability strictly above `threshold` is
     filled. Where none is, a complete block fills its best-ranked position (the first of
-    equals) and an incomplete one nothing. Where a constraint leaves one token alone, nothing
-    is gained by waiting for the model to believe in it. See `filter_by_constraint` for what may be filled together.
+    equals) and an incomplete one nothing. Positions for which a constraint leaves one token alone are filled besides:
+    nothing is gained by waiting for the model to believe in it. See `filter_by_constraint` for what may be filled
+    together.
     """
     fills: list[Decision] = []
     for block in canvas.active:
         masked = canvas.masked_positions(block)
         chosen = [p for p in masked if scores[p].probability > threshold]
-        if constraint_state is not None:
-            chosen = [p for p in masked if p in chosen or constraint_state.is_forced(p)]
         if not chosen and masked and block.complete:
             chosen = [max(masked, key=lambda p: scores[p].score)]
+        if constraint_state is not None:
+            chosen = [p for p in masked if p in chosen or constraint_state.is_forced(p)]
         fills.extend(scores[p].decision for p in chosen)
     return filter_by_constraint(constraint_state, fills, scores)
 

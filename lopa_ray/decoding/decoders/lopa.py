@@ -10,7 +10,7 @@ evaluated once, the mask token is never chosen, the last block is cut so that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lopa_ray.config.block_settings import BlockSettings
 from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
@@ -21,6 +21,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, Segment
 from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,11 @@ class LopaSession(DecodeSession):
         self._commit: Commit | None = None
 
     @property
+    def sampling_params(self) -> SamplingParams:
+        """Models of block diffusion are sampled as SDAR's decoder samples them."""
+        return replace(super().sampling_params, top_k_first=self._tiled)
+
+    @property
     def generated(self) -> list[int]:
         """Ids after the prompt as they stand, masks included."""
         return self._anchor.generated
@@ -62,10 +68,15 @@ class LopaSession(DecodeSession):
     # Planning
 
     def _canvas_branch(self, fork: Fork | None) -> CanvasBranch:
-        """A branch grows on its own: a fork may earn its next block a step before the anchor."""
+        """A branch grows on its own: a fork may earn its next block a step before the anchor.
+
+        Where blocks tile, a fork that decides all there is does not: like such a fork in other decoders of these models
+        it has nothing left to be unsure of, and is not compared by the masks of its next block.
+        """
         settings = self.settings
         canvas = self._anchor.with_fills(tuple(decision.fill for decision in fork_decisions(fork)))
-        if self._can_grow(canvas):
+        is_decided = self._tiled and fork is not None and not canvas.masks
+        if not is_decided and self._can_grow(canvas):
             canvas.grow(settings.block_add_threshold, settings.block_size, self.max_len)
         canvas.mark_complete(settings.decoded_token_threshold)
         return CanvasBranch(fork, canvas, self._constraint_state(canvas.generated))

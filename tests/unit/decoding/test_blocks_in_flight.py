@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -71,6 +72,69 @@ def test_one_block_in_flight_is_block_diffusion(
             for one, other in zip(wanted, engine.generate(asked, settings), strict=True):
                 assert (one.token_ids, one.steps) == (other.token_ids, other.steps)
                 assert one.finish_reason == other.finish_reason
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "two tokens per fork": {"tokens_per_fork": 2},
+    "two tokens per fork, anchor wins": {"tokens_per_fork": 2, "anchor": "win"},
+    "two tokens per fork, no anchor": {
+        "tokens_per_fork": 2,
+        "anchor": "omit",
+        "creation_confidence_alpha": 0.5,
+    },
+    "drawn": {"temperature": 0.8, "seed": 5},
+    "drawn from the best": {"temperature": 0.8, "top_k": 5, "top_p": 0.9, "seed": 5},
+    "the best of the best": {"top_k": 3, "top_p": 0.9},
+    "weighed": {"creation_confidence_alpha": 0.9, "ranking": "margin"},
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_block_in_flight_is_block_diffusion_whatever_else_is_set(name: str, variant: str) -> None:
+    draw = random.Random(f"{name} {variant}")
+    for block_size in (2, 3, 5, 8):
+        asked = [[draw.randrange(126) for _ in range(draw.randrange(1, 30))] for _ in range(6)]
+        for branches in (1, 2, 5):
+            shared = {"max_new_tokens": 22, "block_size": block_size, "num_branches": branches}
+            assert_one_block_is_block_diffusion(engine_of(name), asked, **shared, **VARIANTS[variant])
+
+
+PENS = r"[A-Z][a-z]+ has \d\*\d=\d\d pens\.\n#### \d\d?"
+CONSTRAINTS: dict[str, dict[str, Any]] = {
+    "regex": {"guided_regex": PENS},
+    "choice": {"guided_choice": ["twelve", "12 pens", "12"]},
+    "json": {
+        "guided_json": {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+    },
+    "words": {"bad_words": ["pens", "boxes"]},
+}
+
+
+@pytest.mark.parametrize("kind", CONSTRAINTS)
+def test_one_block_in_flight_is_block_diffusion_under_a_constraint(kind: str) -> None:
+    """What the constraint forces is filled besides what the rule chooses, and not in its place."""
+    engine = LocalEngine.from_pretrained("demo")
+    asked = ["Tom has 3 boxes with 4 pens each. How many pens does he have?", "Ann"]
+    for block_size in (3, 8):
+        for branches in (1, 3):
+            for threshold in (0.6, 0.95):
+                shared = {"max_new_tokens": 40, "block_size": block_size, "num_branches": branches}
+                assert_one_block_is_block_diffusion(
+                    engine, asked, threshold=threshold, **shared, **CONSTRAINTS[kind]
+                )
+
+
+def assert_one_block_is_block_diffusion(
+    engine: LocalEngine, asked: Sequence[Sequence[int] | str], *, threshold: float = 0.8, **values: Any
+) -> None:
+    shared = {"confidence_threshold": threshold, **values}
+    one_block = {"window_attention": "block_causal", "block_origin": "start", "block_add_threshold": 1.0}
+    wanted = engine.generate(asked, BlockDiffusionSettings(fuse_store=True, **shared))
+    found = engine.generate(asked, LopaSettings(**one_block, **shared))
+    for one, other in zip(wanted, found, strict=True):
+        assert (one.token_ids, one.steps) == (other.token_ids, other.steps)
+        assert one.finish_reason == other.finish_reason
 
 
 STEPS = {
