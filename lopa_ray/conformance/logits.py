@@ -1,15 +1,13 @@
-"""Forward cases: full logits of recorded spans, through the runner of a local engine."""
+"""Forward cases: full logits of recorded spans and what their routers choose, through the runner of a local engine."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from lopa_ray.conformance.cases import Case, Difference, MalformedCaseError, UnsupportedCaseError, token_ids
 from lopa_ray.conformance.compare import LOGIT_TOLERANCE
+from lopa_ray.conformance.routing import compare_routing, observed_routing, recorded_routers
+from lopa_ray.conformance.tensors import recorded_tensor
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.plan import Segment
 
@@ -29,8 +27,8 @@ def forward_inputs(case: Case) -> list[tuple[int, list[int]]]:
 
 
 def compare_logits(case: Case, runner: BranchRunner) -> list[Difference]:
-    """Run the steps in order and compare all logits. Raises MalformedCaseError."""
-    differences = []
+    """Run the steps in order and compare all logits, and all routers that are recorded. Raises MalformedCaseError."""
+    differences: list[Difference] = []
     cached = 0
     for number, ((start, ids), step) in enumerate(
         zip(forward_inputs(case), case.row["steps"], strict=True), 1
@@ -42,14 +40,16 @@ def compare_logits(case: Case, runner: BranchRunner) -> list[Difference]:
         span = range(start, start + _num_cached(step, len(ids)))
         if len(span) > len(ids):
             raise MalformedCaseError(f"step {number} updates {len(span)} positions, but has {len(ids)}")
-        expected = _recorded_logits(case, step)
+        expected, routers = recorded_tensor(case, "logits", step.get("logits")), recorded_routers(step)
         if step.get("mode") in ("prefix", "dual"):
             # Both read the K/V of the full call, over whose rows the other one writes its window.
             full = forward_inputs(case)[0][1]
             runner.logits(full, to_stage=(range(len(full)),))
-        got = runner.logits(
-            ids, start=start, segments=_segments(step, start, len(ids)), to_stage=(span,) if span else ()
-        )
+        segments, to_stage = _segments(step, start, len(ids)), (span,) if span else ()
+        with observed_routing(runner.model) as observed:
+            got = runner.logits(ids, start=start, segments=segments, to_stage=to_stage)
+        if routers:
+            differences += compare_routing(case, number, routers, observed, len(ids))
         if start == 0 or span:
             cached = span.stop
         if step.get("cache_len_after", cached) != cached:
@@ -97,30 +97,3 @@ def _segments(step: dict[str, Any], start: int, length: int) -> tuple[Segment, .
         raise MalformedCaseError("block: got 0; allowed: 1 and more")
     ends = [end, *range(end + block, stop + block, block)]
     return tuple((min(end, stop), min(end, stop)) for end in ends if end > start)
-
-
-def _recorded_logits(case: Case, step: dict[str, Any]) -> Tensor:
-    """The recorded logits: `NAME_cases.jsonl` has its tensors beside it in `NAME_logits.safetensors`."""
-    name = step.get("logits")
-    if not isinstance(name, str):
-        raise MalformedCaseError(f"logits: got {name!r}; allowed: the name of a tensor")
-    beside = case.file.with_name(f"{case.file.stem.removesuffix('_cases')}_logits.safetensors")
-    others = sorted(path for path in case.file.parent.glob("*_logits.safetensors") if path != beside)
-    for path in [beside, *others]:
-        tensor = _read_tensor(path, name)
-        if tensor is not None:
-            return tensor
-    raise MalformedCaseError(f"no tensor {name!r} in {beside}; copy the recorded logits there")
-
-
-def _read_tensor(path: Path, name: str) -> Tensor | None:
-    if not path.is_file():
-        return None
-    try:
-        with safe_open(path, framework="pt") as tensors:
-            if name not in tensors.keys():  # noqa: SIM118 - the handle is no mapping
-                return None
-            tensor: Tensor = tensors.get_tensor(name)
-            return tensor
-    except (SafetensorError, OSError) as error:
-        raise MalformedCaseError(f"cannot read {path}: {error}") from None
