@@ -43,11 +43,12 @@ class ModelSpec:
             model = load_config(folder, settings.implementation)
         except MissingMaskTokenError as error:
             tokenizer = Tokenizer.from_pretrained(folder)
-            found = None if tokenizer is None else tokenizer.mask_token_id
-            mask_token_id = settings.mask_token_id if found is None else found
-            if mask_token_id is None:
-                raise CheckpointError(f"{error}, or set model.mask_token_id") from None
-            model = load_config(folder, settings.implementation, mask_token_id)
+            named = (None if tokenizer is None else tokenizer.mask_token_id, settings.mask_token_id)
+            usable = [each for each in named if each is not None and each < error.vocab_size]
+            if not usable:
+                last = f"{error.vocab_size - 1} (the vocabulary)"
+                raise CheckpointError(f"{error}, or set model.mask_token_id to one in 0..{last}") from None
+            model = load_config(folder, settings.implementation, usable[0])
         model = model.with_quantization(settings.quantization)
         return cls(config, model.with_expert_parallel(config.group.expert_parallel))
 

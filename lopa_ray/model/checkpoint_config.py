@@ -21,7 +21,8 @@ def load_config(
     """Read the `ModelConfig` of the checkpoint folder `path`, without its weights.
 
     `implementation`: what is to run the model; with auto this project's own transformer where it can, and else the
-    package transformers. `mask_token_id` is taken where neither the folder's configuration nor its family names one.
+    package transformers. `mask_token_id` is taken where the folder's configuration names none, in place of
+    the family's.
     Raises `CheckpointError` for a missing or broken file, an unknown architecture, or a feature that is not computed.
     """
     folder = Path(path)
@@ -37,8 +38,8 @@ def load_config(
         )
     raw = read_json(folder / CONFIG)
     generation = read_json(folder / GENERATION) if (folder / GENERATION).exists() else {}
-    if mask_token_id is not None:
-        generation = {"mask_token_id": mask_token_id, **generation}
+    if mask_token_id is not None and generation.get("mask_token_id") is None:
+        generation = {**generation, "mask_token_id": mask_token_id}
     where = str(folder / CONFIG)
     is_native = implementation == "native"
     if implementation == "auto":

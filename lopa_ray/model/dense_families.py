@@ -80,7 +80,8 @@ FAST_DLLM_V2 = Family(
     architecture="Fast_dLLM_QwenForCausalLM",
     config_keys=QWEN_CONFIG_KEYS,
     # As above; the mask token is a constant of the published code.
-    config_defaults={"tie_word_embeddings": False, "rope_theta": 10000.0, "mask_token_id": 151665},
+    config_defaults={"tie_word_embeddings": False, "rope_theta": 10000.0},
+    mask_token_id=151665,
     supported_values=_QWEN_SUPPORTED_VALUES,
     published_modules=QWEN_PUBLISHED_MODULES,
     transformers_type="qwen2",

@@ -23,7 +23,7 @@ class Family:
     """One family of published checkpoints.
 
     `config_keys` maps a `ModelConfig` field to its published key. `config_defaults` holds what the published
-    code assumes where the published key is absent. `supported_values` lists, for keys that change the
+    code assumes where the published key is absent or null. `supported_values` lists, for keys that change the
     result, the only values this project computes: any other value is refused, absence is not.
     `transformers_type` is the model type of transformers whose class computes the same, from a config.json with
     Qwen's keys. `extra_config` is what a saved `config.json` says besides. `published_modules` maps an own module
@@ -31,6 +31,7 @@ class Family:
     them for each expert in turn.
     `router` is how rows are routed in layers with experts, None in a family of dense models; `expert_keys` maps fields
     of `ExpertsConfig` to their published keys. `eos_key` is the key that EOS has where there is no `eos_token_id`.
+    `mask_token_id` is the mask token of the published code, where configurations do not name it.
     `ignored_tensors` matches published tensors that carry nothing to load. `checkpoints` are the published ones, and
     `checked_against` what results were compared with, for people to read.
     """
@@ -50,6 +51,7 @@ class Family:
     router: RouterKind | None = None
     expert_keys: Mapping[str, str] = field(default_factory=dict)
     eos_key: str = "eos_token_id"
+    mask_token_id: int | None = None
     config_defaults: Mapping[str, object] = field(default_factory=dict)
     extra_config: Mapping[str, object] = field(default_factory=dict)
     ignored_tensors: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
@@ -79,16 +81,19 @@ class Family:
         Raises `CheckpointError`, naming `where` and the key, for a missing key, a bad value or a
         feature that this project does not compute.
         """
+        stated = {**self.config_defaults, **raw}
         for key, allowed in self.supported_values.items():
-            if key in raw and raw[key] not in allowed:
+            if key in stated and stated[key] not in allowed:
                 shown = " or ".join(repr(value) for value in allowed)
+                got = f"{key} = {stated[key]!r}" if key in raw else f"no {key}, which means {stated[key]!r}"
                 raise CheckpointError(
-                    f"{where}: got {key} = {raw[key]!r}, but family {self.name} is supported with {shown} "
+                    f"{where}: got {got}, but family {self.name} is supported with {shown} "
                     "only; use a checkpoint without that feature"
                 )
         expert_keys = {f"experts.{name}": key for name, key in self.expert_keys.items()}
         keys = {**self.config_keys, **expert_keys}
-        reader = _ConfigReader({**self.config_defaults, **raw}, keys, where)
+        given = {key: value for key, value in raw.items() if value is not None}
+        reader = _ConfigReader({**raw, **self.config_defaults, **given}, keys, where)
         heads, hidden = reader.positive_int("num_heads"), reader.positive_int("hidden_size")
         kv_heads = reader.positive_int("num_kv_heads", heads)
         head_dim = reader.positive_int("head_dim", hidden // heads)
@@ -105,8 +110,8 @@ class Family:
                 "be even; correct the file"
             )
         vocab = reader.positive_int("vocab_size")
-        ids = {"eos_token_id": raw.get(self.eos_key), **self.config_defaults, **raw}
-        tokens = SpecialTokens.read(ids, generation, vocab, where)
+        ids = {"eos_token_id": raw.get(self.eos_key), **given}
+        tokens = SpecialTokens.read(ids, generation, self.mask_token_id, vocab, where)
         return ModelConfig(
             family=self.name,
             vocab_size=vocab,

@@ -20,8 +20,8 @@ SDAR_MOE = replace(
     name="sdar_moe",
     model_type="sdar_moe",
     architecture="SDARMoeForCausalLM",
-    # As above; published decoders have the mask token as a constant.
-    config_defaults={**SDAR.config_defaults, "mask_token_id": 151669},
+    # Published decoders have the mask token as a constant.
+    mask_token_id=151669,
     supported_values={
         **SDAR.supported_values,
         "norm_topk_prob": (True,),
@@ -56,7 +56,8 @@ LLADA2 = Family(
     model_type="llada2_moe",
     architecture="LLaDA2MoeModelLM",
     config_keys=QWEN_CONFIG_KEYS | {"partial_rotary_factor": "partial_rotary_factor"},
-    config_defaults={"tie_word_embeddings": False, "mask_token_id": 156895},
+    config_defaults={"tie_word_embeddings": False},
+    mask_token_id=156895,
     supported_values={
         "hidden_act": ("silu",),
         "rope_scaling": (None,),

@@ -14,7 +14,10 @@ TOKEN_ID_KEYS = ("mask_token_id", "eos_token_id", "pad_token_id", "bos_token_id"
 
 
 class MissingMaskTokenError(CheckpointError):
-    """Neither the files of a checkpoint's configuration nor its family name a mask token."""
+    """Neither the files of a checkpoint's configuration nor its family name a mask token in the vocabulary."""
+
+    vocab_size = 0
+    """Of the checkpoint: a mask token from elsewhere has to be below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +32,26 @@ class SpecialTokens:
     """Further ids that end an answer."""
 
     @classmethod
-    def read(cls, raw: Json, generation: Json, vocab: int, where: str) -> Self:
-        """From config.json `raw`, and where it has none from `generation`.
+    def read(cls, raw: Json, generation: Json, family_mask: int | None, vocab: int, where: str) -> Self:
+        """From config.json `raw`, and where it has none from `generation`; null is none.
 
-        Raises `CheckpointError`, naming `where` and the key, for one that is missing or not in the vocabulary.
+        Where neither has a mask token it is `family_mask`, if the vocabulary reaches so far. Raises `CheckpointError`,
+        naming `where` and the key, for one that is missing or not in the vocabulary.
         """
-        ids = {key: _token_id(key, raw, generation, vocab, where) for key in TOKEN_ID_KEYS}
-        mask, eos, pad, bos = ids.values()
-        for key, value in ids.items():
-            if value is None and key in ("mask_token_id", "eos_token_id"):
-                error = MissingMaskTokenError if key == "mask_token_id" else CheckpointError
-                raise error(
-                    f"{where}: got no {key}, neither there nor in generation_config.json; decoding needs "
-                    "it: add it"
-                )
-        assert mask is not None and eos is not None
+        mask, eos, pad, bos = (_token_id(key, raw, generation, vocab, where) for key in TOKEN_ID_KEYS)
+        if eos is None:
+            raise CheckpointError(_missing("eos_token_id", where))
+        if mask is None and family_mask is not None and family_mask < vocab:
+            mask = family_mask
+        if mask is None:
+            error = MissingMaskTokenError(_missing("mask_token_id", where))
+            error.vocab_size = vocab
+            raise error
         return cls(mask, eos, pad, bos, _stop_token_ids(generation, eos, vocab, where))
+
+
+def _missing(key: str, where: str) -> str:
+    return f"{where}: got no {key}, neither there nor in generation_config.json; decoding needs it: add it"
 
 
 def _token_id(key: str, raw: Json, generation: Json, vocab: int, where: str) -> int | None:

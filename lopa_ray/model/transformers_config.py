@@ -167,7 +167,7 @@ def _model_config(
         others = listed if isinstance(listed, list) else [listed]
         translated = {**translated, "eos_token_id": ends[0]}
         generation = {**generation, "eos_token_id": list(dict.fromkeys([*ends, *others]))}
-    tokens = SpecialTokens.read(translated, generation, vocab, where)
+    tokens = SpecialTokens.read(translated, generation, family.mask_token_id, vocab, where)
     return ModelConfig(
         family=family.name,
         vocab_size=vocab,

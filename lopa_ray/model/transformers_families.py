@@ -52,8 +52,8 @@ class TransformersFamily:
 
     `runs_as` is the model type of transformers whose class computes it. `config_keys` maps published keys of
     config.json to that class's own, where they differ; `config_defaults` holds what the published code assumes where
-    a published key is absent. `tensor_names` are regular expressions of published tensor names and what to replace
-    them by, applied in order.
+    a published key is absent or null, and `mask_token_id` is its mask token where configurations name none.
+    `tensor_names` are regular expressions of published tensor names and what to replace them by, applied in order.
     """
 
     name: str
@@ -63,6 +63,7 @@ class TransformersFamily:
     checkpoints: str
     checked_against: str
     shifted: bool
+    mask_token_id: int | None = None
     config_keys: Mapping[str, str] = field(default_factory=dict)
     config_defaults: Mapping[str, object] = field(default_factory=dict)
     tensor_names: Mapping[str, str] = field(default_factory=dict)
@@ -70,7 +71,8 @@ class TransformersFamily:
     def translate(self, raw: Json) -> dict[str, Any]:
         """The published config.json `raw` as the class of transformers reads it."""
         named = {self.config_keys.get(key, key): value for key, value in raw.items()}
-        return {**self.config_defaults, **named, "model_type": self.runs_as}
+        given = {key: value for key, value in named.items() if value is not None}
+        return {**named, **self.config_defaults, **given, "model_type": self.runs_as}
 
     def rename_tensor(self, name: str) -> str:
         """The name of a published tensor in transformers."""

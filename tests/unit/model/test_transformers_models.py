@@ -230,7 +230,7 @@ def test_a_row_renames_keys_and_tensors(tmp_path: Path, monkeypatch: pytest.Monk
         checked_against="nothing",
         shifted=True,
         config_keys={"width": "hidden_size"},
-        config_defaults={"mask_token_id": 99},
+        mask_token_id=99,
         tensor_names={r"^net\.blocks\.": "model.layers.", r"\.attn\.": ".self_attn."},
     )
     monkeypatch.setattr(transformers_families, "TRANSFORMERS_FAMILIES", (row,))
