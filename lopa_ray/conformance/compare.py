@@ -140,8 +140,7 @@ def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
         yield Difference("fill_step", 0, expected_fill, got_fill)
     if not len(made) + len(idle) == row["nfe"] == len(windows):
         yield Difference("nfe", 0, row["nfe"], len(made) + len(idle))
-    # What is recorded as never filled is not part of the canvas here.
-    expected_tokens = [token for token, call in zip(token_ids(row, "tokens"), fill_step, strict=True) if call]
+    expected_tokens = _filled_tokens(row, run)
     if run.tokens != expected_tokens:
         yield Difference("tokens", 0, expected_tokens, run.tokens)
     if "fill_conf" in row:
@@ -155,19 +154,23 @@ def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Differenc
     """What LLaDA2's calls saw, which is all up to the end of the current block, what they filled, and the answer.
 
     With an early end the published code goes on until a call fills an EOS; here the answer ends as soon as all before
-    the first one is filled. Calls after that are recorded, and not made here.
+    the first one is filled. Calls after that are recorded, and not made here. An EOS in the prompt ends the published
+    code's run with the first one that is filled, and a part of the prompt is returned. Here the prompt is not searched:
+    the calls after that are not recorded, and the answer is not compared.
     """
     row = case.row
-    answer, made = token_ids(row, "tokens"), len(run.rounds)
-    fill_step = row["fill_step"]
-    least = max(fill_step[: len(answer)], default=0) if row["settings"].get("eos_early_stop") else row["nfe"]
-    if not least <= made <= row["nfe"] == len(row["windows"]):
-        yield Difference("nfe", 0, row["nfe"], made)
+    answer, calls, fill_step = token_ids(row, "tokens"), row["nfe"], row["fill_step"]
+    cut_in_prompt = "returned_length" in row
+    least = max(fill_step[: len(answer)], default=0) if row["settings"].get("eos_early_stop") else calls
+    made = min(len(run.rounds), calls) if cut_in_prompt else len(run.rounds)
+    if not (calls if cut_in_prompt else least) <= made <= calls == len(row["windows"]):
+        yield Difference("nfe", 0, calls, len(run.rounds))
+    rounds = run.rounds[:made]
     expected_ends = [start + length for start, length, *_ in row["windows"][:made]]
-    got_ends = [plan.start + len(plan.canvas) for plan, _ in run.rounds]
+    got_ends = [plan.start + len(plan.canvas) for plan, _ in rounds]
     if expected_ends != got_ends:
         yield Difference("windows", 0, expected_ends, got_ends)
-    decisions = {d.position - run.prompt_len: (o.step, d) for _, o in run.rounds for d in o.filled}
+    decisions = {d.position - run.prompt_len: (o.step, d) for _, o in rounds for d in o.filled}
     expected_fill = {at: call for at, call in enumerate(fill_step) if 0 < call <= made}
     got_fill = {at: call for at, (call, _) in sorted(decisions.items())}
     if expected_fill != got_fill:
@@ -177,12 +180,23 @@ def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Differenc
     got_canvas = [decisions[at][1].token for at in expected_fill]
     if expected_canvas != got_canvas:
         yield Difference("canvas", 0, expected_canvas, got_canvas)
-    if run.tokens[: len(answer)] != answer:
+    answer = _filled_tokens(row, run)
+    if not cut_in_prompt and run.tokens[: len(answer)] != answer:
         yield Difference("tokens", 0, answer, run.tokens)
     expected_conf = [row["fill_conf"][at] for at in expected_fill]
     got_conf = [decisions[at][1].probability for at in expected_fill]
     if not _close(expected_conf, got_conf):
         yield Difference("fill_conf", 0, expected_conf, got_conf)
+
+
+def _filled_tokens(row: dict[str, Any], run: ReplayedRun) -> list[int]:
+    """The recorded answer without the masks that no call has filled: these are not part of the canvas here."""
+    fill_step = row["fill_step"]
+    return [
+        token
+        for at, token in enumerate(token_ids(row, "tokens"))
+        if token != run.mask_token_id or (at < len(fill_step) and fill_step[at])
+    ]
 
 
 def _num_staged(case: Case, plan: Plan) -> int:

@@ -211,15 +211,13 @@ def _llada2_settings(row: dict[str, Any]) -> GenerationSettings:
         raise MalformedCaseError(
             f"got block_length {block}, minimal_topk {minimal_topk}; allowed: 1 and more"
         )
-    if "returned_length" in row:
-        raise UnsupportedCaseError(
-            "an EOS in the prompt ends the recorded answer; here the prompt is not searched"
-        )
+    # From the requested length. With none, no call is made there, and masks are returned.
+    steps = min(steps, length // minimal_topk)
     settings = BlockDiffusionSettings(
         block_size=block,
-        # From the requested length. The published code decodes whole blocks, counted from position 0.
-        denoising_steps=min(steps, length // minimal_topk),
-        max_new_tokens=-(-(prompt + length) // block) * block - prompt,
+        denoising_steps=max(1, steps),
+        # The published code decodes whole blocks, counted from position 0.
+        max_new_tokens=-(-(prompt + length) // block) * block - prompt if steps > 0 else 0,
         confidence_threshold=pop("threshold", int, float),
         stop_at_eos=pop("eos_early_stop", bool, default=False),
         # There is no cache there, so no call for it either.
