@@ -32,9 +32,11 @@ def test_the_readme_has_three_figures_of_the_records() -> None:
     for decoder in ("lopa", "d2f", "vanilla"):
         row = by_decoder[decoder]
         assert f"{row['TPF']:.1f} tokens per forward, {row['TPS']:.0f} tokens/s" in readme
-    widest = {row["branches"]: row for row in rows_of("forward-cpu") if row["window"] == 64}
-    for branches in (1, 9):
-        assert f"{widest[branches]['step ÷ plain']:.2f} times" in readme
+    steps = {(row["branches"], row["window"]): row["step ÷ plain"] for row in rows_of("forward-cpu")}
+    assert f"{steps[9, 64]:.2f} times a plain batched forward" in readme
+    assert f"of one branch {steps[1, 64]:.2f} times" in readme
+    assert f"{steps[5, 32]:.2f} and {steps[9, 32]:.2f} times a plain batched forward" in readme
+    assert f"of one branch {steps[1, 32]:.2f} times" in readme
     closed = {row["load"]: row for row in rows_of("serve-cpu") if row["loop"] == "closed"}
     for clients in (1, 16):
         assert f"{closed[clients]['tokens/s']:.0f} tokens/s" in readme
