@@ -5,6 +5,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -qq
 
+# The tested versions; `make test CONSTRAINTS=/dev/null` takes the newest ones instead.
+CONSTRAINTS ?= constraints.txt
+
 # The word problem that `make demo` decodes; `make demo PROMPT="..."` takes another.
 PROMPT ?= Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom. How many pens does Mia have left?
 export PROMPT
@@ -17,8 +20,8 @@ help:
 	@echo "make demo       decode a word problem with LoPA on a local Ray with 2 branch actors"
 	@echo "make check      format, lint, types, import contracts"
 	@echo "make test       make check, and tests"
-	@echo "make test-fast  unit tests alone, without the longer ones"
-	@echo "make test-long  what is slow, soaks and sweeps; property tests draw new examples"
+	@echo "make test-fast  unit tests, without the longer ones"
+	@echo "make test-long  slow tests, soaks and sweeps; property tests draw new examples"
 	@echo "make test-gpu   what needs an NVIDIA GPU, with the Python at hand; recorded in tests/gpu/LAST_RUN.md"
 	@echo "make docs       the documentation site, in build/site"
 	@echo "make findings   all experiments again, and docs/findings.md; goes on where it was interrupted"
@@ -38,12 +41,12 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "== installing lopa-ray and what it needs (a few minutes, the first time)"
-	@$(PIP) install -c constraints.txt -e .
+	@$(PIP) install -c $(CONSTRAINTS) -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed
 	@echo "== installing the tools of make test"
-	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@$(PIP) install -c $(CONSTRAINTS) -e '.[dev]'
 	@touch $@
 
 demo: install
@@ -80,7 +83,7 @@ test-long: dev
 
 $(VENV)/.docs: $(VENV)/.dev
 	@echo "== installing the tools of make docs"
-	@$(PIP) install -c constraints.txt -e '.[docs]'
+	@$(PIP) install -c $(CONSTRAINTS) -e '.[docs]'
 	@touch $@
 
 # Warnings are errors (`strict` of mkdocs.yml). Pages' changes are seen with: .venv/bin/mkdocs serve

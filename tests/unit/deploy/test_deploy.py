@@ -10,7 +10,6 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +160,7 @@ def test_dockerfiles_are_sound_and_copy_what_is_there(name: str) -> None:
 
 def test_versions_are_those_that_are_tested() -> None:
     for name in MANIFESTS:
-        assert cluster_of(read(name))["rayVersion"] == pinned("ray") == version("ray")
+        assert cluster_of(read(name))["rayVersion"] == pinned("ray")
     (python,) = re.findall(r"Python (\S+)\)", (ROOT / "constraints.txt").read_text())
     cuda, ascend = ((DEPLOY / name).read_text() for name in DOCKERFILES)
     assert f"FROM python:{python}-slim" in cuda
