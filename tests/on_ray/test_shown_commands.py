@@ -1,6 +1,6 @@
 """Commands that pages show without a line that says what they need: they run as they stand.
 
-`.ci/run` runs the targets of make itself, tests/serving starts `lopa serve`, tests/unit/bench and tests/on_nodes
+`.ci/run` runs `make demo` and the targets of make that check something; tests/serving starts `lopa serve`, tests/unit/bench and tests/on_nodes
 run every `lopa bench` at its smallest size, and tests/unit/experiments every `lopa experiment`.
 """
 
