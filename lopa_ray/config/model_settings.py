@@ -49,9 +49,8 @@ class ModelSettings(StrictModel):
     torch-npu's, or the Triton kernel's reference; auto tries and picks, on GPUs the fastest."""
 
     compile: bool = False
-    """Graph mode: torch.compile for the layers, all but attention (npu: TorchAir). Takes a compiler, and up to
-    minutes at the start (with shards: at the first step); its rounding differs a little from that of the layers as
-    they are."""
+    """Graph mode: torch.compile for the layers, all but attention (npu: TorchAir). Needs a
+    compiler, and takes up to minutes when the model is loaded; results differ by rounding from those without it."""
 
     max_num_seqs: int = Field(default=8, ge=1)
     """Requests in flight per group; each has a KV cache slot on every worker."""

@@ -75,7 +75,7 @@ class Device:
     compile_backend: str
     """The backend of torch.compile."""
     compiles_kernels: bool
-    """Whether the first steps compile kernels even without `model.compile`."""
+    """Whether its attention or operators are kernels that must be compiled, even without `model.compile`."""
     unavailable_reason: Callable[[], str | None]
     """Returns why the device cannot be used in this process, or None if it can."""
     prepare: Callable[[], None]

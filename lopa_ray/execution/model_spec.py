@@ -95,7 +95,7 @@ class ModelSpec:
 
     @property
     def needs_warm_up(self) -> bool:
-        """Whether the first steps compile layers or kernels."""
+        """Whether layers or kernels are compiled; workers do that when they load the model, by `warm_up`."""
         return self.config.model.compile or DEVICES[self.config.model.device].compiles_kernels
 
 
