@@ -19,9 +19,12 @@ QWEN_CONFIG_KEYS = {
     "max_position_embeddings": "max_position_embeddings",
 }
 
+PLAIN_ROPE = (None, {"rope_type": "default"}, {"type": "default"})
+"""Values of `rope_scaling` that scale nothing."""
+
 _QWEN_SUPPORTED_VALUES: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
-    "rope_scaling": (None, {"rope_type": "default"}, {"type": "default"}),
+    "rope_scaling": PLAIN_ROPE,
     "use_sliding_window": (False, None),
     "use_mrope": (False, None),
     "partial_rotary_factor": (1.0, None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lopa_ray.model.config import QUANTIZATION_CONFIGS
-from lopa_ray.model.dense_families import QWEN_CONFIG_KEYS, QWEN_PUBLISHED_MODULES, SDAR
+from lopa_ray.model.dense_families import PLAIN_ROPE, QWEN_CONFIG_KEYS, QWEN_PUBLISHED_MODULES, SDAR
 from lopa_ray.model.family import Family
 
 _EXPERT_GATE_UP = (
@@ -20,6 +20,8 @@ SDAR_MOE = replace(
     name="sdar_moe",
     model_type="sdar_moe",
     architecture="SDARMoeForCausalLM",
+    # The published class leaves weights as they are unless it is told to divide them by their sum.
+    config_defaults={**SDAR.config_defaults, "norm_topk_prob": False},
     # Published decoders have the mask token as a constant.
     mask_token_id=151669,
     supported_values={
@@ -56,11 +58,18 @@ LLADA2 = Family(
     model_type="llada2_moe",
     architecture="LLaDA2MoeModelLM",
     config_keys=QWEN_CONFIG_KEYS | {"partial_rotary_factor": "partial_rotary_factor"},
-    config_defaults={"tie_word_embeddings": False},
+    # As the published configuration class. How experts are grouped has to be in the file.
+    config_defaults={
+        "tie_word_embeddings": False,
+        "partial_rotary_factor": 0.5,
+        "routed_scaling_factor": 2.5,
+        "num_shared_experts": 0,
+        "first_k_dense_replace": 0,
+    },
     mask_token_id=156895,
     supported_values={
         "hidden_act": ("silu",),
-        "rope_scaling": (None,),
+        "rope_scaling": PLAIN_ROPE,
         "rope_parameters": (None,),
         "use_bias": (False, None),
         "use_qkv_bias": (False, None),

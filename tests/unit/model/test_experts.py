@@ -33,6 +33,24 @@ from support.tiny_model import load_tiny_model
 ROUTED = {"sdar_moe": "sdar-moe-tiny-3l", "llada2": "llada2-tiny-3l"}
 
 
+@pytest.mark.parametrize("absent", [..., None], ids=["absent", "null"])
+def test_what_a_configuration_leaves_out_is_what_the_published_class_has(
+    absent: object, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text((MODELS / ROUTED["llada2"] / "config.json").read_text())
+    keys = ("partial_rotary_factor", "routed_scaling_factor", "num_shared_experts", "first_k_dense_replace")
+    edit_json(file, **dict.fromkeys(keys, absent), rope_scaling={"type": "default"})
+    config = load_config(tmp_path)
+    assert config.experts is not None
+    assert (config.partial_rotary_factor, config.experts.scale) == (0.5, 2.5)
+    assert (config.experts.shared, config.experts.dense_layers) == (0, 0)
+    file.write_text((MODELS / ROUTED["sdar_moe"] / "config.json").read_text())
+    edit_json(file, norm_topk_prob=absent)
+    with pytest.raises(CheckpointError, match=r"norm_topk_prob.*supported with True only"):
+        load_config(tmp_path)
+
+
 @pytest.mark.parametrize("folder", ROUTED)
 def test_rows_go_to_the_recorded_experts(folder: str) -> None:
     model = load_tiny_model(ROUTED[folder])
