@@ -18,6 +18,10 @@ ROW_MULTIPLE = 16
 GROUPED_MM_BYTES = 16
 """torch's grouped product takes rows that are a multiple of so many bytes long."""
 
+GROUPED_MM_MAJORS = (9, 10)
+"""Compute capabilities where torch's grouped product is one kernel. On others it is one per expert, after `ends` is
+copied to the host."""
+
 
 def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """x [S, I] times the transpose of each row's expert in weight [N, O, I] → [S, O].
@@ -37,7 +41,9 @@ def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 def _has_grouped_mm(x: Tensor, weight: Tensor) -> bool:
     """Whether torch's own product takes these on CUDA, without waiting for `ends`."""
     sizes = (x.shape[1] * x.itemsize, weight.shape[1] * weight.itemsize)
-    return x.dtype == weight.dtype == torch.bfloat16 and not any(size % GROUPED_MM_BYTES for size in sizes)
+    if not x.dtype == weight.dtype == torch.bfloat16 or any(size % GROUPED_MM_BYTES for size in sizes):
+        return False
+    return torch.cuda.get_device_properties(x.device).major in GROUPED_MM_MAJORS
 
 
 def _reference(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.kernels.grouped_matmul import grouped_matmul
+from lopa_ray.kernels.grouped_matmul import _has_grouped_mm, grouped_matmul
 from lopa_ray.model import checkpoint_files
 from lopa_ray.model.checkpoint import load_model, save_model
 from lopa_ray.model.checkpoint_config import load_config
@@ -124,6 +125,26 @@ def test_the_product_is_that_of_each_rows_expert(dtype: torch.dtype) -> None:
     rows = torch.randint(-127, 128, x.shape, dtype=torch.int8)
     exact = torch.einsum("si,soi->so", rows.int(), ints[owner].int())
     assert torch.equal(grouped_matmul(rows, ints, ends), exact)
+
+
+@pytest.mark.parametrize(
+    ("major", "dtype", "width", "has_it"),
+    [
+        (8, torch.bfloat16, 24, False),
+        (9, torch.bfloat16, 24, True),
+        (10, torch.bfloat16, 24, True),
+        (12, torch.bfloat16, 24, False),
+        (9, torch.float16, 24, False),
+        (9, torch.bfloat16, 20, False),
+    ],
+)
+def test_torchs_product_is_called_where_it_does_not_wait(
+    major: int, dtype: torch.dtype, width: int, has_it: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = SimpleNamespace(major=major)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
+    x, weight = torch.empty(3, width, dtype=dtype), torch.empty(2, 8, width, dtype=dtype)
+    assert _has_grouped_mm(x, weight) == has_it
 
 
 @torch.inference_mode()
