@@ -135,7 +135,7 @@ def conformance(
     Each row's kind is recognised by its keys. Without --workers and --tensor-parallel-size the cases
     run in this process, with one of them on a group of branch workers; logits never leave a worker, so
     forward cases are then skipped, and said to be. Exit status 1 if a case differs, is not supported or cannot be read,
-    or if none passed.
+    or if none was compared. Cases with a mask token in the prompt are refused by design, and do not count.
     """
     from cluster.cli.conformance import run_conformance
 

@@ -33,7 +33,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a case replayed as recorded. `differences` are in the order of events."""
+    """Whether a case replayed as recorded. `differences` are in the order of events.
+
+    `by_design`: a case that is not supported, and is not going to be.
+    """
 
     file: Path
     line: int
@@ -42,6 +45,7 @@ class Verdict:
     status: Status
     reason: str = ""
     differences: tuple[Difference, ...] = ()
+    by_design: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -54,6 +58,8 @@ class Verdict:
         }
         if self.reason:
             values["reason"] = self.reason
+        if self.by_design:
+            values["by_design"] = True
         if self.differences:
             first = self.differences[0]
             values["first"] = {

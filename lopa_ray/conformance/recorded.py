@@ -40,6 +40,18 @@ class _RecordedSettings:
         if self._values:
             raise UnsupportedCaseError(f"unknown settings {', '.join(sorted(self._values))}")
 
+    def pop_threshold(self, key: str, **default: Any) -> Any:
+        """A threshold that probabilities are strictly above or not, so that any over 1 is as good as 1."""
+        value = self.pop(key, int, float, **default)
+        return None if value is None else min(1.0, max(0.0, value))
+
+    def pop_filters(self) -> dict[str, Any]:
+        """`top_k` and `top_p` of SDAR's and LLaDA2's samplers. A `top_p` of 0 leaves the most likely token alone."""
+        top_k, top_p = self.pop("top_k", int, default=0), self.pop("top_p", int, float, default=1.0)
+        if top_p <= 0:
+            return {"top_k": 1, "top_p": None}
+        return {"top_k": top_k if top_k > 0 else None, "top_p": top_p if top_p < 1 else None}
+
 
 def _require_greedy(recorded: _RecordedSettings) -> None:
     if recorded.pop("temperature", int, float, default=0):
@@ -62,7 +74,7 @@ def _block_settings(row: dict[str, Any]) -> GenerationSettings:
         "max_new_tokens": pop("max_new_tokens", int) // block_size * block_size,
         "block_add_threshold": pop("block_add_threshold", int, float),
         "decoded_token_threshold": pop("decoded_token_threshold", int, float),
-        "confidence_threshold": pop("skip_threshold", int, float),
+        "confidence_threshold": recorded.pop_threshold("skip_threshold"),
         # The published code uses its default for an unknown strategy, including "margin_confidence".
         "ranking": ranking if ranking in ("margin", "neg_entropy") else "probability",
         "window_attention": "full" if pop("use_full_attention", bool, default=False) else "block_causal",
@@ -183,21 +195,20 @@ def _sdar_settings(row: dict[str, Any]) -> GenerationSettings:
         # Whole blocks there, counted from position 0.
         "max_new_tokens": -(-(prompt + length) // block) * block - prompt,
         "sdar_confidence": pop("temperature", int, float, default=1.0),
-        "top_k": pop("top_k", int, default=None) or None,
-        "top_p": pop("top_p", int, float, default=None),
+        **recorded.pop_filters(),
         "stop_at_eos": False,
     }
-    for name, key in (("confidence_threshold", "confidence_threshold"), ("eb_threshold", "eb_threshold")):
-        threshold = pop(key, int, float, default=None)
-        if threshold is not None:
-            values[name] = threshold
+    thresholds = {
+        "confidence_threshold": recorded.pop_threshold("confidence_threshold", default=None),
+        "eb_threshold": pop("eb_threshold", int, float, default=None),
+    }
+    values |= {name: threshold for name, threshold in thresholds.items() if threshold is not None}
     # Only these ids end an answer there; without any, none does.
     values |= {"ignore_eos": True, "stop_token_ids": tuple(pop("stopping_criteria_idx", list, default=[]))}
     recorded.check_all_popped()
     if row["kind"] == "sdar_eval":
-        values["top_k"] = (
-            None  # In the published code top_k does not change confidences; tokens are the same.
-        )
+        # They do not change confidences in the published code; tokens are the same.
+        values |= {"top_k": None, "top_p": None}
     return BlockDiffusionSettings(**values)
 
 
@@ -211,6 +222,8 @@ def _llada2_settings(row: dict[str, Any]) -> GenerationSettings:
         raise MalformedCaseError(
             f"got block_length {block}, minimal_topk {minimal_topk}; allowed: 1 and more"
         )
+    # 0, or less, divides no logits there.
+    temperature = pop("temperature", int, float, default=0)
     # From the requested length. With none, no call is made there, and masks are returned.
     steps = min(steps, length // minimal_topk)
     settings = BlockDiffusionSettings(
@@ -218,7 +231,9 @@ def _llada2_settings(row: dict[str, Any]) -> GenerationSettings:
         denoising_steps=max(1, steps),
         # The published code decodes whole blocks, counted from position 0.
         max_new_tokens=-(-(prompt + length) // block) * block - prompt if steps > 0 else 0,
-        confidence_threshold=pop("threshold", int, float),
+        confidence_threshold=recorded.pop_threshold("threshold"),
+        sdar_confidence=temperature if temperature > 0 else 1.0,
+        **recorded.pop_filters(),
         stop_at_eos=pop("eos_early_stop", bool, default=False),
         # There is no cache there, so no call for it either.
         fuse_store=True,

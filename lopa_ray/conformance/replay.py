@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,8 +22,9 @@ from lopa_ray.conformance.recorded import recorded_settings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.errors import LopaError, PromptError
+from lopa_ray.errors import LopaError, PromptError, PromptTooLongError
 from lopa_ray.protocol.events import RequestFailure
+from lopa_ray.protocol.vocabulary import Vocabulary
 
 EngineFactory: TypeAlias = Callable[[Config], Engine]
 
@@ -127,6 +128,13 @@ def _replay_group(
         yield from (_error_verdict(prepared.case, error) for prepared in remaining.values())
 
 
+def _has_mask(prompt: Sequence[int], error: LopaError, vocabulary: Vocabulary) -> bool:
+    """Whether a prompt was refused for a mask token in it. Published decoders fill those or hang on them."""
+    if not isinstance(error, PromptError) or isinstance(error, PromptTooLongError):
+        return False
+    return vocabulary.mask_token_id in prompt and all(0 <= token < vocabulary.size for token in prompt)
+
+
 def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int, Verdict]]:
     """(index in the group, verdict) as cases end."""
     sessions: list[DecodeSession] = []
@@ -138,7 +146,8 @@ def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int,
         try:
             session = engine.create_session(prepared.prompt, prepared.settings)
         except LopaError as error:
-            yield at, _error_verdict(prepared.case, error)
+            verdict = _error_verdict(prepared.case, error)
+            yield at, replace(verdict, by_design=_has_mask(prepared.prompt, error, engine.vocabulary))
             continue
         if session.finished:
             run = ReplayedRun(len(prepared.prompt), engine.vocabulary.mask_token_id)

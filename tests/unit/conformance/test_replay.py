@@ -155,7 +155,7 @@ def test_bad_rows_are_errors_of_their_own(tmp_path: Path) -> None:
     [
         ({"temperature": 0.5}, "drawn tokens"),
         ({"surprise": 1}, "surprise"),
-        ({"skip_threshold": 1.5}, "confidence_threshold"),
+        ({"block_add_threshold": 1.5}, "block_add_threshold"),
         ({"algorithm": "other"}, "other"),
     ],
 )
