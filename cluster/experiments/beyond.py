@@ -11,7 +11,7 @@ from cluster.experiments.run.estimates import Estimate, Resamples, estimate
 from cluster.experiments.run.experiment import Data, Experiment, Finding
 from cluster.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
 from cluster.experiments.run.outcomes import Outcomes
-from cluster.experiments.run.record import ExperimentRecord, Point
+from cluster.experiments.run.record import ExperimentRecord, Point, Setup
 from cluster.experiments.run.wider_forks import DistantForks, ForksOfForks, SecondTokens
 from cluster.experiments.run.winner_rules import (
     ByValue,
@@ -60,8 +60,8 @@ class Beyond(Experiment):
 
     problems = 100
     method = (
-        f"LoPA with {BRANCHES} branches, and lookaheads that differ in one thing and evaluate no more branches, on "
-        f"problems of {len(SEEDS)} seeds with blocks of {' and '.join(map(str, BLOCK_SIZES))}. two tokens: each fork "
+        f"LoPA with {BRANCHES} branches, and lookaheads that differ in one thing and evaluate no more branches, "
+        f"with blocks of {' and '.join(map(str, BLOCK_SIZES))}. two tokens: each fork "
         "adds a pair of the best-ranked positions (tokens_per_fork 2). higher threshold: the same with "
         f"confidence_threshold {HIGHER_THRESHOLD}, which gives some speed back for score. forks of forks: half of "
         "the forks add one token and half two. distant: forks lie at least 6 positions apart where they can. "
@@ -78,6 +78,11 @@ class Beyond(Experiment):
         "LoPA's forks add one token each, at the most confident positions, and the mean confidence of the rest "
         "chooses the winner (section 3). The paper compares no other lookahead."
     )
+
+    def describe_problems(self, setup: Setup) -> str:
+        """The number of problems of each seed."""
+        seeds = " and ".join(str(setup.seed + seed) for seed in SEEDS)
+        return f"{setup.problems} held-out problems of each of the seeds {seeds}"
 
     def points(self) -> Sequence[Point]:
         """Each variant on each seed with each size of blocks."""

@@ -96,7 +96,7 @@ class Parallelism(Experiment):
         text = (
             f"With {workers} workers and one request at a time, branch-parallel has a latency of "
             f"{estimate(1000 * latency[BRANCH, first]):.0f} ms, and task-parallel, where "
-            f"{workers - 1} of the workers {'has' if workers == 2 else 'have'} nothing to do, "
+            f"{'one worker is' if workers == 2 else f'{workers - 1} workers are'} idle, "
             f"{estimate(1000 * latency[TASK, first]):.0f} ms: {estimate(1 / wait[first]):.2f} times. With {last} "
             f"requests in flight branch-parallel has {estimate(throughput[BRANCH, last]):.0f} tokens/s at "
             f"{estimate(1000 * latency[BRANCH, last]):.0f} ms, and task-parallel "

@@ -144,7 +144,9 @@ class Predictor(Experiment):
             if predicts == decodes:
                 verdict = "so the best predictor also decodes best"
             else:
-                told = "so it does not decode best" if ratio.excludes(1.0) else "which may as well be none"
+                told = (
+                    "so it does not decode best" if ratio.excludes(1.0) else "so the difference is not clear"
+                )
                 verdict = f"the best predictor has {ratio:.3f} times the TPF of the fastest, {told}"
             answers.append(
                 f"{ranking}: {predicts[1]} predicts best "

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from cluster.experiments.run.record import ExperimentRecord, Point
+from cluster.experiments.run.record import ExperimentRecord, Point, Setup
 
 if TYPE_CHECKING:
     from cluster.experiments.run.workbench import Workbench
@@ -41,7 +41,7 @@ class Experiment(ABC):
     """Default number of problems."""
 
     timed: ClassVar[bool] = False
-    """Whether times are measured: a run then goes on only on the machine that it was begun on."""
+    """Whether times are measured. A run of such an experiment can be continued only on the machine that began it."""
 
     resampled: ClassVar[str] = "problems"
     """What intervals are a bootstrap over."""
@@ -54,6 +54,10 @@ class Experiment(ABC):
 
     paper: ClassVar[str]
     """The paper's claim about the question, or that it makes none."""
+
+    def describe_problems(self, setup: Setup) -> str:
+        """The number of problems and their seed, for the page. Override it if points have seeds of their own."""
+        return f"{setup.problems} held-out problems of seed {setup.seed}"
 
     @abstractmethod
     def points(self) -> Sequence[Point]:

@@ -19,23 +19,22 @@ FIGURES = "figures"
 INTRODUCTION = """# Findings
 
 What experiments say about open questions of LoPA. A command measures each; `lopa experiment --help` lists them. It
-writes data, plot and finding to a folder, and goes on where an interrupted one stopped:
+writes data, plot and finding to a folder, and an interrupted command continues when you run it again:
 
 ```
 lopa experiment branches --output experiments
 ```
 
-This page, with its paragraphs and plots, is made of the records in `benchmarks/experiments`, so every number on it is
-one of theirs. `lopa experiment report` makes it again. A value in brackets behind a figure is its 95 % interval, and a
-figure "does not clearly change" where the interval contains no change. What is called best or fastest was chosen on the
-same problems as its figures, which flatters it a little.
+`lopa experiment report` generates this page from the records in `benchmarks/experiments`. A value in brackets behind a
+figure is its 95 % interval, and a figure "does not clearly change" where the interval contains no change. What is
+called best or fastest was chosen on the same problems as its figures, so its figures are slightly too high.
 """
 
 OF_THE_DEMO = """\
-**All of it is about one small model on problems that it was trained for**: the model in the package, whose answers
-have a few dozen tokens. It shows how the decoder behaves, and whether a claim holds anywhere. It does not show how
-large a figure is for a model with billions of parameters; the commands take such a model (`--model`). Where a finding
-disagrees with the paper, both may be right for their models.
+**All findings are measured on one small model, on problems that it was trained for**: the model in the package, whose
+answers have a few dozen tokens. They show how the decoder behaves, and whether a claim holds for any model. They do not
+show how large a figure is for a model with billions of parameters; the commands take such a model (`--model`). Where a
+finding disagrees with the paper, both may be right for their models.
 """
 
 

@@ -22,7 +22,7 @@ def section(
             f"![{record.experiment}]({figure})",
             f"**The paper.** {experiment.paper} {finding.against_paper}".rstrip(),
             table(finding.header, finding.rows),
-            f"**Method.** {experiment.method} {setup.problems} held-out problems of seed {setup.seed}; model "
+            f"**Method.** {experiment.method} {experiment.describe_problems(setup)}; model "
             f"{setup.model}{weights}. In brackets: 95 % bootstrap intervals over {experiment.resampled}.",
             code_block(record.command_line),
             f"{record.machine.describe(record.version)}; {record.started:%Y-%m-%d}, "

@@ -195,7 +195,7 @@ def test_where_arrangements_cross() -> None:
     found = parallelism.EXPERIMENT.finding(of)
     text = values(found.text)
     assert "branch-parallel has a latency of 100 ms" in text
-    assert "where 1 of the workers has nothing to do, 200 ms: 2.00 times" in text
+    assert "where one worker is idle, 200 ms: 2.00 times" in text
     assert "task-parallel 150 tokens/s at 67 ms: 1.50 times the throughput" in text
     # Half-way between 2 and 4 on a logarithmic axis.
     crossing = (
