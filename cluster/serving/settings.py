@@ -1,4 +1,4 @@
-"""How the endpoint is served."""
+"""Settings of a server: its models, keys and limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lopa_ray.config.strict import StrictModel
 
 
 class HttpSettings(StrictModel):
-    """What the HTTP layer allows."""
+    """Keys and limits of the HTTP layer."""
 
     api_keys: list[SecretStr] = Field(default_factory=list, repr=False)
     """A request under /v1 needs one of these as its bearer token; none: no key is needed."""
@@ -22,13 +22,13 @@ class HttpSettings(StrictModel):
     """Web pages of these origins may call the endpoint from a browser; "*" is all of them."""
 
     max_body_bytes: int = Field(default=2**19, ge=1)
-    """Longest request body."""
+    """Maximum size of a request body, in bytes."""
 
     max_choices: int = Field(default=MAX_CHOICES, ge=1)
-    """Most choices of a request: `n` times the number of prompts."""
+    """Maximum number of choices of a request: `n` times the number of prompts."""
 
     max_stop: int = Field(default=MAX_STOP, ge=0)
-    """Most stop strings of a request."""
+    """Maximum number of stop strings of a request."""
 
     retry_after_s: int = Field(default=1, ge=1)
     """Seconds that 429 and 503 tell clients to wait (`Retry-After`)."""
@@ -56,7 +56,7 @@ class ModelEntry(StrictModel):
     """One model that is served, on groups of its own."""
 
     id: str = Field(min_length=1)
-    """What requests name in `model`."""
+    """The name that requests have in `model`."""
 
     config: str = "demo"
     """Preset, or YAML file of a decode group that every node can read."""
@@ -84,14 +84,14 @@ class ServeSettings(StrictModel):
     """The arguments of the Serve application."""
 
     models: list[ModelEntry] = Field(default_factory=lambda: [ModelEntry(id="demo")], min_length=1)
-    """What is served."""
+    """The served models."""
 
     http: HttpSettings = Field(default_factory=HttpSettings)
-    """What the HTTP layer allows."""
+    """Keys and limits of the HTTP layer."""
 
     api_keys_file: str | None = None
     """File with one API key per line, on the node of the ingress. The environment variable LOPA_API_KEYS
-    (with commas between keys) adds to it. Without both everybody is let in."""
+    (with commas between keys) adds to it. Without both no key is needed."""
 
     @field_validator("models", mode="before")
     @classmethod

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from cluster.serving.settings import HttpSettings, ModelEntry, ServeSettings
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import DECODER_SETTINGS
 from lopa_ray.config.group_settings import GroupSettings
@@ -15,11 +16,15 @@ from lopa_ray.config.scaling_settings import ScalingSettings
 
 HEAD = """# Settings
 
-A YAML file has three sections: `model` (which checkpoint, and how it is held), `group` (workers and what each takes of
-the cluster) and `decode` (what a request may ask for). Any setting can be given on the command line as
-`--set section.key=value`. Unknown keys and impossible combinations are errors. `lopa config` prints every setting with
-its value. This page is generated from the classes in `lopa_ray/config`.
+A YAML file has three sections: `model` (the checkpoint and its format), `group` (workers and the resources of each) and
+`decode` (the defaults of a request). Any setting can be given on the command line as `--set section.key=value`. Unknown
+keys and impossible combinations are errors. `lopa config` prints every setting with its value. A server on Ray Serve
+has settings of its own, the arguments of its application. This page is generated from the classes in `lopa_ray/config`
+and `cluster/serving/settings.py`.
 """
+
+DERIVED_DEFAULTS = {"commit_protocol": "by `window_attention`"}
+"""Defaults that depend on another setting."""
 
 
 def _allowed(schema: dict[str, Any]) -> str:
@@ -46,7 +51,9 @@ def _rows(model: type[BaseModel], left_out: frozenset[str]) -> Iterator[str]:
         if name in left_out:
             continue
         schema = properties[field.alias or name]
-        default = "required" if field.is_required() else f"`{field.get_default(call_default_factory=True)!r}`"
+        default = DERIVED_DEFAULTS.get(name) or (
+            "required" if field.is_required() else f"`{field.get_default(call_default_factory=True)!r}`"
+        )
         meaning = " ".join((field.description or "").split())
         cells = (f"`{name}`", default, _allowed(schema), meaning)
         yield "| " + " | ".join(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells) + " |"
@@ -75,4 +82,9 @@ def settings_page() -> str:
     ]
     shared = frozenset(base.model_fields) & common
     parts += [_section(f"decode, for {name}", cls, shared) for name, cls in DECODER_SETTINGS.items()]
+    parts += [
+        _section("server", ServeSettings),
+        _section("server, an entry of models", ModelEntry),
+        _section("server, http", HttpSettings),
+    ]
     return "\n".join(parts)

@@ -75,8 +75,8 @@ class GenerationSettings(StrictModel):
     logit_bias: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=-100.0, le=100.0)]] = Field(
         default={}, max_length=MAX_LOGIT_BIAS
     )
-    """Token id → what is added to its logit, before penalties; -100 as good as bans a token, 100 as good as
-    forces it. At most 1024 tokens."""
+    """Token id → what is added to its logit, before penalties; -100 practically excludes a token, 100
+    practically forces it. At most 1024 tokens."""
 
     ranking: Ranking = "probability"
     """Score that ranks positions."""

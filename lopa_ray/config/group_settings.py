@@ -14,7 +14,7 @@ RAY_BUILTIN_RESOURCES = ("CPU", "GPU", "NPU", "memory", "object_store_memory")
 
 
 class GroupSettings(StrictModel):
-    """One decode group: how many branch workers, and what each takes of the cluster."""
+    """One decode group: the number of branch workers, and the resources of each."""
 
     num_workers: int = Field(default=2, ge=1)
     """Branch workers. More make a step faster; they never change how many branches it has."""
@@ -43,7 +43,7 @@ class GroupSettings(StrictModel):
     """Workers on few nodes, so that K/V stays within one where it can; or on as many as possible."""
 
     wait_for_nodes: bool = False
-    """An autoscaler may bring nodes: wait for a place up to start_timeout_s where today's nodes have none."""
+    """Wait up to `start_timeout_s` for nodes that an autoscaler adds, if the present nodes have no room."""
 
     shared_branches: int = Field(default=16, ge=1)
     """Branches per step that all requests with branch_budget load have together."""
@@ -61,11 +61,11 @@ class GroupSettings(StrictModel):
     """How long workers may take to be placed and to load the model."""
 
     resume_timeout_s: float = Field(default=120.0, ge=0.0)
-    """How long requests wait for new workers when all of a group are lost, to go on there. 0: they end with it."""
+    """How long requests wait for new workers when all workers of a group are lost. 0: the requests fail."""
 
     @property
     def max_workers(self) -> int:
-        """The largest number of workers that the group gives itself."""
+        """The largest number of workers that the group may have."""
         return self.num_workers if self.scaling is None else self.scaling.max_workers
 
     @property

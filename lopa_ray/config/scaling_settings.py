@@ -16,20 +16,20 @@ class ScalingSettings(StrictModel):
     """How a group follows its load."""
 
     max_workers: int = Field(ge=1)
-    """Most workers that the group gives itself."""
+    """Maximum number of workers."""
 
     min_workers: int = Field(default=1, ge=1)
-    """Fewest workers, also of an idle group."""
+    """Minimum number of workers, also of an idle group."""
 
     policy: PolicyName = "branches"
-    """What `target` counts. branches: per worker and step; requests: in flight and waiting, per worker;
+    """The load that `target` is a value of. branches: per worker and step; requests: in flight and waiting, per worker;
     step_time: seconds of a step, however many workers that takes, up to one per branch."""
 
     target: float = Field(default=1.0, gt=0.0)
-    """As much of that as a worker, or a step, should have."""
+    """Wanted value of the load that `policy` selects."""
 
     interval_s: float = Field(default=1.0, gt=0.0)
-    """Seconds between two looks at the load."""
+    """Seconds between two measurements of the load."""
 
     grow_after_s: float = Field(default=2.0, ge=0.0)
     """Seconds for which more workers must have been in demand before some are added."""

@@ -1,7 +1,8 @@
 """Commands that pages show without a line that says what they need: they run as they stand.
 
-`.ci/run` runs `make demo` and the targets of make that check something; tests/serving starts `lopa serve`, tests/unit/bench and tests/on_nodes
-run every `lopa bench` at its smallest size, and tests/unit/experiments every `lopa experiment`.
+`.ci/run` runs `make demo` and the targets of make that check something. tests/serving starts `lopa serve`,
+tests/unit/bench and tests/on_nodes run every `lopa bench` at its smallest size, and tests/unit/experiments every
+`lopa experiment`.
 """
 
 from __future__ import annotations

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from cluster.serving.settings import HttpSettings, ModelEntry, ServeSettings
 from lopa_ray.config.decoder_settings import DECODER_SETTINGS
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
+from lopa_ray.config.scaling_settings import ScalingSettings
 from support.paths import ROOT
 
 
@@ -56,7 +58,8 @@ def test_the_page_of_settings_has_all_of_them() -> None:
     from settings_page import settings_page
 
     page = settings_page()
-    for settings in (ModelSettings, GroupSettings, *DECODER_SETTINGS.values()):
+    served = (ServeSettings, ModelEntry, HttpSettings)
+    for settings in (ModelSettings, GroupSettings, ScalingSettings, *DECODER_SETTINGS.values(), *served):
         for name, field in settings.model_fields.items():
             assert f"| `{name}` |" in page
             assert name == "decoder" or field.description, f"{settings.__name__}.{name} has no description"
