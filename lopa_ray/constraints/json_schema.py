@@ -142,7 +142,9 @@ class _SchemaCompiler:
         for token in filter(None, target[1:].split("/")):  # a JSON pointer
             name = token.replace("~1", "/").replace("~0", "~")
             if not isinstance(found, dict) or name not in found:
-                raise schema_error(path, f"$ref: got {target!r}, which leads nowhere; correct it")
+                raise schema_error(
+                    path, f"$ref: got {target!r}, which the schema does not contain; correct it"
+                )
             found = found[name]
         return self.regex(found, target, (*open_refs, target))
 

@@ -32,7 +32,7 @@ def _cuda_unavailable_reason() -> str | None:
         return None
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a build without CUDA"
     return (
-        f"torch {torch.__version__} ({built}) sees no GPU, and the driver is {_nvidia_driver()}; install a CUDA build "
+        f"torch {torch.__version__} ({built}) finds no GPU, and the driver is {_nvidia_driver()}; install a CUDA build "
         "of torch that fits the driver, and check CUDA_VISIBLE_DEVICES"
     )
 

@@ -23,7 +23,7 @@ def unavailable_reason() -> str | None:
     except ImportError as error:
         return f"torch-npu cannot be imported ({error}); install lopa-ray[npu] and the CANN that its release names"
     if not torch_npu.npu.is_available():
-        return "torch-npu sees no NPU; check the driver and ASCEND_RT_VISIBLE_DEVICES"
+        return "torch-npu finds no NPU; check the driver and ASCEND_RT_VISIBLE_DEVICES"
     return None
 
 

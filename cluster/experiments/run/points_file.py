@@ -46,8 +46,8 @@ class PointsFile:
         changed = first_difference(before, setup.model_dump(mode="json"))
         if changed is not None:
             raise SettingsError(
-                f"--output: the run in {path} asks something else ({changed}); put that back to go on with it, name "
-                "another folder, or remove the file"
+                f"--output: the run in {path} has other settings ({changed}); restore them to continue, name another "
+                "folder, or remove the file"
             )
         self._points = {_key(each.point): each for each in found}
 

@@ -193,5 +193,5 @@ def _unwrap(error: Exception) -> Exception:
     if isinstance(error, LopaError):
         return error
     if isinstance(error, RayError | RayServeException):
-        return ClusterError(f"the group is gone, another one takes its place: {type(error).__name__}")
+        return ClusterError(f"the group was lost and is being replaced: {type(error).__name__}")
     return error

@@ -92,7 +92,7 @@ def test_a_run_is_recorded_where_there_is_no_git(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("cuda", "driver", "expected"),
     [
-        (None, None, "a build without CUDA) sees no GPU, and the driver is not loaded"),
+        (None, None, "a build without CUDA) finds no GPU, and the driver is not loaded"),
         (
             "13.0",
             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May",
@@ -106,7 +106,7 @@ def test_a_run_is_recorded_where_there_is_no_git(monkeypatch: pytest.MonkeyPatch
         ("13.0", "something else", "the driver is of an unknown version"),
     ],
 )
-def test_where_torch_sees_no_gpu_the_error_names_the_driver(
+def test_where_torch_finds_no_gpu_the_error_names_the_driver(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cuda: str | None, driver: str | None, expected: str
 ) -> None:
     version = tmp_path / "version"
