@@ -1,4 +1,7 @@
-"""Tensors that a file of cases has beside it: `NAME_cases.jsonl` has its logits in `NAME_logits.safetensors`."""
+"""Tensors that a file of cases has beside it: `NAME_cases.jsonl` has its logits in `NAME_logits.safetensors`.
+
+Shape suffixes: R rows, V vocabulary, P experts per row.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from lopa_ray.conformance.cases import Case, MalformedCaseError
 
 
 def recorded_tensor(case: Case, of: str, name: object) -> Tensor:
-    """The tensor `name` of a case, from `NAME_<of>.safetensors`, or from another such file in the folder.
+    """The tensor `name` of a case, from `NAME_<of>.safetensors`, or from another such file in the folder. Its
+    shape and dtype are as recorded: logits fp32 [R, V], experts int32 [R, P], their weights fp32 [R, P].
 
     Raises MalformedCaseError if there is none.
     """
