@@ -1,7 +1,7 @@
 """AsyncRayEngine: a decode group for asyncio programs that have many requests in flight.
 
 All requests share one stream from the master, so a step costs one message however many they are. When a group is
-lost, its requests go on on another one, which is started in its place.
+lost, its requests continue on a new group, which is started in its place.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class AsyncRayEngine(SessionFactory):
             self._give_up(WorkerLostError(f"the engine failed: {type(error).__name__}: {error}"))
 
     async def _replace_group(self, loss: LopaError) -> None:
-        """Start another group, and go on with the unfinished requests on it. Raises WorkerLostError if none can
+        """Start another group, and continue the unfinished requests on it. Raises WorkerLostError if none can
         take over."""
         if not ray.is_initialized() or not self.config.group.resume_timeout_s:
             raise loss

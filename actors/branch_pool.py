@@ -187,7 +187,7 @@ class BranchPool:
         return self._transport.scatter(self.workers, plans) if plans else RPCBatch({})
 
     async def gather(self, batch: RPCBatch) -> list[StepReport]:
-        """All workers' reports. Raises WorkerLostError, or what a worker raised."""
+        """Wait for the reports of all workers and return them. Raises WorkerLostError, or what a worker raised."""
         return [report for report, *_ in await self._gather(batch, IN_A_STEP)]
 
     async def restage(self, lost: Mapping[int, tuple[ScheduledRequest, ...]]) -> None:

@@ -1,4 +1,4 @@
-"""ClientJournals: what a client keeps of its requests, to go on with them on another group when theirs is lost."""
+"""ClientJournals: a client's record of its requests. If their group is lost, they continue from it on another group."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ClientJournals:
             raise lost
 
     def resumed_sessions(self) -> dict[int, DecodeSession]:
-        """All of them as they stand, for another group."""
+        """The sessions of all requests in their present state, for another group."""
         self._progressed = not self._journals
         return {number: journal.restored_session() for number, journal in self._journals.items()}
 

@@ -33,7 +33,7 @@ class _Client:
 
 @dataclass(slots=True)
 class _Batch:
-    """What one client receives of a step."""
+    """The part of a step's results that one client receives."""
 
     client: _Client
     events: list[RequestEvent] = field(default_factory=list)

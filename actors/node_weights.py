@@ -28,7 +28,7 @@ logger = logging.getLogger("lopa.weights")
 
 @dataclass(slots=True)
 class _Node:
-    """What a node has."""
+    """The state of a node: its copy of the weights and the files on its disk."""
 
     chunks: list[Any] | None = None
     """Object references of the copy; None: there is none yet."""

@@ -121,7 +121,7 @@ class StepServer:
         self._connections: dict[Any, StepConnection] = {}
 
     async def address(self, actor: Any) -> StepAddress:
-        """Where that actor is to connect; the same one each time."""
+        """Return the address to which that actor connects; it is the same in each call."""
         if self._server is None:
             host = ray.util.get_node_ip_address()
             loop = asyncio.get_running_loop()

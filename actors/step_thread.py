@@ -30,7 +30,9 @@ READY = b"\x01"
 
 @dataclass(frozen=True, slots=True)
 class StepAddress:
-    """Where a worker finds its master, and what it shows there. Ray brings it; nothing is unpickled without it."""
+    """The address of a worker's master, and the token that the worker sends first. Ray transports both to the worker.
+    The master unpickles nothing from a connection without the token.
+    """
 
     host: str
     port: int

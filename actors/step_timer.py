@@ -22,7 +22,7 @@ class StepTimer:
         """By phase, of the last step that had it."""
 
     def around(self, phase: str, function: Callable[P, T]) -> Callable[P, T]:
-        """That function, measured at each call as a phase of the step."""
+        """Wrap a function so that the time of each call counts as a phase of the step."""
 
         @wraps(function)
         def measured(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -32,7 +32,7 @@ class StepTimer:
         return measured
 
     def around_async(self, phase: str, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        """That coroutine function, measured at each call as a phase of the step."""
+        """Wrap a coroutine function so that the time of each call counts as a phase of the step."""
 
         @wraps(function)
         async def measured(*args: P.args, **kwargs: P.kwargs) -> T:

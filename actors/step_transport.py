@@ -30,7 +30,7 @@ class StepTransport(ABC):
         """The worker leaves."""
 
     def close(self) -> None:  # noqa: B027 - nor a server
-        """All workers leave."""
+        """Close the connections of all workers."""
 
 
 class ConnectionTransport(StepTransport):
@@ -90,6 +90,6 @@ class CallTransport(StepTransport):
 
 
 def make_step_transport(*, by_store: bool) -> StepTransport:
-    """What carries the steps of a group. `by_store`: K/V travels by object store."""
+    """Make the transport of a group's steps. `by_store`: K/V travels by object store."""
     encrypted = os.environ.get("RAY_USE_TLS", "0") == "1"
     return CallTransport(by_store=by_store) if by_store or encrypted else ConnectionTransport()

@@ -85,7 +85,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def choose_parts(parts: Sequence[Part], names: Sequence[str] | None) -> list[Part]:
-    """Those of the names, or all. Raises SettingsError for a name that there is none of."""
+    """The parts with these names, or all parts for None. Raises SettingsError for an unknown name."""
     by_name = {part.name: part for part in parts}
     for name in names or ():
         if name not in by_name:

@@ -29,12 +29,12 @@ class Clock:
 
     @property
     def kind(self) -> str:
-        """What the figures are."""
+        """The kind of time that is measured: processor time or wall time."""
         return "processor time" if self._counts_processor_time else "wall time"
 
     @property
     def _counts_processor_time(self) -> bool:
-        """With one thread that leaves out what else runs on the machine."""
+        """Whether processor time is measured. With one thread it excludes other work on the machine."""
         return self.device.type == "cpu" and torch.get_num_threads() == 1
 
     def medians_ms(self, calls: Sequence[TimedCall], repeats: int) -> list[float]:

@@ -112,7 +112,7 @@ def position_bytes(model: dict[str, Any]) -> int:
 
 
 def block_bytes(model: dict[str, Any]) -> int:
-    """What a commit sends: K and V of a block, and the boundary row."""
+    """Bytes that a commit sends: K and V of a block, and the boundary row."""
     return int(model["block_size"] * position_bytes(model) + model["hidden_size"] * model["bytes_per_value"])
 
 

@@ -24,7 +24,7 @@ ACCELERATOR_COPY_BYTES, ACCELERATOR_MATMUL_SIZES = 2**30, (4096, 8192)
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """What a device was seen to do."""
+    """The measured rates of a device."""
 
     bytes_per_s: float
     """Read and written by a copy."""

@@ -56,7 +56,7 @@ def _pack(plan: StepPlan) -> Packing:
 
 
 def _report(plan: StepPlan, packing: Packing, numbers: npt.NDArray[np.float64]) -> StepReport:
-    """What it answers."""
+    """A report that a device might return for the plan."""
     return StepReport(plan.epoch, plan.step, *packing.rows_to_score.report(numbers, SCORE_COLUMNS))
 
 

@@ -47,7 +47,7 @@ def model_to_measure(
 
 
 def model_name(model: str, shape: str | None, layers: int | None) -> str:
-    """What tables call it."""
+    """The model's name in tables."""
     if shape is None:
         return model
     return shape if layers is None else f"{shape}, {layers} layers"

@@ -20,7 +20,7 @@ class Part:
     """Options and values in place of those, to see within seconds that it runs."""
 
     def command(self, *, smallest: bool) -> tuple[str, ...]:
-        """What follows `lopa bench`."""
+        """The arguments of `lopa bench`."""
         if not smallest:
             return self.arguments
         replaced = set(self.smallest[::2])
@@ -31,7 +31,7 @@ class Part:
 
 
 def parts_of(device: str) -> list[Part]:
-    """The parts of a kind of device, the most telling ones first."""
+    """The parts of a kind of device, the most important ones first."""
     return list(_cpu_parts() if device == "cpu" else _accelerator_parts(device))
 
 

@@ -18,7 +18,7 @@ Series = dict[str, list[tuple[float, float]]]
 
 
 def plots_of(record: BenchRecord) -> Iterator[tuple[str, str]]:
-    """What a plot shows, and the plot."""
+    """Each plot of a record, with the name of the figure that it shows."""
     for what, draw in _PLOTS.get(record.benchmark, {}).items():
         plot = draw(record)
         if plot is not None:

@@ -86,7 +86,7 @@ def _decode(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Decoded:
 
 
 def _figures(found: Decoded) -> Row:
-    """What both parts have."""
+    """The columns that rows of both parts have."""
     return {
         "requests": len(found.results),
         "found": found.hits,

@@ -102,7 +102,7 @@ class BenchRecord(BaseModel):
 
     @property
     def command_line(self) -> str:
-        """As a shell takes it."""
+        """The command, quoted for a shell."""
         return shlex.join(self.command)
 
     @property
@@ -112,7 +112,7 @@ class BenchRecord(BaseModel):
         return tuple(name for name in columns if name not in self.keys)
 
     def key_of(self, row: Row) -> tuple[Value, ...]:
-        """What a row is about."""
+        """The values of the columns that identify a row."""
         return tuple(row.get(name) for name in self.keys)
 
 

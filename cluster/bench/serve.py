@@ -24,7 +24,7 @@ WARM_UPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """What is sent to a server."""
+    """The requests that are sent to a server, and at which rates."""
 
     concurrency: Sequence[int]
     """Clients of each closed loop."""

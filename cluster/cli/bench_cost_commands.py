@@ -18,7 +18,7 @@ def host(
     output: options.OutputOption = None,
     against: options.AgainstOption = None,
 ) -> None:
-    """What a step costs the host: planning, packing, taking in what the device answers."""
+    """Host time of a step: plan, packing, reports."""
     with benchmark("host", "cpu", output, against) as run:
         from itertools import product
 
@@ -31,11 +31,13 @@ def control(
     workers: Annotated[
         Any, list_option("--workers", options.POSITIVE, "Actors that are called.")
     ] = "1,2,4,8",
-    forward_ms: Annotated[float, typer.Option(min=0.0, help="How long each takes to answer.")] = 4.0,
+    forward_ms: Annotated[
+        float, typer.Option(min=0.0, help="Milliseconds that each actor takes to answer.")
+    ] = 4.0,
     busy: Annotated[
-        bool, typer.Option("--busy", help="They compute meanwhile; without it they sleep.")
+        bool, typer.Option("--busy", help="Actors compute during that time; without it they sleep.")
     ] = False,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds that a median is taken of.")] = 150,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of measurements.")] = 150,
     output: options.OutputOption = None,
     against: options.AgainstOption = None,
 ) -> None:
@@ -56,7 +58,7 @@ def startup(
     output: options.OutputOption = None,
     against: options.AgainstOption = None,
 ) -> None:
-    """How long a group takes to start, by phase, and how much memory its workers take."""
+    """Time that a group takes to start, by phase, and memory of its workers."""
     with benchmark("startup", "cpu", output, against) as run:
         from cluster.bench.model_shapes import model_name, model_to_measure
         from cluster.bench.startup import measure_starts
@@ -78,7 +80,7 @@ def recovery(
     output: options.OutputOption = None,
     against: options.AgainstOption = None,
 ) -> None:
-    """How long requests pause when a worker or a whole group is killed."""
+    """Pause of requests when a worker or a whole group is killed."""
     with benchmark("recovery", "cpu", output, against) as run:
         from cluster.bench.model_shapes import model_name, model_to_measure
         from cluster.bench.recovery import measure_recoveries
@@ -104,7 +106,7 @@ def quantization(
     output: options.OutputOption = None,
     against: options.AgainstOption = None,
 ) -> None:
-    """What number formats change: logits, tokens, problems solved."""
+    """Effect of number formats on logits, tokens and solved problems."""
     with benchmark("quantization", "cpu", output, against) as run:
         from cluster.bench.quantization import measure_formats
 
@@ -118,7 +120,7 @@ def prefix(
     output: options.OutputOption = None,
     against: options.AgainstOption = None,
 ) -> None:
-    """What stored prefixes bring, and what the approximate ones change."""
+    """Time that stored prefixes save, and the effect of approximate ones on answers."""
     with benchmark("prefix", "cpu", output, against) as run:
         from cluster.bench.prefix import measure_prefixes
 
@@ -132,7 +134,7 @@ def constraints(
     output: options.OutputOption = None,
     against: options.AgainstOption = None,
 ) -> None:
-    """What structured output costs: making constraints, their size, time per step."""
+    """Cost of structured output: time to make constraints, their size, time per step."""
     with benchmark("constraints", "cpu", output, against) as run:
         from cluster.bench.constraints import measure_constraints
 
@@ -143,7 +145,9 @@ def pages(
     requests: Annotated[int, typer.Option(min=1, help="For the memory; a tenth of them for the time.")] = 200,
     in_flight: Annotated[int, typer.Option(min=1, help="Requests at once (model.max_num_seqs).")] = 8,
     branches: Annotated[Any, list_option("--branches", options.POSITIVE, "Branches per request.")] = "1,4,8",
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Turns that the least is taken of.")] = 7,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, help="Number of measurements; the least one counts.")
+    ] = 7,
     output: options.OutputOption = None,
     against: options.AgainstOption = None,
 ) -> None:

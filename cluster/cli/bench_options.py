@@ -82,8 +82,10 @@ LayersOption = Annotated[
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or npu.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
 ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Torch threads of each process.")]
-RepeatsOption = Annotated[int, typer.Option("--repeats", min=1, help="Calls that a median is taken of.")]
-RoundsOption = Annotated[int, typer.Option("--rounds", min=1, help="How often everything is measured.")]
+RepeatsOption = Annotated[
+    int, typer.Option("--repeats", min=1, help="Number of measured calls; the median counts.")
+]
+RoundsOption = Annotated[int, typer.Option("--rounds", min=1, help="Number of measurements.")]
 PromptOption = Annotated[int, typer.Option("--prompt", min=1, help="Tokens of the prompt.")]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the record (JSON) to this file.")
@@ -99,7 +101,7 @@ def list_option(name: str, parser: Callable[[str], tuple[Any, ...]], help: str) 
 
 
 class Publisher:
-    """What a command does with its measurements."""
+    """Prints the measurements of a command and writes its record."""
 
     def __init__(self, benchmark: str, device: str, output: Path | None, against: Path | None) -> None:
         """Raises SettingsError, before anything is measured, if the earlier record cannot be read or the new one

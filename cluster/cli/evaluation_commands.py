@@ -72,7 +72,9 @@ def validate(context: typer.Context) -> None:
 
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Folder of records and reports; a run there goes on."),
+    typer.Option(
+        "--output", "-o", metavar="DIR", help="Folder of records and reports; a run there continues."
+    ),
 ]
 LimitOption = Annotated[int | None, typer.Option(min=1, help="Decode the first problems only, so many.")]
 ConcurrencyOption = Annotated[
@@ -126,7 +128,7 @@ def paper(
 ) -> None:
     """Run a benchmark of the paper, with its shots, and report scores and speeds with intervals.
 
-    One problem at a time, as the paper measures it. A run that was killed goes on when the command is given again.
+    One problem at a time, as the paper measures it. A killed run continues when you run the command again.
     """
     with exit_on_error():
         _require_packages()

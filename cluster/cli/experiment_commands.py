@@ -1,4 +1,4 @@
-"""What can be typed after `lopa experiment`: a command for each experiment, and `report`."""
+"""The commands of `lopa experiment`: one for each experiment, and `report`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def report(
         Path, typer.Option("--page", metavar="FILE", help="Page to write; plots go to figures/ beside it.")
     ] = Path("docs/findings.md"),
 ) -> None:
-    """Write the page of findings, with its plots, from records of experiments."""
+    """Write the page of findings, with its plots, from records."""
     with exit_on_error():
         from cluster.experiments.run.page import write_page
         from cluster.experiments.table import load_experiment

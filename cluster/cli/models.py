@@ -71,7 +71,7 @@ class FamilyEntry:
 
 
 def known_families() -> list[FamilyEntry]:
-    """Those that have a row of their own, native ones first."""
+    """The model families with a row of their own, native ones first."""
     return [
         *(
             FamilyEntry(each.name, each.checkpoints, ["native", "transformers"], each.checked_against)
@@ -114,7 +114,7 @@ def checkpoint_needs(config: Config) -> CheckpointNeeds:
 
 
 def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
-    """What is configured, then the others that the model can be held in. Auto is one of them, found where it runs."""
+    """The configured format, then the other possible formats. The format of `auto` is decided where it runs."""
     quantization = spec.model.quantization
     others = FORMATS
     if quantization != "none":  # int8 in the checkpoint or in the settings
@@ -159,7 +159,7 @@ def needs_table(needs: CheckpointNeeds) -> Table:
 
 
 def needs_summary(needs: CheckpointNeeds) -> str:
-    """What the table does not show."""
+    """The needs of a checkpoint that the table does not show."""
     sizes = ", ".join(map(str, needs.tensor_parallel_sizes))
     return (
         f"{needs.path}: family {needs.family}, {needs.num_layers} layers, vocabulary of {needs.vocab_size}; "

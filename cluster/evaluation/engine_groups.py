@@ -14,9 +14,9 @@ Answer = TypeVar("Answer")
 def on_groups(
     engines: Sequence[Engine], requests: int, run: Callable[[Engine, range], Iterator[tuple[int, Answer]]]
 ) -> Iterator[tuple[int, Answer]]:
-    """What `run` yields of each group and the indices of its requests: each group has every n-th one.
+    """Yield all answers of `run`, which is called for each group with every n-th request.
 
-    A single group's are yielded as they come, those of several when a group is through.
+    Answers of a single group are yielded as they come, answers of several groups when a group has finished.
     """
     count = len(engines)
     if count == 1:

@@ -7,7 +7,7 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from cluster.experiments.run.estimates import Estimate, Resamples, estimate
+from cluster.experiments.run.estimates import FEWEST_PROBLEMS, Estimate, Resamples, estimate
 from cluster.experiments.run.experiment import Data, Experiment, Finding
 from cluster.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
 from cluster.experiments.run.outcomes import Outcomes
@@ -20,6 +20,7 @@ from cluster.experiments.run.winner_rules import (
     WinnerRecorder,
     expected_fills,
     fit_predictor,
+    summed_probability,
 )
 from cluster.experiments.run.workbench import Workbench
 from cluster.reporting.figure import MARKERS, PALETTE
@@ -44,6 +45,7 @@ LOOKAHEADS: dict[str, MakeLookahead] = {
     "distant forks": DistantForks,
     "second-best tokens": SecondTokens,
     "winner by expected fills": lambda settings, random: ByValue(settings, expected_fills),
+    "winner by summed probability": lambda settings, random: ByValue(settings, summed_probability),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "two tokens per fork": {"tokens_per_fork": 2},
@@ -67,9 +69,11 @@ class Beyond(Experiment):
         "the forks add one token and half two. distant: forks lie at least 6 positions apart where they can. "
         "second-best: one fork in three adds the second-best token of the position where that is most probable. "
         "expected fills: the winner is the branch that decides most tokens in this step; the mean score decides "
-        "between equals. learned predictor: the winner has the highest predicted number of tokens decided in this "
-        "step and the next, by a ridge regression on nine features of the branch's scores, fitted on "
-        f"{TRAINING_PROBLEMS} training problems decoded with random winners. The bar, in each of the "
+        "between equals. summed probability: the winner is the branch with most tokens of its fork and, added to them, "
+        "probability at masked positions, whether or not it passes the threshold. learned predictor: the winner has "
+        "the highest predicted number of tokens decided in this step and the next, by a ridge regression on nine "
+        f"features of the branch's scores, fitted on {TRAINING_PROBLEMS} training problems decoded with random "
+        "winners. The bar, in each of the "
         f"{len(SEEDS) * len(BLOCK_SIZES)} cells: TPF at least {FASTER:.2f} times LoPA's, clearly above 1, with a "
         f"score that is not clearly lower; or a score at least {MORE_POINTS:.0f} points higher, clearly above 0, "
         "with a TPF that is not clearly lower."
@@ -117,24 +121,28 @@ class Beyond(Experiment):
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Each variant against LoPA, in each cell and over all."""
-        cells = {name: _against_lopa(record, name) for name in VARIANTS[1:]}
-        winners = [name for name, found in cells.items() if meets_bar(found)]
-        whole = {name: _together(record, name) for name in VARIANTS}
+        variants = _variants(record)
+        cells = {name: _against_lopa(record, name) for name in variants[1:]}
+        enough = record.setup.problems >= FEWEST_PROBLEMS
+        winners = [name for name, found in cells.items() if enough and meets_bar(found)]
+        whole = {name: _together(record, name) for name in variants}
         resamples = Resamples(len(SEEDS) * record.setup.problems)
         tpf = {name: each.tpf(resamples) for name, each in whole.items()}
         score = {name: each.score(resamples) / len(BLOCK_SIZES) for name, each in whole.items()}
-        ratio = {name: estimate(tpf[name] / tpf[LOPA]) for name in VARIANTS}
-        gain = {name: estimate(score[name] - score[LOPA]) for name in VARIANTS}
-        bar = (
-            f"{' and '.join(winners)} {'meets' if len(winners) == 1 else 'meet'} the bar in every cell. "
-            if winners
-            else "No lookahead meets the bar in every cell. "
-        )
+        ratio = {name: estimate(tpf[name] / tpf[LOPA]) for name in variants}
+        gain = {name: estimate(score[name] - score[LOPA]) for name in variants}
+        bar = "No lookahead meets the bar in every cell. "
+        if winners:
+            bar = (
+                f"{' and '.join(winners)} {'meets' if len(winners) == 1 else 'meet'} the bar in every cell. "
+            )
+        elif not enough:
+            bar = f"Fewer than {FEWEST_PROBLEMS} problems per cell do not tell whether a lookahead meets the bar. "
         text = (
             f"LoPA has {estimate(tpf[LOPA]):.2f} TPF at {estimate(score[LOPA]):.1f} % solved, over all cells. {bar}"
             + " ".join(
                 f"{name[0].upper() + name[1:]}: {ratio[name]:.2f} times the TPF at {gain[name]:+.1f} points."
-                for name in VARIANTS[1:]
+                for name in variants[1:]
             )
         )
         rows = [
@@ -145,9 +153,9 @@ class Beyond(Experiment):
                 f"{gain[name]:+.1f}",
                 *(f"{found[0]:.2f}; {found[1]:+.1f}" for found in cells.get(name, ())),
                 *("–" for _ in range(len(SEEDS) * len(BLOCK_SIZES)) if name == LOPA),
-                "" if name == LOPA else "yes" if name in winners else "no",
+                "" if name == LOPA else "yes" if name in winners else "no" if enough else "–",
             ]
-            for name in VARIANTS
+            for name in variants
         ]
         header = [
             "lookahead",
@@ -157,7 +165,7 @@ class Beyond(Experiment):
             *(f"seed {record.setup.seed + seed}, blocks of {size}" for seed in SEEDS for size in BLOCK_SIZES),
             "meets the bar",
         ]
-        fastest = max(VARIANTS[1:], key=lambda name: ratio[name].value)
+        fastest = max(variants[1:], key=lambda name: ratio[name].value)
         headline = (
             f"{bar}The fastest, {fastest}, has {ratio[fastest]:.2f} times LoPA's TPF at "
             f"{gain[fastest]:+.1f} points."
@@ -167,7 +175,7 @@ class Beyond(Experiment):
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Score against TPF, of all cells together, with intervals."""
         resamples = Resamples(len(SEEDS) * record.setup.problems)
-        for index, name in enumerate(VARIANTS):
+        for index, name in enumerate(_variants(record)):
             whole = _together(record, name)
             tpf, score = estimate(whole.tpf(resamples)), estimate(whole.score(resamples) / len(BLOCK_SIZES))
             axes[0].errorbar(
@@ -209,6 +217,12 @@ def _learn(bench: Workbench, settings: GenerationSettings, seed: int) -> LinearP
 
     bench.decode_problems(settings, make, list(islice(training_problems(seed), TRAINING_PROBLEMS)))
     return fit_predictor(recorders)
+
+
+def _variants(record: ExperimentRecord) -> list[str]:
+    """Those that the record has: one of an earlier version may have fewer."""
+    measured = {each.point["variant"] for each in record.points}
+    return [name for name in VARIANTS if name in measured]
 
 
 def _against_lopa(record: ExperimentRecord, name: str) -> list[tuple[Estimate, Estimate]]:

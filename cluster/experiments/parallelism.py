@@ -55,7 +55,7 @@ class Parallelism(Experiment):
         return [{"concurrency": count} for count in CONCURRENCY]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
-        """What each round of each arrangement took. Raises SettingsError for a single worker."""
+        """Measure the time of each round of each arrangement. Raises SettingsError for a single worker."""
         clients, workers = int(point["concurrency"] or 0), bench.config.group.num_workers
         if workers < 2:
             raise SettingsError(

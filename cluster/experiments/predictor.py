@@ -108,7 +108,7 @@ class Predictor(Experiment):
         return found
 
     def measure(self, bench: Workbench, point: Point) -> Data:
-        """What was observed per problem, or outcomes."""
+        """Return the observations of each problem, or the outcomes."""
         ranking, metric = str(point["ranking"]), point["metric"]
         settings = bench.settings(
             decoder="lopa", ranking=ranking, num_branches=BRANCHES, branch_confidence=metric or "mean"

@@ -14,7 +14,7 @@ EXPERIMENTS = {
     "predictor": "Which branch confidence predicts best, and decodes best?",
     "budget": "Does an adaptive number of branches beat a fixed one?",
     "sync": "What do commits and control cost in a step on several workers?",
-    "parallelism": "Are several workers better spent on a request's branches, or on several requests?",
+    "parallelism": "Are workers better spent on one request, or on one each?",
     "overhead": "What does lookahead cost on one device?",
     "open-ended": "How do decoders write text without a checkable answer?",
     "beyond": "Does another lookahead beat the published one?",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cluster.experiments.run.estimates import Array, Resamples, estimate, percent_of
+from cluster.experiments.run.estimates import FEWEST_PROBLEMS, Array, Resamples, estimate, percent_of
 from cluster.experiments.run.experiment import Data, Experiment, Finding
 from cluster.experiments.run.lookaheads import RandomBranch, VariedLopaSession
 from cluster.experiments.run.outcomes import Outcomes
@@ -82,7 +82,11 @@ class FillingOrders(Experiment):
             100 * resamples.mean([share_below(v, c) for v, c in zip(own, random.T, strict=True)])
         )
         mean, best, found = tpf["mean of the orders"], tpf["best of the orders"], tpf["LoPA"]
-        way = estimate(percent_of(found - mean, best - mean)) if best[0] > mean[0] else None
+        single = tpf["single branch"]
+        enough = record.setup.problems >= FEWEST_PROBLEMS
+        # Shares of a difference that may as well be none, or that goes the other way, say nothing.
+        goes = enough and found[0] > mean[0] and estimate(best - mean).low > 0
+        way = estimate(percent_of(found - mean, best - mean)) if goes else None
         spread = estimate(best / tpf["worst of the orders"])
         text = (
             f"Of {len(orders)} random orders of the same problem the fastest has {spread:.2f} times the TPF of the "
@@ -106,8 +110,7 @@ class FillingOrders(Experiment):
         ]
         better = "and LoPA's is" if estimate(found / mean).low > 1 else "but LoPA's is not clearly"
         compared = [f"Here the order matters as well, {better} faster than the mean one."]
-        single = tpf["single branch"]
-        if found[0] > single[0]:
+        if enough and estimate(found - single).low > 0:
             part = estimate(percent_of(mean - single, found - single))
             compared.append(
                 f"But a random order has {part:.0f} % of what LoPA gains over a single branch already: that much is "

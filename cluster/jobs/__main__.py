@@ -53,7 +53,7 @@ def decode(
 ) -> None:
     """Decode a file of prompts on many groups, with one result per prompt in input order.
 
-    A job that was killed goes on where it was when it is submitted again. Lines that cannot be decoded
+    A killed job continues when it is submitted again. Lines that cannot be decoded
     are reported and have their error in the output. Exit status: 0 all lines are decoded, 1 some are not,
     2 wrong usage or settings.
     """

@@ -43,7 +43,7 @@ RESULT_TYPES = {
 
 
 class LopaPredictor:
-    """What `Dataset.map_batches` makes an actor of: rows with prompts in, the same rows with results out."""
+    """The class for `Dataset.map_batches`: it takes rows with prompts and returns the same rows with results."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""JobOutput: the results of a job, written chunk by chunk so that a job that was killed can go on.
+"""JobOutput: the results of a job, written chunk by chunk so that a killed job can continue.
 
 Beside OUTPUT lie OUTPUT.job.json, which says what it is made of, and, until all is done,
 OUTPUT.parts with the results of each chunk. Every file has its name only once it is whole.
@@ -23,7 +23,7 @@ PARTS_PER_FETCH = 32
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """All that the results follow from. A job that is resumed must have the same."""
+    """Everything that determines the results. A resumed job must have the same."""
 
     input_sha256: str
     lines: int

@@ -82,7 +82,7 @@ class CompletionRequest(CompletionsRequest):
         return super().engine_options() | {"echo": bool(self.echo)}
 
     def prompts(self) -> tuple[Prompt, ...]:
-        """Each is text or token ids."""
+        """The prompts; each is a text or token ids."""
         return tuple(prompt if isinstance(prompt, str) else tuple(prompt) for prompt in self.prompt)
 
     def max_new_tokens(self) -> int | None:

@@ -149,7 +149,7 @@ class GenerationRequest(RequestModel, ABC):
 
     @property
     def tools_field(self) -> str | None:
-        """What has the functions that may be called, if there are any."""
+        """The name of the field with the functions that may be called; None without functions."""
         return None
 
     def constraint_settings(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class GenerationRequest(RequestModel, ABC):
 
     @abstractmethod
     def prompts(self) -> tuple[Prompt, ...]:
-        """What is to be continued."""
+        """The prompts that the model continues."""
 
     @abstractmethod
     def max_new_tokens(self) -> int | None:

@@ -119,7 +119,7 @@ class ResponseBuilder(ABC):
 
 
 def choice_cost(stats: ChoiceStats) -> ChoiceCost:
-    """What one choice cost."""
+    """The cost of one choice."""
     return ChoiceCost(**asdict(stats), tpf=stats.tpf)
 
 

@@ -52,7 +52,7 @@ class TokenizeRequest(RequestModel):
 
     @property
     def prompt_field(self) -> str:
-        """What has the prompt."""
+        """The name of the field with the prompt."""
         return "prompt" if self.messages is None else "messages"
 
     def as_prompt(self) -> PromptToTokenize:

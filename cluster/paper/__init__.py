@@ -1,1 +1,1 @@
-"""The paper's evaluation: its tasks, runs that go on after a loss, honest figures, and the tables beside one's own."""
+"""The paper's evaluation: tasks, runs that continue after an interruption, figures, and tables beside the paper's."""

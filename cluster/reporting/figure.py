@@ -53,7 +53,7 @@ def require_matplotlib() -> None:
 
 
 def svg(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> str:
-    """What `draw` draws on axes below each other, whose heights are as `rows`, without the XML prologue."""
+    """Return an SVG image without the XML prologue. `draw` draws on axes below each other; `rows` has their heights."""
     text = StringIO()
     no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     _save(draw, rows, text, format="svg", transparent=True, metadata=no_metadata)
@@ -68,7 +68,7 @@ def svg_image(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> str:
 
 
 def png(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> bytes:
-    """As `svg`, on white."""
+    """Return a PNG image on white; arguments are those of `svg`."""
     data = BytesIO()
     _save(draw, rows, data, format="png", dpi=150, facecolor="white")
     return data.getvalue()

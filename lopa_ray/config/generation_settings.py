@@ -27,7 +27,7 @@ CONSTRAINING = (*GUIDED, "bad_words")
 
 
 class GenerationSettings(StrictModel):
-    """What every decoder understands."""
+    """The settings of every decoder."""
 
     decoder: str
     """Which decoder fills the canvas."""

@@ -26,7 +26,7 @@ class PositionScore(NamedTuple):
 
     @property
     def decision(self) -> Decision:
-        """What is decided if the position is filled."""
+        """The decision that filling the position makes."""
         report, at = self.report, self.row
         tops: tuple[tuple[int, float], ...] = ()
         if report.top_tokens.size:

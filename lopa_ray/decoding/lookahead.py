@@ -19,7 +19,7 @@ NO_MASKS_CONFIDENCE = 1.0
 
 
 def fork_decisions(fork: Fork | None) -> tuple[Decision, ...]:
-    """What a branch adds to the anchor; nothing for the anchor itself (None)."""
+    """The decisions that a branch adds to the anchor's; none for the anchor itself (None)."""
     return () if fork is None else fork.decisions
 
 

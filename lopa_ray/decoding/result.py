@@ -18,7 +18,7 @@ def length_through_end(ids: Sequence[int], end_token_ids: Collection[int]) -> in
 def returned_token_ids(
     canvas: Sequence[int], settings: GenerationSettings, end_token_ids: Collection[int]
 ) -> list[int]:
-    """What a request returns: up to and including the first end with `stop_at_eos`, else the whole canvas."""
+    """The tokens that a request returns: through the first end with `stop_at_eos`, else the whole canvas."""
     return list(canvas[: length_through_end(canvas, end_token_ids)] if settings.stop_at_eos else canvas)
 
 

@@ -189,7 +189,7 @@ class DecodeSession(ABC):
 
     @property
     def sampling_params(self) -> SamplingParams:
-        """How workers turn logits into tokens for this request."""
+        """The parameters with which workers choose tokens for this request."""
         s = self.settings
         return SamplingParams(
             temperature=s.temperature,

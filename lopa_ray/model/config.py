@@ -127,7 +127,7 @@ class ModelConfig:
         )
 
     def _cut_sizes(self, size: int) -> dict[str, int]:
-        """What each of `size` shards has an even part of, by what it is called."""
+        """The sizes that are divided evenly among `size` shards, by name."""
         sizes = {"heads": self.num_heads, "KV heads": self.num_kv_heads}
         if self.experts is None or self.experts.dense_layers:
             sizes["columns of MLP"] = self.intermediate_size

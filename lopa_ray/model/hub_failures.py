@@ -26,7 +26,7 @@ def named_failures(repository: str, revision: str | None) -> Iterator[None]:
 
 
 def describe(repository: str, revision: str | None) -> str:
-    """How errors name a repository and its revision."""
+    """The name of a repository and its revision in error messages."""
     return f"{repository} at revision {revision or 'main'}"
 
 

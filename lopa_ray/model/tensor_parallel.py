@@ -33,7 +33,7 @@ class TensorParallelGroup(Protocol):
 
     @property
     def size(self) -> int:
-        """How many shards there are."""
+        """Number of shards."""
         ...
 
     def all_reduce(self, x: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ def translate_native(config: ModelConfig, family: Family) -> dict[str, Any]:
 
 
 def tensor_names(config: ModelConfig) -> RenameTensor:
-    """What renames the published tensors of a model that transformers runs."""
+    """The renaming of published tensors for a model that transformers runs."""
     for family in FAMILIES:
         if family.name == config.family:
             return _native_names(config, family)

@@ -14,9 +14,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lopa_ray.errors import SettingsError
+
 Array: TypeAlias = npt.NDArray[np.float64]
 
 RESAMPLES = 2000
+
+FEWEST_PROBLEMS = 10
+"""Intervals over fewer say little, and one over a single problem nothing; what rests on them is not stated."""
 
 SEED = 0
 """Of resamples: the same record gives the same intervals."""
@@ -73,10 +78,13 @@ class Resamples:
 def estimate(figure: Array) -> Estimate:
     """The estimate of a figure [1 + resamples] of float64; resamples in which it is NaN are left out.
 
-    Raises ValueError if the value itself is NaN.
+    Raises SettingsError if the value itself is NaN.
     """
     if np.isnan(figure[0]):
-        raise ValueError("the figure does not exist for these problems")
+        raise SettingsError(
+            "a figure of the experiment does not exist for these problems, because nothing was decoded that it counts; "
+            "ask for more of them (--problems), or for longer answers (--set decode.max_new_tokens)"
+        )
     low, high = np.nanpercentile(figure[1:], [2.5, 97.5])
     return Estimate(float(figure[0]), float(low), float(high))
 

@@ -1,4 +1,4 @@
-"""PointsFile: the points that a run has measured so far, so that one that was interrupted goes on."""
+"""PointsFile: the points that a run has measured so far. An interrupted run continues from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PointsFile:
     """A file of JSON lines: the setup of the run, and then a line per measured point."""
 
     def __init__(self, path: Path, setup: Setup) -> None:
-        """Begin a run in `path`, or go on with the one that is there.
+        """Begin a run in `path`, or continue the run that is there.
 
         Raises SettingsError if the run there has another setup, or the file can be neither read nor written.
         """

@@ -18,7 +18,7 @@ Point: TypeAlias = dict[str, Value]
 
 
 class Setup(BaseModel):
-    """What all points of a run have in common. A run goes on only with the same setup."""
+    """What all points of a run have in common. A run can be continued only with the same setup."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,11 +62,11 @@ class ExperimentRecord(BaseModel):
 
     @property
     def command_line(self) -> str:
-        """As a shell takes it."""
+        """The command, quoted for a shell."""
         return shlex.join(self.command)
 
     def data(self, **parameters: Value) -> dict[str, Any]:
-        """What was measured at the one point with these parameters. Raises KeyError without such a point."""
+        """Return the data of the one point with these parameters. Raises KeyError without such a point."""
         for each in self.points:
             if parameters.items() <= each.point.items():
                 return each.data
@@ -85,7 +85,7 @@ class ExperimentRecord(BaseModel):
             raise SettingsError(f"{path} is no record of lopa experiment: {where}: {first['msg']}") from None
 
     def write(self, path: Path) -> None:
-        """As JSON, with a line for each point."""
+        """Write the record as JSON, with a line for each point."""
         head = self.model_dump_json(indent=1, exclude={"points"}).removesuffix("\n}")
         points = ",\n".join(f"  {each.model_dump_json()}" for each in self.points)
         replace_file(path, f'{head},\n "points": [\n{points}\n ]\n}}\n')

@@ -33,8 +33,9 @@ def run_experiment(
 ) -> ExperimentRecord:
     """Measure the points that `folder` does not have yet; then write NAME.json, .svg, .png and .md there.
 
-    What an interrupted call has measured stays in NAME.jsonl, and the next call goes on from there. Raises
-    SettingsError if that file is of another setup, or matplotlib is missing, and what engines raise.
+    What an interrupted call has measured stays in NAME.jsonl, and the next call continues from there. Raises
+    SettingsError if that file is of another setup, a figure does not exist for these problems, or matplotlib is
+    missing, and what engines raise.
     """
     from lopa_ray.execution.model_spec import resolve_config
 
@@ -67,14 +68,13 @@ def run_experiment(
         setup=setup,
         points=tuple(measured[point] for point in points),
     )
+    text = section(record, experiment, question, heading="#", figure=f"{name}.svg")
     record.write(folder / f"{name}.json")
     write_figure(experiment, record, folder / f"{name}.svg")
     (folder / f"{name}.png").write_bytes(
         png(lambda *axes: experiment.draw(record, *axes), experiment.plot_rows)
     )
-    replace_file(
-        folder / f"{name}.md", section(record, experiment, question, heading="#", figure=f"{name}.svg")
-    )
+    replace_file(folder / f"{name}.md", text)
     return record
 
 

@@ -58,6 +58,16 @@ def expected_fills(fork: Fork | None, report: BranchReport, threshold: float) ->
     return fills + float(np.exp(min(report.scores.mean(), 0.0)))
 
 
+def summed_probability(fork: Fork | None, report: BranchReport, threshold: float) -> float:
+    """The fork's tokens, and the sum of the probabilities at masked positions: expected fills if each is drawn alone.
+
+    Unlike `expected_fills` it counts what lies below the threshold. A branch without masks has no equal.
+    """
+    if not len(report.scores):
+        return float("inf")
+    return len(fork_decisions(fork)) + float(report.probabilities.sum())
+
+
 class ByValue(Lookahead):
     """Lookahead whose branch confidence is a `Value`."""
 

@@ -92,7 +92,7 @@ class Comparison:
 
     @property
     def measures(self) -> list[Measure]:
-        """Those that the table shows: the score, TPF, and what a row has a published number of."""
+        """The measures that the table shows: the score, TPF, and each one with a published number in some row."""
         wanted = {name for row in self.rows for name in known_numbers(row.published)}
         return [each for each in definitions() if each.name in (SCORE, "tpf") or each.published_as in wanted]
 

@@ -106,7 +106,7 @@ class Report:
 
     @property
     def decoded(self) -> str:
-        """How many problems of how many, for people."""
+        """The number of decoded problems and of all problems, as text."""
         return f"{self.summary.problems:,} of {_count(self.run.problems, 'problem', 'problems')}"
 
     def as_dict(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ SECONDS_BETWEEN_LINES = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a run is made, beside its configuration."""
+    """The options of a run that are not part of its configuration."""
 
     config_name: str
     local: bool = False
@@ -47,7 +47,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """What a run is and what it found."""
+    """A finished run: its description and its results."""
 
     folder: Path
     info: RunInfo

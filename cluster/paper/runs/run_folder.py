@@ -1,4 +1,4 @@
-"""RunFolder: what a run has decoded so far, so that one that was killed goes on."""
+"""RunFolder: the problems that a run has decoded so far. A killed run continues from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RunFolder:
     """A folder with `run.json`, which has the settings of all records, and `records.jsonl`, a line per problem."""
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
-        """Begin a run in `path`, or go on with the one that is there.
+        """Begin a run in `path`, or continue the run that is there.
 
         Raises SettingsError if the run there has another `identity`, or its files cannot be read.
         """

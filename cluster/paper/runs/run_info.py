@@ -46,5 +46,5 @@ class RunInfo(BaseModel):
 
     @property
     def command_line(self) -> str:
-        """As a shell takes it."""
+        """The command, quoted for a shell."""
         return shlex.join(self.command)

@@ -99,7 +99,7 @@ class BenchmarkData:
     def check(
         self, required: Callable[[Row], Kinds], fault: Callable[[Row], str | None] = lambda row: None
     ) -> None:
-        """That all rows have what `required` names for them, and that `fault` finds nothing else wrong with them.
+        """Check that each row has the keys that `required` returns for it, and that `fault` returns None for it.
 
         `fault` sees only rows with all required keys. Raises SettingsError naming source, row and key or fault.
         """
@@ -109,7 +109,7 @@ class BenchmarkData:
                 raise self.error(number, found)
 
     def check_unique(self, key: str) -> None:
-        """That no two rows have the same text of `key`. Raises SettingsError naming source and rows."""
+        """Check that no two rows have the same text of `key`. Raises SettingsError naming source and rows."""
         seen: dict[str, int] = {}
         for number, row in zip(self.numbers, self.rows, strict=True):
             first = seen.setdefault(str(row[key]), number)

@@ -58,7 +58,7 @@ class CodeTask(PaperTask):
         """Keys that a row must have, beside `task_id`, and their types."""
 
     def fault(self, row: Row) -> str | None:
-        """What else is wrong with a row that has the required keys, in words; None: nothing."""
+        """The fault of a row that has the required keys, in words; None if the row is valid."""
         return None
 
     def selects(self, row: Row) -> bool:
@@ -106,7 +106,7 @@ def fenced(answer: str) -> str:
 
 
 def sanitized(code: str, entry_point: str) -> str:
-    """What EvalPlus keeps of a solution (`evalplus.sanitize.sanitize`): the function asked for and what it needs.
+    """Return what EvalPlus keeps of a solution (`evalplus.sanitize.sanitize`): the function and what it needs.
 
     Releases differ: 0.2 cuts by regular expressions, 0.3 by a parser.
     """

@@ -77,7 +77,7 @@ class EvalPlusTask(CodeTask):
 
     @abstractmethod
     def required_of_hub(self) -> Kinds:
-        """As `required`, for rows of the Hub."""
+        """The same as `required`, for rows of the Hub."""
 
     def problem(self, row: Row) -> Problem:
         problem_id, prompt = str(row["task_id"]), self.prompt(row).strip()

@@ -210,7 +210,7 @@ def _read(benchmark: HarnessBenchmark, file: Path, option: str) -> BenchmarkData
 
 
 def _check_shots(benchmark: HarnessBenchmark, data: BenchmarkData, shots_data: BenchmarkData | None) -> None:
-    """That there are shots for every problem. Raises SettingsError."""
+    """Check that there are shots for every problem. Raises SettingsError."""
     if shots_data is not None:
         if len(shots_data.rows) < benchmark.shots:
             raise SettingsError(

@@ -65,7 +65,7 @@ class Mbpp(CodeTask):
 
 
 def tests_fault(row: Row) -> str | None:
-    """What `with_assertions` cannot use of a row with a list `test_list`, in words; None: it can use it."""
+    """The reason why `with_assertions` cannot use a row with a list `test_list`, in words; None if it can."""
     if not row["test_list"]:
         return "'test_list': got an empty list; allowed: at least one assertion"
     for key in ("test_list", "test_imports"):

@@ -178,7 +178,7 @@ def _opened(stack: contextlib.ExitStack, number: int) -> IO[bytes]:
 
 
 def _read(limits: dict[IO[bytes], int], deadline: float) -> list[bytes]:
-    """What comes through each, up to its limit in bytes; the rest is dropped. Until all are closed, or the deadline."""
+    """Read each pipe up to its limit in bytes, and drop the rest, until all are closed or the deadline passes."""
     texts = {file: bytearray() for file in limits}
     with selectors.DefaultSelector() as selector:
         for file in limits:

@@ -16,7 +16,7 @@ CLIENT_CLOSED_REQUEST = 499
 
 @dataclass
 class RequestLogRecord:
-    """What is logged about a request."""
+    """The log record of a request."""
 
     id: str
     method: str

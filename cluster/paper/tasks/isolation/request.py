@@ -10,7 +10,7 @@ from .limits import SandboxLimits
 
 
 class Isolation(StrEnum):
-    """How a program is kept from the rest of the machine."""
+    """The means that isolate a program from the rest of the machine."""
 
     NAMESPACES = "namespaces"
     """Linux namespaces: processes, mounts, network, users of its own."""

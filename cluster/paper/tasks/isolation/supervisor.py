@@ -132,7 +132,7 @@ def _limit_resources(request: SandboxRequest, already_running: int) -> None:
 
 
 def _wait(request: SandboxRequest, child: int, deadline: float) -> None:
-    """Until the child has ended, the deadline has come or the caller is gone. Says so once nothing is left."""
+    """Wait until the child ends, the deadline passes or the caller is gone; report it when no process is left."""
     code = None
     while code is None:
         ended, status = os.waitpid(-1, os.WNOHANG)
