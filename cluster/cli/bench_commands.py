@@ -1,4 +1,4 @@
-"""What can be typed after `lopa bench`."""
+"""The commands of `lopa bench`."""
 
 from __future__ import annotations
 
@@ -105,11 +105,13 @@ def step(
     device: options.DeviceOption = "cpu",
     dtype: options.DtypeOption = "float32",
     threads: options.ThreadsOption = 1,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps that a median is taken of.")] = 60,
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, help="Number of measured steps; the median counts.")
+    ] = 60,
     output: options.OutputOption = None,
     against: options.AgainstOption = None,
 ) -> None:
-    """Where the time of a step goes, by phase, and what a step launches on an accelerator."""
+    """Time of a step by phase, and its kernel launches on an accelerator."""
     with benchmark("step", device, output, against) as run:
         from cluster.bench.model_shapes import model_name, model_to_measure
         from cluster.bench.step import measure_steps
@@ -149,7 +151,7 @@ def commit(
     output: options.OutputOption = None,
     against: options.AgainstOption = None,
 ) -> None:
-    """What it costs to stage K/V (pre-write) and to have a winner's on every worker (commit-winner)."""
+    """Time to stage K/V (pre-write) and to copy a winner's to every worker (commit-winner)."""
     with benchmark("commit", device, output, against) as run:
         from cluster.bench.commit import TRANSPORTS, measure_commits
         from cluster.bench.model_shapes import model_name, model_to_measure
