@@ -20,9 +20,12 @@ from cluster.experiments.run.winner_rules import (
     WinnerRecorder,
     expected_fills,
     fit_predictor,
+    summed_probability,
 )
 from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.branching import Fork
 from lopa_ray.decoding.decoders.lopa import LopaSession
+from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Plan
 from lopa_ray.protocol.report import BranchReport
 from support.fake_model import VOCABULARY, FakeModel
@@ -136,6 +139,35 @@ def test_expected_fills_choose_the_branch_that_decides_most() -> None:
             compared += len(set(decided)) > 1
         else:
             session.advance(reports)
+    assert compared
+
+
+def test_summed_probability_counts_what_lies_below_the_threshold() -> None:
+    plan = LopaSession([1, 2, 3], SETTINGS, VOCABULARY).plan()
+    report = MODEL.report(plan, 0)
+    fork = Fork((Decision(3, 1, 0.9, -0.1, ()), Decision(4, 1, 0.8, -0.2, ())), 0.85)
+    total = report.probabilities.sum().item()
+    assert summed_probability(None, report, 0.9) == pytest.approx(total)
+    assert summed_probability(fork, report, 0.9) == pytest.approx(2 + total)
+    assert total > np.count_nonzero(report.probabilities > 0.9)
+
+
+def test_the_winner_by_summed_probability_has_most_of_it() -> None:
+    session = VariedLopaSession(
+        LopaSession([1, 2, 3], SETTINGS, VOCABULARY),
+        lambda settings, random: ByValue(settings, summed_probability),
+        Random(1),
+    )
+    compared = 0
+    while not session.finished:
+        plan = session.plan()
+        reports = [MODEL.report(plan, branch) for branch in range(len(plan.branches))]
+        sums = [
+            len(branch.fills) + report.probabilities.sum().item() if len(report.scores) else np.inf
+            for branch, report in zip(plan.branches, reports, strict=True)
+        ]
+        assert sums[session.advance(reports).winner] == pytest.approx(max(sums))
+        compared += len(sums) > 1
     assert compared
 
 

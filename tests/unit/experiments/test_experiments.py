@@ -44,6 +44,8 @@ def test_help_lists_each_question() -> None:
     text = " ".join(experiment("--help").output.replace("│", " ").split())
     for name, question in EXPERIMENTS.items():
         assert name in text and question in text
+    # Beside the longest name, in a terminal of 80 columns.
+    assert max(map(len, EXPERIMENTS.values())) <= 63
     with pytest.raises(SettingsError, match="allowed: branches"):
         load_experiment("brances")
 
@@ -78,6 +80,17 @@ def test_an_experiment_runs(name: str, tmp_path: Path) -> None:
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / f"{name}.md").read_text()
     assert EXPERIMENTS[name] in page and found.text in page
+
+
+@pytest.mark.usefixtures("smaller")
+@pytest.mark.parametrize(("name", "length"), [("predictor", 1), ("branches", 0)])
+def test_too_little_to_tell_anything_is_refused(name: str, length: int, tmp_path: Path) -> None:
+    """Steps whose branches do not differ; no steps at all."""
+    few = ("--problems", "2", "--set", f"decode.max_new_tokens={length}")
+    done = experiment(name, *few, "--output", tmp_path)
+    assert done.exit_code == 2, done.output
+    assert "for longer answers (--set decode.max_new_tokens)" in " ".join(done.output.split())
+    assert not (tmp_path / f"{name}.json").exists()
 
 
 @pytest.mark.usefixtures("smaller")

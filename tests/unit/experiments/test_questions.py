@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.experiments import ablation, budget, open_ended, tfo
+from cluster.experiments import ablation, beyond, budget, open_ended, tfo
 from cluster.experiments.predictor import Observed, ObservedSession
 from cluster.experiments.run.outcomes import Outcomes
 from cluster.experiments.run.record import ExperimentRecord, MeasuredPoint, Setup
@@ -34,6 +34,36 @@ def record(name: str, problems: int, points: list[tuple[dict[str, Any], dict[str
         setup=Setup(problems=problems, seed=0, model="demo", weights=None, settings={}),
         points=tuple(MeasuredPoint(point=point, data=data) for point, data in points),
     )
+
+
+@pytest.mark.parametrize(("problems", "says"), [(1, False), (9, False), (10, True)])
+def test_few_problems_have_no_shares_of_a_gain(problems: int, says: bool) -> None:
+    orders = [outcomes([steps] * problems) for steps in (20, 10, 5)]
+    found = tfo.EXPERIMENT.finding(
+        record(
+            "tfo",
+            problems,
+            [
+                ({"order": "lopa"}, outcomes([6] * problems)),
+                ({"order": "anchor"}, outcomes([20] * problems)),
+                ({"order": "random", "first": 0}, {"orders": orders}),
+            ],
+        )
+    )
+    assert ("of the way from the mean to the best" in found.text) == says
+    assert ("of what LoPA gains over a single branch" in found.against_paper) == says
+
+
+@pytest.mark.parametrize(("problems", "says"), [(1, False), (9, False), (10, True)])
+def test_few_problems_do_not_meet_a_bar(problems: int, says: bool) -> None:
+    points = [
+        (point, outcomes([20 if point["variant"] == beyond.LOPA else 10] * problems))
+        for point in beyond.EXPERIMENT.points()
+    ]
+    found = beyond.EXPERIMENT.finding(record("beyond", problems, points))
+    assert ("meet the bar in every cell" in found.headline) == says
+    assert ("Fewer than 10 problems per cell" in found.headline) != says
+    assert {row[-1] for row in found.rows} == {"", "yes" if says else "–"}
 
 
 def test_lopa_among_random_orders() -> None:
