@@ -46,7 +46,11 @@ class Lookahead:
 
     @property
     def fills_last_mask(self) -> bool:
-        """Whether a block's last mask is filled at once: the fork that fills it has none left and would win anyway."""
+        """Whether a block's last mask is filled at once, without a comparison of the fork that fills it.
+
+        That fork has no mask left, so its branch confidence is the highest that there is. Where creation confidence
+        counts (`creation_confidence_alpha`) the anchor could still win, and would fill the same position a step later.
+        """
         return self.enabled and self._settings.anchor != "win"
 
     def next_branches(self, num_branches: int) -> list[Fork | None]:
