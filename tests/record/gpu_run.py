@@ -1,7 +1,7 @@
 """Run everything that needs a CUDA device, and record the outcome in `tests/gpu/LAST_RUN.md`: `make test-gpu`.
 
-It takes the Python that runs it: pytest, numpy, safetensors and torch are enough for the kernels. What needs pydantic
-or Ray is skipped where they are missing, and the record says so.
+It uses the Python that runs it: pytest, numpy, safetensors and torch are enough for the kernels. Tests that need
+pydantic or Ray are skipped if these are missing, and the record names the reason.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _describe_commit() -> str:
 def main() -> int:
     """Exit status of the tests; without a GPU nothing is recorded."""
     if not torch.cuda.is_available():
-        print("torch sees no GPU here: nothing was run, and nothing is recorded", file=sys.stderr)
+        print("torch finds no GPU: no test was run, and nothing was recorded", file=sys.stderr)
         return 1
     machine, recorder, began = describe_machine(), OutcomeRecorder(), time.monotonic()
     folder = RECORD.parent
