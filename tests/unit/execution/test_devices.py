@@ -68,7 +68,7 @@ def test_without_a_gpu_nothing_is_recorded(
     monkeypatch.setattr(gpu_run, "RECORD", tmp_path / "LAST_RUN.md")
     monkeypatch.setattr(gpu_run.torch.cuda, "is_available", lambda: False)
     assert gpu_run.main() == 1
-    assert "nothing is recorded" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert "nothing was recorded" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_a_run_is_recorded_where_there_is_no_git(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
