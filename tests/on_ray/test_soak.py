@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
 from actors.engine import RayEngine
-from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    LopaSettings,
+)
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
-from support.tiny_model import tiny_config
+from support.tiny_model import TINY_EXPERTS, TINY_MODEL, tiny_config
 
 NUM_REQUESTS = 400
 
 
-def random_settings(rng: random.Random) -> GenerationSettings:
+def random_settings(rng: random.Random, *, tiled: bool) -> GenerationSettings:
+    """`tiled`: `lopa` and `d2f` with blocks that are counted from position 0, and `block_diffusion` besides."""
     common = {
         "max_new_tokens": rng.randint(1, 120),
         "stop_at_eos": rng.random() < 0.5,
@@ -30,7 +37,11 @@ def random_settings(rng: random.Random) -> GenerationSettings:
         "window_attention": rng.choice(["full", "block_causal"]),
         "ranking": rng.choice(["probability", "margin", "neg_entropy"]),
     }
-    decoder = rng.choice(["lopa", "lopa", "d2f", "fast_dllm"])
+    if tiled:
+        window |= {"window_attention": "block_causal", "block_origin": "start"}
+    decoder = rng.choice(["lopa", "lopa", "d2f", "block_diffusion" if tiled else "fast_dllm"])
+    if decoder == "block_diffusion":
+        return BlockDiffusionSettings(**common, **block, num_branches=rng.randint(1, 6))
     if decoder == "fast_dllm":
         return FastDllmSettings(**common, **block)
     if decoder == "d2f":
@@ -48,15 +59,24 @@ def random_settings(rng: random.Random) -> GenerationSettings:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("workers", [1, 2, 4, 8])
-def test_random_requests_on_any_number_of_workers(workers: int) -> None:
+@pytest.mark.parametrize(
+    ("workers", "folder"),
+    [
+        *((workers, TINY_MODEL) for workers in (1, 2, 4, 8)),
+        *((3, folder) for folder in TINY_EXPERTS.values()),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_random_requests_on_any_number_of_workers(workers: int, folder: Path) -> None:
     rng = random.Random(workers)
-    local = LocalEngine.from_config(tiny_config())
+    model = {"path": str(folder)}
+    local = LocalEngine.from_config(tiny_config(model=model))
+    tiled = folder in TINY_EXPERTS.values()
     requests = [
-        ([rng.randrange(124) for _ in range(rng.randint(1, 100))], random_settings(rng))
+        ([rng.randrange(124) for _ in range(rng.randint(1, 100))], random_settings(rng, tiled=tiled))
         for _ in range(NUM_REQUESTS)
     ]
-    with RayEngine.from_config(tiny_config(group={"num_workers": workers})) as engine:
+    with RayEngine.from_config(tiny_config(model=model, group={"num_workers": workers})) as engine:
         results = dict(engine.run([engine.create_session(*request) for request in requests]))
         first, *others = engine.checksums()
     assert all(other == first for other in others)
