@@ -36,7 +36,7 @@ BLOCKS = 10
 
 def measure_commits(
     name: str,
-    config: Config,
+    configs: Sequence[Config],
     workers: Sequence[int],
     spans: Sequence[int],
     transports: Sequence[Transport],
@@ -44,43 +44,15 @@ def measure_commits(
     prompt: int,
     rounds: int,
 ) -> Measurements:
-    """Decode LoPA with blocks as long as each span on each group. Raises what engines raise."""
-    room = prompt + BLOCKS * max(spans)
-    spec = resolve_auto(
-        ModelSpec.read(config.replace(model=config.model.replace(max_num_seqs=1, max_model_len=room)))
-    )
-    config = spec.config
-    torch.set_num_threads(config.group.threads_per_worker)
-    clock = Clock(torch.device(DEVICES[config.model.device].torch_name))
-    staging_ms = _staging_ms(spec, clock, spans, prompt)
-    clock.free_memory()
+    """Decode LoPA with blocks as long as each span on each group.
+
+    `configs` have models of different depth, and are alike otherwise. Raises what engines raise.
+    """
+    torch.set_num_threads(configs[0].group.threads_per_worker)
+    clock = Clock(torch.device(DEVICES[configs[0].model.device].torch_name))
     rows: list[Row] = []
-    for count, transport in product(workers, transports):
-        group: dict[str, Any] = {"num_workers": count}
-        if transport != "single_phase":
-            group["transfer"] = transport
-        of_group = config.replace(group=config.group.replace(**group))
-        with RayEngine.from_config(of_group) as engine:
-            for span in spans:
-                found = _commit_timings(engine, transport, span, prompt, rounds)
-                bytes_ = _payload_bytes(spec, span)
-                rows.append(
-                    {
-                        "model": name,
-                        "dtype": config.model.dtype,
-                        "layers": spec.model.num_layers,
-                        "workers": count,
-                        "transport": transport,
-                        "span": span,
-                        "commits": len(found),
-                        "KiB": (0.0 if transport == "single_phase" or count == 1 else bytes_ / 1024),
-                        "pre-write ms": staging_ms[span],
-                        "commit ms": _median_ms([each.commit for each in found]),
-                        "outside forward ms": _median_ms(
-                            [sum(astuple(each)) - each.forward for each in found]
-                        ),
-                    }
-                )
+    for config in configs:
+        rows += _rows_of(name, config, clock, workers, spans, transports, prompt, rounds)
     return Measurements(
         ("model", "dtype", "layers", "workers", "transport", "span"),
         rows,
@@ -90,6 +62,47 @@ def measure_commits(
         f"the span's K/V of one branch out of a forward, {clock.kind} of this process. outside forward: the whole "
         "step but its slowest forward; the object store moves K/V there. KiB: what is sent to each worker.",
     )
+
+
+def _rows_of(
+    name: str,
+    config: Config,
+    clock: Clock,
+    workers: Sequence[int],
+    spans: Sequence[int],
+    transports: Sequence[Transport],
+    prompt: int,
+    rounds: int,
+) -> Iterator[Row]:
+    room = prompt + BLOCKS * max(spans)
+    spec = resolve_auto(
+        ModelSpec.read(config.replace(model=config.model.replace(max_num_seqs=1, max_model_len=room)))
+    )
+    config = spec.config
+    staging_ms = _staging_ms(spec, clock, spans, prompt)
+    clock.free_memory()
+    for count, transport in product(workers, transports):
+        group: dict[str, Any] = {"num_workers": count}
+        if transport != "single_phase":
+            group["transfer"] = transport
+        of_group = config.replace(group=config.group.replace(**group))
+        with RayEngine.from_config(of_group) as engine:
+            for span in spans:
+                found = _commit_timings(engine, transport, span, prompt, rounds)
+                bytes_ = _payload_bytes(spec, span)
+                yield {
+                    "model": name,
+                    "dtype": config.model.dtype,
+                    "layers": spec.model.num_layers,
+                    "workers": count,
+                    "transport": transport,
+                    "span": span,
+                    "commits": len(found),
+                    "KiB": (0.0 if transport == "single_phase" or count == 1 else bytes_ / 1024),
+                    "pre-write ms": staging_ms[span],
+                    "commit ms": _median_ms([each.commit for each in found]),
+                    "outside forward ms": _median_ms([sum(astuple(each)) - each.forward for each in found]),
+                }
 
 
 def _median_ms(seconds: Sequence[float]) -> float | None:

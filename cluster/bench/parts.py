@@ -57,8 +57,8 @@ def _cpu_parts() -> Iterator[Part]:
     )
     yield _part(
         "commit-cpu",
-        "commit --shape dream-27m --workers 1,2 --span 8,32 --device cpu",
-        "--workers 2 --span 8 --layers 1 --rounds 1 --transport collective",
+        "commit --shape dream-27m --layers 2,8 --workers 1,2 --span 8,32 --device cpu",
+        "--workers 2 --span 8 --layers 1,2 --rounds 1 --transport collective",
     )
     yield _part(
         "many-workers-cpu",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
@@ -143,7 +144,9 @@ def commit(
     prompt: options.PromptOption = 64,
     model: options.ModelOption = "demo",
     shape: options.ShapeOption = None,
-    layers: options.LayersOption = None,
+    layers: Annotated[
+        Any, list_option("--layers", options.POSITIVE, "Cut the shape down to so many layers.")
+    ] = None,
     device: options.DeviceOption = "cpu",
     dtype: options.DtypeOption = "float32",
     threads: options.ThreadsOption = 1,
@@ -160,15 +163,25 @@ def commit(
         for each in transport:
             if each not in TRANSPORTS:
                 raise SettingsError(f"--transport: got {each!r}; allowed: {', '.join(TRANSPORTS)}")
-        with model_to_measure(model, shape, layers) as settings:
-            config = Config.parse(
-                {
-                    "model": {**settings, "device": device, "dtype": dtype, "max_num_seqs": 1},
-                    "group": {"threads_per_worker": threads},
-                }
+        with ExitStack() as shapes:
+            configs = [
+                Config.parse(
+                    {
+                        "model": {
+                            **shapes.enter_context(model_to_measure(model, shape, count)),
+                            "device": device,
+                            "dtype": dtype,
+                            "max_num_seqs": 1,
+                        },
+                        "group": {"threads_per_worker": threads},
+                    }
+                )
+                for count in layers or (None,)
+            ]
+            name = model_name(model, shape, None)
+            run.publish(
+                measure_commits(name, configs, workers, span, transport, prompt=prompt, rounds=rounds)
             )
-            name = model_name(model, shape, layers)
-            run.publish(measure_commits(name, config, workers, span, transport, prompt=prompt, rounds=rounds))
 
 
 @app.command()

@@ -42,6 +42,14 @@ def test_steps_of_a_group_have_the_tokens_of_one_process(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_commits_of_models_of_several_depths(tmp_path: Path) -> None:
+    size = ("--shape", "dream-27m", "--layers", "1,2", "--workers", "1", "--span", "8", "--rounds", "1")
+    record = record_of(tmp_path, "commit", *size, "--transport", "single_phase")
+    assert [row["layers"] for row in record.rows] == [1, 2]
+    assert len({record.key_of(row) for row in record.rows}) == 2
+
+
+@pytest.mark.slow
 def test_commits_by_every_transport(tmp_path: Path) -> None:
     transports = ("collective", "object_store", "single_phase")
     record = record_of(tmp_path, "commit", *TINY, "--workers", "2", "--span", "8", "--rounds", "1")
