@@ -135,6 +135,7 @@ class ShardedRunner:
             BranchRunner(shard_model(model, tp_group), **options) for tp_group in self.shards.tp_groups
         ]
         self.vocabulary = self.runners[0].vocabulary
+        self.model = self.runners[0].model
 
     def execute(self, plan: StepPlan) -> StepReport:
         def execute(tp_group: ThreadTensorParallelGroup) -> StepReport:
