@@ -251,7 +251,7 @@ def test_a_published_folder_loads_without_a_mask_token_in_its_config(tmp_path: P
         mask_token_id=...,
     )
     edit_json(folder / "generation_config.json", mask_token_id=...)
-    refused(folder, "got no mask_token_id", "generation_config.json")  # the constant is beyond this vocabulary
+    refused(folder, "got no mask_token_id", "generation_config.json")
     edit_json(folder / "config.json", mask_token_id=127)
     model = load(folder)
     assert (model.config.family, model.config.shifted, model.config.qkv_bias) == ("fast_dllm_v2", True, True)
