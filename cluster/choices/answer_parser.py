@@ -168,12 +168,9 @@ class ChatParser:
         return _call_delta(len(self.answer.tool_calls), call)
 
     def _release(self, stable: int, final: bool, part: Literal["reasoning", "content"]) -> AnswerDelta | None:
-        """The first `stable` characters, without white space at their end where a tag may follow.
-
-        Half of the tag that closes the reasoning, at the end of an answer that is cut there, belongs to no part.
-        """
+        """The first `stable` characters, without white space at their end where a tag may follow."""
         if final:
-            stable = stable if part == "reasoning" else len(self._text)
+            stable = len(self._text)
         elif part == "reasoning" or self._tools is not None:
             stable = len(self._text[:stable].rstrip())
         if not stable:

@@ -101,8 +101,8 @@ class ChoiceState:
             yield self._finish("stop" if self._text_ended else outcome.finish_reason)
 
     def finish_at_deadline(self) -> Iterator[EngineOutput]:
-        """End with what is decided so far; returns the last outputs."""
-        yield from self._new_text(final=True)
+        """End with the text that is final so far, a beginning of the whole answer; returns the last outputs."""
+        yield from self._new_text(final=False)
         yield self._finish("stop" if self._text_ended else None)
 
     # Text

@@ -67,12 +67,6 @@ def whole(text: str, tools: ToolFormat | None = HERMES, **options: bool) -> Answ
     return parser.answer
 
 
-@pytest.mark.parametrize("tag", ["<", "</", "</thin"])
-def test_half_of_a_closing_tag_at_the_end_is_no_reasoning(tag: str) -> None:
-    assert whole(f"<think>why{tag}").reasoning == "why"
-    assert whole(f"<think>why{tag} not").reasoning == f"why{tag} not"
-
-
 def cut(text: str, draw: Any) -> list[str]:
     """Pieces of a text, some of them empty."""
     places = sorted(draw.draw(st.lists(st.integers(0, len(text)), max_size=6)))
