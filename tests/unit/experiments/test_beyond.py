@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -17,6 +18,7 @@ from cluster.experiments.run.winner_rules import (
     ByValue,
     LinearPredictor,
     RandomWinner,
+    Value,
     WinnerRecorder,
     expected_fills,
     fit_predictor,
@@ -26,7 +28,7 @@ from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.decoding.branching import Fork
 from lopa_ray.decoding.decoders.lopa import LopaSession
 from lopa_ray.protocol.outcome import Decision
-from lopa_ray.protocol.plan import Plan
+from lopa_ray.protocol.plan import Branch, Plan
 from lopa_ray.protocol.report import BranchReport
 from support.fake_model import VOCABULARY, FakeModel
 
@@ -120,25 +122,29 @@ def test_one_fork_in_three_has_a_second_best_token() -> None:
     assert token == (before.tokens[before.positions == last].item() + 1) % VOCABULARY.mask_token_id
 
 
-def test_expected_fills_choose_the_branch_that_decides_most() -> None:
+def choices(value: Value) -> Iterator[tuple[Sequence[Branch], list[BranchReport], int]]:
+    """Each step of a decode: its branches, their reports, and the winner by `value`."""
     session = VariedLopaSession(
         LopaSession([1, 2, 3], SETTINGS, VOCABULARY),
-        lambda settings, random: ByValue(settings, expected_fills),
+        lambda settings, random: ByValue(settings, value),
         Random(1),
     )
-    compared = 0
     while not session.finished:
         plan = session.plan()
         reports = [MODEL.report(plan, branch) for branch in range(len(plan.branches))]
+        yield plan.branches, reports, session.advance(reports).winner
+
+
+def test_expected_fills_choose_the_branch_that_decides_most() -> None:
+    compared = 0
+    for branches, reports, winner in choices(expected_fills):
         decided = [
             len(branch.fills) + np.count_nonzero(report.probabilities > SETTINGS.confidence_threshold)
-            for branch, report in zip(plan.branches, reports, strict=True)
+            for branch, report in zip(branches, reports, strict=True)
         ]
         if all(len(report.scores) for report in reports):
-            assert decided[session.advance(reports).winner] == max(decided)
+            assert decided[winner] == max(decided)
             compared += len(set(decided)) > 1
-        else:
-            session.advance(reports)
     assert compared
 
 
@@ -153,21 +159,14 @@ def test_summed_probability_counts_what_lies_below_the_threshold() -> None:
 
 
 def test_the_winner_by_summed_probability_has_most_of_it() -> None:
-    session = VariedLopaSession(
-        LopaSession([1, 2, 3], SETTINGS, VOCABULARY),
-        lambda settings, random: ByValue(settings, summed_probability),
-        Random(1),
-    )
     compared = 0
-    while not session.finished:
-        plan = session.plan()
-        reports = [MODEL.report(plan, branch) for branch in range(len(plan.branches))]
+    for branches, reports, winner in choices(summed_probability):
         sums = [
             len(branch.fills) + report.probabilities.sum().item() if len(report.scores) else np.inf
-            for branch, report in zip(plan.branches, reports, strict=True)
+            for branch, report in zip(branches, reports, strict=True)
         ]
-        assert sums[session.advance(reports).winner] == pytest.approx(max(sums))
-        compared += len(sums) > 1
+        assert sums[winner] == pytest.approx(max(sums))
+        compared += len(set(sums)) > 1
     assert compared
 
 
