@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -253,88 +252,6 @@ def test_override_keeps_drops_and_replaces():
     ):
         with pytest.raises(SettingsError):
             parse_decoder_settings(merge_decoder_settings(values, overrides))
-
-
-# YAML
-
-
-def write(folder: Path, text: str) -> Path:
-    file = folder / "config.yaml"
-    file.write_text(text, encoding="utf-8")
-    return file
-
-
-def test_a_file_with_everything(tmp_path):
-    made = Config.load(
-        write(
-            tmp_path,
-            """
-            model: {path: /models/x, dtype: bfloat16, max_num_seqs: 3}
-            group:
-              num_workers: 4
-              resources: {big: 0.5}
-            decode:
-              decoder: d2f
-              block_size: 16
-            """,
-        )
-    )
-    assert made.model == ModelSettings(path="/models/x", dtype="bfloat16", max_num_seqs=3)
-    assert made.group == GroupSettings(num_workers=4, resources={"big": 0.5})
-    assert made.decode == D2FSettings(block_size=16)
-
-
-@pytest.mark.parametrize("text", ["", "# nothing\n", "model:\ngroup:\ndecode:\n", "{}"])
-def test_empty_files_and_sections_mean_the_defaults(tmp_path, text):
-    assert Config.load(write(tmp_path, text)) == Config()
-
-
-def test_overrides_lie_on_top_of_the_file(tmp_path):
-    file = write(tmp_path, "decode: {num_branches: 6, block_size: 8}\nmodel: {max_num_seqs: 2}\n")
-    made = Config.load(file, {"decode": {"block_size": 4}, "group": {"num_workers": 3}})
-    assert made.decode == LopaSettings(num_branches=6, block_size=4)
-    assert (made.model.max_num_seqs, made.group.num_workers) == (2, 3)
-    assert Config.load(file, {"decode": {"decoder": "d2f"}}).decode == D2FSettings(block_size=8)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("- 1\n", ["list", "mapping"]),
-        ("just text", ["str", "mapping"]),
-        ("a: [1, 2", ["cannot read", "config.yaml"]),
-        ("modle: {}", ["unknown setting modle", "did you mean model?"]),
-        ("decode: {block_sise: 3}", ["block_sise", "did you mean block_size?"]),
-        ("decode: {decoder: x}", ["decoder: got 'x'", "lopa"]),
-        ("decode: {decoder: [lopa]}", ["decoder: got ['lopa']"]),
-        ("decode: lopa", ["decode", "'lopa'"]),
-        ("model: 3", ["model", "got 3"]),
-        ("model: {max_num_seqs: many}", ["max_num_seqs", "'many'", "integer"]),
-        ("group: {resources: {x: y}}", ["resources", "'y'"]),
-        ("3: 4", ["3", "name of a setting"]),
-        ("decode: {3: 4}", ["3", "name of a setting"]),
-        ("decode: {window_attention: full, commit_protocol: single_phase}", ["single_phase", "two_phase"]),
-    ],
-)
-def test_wrong_files(tmp_path, text, words):
-    with pytest.raises(SettingsError) as caught:
-        Config.load(write(tmp_path, text))
-    for word in words:
-        assert word in str(caught.value)
-
-
-def test_files_that_are_none(tmp_path):
-    with pytest.raises(SettingsError, match=r"no configuration .*nowhere.*preset"):
-        Config.load(tmp_path / "nowhere.yaml")
-    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
-    for path in (tmp_path, tmp_path / "binary.yaml"):
-        with pytest.raises(SettingsError):
-            Config.load(path)
-
-
-def test_overrides_of_a_section_that_is_no_mapping(tmp_path):
-    with pytest.raises(SettingsError, match="decode: got 'lopa'"):
-        Config.load(write(tmp_path, "decode: lopa"), {"decode": {"block_size": 3}})
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
