@@ -44,6 +44,8 @@ class Workload:
     """Requests in flight together; with 1 each one's latency is its own."""
     random_prompt: int | None
     """Tokens of random prompts; None: word problems, whose answers are checked."""
+    held_out_words: bool = False
+    """Word problems in words that the model in the package was not trained on."""
 
     def prompts(self, vocabulary: Vocabulary) -> list[Prompt]:
         """The prompts of all requests."""
@@ -55,7 +57,14 @@ class Workload:
     @property
     def problems(self) -> list[Problem]:
         """Held-out problems of the model in the package."""
-        return held_out_problems(SEED, self.requests)
+        return held_out_problems(SEED, self.requests, self.held_out_words)
+
+    @property
+    def description(self) -> str:
+        """What the prompts are, for the notes below a table."""
+        if self.random_prompt is not None:
+            return f"random prompts of {self.random_prompt} tokens"
+        return "held-out word problems" + (" in held-out words" if self.held_out_words else "")
 
 
 def parse_variations(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
@@ -108,15 +117,10 @@ def measure_decodes(
     return Measurements(
         tuple(dict.fromkeys(keys)),
         rows,
-        f"{workload.requests} requests, in waves of {workload.concurrency}, "
-        + (
-            "held-out word problems"
-            if workload.random_prompt is None
-            else f"random prompts of {workload.random_prompt} tokens"
-        )
-        + ". TPS: tokens up to and including the first EOS ÷ seconds, of each request; its mean, its maximum and the "
-        f"mean of the {TOP} fastest. TPF: tokens of all requests ÷ steps of all. Latency by wall time. workers 0: "
-        "in this process. same tokens: positions that equal those of the first row.",
+        f"{workload.requests} requests, in waves of {workload.concurrency}, {workload.description}. "
+        "TPS: tokens up to and including the first EOS ÷ seconds, of each request; its mean, its maximum and the mean "
+        f"of the {TOP} fastest. TPF: tokens of all requests ÷ steps of all. Latency by wall time. workers 0: in this "
+        "process. same tokens: positions that equal those of the first row.",
     )
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +22,9 @@ from lopa_ray.presets.word_problems import Problem, training_problems
 
 ANSWER_LEN = 64
 WINDOW_ENDS = (0.1, 0.4, 0.25, 0.25)  # how often a window ends at answer column 16, 32, 48, 64
-DRILL_SHARE = 0.25  # of the problems of a next-token step
+CAUSAL_DRILL_SHARE = 0.3  # of the problems of a next-token step are drills
+DRILL_SHARE = 0.05  # of those of a diffusion step
+SIMILAR_OF = 4  # times as many problems are drawn as a batch has, so that it can have similar lengths
 CORRUPTED_SHARE = 0.2  # of the diffusion samples get a wrong digit, so that confidence falls behind one
 CAUSAL_EVERY = 4  # diffusion steps between batches that keep the model calculating from left to right
 
@@ -62,6 +65,13 @@ def encode(tokenizer: Tokenizer, problems: list[Problem]) -> tuple[Tensor, Tenso
             + [EOS_TOKEN_ID] * (ANSWER_LEN - len(answer))
         )
     return torch.tensor(rows), torch.tensor([len(p) for p in prompts])
+
+
+def similar_lengths(problems: Iterator[Problem], size: int, seed: int) -> list[Problem]:
+    """Problems whose questions have about the same length, so that a batch has little padding."""
+    drawn = sorted(itertools.islice(problems, SIMILAR_OF * size), key=lambda problem: len(problem.question))
+    start = size * random.Random(seed).randrange(SIMILAR_OF)
+    return drawn[start : start + size]
 
 
 def mark_results(tokenizer: Tokenizer, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,8 +209,8 @@ def batch_of_step(
     """The batch of a step, from seed and step alone: a resumed run goes on with the same data."""
     seed = seed * 1_000_003 + step
     causal = is_causal(step, causal_steps)
-    problems = training_problems(seed, drill_share=DRILL_SHARE if causal else 0.0)
-    ids, lengths = encode(tokenizer, list(itertools.islice(problems, size)))
+    problems = training_problems(seed, CAUSAL_DRILL_SHARE if causal else DRILL_SHARE)
+    ids, lengths = encode(tokenizer, similar_lengths(problems, size, seed))
     result, repeated = mark_results(tokenizer, ids)
     if causal:
         return causal_batch(ids, lengths, result)

@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from demo_batches import ANSWER_LEN, Batch, batch_of_step, is_causal
+from demo_start import start_from
 from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID, TOKENIZER_FILES, load_tokenizer
 from lopa_ray import D2FSettings, LocalEngine
 from lopa_ray.model.checkpoint import save_model
@@ -36,6 +37,8 @@ from lopa_ray.model.transformer import Transformer
 from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
 
 Report = Callable[[dict[str, float]], None]
+CURVE = "curve.jsonl"
+"""The file of a run that has its losses, accuracies and evaluations, a line each; plot_curve.py draws it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class TrainConfig:
 
     run_dir: str
     """Checkpoint, tokenizer and model; with several nodes a folder that all of them see."""
+    init: str = ""
+    """Folder of a model to begin with, of the same shape but for its vocabulary; none: random weights."""
     seed: int = 7
     hidden_size: int = 224
     num_layers: int = 5
@@ -213,6 +218,8 @@ def train(
         model.load_state_dict(state["model"])
         optimizers.load_state_dict(state["optimizers"])
         step, seconds = state["step"], state["seconds"]
+    elif config.init:
+        start_from(model, tokenizer, Path(config.init))
     forward_fn = torch.compile(forward) if config.compile else forward
     began = time.monotonic() - seconds
     size, causal_steps = config.batch_size // world_size, config.causal_steps
@@ -245,6 +252,9 @@ def train(
                 metrics["solved"], metrics["tpf"] = evaluate(
                     folder, held_out_problems(1, config.eval_problems)
                 )
+            if rank == 0:
+                with open(run_dir / CURVE, "a") as file:
+                    print(json.dumps({key: round(value, 4) for key, value in metrics.items()}), file=file)
             report(metrics)
 
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from lopa_ray.presets.word_problems import Problem, held_out_problems
+from cluster.batch.open_engine import open_engine
+from lopa_ray.config.config import Config
+from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
 from support.server_process import ServerProcess, run_server
 
 # What the clients would ask the internet for, and what they would tell it.
@@ -34,5 +36,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="session")
 def problems() -> list[Problem]:
-    """Word problems, all of which the demo model solves."""
-    return held_out_problems(seed=5, count=6)
+    """Word problems that the demo model solves in one process: a server has to solve them too."""
+    candidates = held_out_problems(seed=5, count=24)
+    config = Config.load("demo")
+    with open_engine(config, local=True) as engine:
+        results = engine.generate([problem.question for problem in candidates], config.decode)
+    solved = [p for p, result in zip(candidates, results, strict=True) if is_correct(p, result.text or "")]
+    return solved[:6]

@@ -1,0 +1,26 @@
+"""A word problem with its worked answer, and how a text is graded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A question, its worked answer and the number that the answer ends with."""
+
+    question: str
+    answer: str
+    result: str
+
+
+def extract_answer(text: str) -> str | None:
+    """The number after the last `####`, or None."""
+    found = re.findall(r"####\s*(-?\d+)", text)
+    return found[-1] if found else None
+
+
+def is_correct(problem: Problem, text: str) -> bool:
+    """Whether a generated text ends with the right number."""
+    return extract_answer(text) == problem.result
