@@ -7,10 +7,11 @@ are shared by a batch, [B, T]: prompts padded on the left, then `ANSWER_LEN` col
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -22,9 +23,10 @@ from lopa_ray.presets.word_problems import Problem, training_problems
 
 ANSWER_LEN = 64
 WINDOW_ENDS = (0.1, 0.4, 0.25, 0.25)  # how often a window ends at answer column 16, 32, 48, 64
-CAUSAL_DRILL_SHARE = 0.3  # of the problems of a next-token step are drills
-DRILL_SHARE = 0.05  # of those of a diffusion step
-SIMILAR_OF = 4  # times as many problems are drawn as a batch has, so that it can have similar lengths
+DRILL_SHARE = 0.12  # of the problems are drills
+STEPS_TOGETHER = 8  # whose problems are drawn together and split by length, so a batch has little padding
+GARBLED_SHARE = 0.2  # of the questions have words that are wrong, missing or too much
+GARBLED_WORDS = 0.06  # of the words of such a question
 CORRUPTED_SHARE = 0.2  # of the diffusion samples get a wrong digit, so that confidence falls behind one
 CAUSAL_EVERY = 4  # diffusion steps between batches that keep the model calculating from left to right
 
@@ -49,10 +51,15 @@ class Batch:
         )
 
 
-def encode(tokenizer: Tokenizer, problems: list[Problem]) -> tuple[Tensor, Tensor]:
-    """Clean ids [B, T] (prompts padded on the left to equal length) and prompt lengths [B]."""
+def encode(tokenizer: Tokenizer, problems: list[Problem], rng: random.Random) -> tuple[Tensor, Tensor]:
+    """Clean ids [B, T] (prompts padded on the left to equal length) and prompt lengths [B]; some words garbled."""
     prompts = [e.ids for e in tokenizer.encode_batch([chat_prompt(p.question) for p in problems])]
     answers = [e.ids for e in tokenizer.encode_batch([p.answer for p in problems])]
+    fixed = set(tokenizer.encode(chat_prompt("$.,?0123456789")).ids)
+    words = [token for token in range(tokenizer.get_vocab_size()) if token not in fixed]
+    for index, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        if rng.random() < GARBLED_SHARE:
+            prompts[index] = garble(prompt, fixed.union(answer), words, rng)
     longest = max(map(len, prompts))
     rows = []
     for prompt, answer in zip(prompts, answers, strict=True):
@@ -67,11 +74,34 @@ def encode(tokenizer: Tokenizer, problems: list[Problem]) -> tuple[Tensor, Tenso
     return torch.tensor(rows), torch.tensor([len(p) for p in prompts])
 
 
-def similar_lengths(problems: Iterator[Problem], size: int, seed: int) -> list[Problem]:
-    """Problems whose questions have about the same length, so that a batch has little padding."""
-    drawn = sorted(itertools.islice(problems, SIMILAR_OF * size), key=lambda problem: len(problem.question))
-    start = size * random.Random(seed).randrange(SIMILAR_OF)
-    return drawn[start : start + size]
+def garble(prompt: list[int], kept: set[int], words: list[int], rng: random.Random) -> list[int]:
+    """A prompt in which some tokens are replaced, missing or preceded by another of `words`, but none of `kept`.
+
+    A reader's own question has words that no training problem has; the model must not stumble over one.
+    """
+    garbled = []
+    for token in prompt:
+        chance = rng.random() / GARBLED_WORDS
+        if token in kept or chance >= 1:
+            garbled.append(token)
+        elif chance >= 0.25:  # else the token is missing
+            garbled += [rng.choice(words)] if chance < 0.7 else [rng.choice(words), token]
+    return garbled
+
+
+def problems_of_step(seed: int, step: int, size: int) -> list[Problem]:
+    """Training problems whose texts have about the same length: a part of those of `STEPS_TOGETHER` steps."""
+    together, index = divmod(step, STEPS_TOGETHER)
+    seed = seed * 1_000_003 + together
+    drawn = sorted(drawn_together(seed, STEPS_TOGETHER * size), key=lambda p: len(p.question) + len(p.answer))
+    order = random.Random(seed).sample(range(STEPS_TOGETHER), STEPS_TOGETHER)
+    return drawn[size * order[index] :][:size]
+
+
+@functools.lru_cache(maxsize=1)
+def drawn_together(seed: int, count: int) -> tuple[Problem, ...]:
+    """Training problems, drills among them."""
+    return tuple(itertools.islice(training_problems(seed, DRILL_SHARE), count))
 
 
 def mark_results(tokenizer: Tokenizer, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,17 +126,20 @@ def mark_results(tokenizer: Tokenizer, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def causal_batch(ids: Tensor, lengths: Tensor, result: Tensor) -> Batch:
-    """Next-token prediction; the question counts little, results count twice, one EOS is enough."""
+    """Next-token prediction of the answer; results count twice, one EOS is enough."""
+    prompt = ids.shape[1] - ANSWER_LEN
+    last = int((ids[:, prompt:] != EOS_TOKEN_ID).nonzero()[:, 1].max())
+    ids, result = (
+        rows[:, : prompt + last + 3] for rows in (ids, result)
+    )  # an end or two behind the longest answer
     batch, total = ids.shape
-    prompt = total - ANSWER_LEN
     columns = torch.arange(total)
     not_padding = columns >= (prompt - lengths)[:, None]
     attention_mask = columns[:, None] >= columns
     attention_mask = (attention_mask & not_padding[:, None]) | torch.eye(total, dtype=torch.bool)
-    weights = torch.where(columns < prompt, 0.05, 1.0).expand(batch, total).clone()
+    weights = torch.where(columns < prompt, 0.0, 1.0).expand(batch, total).clone()
     weights[:, prompt:][(ids[:, prompt:] == EOS_TOKEN_ID) & (ids[:, prompt - 1 : -1] == EOS_TOKEN_ID)] = 0.05
     weights[result] = 2.0
-    weights[~not_padding] = 0.0
     return Batch(ids, ids, weights, attention_mask[:, None])
 
 
@@ -207,12 +240,11 @@ def batch_of_step(
     tokenizer: Tokenizer, seed: int, step: int, size: int, causal_steps: int, full_attention: float
 ) -> Batch:
     """The batch of a step, from seed and step alone: a resumed run goes on with the same data."""
+    problems = problems_of_step(seed, step, size)
     seed = seed * 1_000_003 + step
-    causal = is_causal(step, causal_steps)
-    problems = training_problems(seed, CAUSAL_DRILL_SHARE if causal else DRILL_SHARE)
-    ids, lengths = encode(tokenizer, similar_lengths(problems, size, seed))
+    ids, lengths = encode(tokenizer, problems, random.Random(seed))
     result, repeated = mark_results(tokenizer, ids)
-    if causal:
+    if is_causal(step, causal_steps):
         return causal_batch(ids, lengths, result)
     rng = torch.Generator().manual_seed(seed)
     digits = torch.tensor([tokenizer.token_to_id(c) for c in "0123456789"])

@@ -27,7 +27,7 @@ def chat_prompt(question: str) -> str:
     return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
 
-def train_tokenizer(folder: Path, vocab_size: int = 1024, problems: int = 40_000) -> Tokenizer:
+def train_tokenizer(folder: Path, vocab_size: int = 1280, problems: int = 40_000) -> Tokenizer:
     """Train on the problems of seed 0 and write tokenizer.json and tokenizer_config.json."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

@@ -249,9 +249,9 @@ def train(
                     values.clear()
             if rank == 0 and (last or step % config.eval_every == 0):
                 folder = export(model, run_dir)
-                metrics["solved"], metrics["tpf"] = evaluate(
-                    folder, held_out_problems(1, config.eval_problems)
-                )
+                for words, name in ((False, "solved"), (True, "solved_in_held_out_words")):
+                    problems = held_out_problems(1, config.eval_problems, words)
+                    metrics[name], metrics["tpf"] = evaluate(folder, problems)
             if rank == 0:
                 with open(run_dir / CURVE, "a") as file:
                     print(json.dumps({key: round(value, 4) for key, value in metrics.items()}), file=file)
@@ -285,7 +285,8 @@ def main() -> None:
     parser.add_argument("--address", default="local", help="a Ray cluster, or 'local' to start a small one")
     arguments = vars(parser.parse_args())
     workers, gpu, address = (arguments.pop(name) for name in ("workers", "gpu", "address"))
-    arguments["run_dir"] = str(Path(arguments["run_dir"]).resolve())
+    for name in ("run_dir", "init"):  # workers run in another folder
+        arguments[name] = arguments[name] and str(Path(arguments[name]).resolve())
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray

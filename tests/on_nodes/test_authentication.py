@@ -16,8 +16,7 @@ import pytest
 import yaml
 
 from lopa_ray.config.yaml_files import serve_config
-from lopa_ray.engine.local import LocalEngine
-from support.client_request import ClientRequest
+from support.client_request import ClientRequest, local_engine
 from support.paths import ROOT
 from support.ports import free_port
 from support.processes import subprocess_environment
@@ -169,5 +168,6 @@ def answers(port: int) -> bool:
 
 def check_answer(port: int) -> None:
     request = ClientRequest(settings={"max_new_tokens": 32})
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-        assert request.send(client) == request.decode_locally(LocalEngine.from_pretrained("demo"))
+    base_url = f"http://127.0.0.1:{port}"
+    with httpx.Client(base_url=base_url, timeout=60) as client, local_engine({}) as engine:
+        assert request.send(client) == request.decode_locally(engine)

@@ -24,29 +24,33 @@ def draw_number(rng: random.Random, kind: str) -> int:
     if kind == ONE_DIGIT:
         return rng.randint(2, 9)
     if kind == FACTOR:
-        return rng.randint(2, 9) if chance < 0.7 else rng.randint(10, 30 if chance < 0.93 else 99)
+        return rng.randint(2, 9) if chance < 0.75 else rng.randint(10, 30 if chance < 0.95 else 99)
     assert kind == NUMBER
     return (
         rng.randint(2, 9)
-        if chance < 0.3
+        if chance < 0.35
         else rng.randint(10, 99)
-        if chance < 0.85
+        if chance < 0.87
         else rng.randint(100, LARGEST)
     )
 
 
-def solve(answer: str, numbers: Mapping[str, int]) -> tuple[str, int] | None:
-    """The answer with its calculations written out, and the last result; None if one is not from 1 to `LARGEST`."""
+def solve(answer: str, numbers: Mapping[str, int]) -> tuple[str, int, int] | None:
+    """The answer with its calculations written out, the last result and the largest one; None for one out of range.
+
+    Results in range are those from 1 to `LARGEST`.
+    """
     known = dict(numbers)
-    result = 0
+    result = largest = 0
 
     def calculate(match: re.Match[str]) -> str:
-        nonlocal result
+        nonlocal result, largest
         name, left, operation, right = match.groups()
         second = int(right) if right.isdigit() else known[right]
         result = OPERATIONS[operation](known[left], second)
         if not 1 <= result <= LARGEST:
             raise ArithmeticError
+        largest = max(largest, result)
         known[name] = result
         return f"{known[left]}{operation}{second}={result}"
 
@@ -54,7 +58,7 @@ def solve(answer: str, numbers: Mapping[str, int]) -> tuple[str, int] | None:
         text = re.sub(r"\[(\w)=(\w)([-+*/])(\w)\]", calculate, answer)
     except ArithmeticError:
         return None
-    return text, result
+    return text, result, largest
 
 
 def draw_calculation(rng: random.Random) -> tuple[str, int]:

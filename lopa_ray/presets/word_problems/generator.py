@@ -13,7 +13,9 @@ import re
 from collections.abc import Iterator
 
 from lopa_ray.presets.word_problems.calculation import NUMBER, draw_calculation, draw_number, solve
+from lopa_ray.presets.word_problems.comparisons import COMPARISONS
 from lopa_ray.presets.word_problems.kind import Kind
+from lopa_ray.presets.word_problems.money import MONEY
 from lopa_ray.presets.word_problems.one_quantity import ONE_QUANTITY
 from lopa_ray.presets.word_problems.problem import Problem
 from lopa_ray.presets.word_problems.several_quantities import SEVERAL_QUANTITIES
@@ -23,21 +25,32 @@ from lopa_ray.presets.word_problems.wordings import (
     DAYS,
     DISTRACTIONS,
     ITEMS,
+    MONTHS,
     NAMES,
     PLACES,
     SINGULAR,
     SYLLABLES,
+    UNITS,
 )
 
-KINDS = ONE_QUANTITY + SEVERAL_QUANTITIES
+KINDS = ONE_QUANTITY + COMPARISONS + MONEY + SEVERAL_QUANTITIES
 HELD_OUT_SHARE = 32
 """One question in this many is held out."""
 DISTRACTED_SHARE = 0.2
 """Of the problems have a sentence that does not matter."""
+LARGE, LARGE_REJECTED = 200, 0.6
+"""A problem with a result from `LARGE` on is drawn again with this probability: everyday numbers are small."""
 UNKNOWN_SHARE = 0.08
 """Of the names and of the things are made up."""
 LONGEST_ANSWER = 60
 """Pieces, so that answers fit into 64 tokens with an end."""
+SPELLINGS = {
+    "+": ("+", " + ", " plus "),
+    "-": ("-", " - ", " minus "),
+    "*": ("*", " * ", " times "),
+    "/": ("/", " / ", " divided by "),
+}
+"""Of the signs in a drill's question."""
 PRONOUNS = {"he": ("he", "him", "his"), "she": ("she", "her", "her")}
 COMMON_WORDS = {
     *(word for names in NAMES.values() for word in names), *ITEMS, *BOXES,
@@ -68,6 +81,8 @@ def tell(rng: random.Random, kind: Kind, held_out_words: bool) -> Problem | None
     while solved is None:
         numbers = {letter: draw_number(rng, span) for letter, span in kind.numbers.items()}
         solved = solve(kind.answer, numbers)
+        if solved is not None and solved[2] >= LARGE and rng.random() < LARGE_REJECTED:
+            solved = None
     story = list(kind.story)
     if rng.random() < DISTRACTED_SHARE:
         story.insert(rng.randrange(len(story)), DISTRACTIONS)
@@ -80,28 +95,40 @@ def tell(rng: random.Random, kind: Kind, held_out_words: bool) -> Problem | None
         for index, sentence in enumerate(story)
     ]
     words = draw_words(rng) | {"z": str(draw_number(rng, NUMBER))}
-    text, result = solved
-    answer = re.sub(r"<([^>]*)>", lambda match: rng.choice(match[1].split("|")), text).format(**words)
-    question = " ".join(texts).format(**words, **numbers)
+    text, result, _ = solved
+    answer = choose(rng, text).format(**words)
+    question = choose(rng, " ".join(texts)).format(**words, **numbers)
     return Problem(question, f"{answer}\n#### {result}", str(result))
+
+
+def choose(rng: random.Random, text: str) -> str:
+    """The text with one word of each `<has|gets>`."""
+    return re.sub(r"<([^>]*)>", lambda match: rng.choice(match[1].split("|")), text)
 
 
 def draw_words(rng: random.Random) -> dict[str, str]:
     """Words for the placeholders of `wordings`."""
     pronoun = rng.choice(("he", "she"))
     name = draw_name(rng, NAMES[pronoun])
-    friend, uncle = rng.sample([other for names in NAMES.values() for other in names if other != name], 2)
-    item, item2 = rng.sample(ITEMS, 2)
+    friend, uncle, other = rng.sample(
+        [known for names in NAMES.values() for known in names if known != name], 3
+    )
+    item, item2, item3 = rng.sample(ITEMS, 3)
     if rng.random() < UNKNOWN_SHARE:
         item = "".join(rng.choices(SYLLABLES, k=2)) + "s"
     box, box2 = rng.sample(BOXES, 2)
     day, day2 = rng.sample(DAYS, 2)
+    month, month2 = rng.sample(MONTHS, 2)
     color, color2 = rng.sample(COLORS, 2)
+    unit = rng.choice(tuple(UNITS))
     he, him, his = PRONOUNS[pronoun]
     return {
-        "name": name, "friend": friend, "uncle": uncle, "he": he, "He": he.capitalize(), "him": him, "his": his,
-        "item": item, "item2": item2, "one": singular(item), "box": box, "abox": singular(box), "box2": box2,
-        "abox2": singular(box2), "day": day, "day2": day2, "color": color, "color2": color2,
+        "name": name, "friend": friend, "uncle": uncle, "other": other,
+        "he": he, "He": he.capitalize(), "him": him, "his": his,
+        "item": item, "item2": item2, "item3": item3, "one": singular(item),
+        "box": box, "abox": singular(box), "box2": box2, "abox2": singular(box2),
+        "day": day, "day2": day2, "month": month, "month2": month2,
+        "unit": unit, "units": unit + "s", "aunit": UNITS[unit], "color": color, "color2": color2,
         "place": rng.choice(PLACES),
     }  # fmt: skip
 
@@ -121,8 +148,12 @@ def singular(plural: str) -> str:
 def make_drill(rng: random.Random) -> Problem:
     """One to four calculations with nothing around them, which takes few tokens per calculation."""
     done = [draw_calculation(rng) for _ in range(rng.choice((1, 2, 4, 4, 4, 4)))]
-    asked = ", ".join(calculation for calculation, _ in done)
-    question = f"What is {asked}?" if len(done) == 1 else f"Work out {asked}."
+    question = f"Work out {', '.join(calculation for calculation, _ in done)}."
+    if len(done) == 1:
+        spelled = "".join(rng.choice(SPELLINGS.get(sign, (sign,))) for sign in done[0][0])
+        question = rng.choice(("What is {}?", "{} = ?", "How much is {}?", "Calculate {}.", "{}")).format(
+            spelled
+        )
     answer = ". ".join(f"{calculation}={result}" for calculation, result in done)
     return Problem(question, f"{answer}.\n#### {done[-1][1]}", str(done[-1][1]))
 

@@ -7,6 +7,7 @@ import itertools
 from lopa_ray.presets.word_problems.kind import FACTOR, NUMBER, ONE_DIGIT, Kind
 from lopa_ray.presets.word_problems.wordings import (
     COUNT,
+    DIFFERENCE,
     GAIN,
     GROUP,
     HALVE,
@@ -24,6 +25,7 @@ BEGINNINGS = (
     (COUNT, "", {"a": NUMBER}),
     (PRODUCT, "<So|Now> {name} <has|gets> [t=a*b] {item}. ", {"a": ONE_DIGIT, "b": FACTOR}),
     (SUM, "<So|Now> {name} <has|gets> [t=a+b] {item}. ", {"a": NUMBER, "b": NUMBER}),
+    (DIFFERENCE, "<So|Now> {name} <has|gets> [t=a-b] {item}. ", {"a": NUMBER, "b": NUMBER}),
     (RATE, "<So|Now> {name} <has|gets> [t=a*b] {item}. ", {"a": FACTOR, "b": ONE_DIGIT}),
 )
 EVENTS = {

@@ -57,7 +57,7 @@ def test_every_calculation_is_true_and_the_last_one_is_the_answer() -> None:
 def test_the_question_tells_every_number_that_was_not_calculated() -> None:
     for problem in training(2, 500):
         told = set(re.findall(r"\d+", problem.question))
-        if " half " in problem.question:
+        if re.search(r"\b([Hh]alf|twice)\b", problem.question):
             told.add("2")
         for a, _, b, result in calculations(problem):
             assert {str(a), str(b)} <= told
@@ -75,16 +75,33 @@ def test_held_out_problems_are_no_training_problems() -> None:
 WORDINGS = {sentence for kind in KINDS for sentence in kind.story} | {DISTRACTIONS}
 
 
+def spellings_of(wording: str) -> list[str]:
+    """A wording with each choice of its alternatives, `<has|had>`."""
+    parts = [part.split("|") for part in re.split(r"<([^>]*)>", wording)]
+    return ["".join(chosen) for chosen in itertools.product(*parts)]
+
+
 def pattern_of(wording: str) -> re.Pattern[str]:
     """What a sentence in this wording looks like, with any words and numbers."""
-    parts = re.split(r"(\{\w+\})", wording)
-    texts = {"{": r"[\w$]+"}
-    return re.compile(r"(?<!\w)" + "".join(texts.get(part[:1], re.escape(part)) for part in parts))
+    seen: set[str] = set()
+
+    def of_part(part: str) -> str:
+        if not part.startswith("{"):
+            return re.escape(part)
+        name = part.strip("{}")
+        if name in seen:
+            return f"(?P={name})"
+        seen.add(name)
+        return rf"(?P<{name}>[\w$]+)"
+
+    return re.compile(r"(?<!\w)" + "".join(map(of_part, re.split(r"(\{\w+\})", wording))))
 
 
 def test_held_out_words_stand_in_no_training_problem() -> None:
-    patterns = [pattern_of(wording) for sentence in WORDINGS for wording in sentence.held_out]
-    assert len(patterns) >= 30
+    held_out = {wording for sentence in WORDINGS for wording in sentence.held_out}
+    assert not any("<" in wording for wording in held_out)
+    patterns = [pattern_of(wording) for wording in held_out]
+    assert len(patterns) >= 50
 
     def in_held_out_words(problem: Problem) -> bool:
         return any(pattern.search(problem.question) for pattern in patterns)
@@ -93,10 +110,17 @@ def test_held_out_words_stand_in_no_training_problem() -> None:
     assert not any(map(in_held_out_words, training(4, 5000) + held_out_problems(4, 300)))
 
 
+def test_no_choice_of_words_makes_a_held_out_wording() -> None:
+    for sentence in WORDINGS:
+        spellings = {spelling for wording in sentence.trained for spelling in spellings_of(wording)}
+        assert spellings.isdisjoint(sentence.held_out)
+
+
 def test_every_kind_can_be_told_and_every_sentence_has_several_wordings() -> None:
     rng = random.Random(0)
-    assert len({wording for sentence in WORDINGS for wording in sentence.trained}) >= 150
-    assert all(len(set(sentence.trained)) >= 2 for sentence in WORDINGS)
+    spellings = [{s for wording in sentence.trained for s in spellings_of(wording)} for sentence in WORDINGS]
+    assert sum(map(len, spellings)) >= 1500
+    assert min(map(len, spellings)) >= 2
     for kind in KINDS:
         problem = tell(rng, kind, held_out_words=False)
         assert problem is not None and not re.search(r"[{}<>|\[\]]", problem.question + problem.answer)
@@ -109,7 +133,7 @@ def test_problems_are_of_many_sizes_and_some_have_a_sentence_that_does_not_matte
     assert all(steps.count(count) >= 20 for count in (1, 2, 3, 4))
     digits = [len(problem.result) for problem in problems]
     assert all(digits.count(count) >= 200 for count in (1, 2, 3))
-    patterns = [pattern_of(wording) for wording in DISTRACTIONS.trained]
+    patterns = [pattern_of(s) for wording in DISTRACTIONS.trained for s in spellings_of(wording)]
     distracted = sum(any(pattern.search(problem.question) for pattern in patterns) for problem in problems)
     assert 200 <= distracted <= 1000
 
