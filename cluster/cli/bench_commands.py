@@ -207,7 +207,9 @@ def decode(
     requests: Annotated[int, typer.Option(min=1, help="Requests to decode.")] = 20,
     held_out_words: Annotated[
         bool,
-        typer.Option("--held-out-words", help="Word problems in words that the model in the package never saw."),
+        typer.Option(
+            "--held-out-words", help="Word problems in words that the model in the package never saw."
+        ),
     ] = False,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight together.")] = 1,
     prompt: Annotated[
@@ -249,7 +251,9 @@ def decode(
                     values,
                     overrides,
                     points_of(variations),
-                    Workload(requests, concurrency, prompt if shape is None else prompt or 64, held_out_words),
+                    Workload(
+                        requests, concurrency, prompt if shape is None else prompt or 64, held_out_words
+                    ),
                     local=workers is None and not any(name.startswith("group.") for name in variations),
                 )
             )

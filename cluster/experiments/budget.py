@@ -19,7 +19,7 @@ EARLY_EXIT_BRANCHES = 8
 BUDGETS: dict[str, tuple[float, ...]] = {
     FIXED: (1, 2, 3, 4, 6, 8, 12, 16),
     AUTO: (4, 8, 16),
-    EARLY_EXIT: (0.3, 0.4, 0.5),
+    EARLY_EXIT: (0.3, 0.5, 0.7, 0.9),
 }
 """What decides the number of branches → its values: branches, the most branches, or `lookahead_below`."""
 

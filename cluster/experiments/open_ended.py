@@ -57,7 +57,8 @@ class OpenEnded(Experiment):
     plot_rows = (1, 1)
     method = (
         f'Prompts are word problems that end with "{OPEN_QUESTION}" in place of their question, so there is no right '
-        f"answer; texts end by EOS, or after {LENGTH} tokens. vanilla: one token per step, no cache. Repetition: "
+        f"answer; texts end by EOS, or after {LENGTH} tokens. vanilla: one token per step, no cache, for all "
+        f"{LENGTH} positions, also those behind the end, so its TPF is below 1. Repetition: "
         "different pairs of neighbouring tokens ÷ all pairs. Likelihood: log p(text | prompt) ÷ tokens, a "
         f"Monte-Carlo bound with {MC_NUM} draws of masks that are the same for all decoders. Agreement: share of "
         "positions with vanilla's token, of those of the longer text."
@@ -125,7 +126,8 @@ class OpenEnded(Experiment):
         ]
         headline = (
             f"{most} branches have {estimate(best['TPF'] / single['TPF']):.2f} times the TPF of one, at "
-            f"{estimate(best['nats per token'] - single['nats per token']):+.2f} nats per token."
+            f"{estimate(best['nats per token'] - single['nats per token']):+.2f} nats per token, and "
+            f"{estimate(best['nats per token'] - vanilla['nats per token']):+.2f} against vanilla decoding."
         )
         return Finding(text, ["decoder, branches", *vanilla], rows, headline)
 

@@ -25,7 +25,7 @@ from lopa_ray.errors import SettingsError
 
 CONCURRENCY = (1, 2, 4, 8)
 BRANCHES = 8
-ROUNDS = 6
+ROUNDS = 10
 BRANCH, TASK = "branch-parallel", "task-parallel"
 
 

@@ -1,11 +1,13 @@
-"""`fingerprint`: a name for the weights of a folder that other weights do not have."""
+"""Names for the weights of a folder, and for problems, that no others have."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from lopa_ray.config.model_settings import ModelSettings
+from lopa_ray.presets.word_problems import Problem
 
 EDGE_BYTES = 1 << 20
 """Read from the beginning and from the end of each file: weights may have many gigabytes."""
@@ -27,3 +29,8 @@ def fingerprint(model: ModelSettings) -> str | None:
             file.seek(max(0, size - EDGE_BYTES))
             digest.update(file.read(EDGE_BYTES))
     return digest.hexdigest()[:16]
+
+
+def text_fingerprint(problems: Iterable[Problem]) -> str:
+    """Of the questions and answers of problems."""
+    return hashlib.sha256(repr([(each.question, each.answer) for each in problems]).encode()).hexdigest()[:16]

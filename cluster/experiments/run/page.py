@@ -33,8 +33,9 @@ called best or fastest was chosen on the same problems as its figures, so its fi
 OF_THE_DEMO = """\
 **All findings are measured on one small model, on problems that it was trained for**: the model in the package, whose
 answers have a few dozen tokens. They show how the decoder behaves, and whether a claim holds for any model. They do not
-show how large a figure is for a model with billions of parameters; the commands take such a model (`--model`). Where a
-finding disagrees with the paper, both may be right for their models.
+show how large a figure is for a model with billions of parameters. The commands take such a model (`--model`), with the
+same problems and the same grading of a last line `#### number`. Where a finding disagrees with the paper, both may be
+right for their models.
 """
 
 

@@ -24,6 +24,8 @@ class Setup(BaseModel):
 
     problems: int
     seed: int
+    problem_texts: str
+    """Fingerprint of the problems, which another version of the package may make otherwise."""
     model: str
     """Folder, or name on the Hub with its commit."""
     weights: str | None

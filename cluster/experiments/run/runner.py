@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cluster.batch.progress_bar import progress_bar
 from cluster.experiments.run.experiment import Experiment
-from cluster.experiments.run.fingerprint import fingerprint
+from cluster.experiments.run.fingerprint import fingerprint, text_fingerprint
 from cluster.experiments.run.points_file import PointsFile
 from cluster.experiments.run.record import ExperimentRecord, MeasuredPoint, Setup
 from cluster.experiments.run.section import section
@@ -18,6 +18,7 @@ from cluster.reporting.files import replace_file
 from cluster.reporting.machine import Machine
 from lopa_ray import __version__
 from lopa_ray.config.config import Config
+from lopa_ray.presets.word_problems import held_out_problems
 
 
 def run_experiment(
@@ -45,6 +46,7 @@ def run_experiment(
     setup = Setup(
         problems=problems,
         seed=seed,
+        problem_texts=text_fingerprint(held_out_problems(seed, problems)),
         model=config.model.path,
         weights=fingerprint(config.model),
         settings=config.given(),

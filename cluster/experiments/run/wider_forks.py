@@ -14,15 +14,15 @@ from lopa_ray.decoding.branching import Fork, PositionScore
 from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.protocol.outcome import Decision
 
-DISTANCE = 6
-"""Positions that lie at least this far apart count as distant."""
+POOL = 3
+"""Distant forks are picked from this many times as many positions, the best-ranked ones."""
 
 SECOND_SHARE = 3
 """One fork in this many has a second-best token."""
 
 
 class WiderLookahead(Lookahead, ABC):
-    """LoPA's forks are made first, from twice as many positions; `choose` makes others of them."""
+    """As many forks as LoPA has, which `choose` makes of the scores of all masked positions."""
 
     def __init__(self, settings: GenerationSettings, random: Random) -> None:
         super().__init__(settings)
@@ -49,7 +49,7 @@ def fork_of(*scores: PositionScore) -> Fork:
 
 
 class ForksOfForks(WiderLookahead):
-    """Half of the forks add one token, the others add the next-ranked one to such a fork."""
+    """Half of the forks add one token, the others add a second one to the best of these."""
 
     def choose(self, ranked: Sequence[PositionScore], count: int) -> list[Fork]:
         """Two-token forks first, so that ties go to them."""
@@ -59,17 +59,20 @@ class ForksOfForks(WiderLookahead):
 
 
 class DistantForks(WiderLookahead):
-    """Forks at the best-ranked positions that are far apart from each other."""
+    """Forks at positions that are far apart from each other, among the better-ranked ones."""
 
     def choose(self, ranked: Sequence[PositionScore], count: int) -> list[Fork]:
-        """Distant positions by rank, then the others by rank."""
-        chosen: list[PositionScore] = []
-        for each in ranked:
-            where = each.decision.position
-            if all(abs(where - other.decision.position) >= DISTANCE for other in chosen):
-                chosen.append(each)
-        others = [each for each in ranked if each not in chosen]
-        return [fork_of(each) for each in [*chosen, *others][:count]]
+        """The best-ranked position, then each time the one that lies farthest from all chosen ones; ties by rank."""
+        pool, chosen = list(ranked[: POOL * count]), list[PositionScore]()
+
+        def distance(candidate: PositionScore) -> int:
+            where = candidate.decision.position
+            return min((abs(where - each.decision.position) for each in chosen), default=0)
+
+        while pool and len(chosen) < count:
+            chosen.append(max(pool, key=distance))
+            pool.remove(chosen[-1])
+        return [fork_of(each) for each in chosen]
 
 
 class SecondTokens(WiderLookahead):

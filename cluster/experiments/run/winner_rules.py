@@ -55,7 +55,8 @@ def expected_fills(fork: Fork | None, report: BranchReport, threshold: float) ->
     if not len(report.scores):
         return float("inf")
     fills = len(fork_decisions(fork)) + int(np.count_nonzero(report.probabilities > threshold))
-    return fills + float(np.exp(min(report.scores.mean(), 0.0)))
+    mean = float(report.scores.mean())
+    return fills + 0.5 + 0.5 * mean / (1.0 + abs(mean))
 
 
 def summed_probability(fork: Fork | None, report: BranchReport, threshold: float) -> float:
@@ -87,7 +88,10 @@ class ByValue(Lookahead):
 
 @dataclass(frozen=True, slots=True)
 class LinearPredictor:
-    """Tokens decided in this step and the next, up to a constant, as a linear function of `branch_features`."""
+    """Tokens that this step decides, and those of the next, up to a constant.
+
+    A branch's scores say which ones this step decides. The next step's are a linear function of `branch_features`.
+    """
 
     weights: Array
     """[9], float64."""
@@ -96,9 +100,9 @@ class LinearPredictor:
     def fit(cls, winners: Array, means: Array, decided: Array) -> LinearPredictor:
         """By ridge regression.
 
-        Features of winners [n, 9], means of the features over the branches of each step [n, 9], and tokens decided
-        [n], all float64. The means are inputs of their own, so that the weights tell branches of one step apart, and
-        not steps of which all branches decide much from others.
+        Features of winners [n, 9], means of the features over the branches of each step [n, 9], and tokens that the
+        next step decided [n], all float64. The means are inputs of their own, so that the weights tell branches of
+        one step apart, and not steps of which all branches decide much from others.
         """
         inputs = np.hstack([winners - means, means])
         scale = inputs.std(0) + 1e-9
@@ -111,7 +115,8 @@ class LinearPredictor:
         """The prediction for a branch. A branch without masks has no equal."""
         if not len(report.scores):
             return float("inf")
-        return float(branch_features(fork, report, threshold) @ self.weights)
+        features = branch_features(fork, report, threshold)
+        return float(features[0] + features @ self.weights)
 
 
 class RandomWinner(Lookahead):
@@ -152,12 +157,8 @@ class WinnerRecorder(VariedLopaSession):
 
 
 def fit_predictor(sessions: Sequence[WinnerRecorder]) -> LinearPredictor:
-    """From decoded requests: each step but a request's last, with the tokens of that step and the next."""
+    """From decoded requests: each step but a request's last, with the tokens that the next one decided."""
     winners = [each for session in sessions for each in session.winners[:-1]]
     means = [each for session in sessions for each in session.means[:-1]]
-    decided = [
-        now + then
-        for session in sessions
-        for now, then in zip(session.decided[:-1], session.decided[1:], strict=True)
-    ]
+    decided = [each for session in sessions for each in session.decided[1:]]
     return LinearPredictor.fit(np.array(winners), np.array(means), np.array(decided, dtype=np.float64))

@@ -13,7 +13,7 @@ import pytest
 from cluster.experiments import beyond
 from cluster.experiments.run.estimates import Estimate
 from cluster.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
-from cluster.experiments.run.wider_forks import DISTANCE, DistantForks, ForksOfForks, SecondTokens
+from cluster.experiments.run.wider_forks import DistantForks, ForksOfForks, SecondTokens
 from cluster.experiments.run.winner_rules import (
     ByValue,
     LinearPredictor,
@@ -107,9 +107,11 @@ def test_distant_forks_lie_apart() -> None:
     own, usual = first_forks(DistantForks)
     positions = [position for ((position, _),) in own]
     assert positions[0] == usual[0][0]
-    apart = [abs(a - b) for a, b in pairwise(positions[:2])]
-    assert min(apart) >= DISTANCE
-    assert positions != [position for position, _ in usual]
+
+    def least_distance(chosen: Sequence[int]) -> int:
+        return min(b - a for a, b in pairwise(sorted(chosen)))
+
+    assert least_distance(positions) > least_distance([position for position, _ in usual])
 
 
 def test_one_fork_in_three_has_a_second_best_token() -> None:
@@ -146,6 +148,18 @@ def test_expected_fills_choose_the_branch_that_decides_most() -> None:
             assert decided[winner] == max(decided)
             compared += len(set(decided)) > 1
     assert compared
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0])
+def test_the_mean_score_decides_between_equal_fills_whatever_the_ranking(scale: float) -> None:
+    plan = LopaSession([1, 2, 3], SETTINGS, VOCABULARY).plan()
+    report = MODEL.report(plan, 0)
+    for sign in (1, -1):
+        scores = (sign * scale * np.abs(report.scores)).astype(np.float32)
+        values = [
+            expected_fills(None, replace(report, scores=each), 0.9) for each in (scores, scores + 0.1 * scale)
+        ]
+        assert values[0] < values[1] < int(values[0]) + 1
 
 
 def test_summed_probability_counts_what_lies_below_the_threshold() -> None:
@@ -195,19 +209,21 @@ SAME = Estimate(1.0, 0.98, 1.02), Estimate(0.0, -1.0, 1.0)
 FASTER = Estimate(1.2, 1.1, 1.3), Estimate(-0.5, -2.0, 1.0)
 FASTER_AND_WORSE = Estimate(1.2, 1.1, 1.3), Estimate(-3.0, -5.0, -1.0)
 BETTER = Estimate(0.99, 0.97, 1.01), Estimate(3.0, 1.0, 5.0)
+EQUAL = Estimate(-0.5, -1.5, 0.5)
 SLOWER_AND_BETTER = Estimate(0.9, 0.88, 0.92), Estimate(3.0, 1.0, 5.0)
 
 
 @pytest.mark.parametrize(
-    ("cells", "meets"),
+    ("cells", "points_of_all", "meets"),
     [
-        ([FASTER] * 4, True),
-        ([BETTER] * 4, True),
-        ([FASTER] * 3 + [SAME], False),
-        ([FASTER] * 3 + [FASTER_AND_WORSE], False),
-        ([FASTER] * 2 + [BETTER] * 2, False),
-        ([SLOWER_AND_BETTER] * 4, False),
+        ([FASTER] * 4, EQUAL, True),
+        ([FASTER] * 4, Estimate(-1.5, -2.5, -0.5), False),
+        ([BETTER] * 4, EQUAL, True),
+        ([FASTER] * 3 + [SAME], EQUAL, False),
+        ([FASTER] * 3 + [FASTER_AND_WORSE], EQUAL, False),
+        ([FASTER] * 2 + [BETTER] * 2, EQUAL, False),
+        ([SLOWER_AND_BETTER] * 4, EQUAL, False),
     ],
 )
-def test_the_bar(cells: list[tuple[Estimate, Estimate]], meets: bool) -> None:
-    assert beyond.meets_bar(cells) is meets
+def test_the_bar(cells: list[tuple[Estimate, Estimate]], points_of_all: Estimate, meets: bool) -> None:
+    assert beyond.meets_bar(cells, points_of_all) is meets

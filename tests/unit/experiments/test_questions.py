@@ -31,7 +31,7 @@ def record(name: str, problems: int, points: list[tuple[dict[str, Any], dict[str
         machine=Machine.here(),
         version="0",
         commit=None,
-        setup=Setup(problems=problems, seed=0, model="demo", weights=None, settings={}),
+        setup=Setup(problems=problems, seed=0, problem_texts="", model="demo", weights=None, settings={}),
         points=tuple(MeasuredPoint(point=point, data=data) for point, data in points),
     )
 

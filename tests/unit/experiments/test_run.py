@@ -11,14 +11,22 @@ import pytest
 
 from cluster.experiments.run.accuracy_under_parallelism import aup, pareto_front
 from cluster.experiments.run.estimates import Estimate, Resamples, estimate, percent_of
-from cluster.experiments.run.fingerprint import fingerprint
+from cluster.experiments.run.fingerprint import fingerprint, text_fingerprint
 from cluster.experiments.run.outcomes import Outcomes
 from cluster.experiments.run.points_file import PointsFile
 from cluster.experiments.run.record import ExperimentRecord, MeasuredPoint, Setup
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import SettingsError
+from lopa_ray.presets.word_problems import held_out_problems
 
-SETUP = Setup(problems=3, seed=2, model="demo", weights=None, settings={"decode": {"block_size": 32}})
+SETUP = Setup(
+    problems=3,
+    seed=2,
+    problem_texts="a1",
+    model="demo",
+    weights=None,
+    settings={"decode": {"block_size": 32}},
+)
 
 
 def measured(number: int) -> MeasuredPoint:
@@ -162,3 +170,16 @@ def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
     assert fingerprint(ModelSettings(path=str(tmp_path))) != before
     assert fingerprint(ModelSettings(path="demo")) is not None
     assert fingerprint(ModelSettings(path="org/name@0123456")) is None
+
+
+def test_other_problems_have_another_fingerprint() -> None:
+    before = text_fingerprint(held_out_problems(2, 5))
+    assert text_fingerprint(held_out_problems(2, 5)) == before
+    assert text_fingerprint(held_out_problems(3, 5)) != before
+    assert text_fingerprint(held_out_problems(2, 6)) != before
+
+
+def test_a_run_on_other_problems_is_not_continued(tmp_path: Path) -> None:
+    PointsFile(tmp_path / "points.jsonl", SETUP)
+    with pytest.raises(SettingsError, match="problem_texts"):
+        PointsFile(tmp_path / "points.jsonl", SETUP.model_copy(update={"problem_texts": "b2"}))

@@ -37,7 +37,7 @@ def record(name: str, *points: tuple[dict[str, Any], dict[str, Any]]) -> Experim
         machine=MACHINE,
         version="0",
         commit=None,
-        setup=Setup(problems=PROBLEMS, seed=0, model="demo", weights=None, settings={}),
+        setup=Setup(problems=PROBLEMS, seed=0, problem_texts="", model="demo", weights=None, settings={}),
         points=tuple(MeasuredPoint(point=point, data=data) for point, data in points),
     )
 
