@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID, chat_prompt
+from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID, SPECIAL_TOKENS, chat_prompt
 from lopa_ray.presets.word_problems import Problem, training_problems
 
 ANSWER_LEN = 64
@@ -26,7 +26,8 @@ WINDOW_ENDS = (0.1, 0.4, 0.25, 0.25)  # how often a window ends at answer column
 DRILL_SHARE = 0.12  # of the problems are drills
 STEPS_TOGETHER = 8  # whose problems are drawn together and split by length, so a batch has little padding
 GARBLED_SHARE = 0.2  # of the questions have words that are wrong, missing or too much
-GARBLED_WORDS = 0.06  # of the words of such a question
+GARBLED_WORDS = 0.06  # of the words of such a question, but never these:
+KEPT_WORDS = "0123456789.,?$ half Half twice times plus minus divided by more fewer less older younger"
 CORRUPTED_SHARE = 0.2  # of the diffusion samples get a wrong digit, so that confidence falls behind one
 CAUSAL_EVERY = 4  # diffusion steps between batches that keep the model calculating from left to right
 
@@ -55,8 +56,8 @@ def encode(tokenizer: Tokenizer, problems: list[Problem], rng: random.Random) ->
     """Clean ids [B, T] (prompts padded on the left to equal length) and prompt lengths [B]; some words garbled."""
     prompts = [e.ids for e in tokenizer.encode_batch([chat_prompt(p.question) for p in problems])]
     answers = [e.ids for e in tokenizer.encode_batch([p.answer for p in problems])]
-    fixed = set(tokenizer.encode(chat_prompt("$.,?0123456789")).ids)
-    words = [token for token in range(tokenizer.get_vocab_size()) if token not in fixed]
+    fixed = set(tokenizer.encode(chat_prompt(KEPT_WORDS)).ids)
+    words = [token for token in range(len(SPECIAL_TOKENS), tokenizer.get_vocab_size()) if token not in fixed]
     for index, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         if rng.random() < GARBLED_SHARE:
             prompts[index] = garble(prompt, fixed.union(answer), words, rng)
@@ -105,7 +106,7 @@ def drawn_together(seed: int, count: int) -> tuple[Problem, ...]:
 
 
 def mark_results(tokenizer: Tokenizer, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Which answer columns hold results, the question does not tell them; and which repeat one.
+    """Which answer columns hold results, which the question does not tell, and which columns repeat one.
 
     Both are digits: `12` is a result in `3*4=12` and repeated in `12-5=7` and `#### 12`.
     """

@@ -11,18 +11,25 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
+PANELS = {
+    "loss": {"diffusion": "loss", "next token": "causal_loss"},
+    "tokens predicted right": {"diffusion": "right", "next token": "causal_right"},
+    "held-out problems solved": {"": "solved", "in held-out words": "solved_in_held_out_words"},
+}
+"""Title → line → its key in the curve."""
+
 
 def plot(curve: Path, output: Path) -> None:
-    """Losses and accuracies against the step, each the mean of the steps since the line before."""
+    """Losses and accuracies, each the mean of the steps since the line before, and evaluations, against the step."""
     lines = [json.loads(line) for line in curve.read_text().splitlines()]
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    for axis, measure, title in zip(axes, ("loss", "right"), ("loss", "predicted right"), strict=True):
-        for prefix, name in (("", "diffusion"), ("causal_", "next token")):
-            points = [(line["step"], line[prefix + measure]) for line in lines if prefix + measure in line]
-            axis.plot(*zip(*points, strict=True), label=name, linewidth=1)
+    figure, axes = plt.subplots(1, len(PANELS), figsize=(13, 3.6), layout="constrained")
+    for axis, (title, keys) in zip(axes, PANELS.items(), strict=True):
+        for label, key in keys.items():
+            points = [(line["step"], line[key]) for line in lines if key in line]
+            axis.plot(*zip(*points, strict=True), "." if len(points) == 1 else "-", label=label, linewidth=1)
         axis.set(xlabel="step", title=title)
         axis.grid(alpha=0.3)
-    axes[0].legend()
+        axis.legend()
     figure.savefig(output)
 
 

@@ -180,6 +180,12 @@ def average_gradients(model: Transformer, world_size: int) -> None:
             weight.grad /= world_size
 
 
+def forget_later_steps(curve: Path, step: int) -> None:
+    """Remove the lines behind a checkpoint's step: a resumed run writes them again."""
+    lines = curve.read_text().splitlines(keepends=True) if curve.exists() else []
+    curve.write_text("".join(line for line in lines if json.loads(line)["step"] <= step))
+
+
 def export(model: Transformer, run_dir: Path) -> Path:
     """Write the model with its tokenizer as a checkpoint in bfloat16."""
     folder = run_dir / "model"
@@ -218,6 +224,8 @@ def train(
         model.load_state_dict(state["model"])
         optimizers.load_state_dict(state["optimizers"])
         step, seconds = state["step"], state["seconds"]
+        if rank == 0:
+            forget_later_steps(run_dir / CURVE, step)
     elif config.init:
         start_from(model, tokenizer, Path(config.init))
     forward_fn = torch.compile(forward) if config.compile else forward
@@ -249,9 +257,9 @@ def train(
                     values.clear()
             if rank == 0 and (last or step % config.eval_every == 0):
                 folder = export(model, run_dir)
-                for words, name in ((False, "solved"), (True, "solved_in_held_out_words")):
+                for words, suffix in ((False, ""), (True, "_in_held_out_words")):
                     problems = held_out_problems(1, config.eval_problems, words)
-                    metrics[name], metrics["tpf"] = evaluate(folder, problems)
+                    metrics["solved" + suffix], metrics["tpf" + suffix] = evaluate(folder, problems)
             if rank == 0:
                 with open(run_dir / CURVE, "a") as file:
                     print(json.dumps({key: round(value, 4) for key, value in metrics.items()}), file=file)

@@ -7,6 +7,17 @@ import itertools
 from lopa_ray.presets.word_problems.kind import FACTOR, NUMBER, ONE_DIGIT, Kind
 from lopa_ray.presets.word_problems.wordings import wordings
 
+
+def with_verbs(*texts: str) -> tuple[str, ...]:
+    """The texts with one verb after the other for `DO`, `DOES` and `DID`: what is asked is what was told."""
+    verbs = (("sell", "sells", "sold"), ("find", "finds", "found"), ("buy", "buys", "bought"))
+    return tuple(
+        text.replace("DOES", does).replace("DID", did).replace("DO", do)
+        for text in texts
+        for do, does, did in verbs
+    )
+
+
 TIMES = wordings(
     "{name} <has|had|finds|buys> {a} {item}. {friend} <has|had|finds|buys> {b} times as many< {item}|>< as {name}|>.",
     "{friend} has {b} times as many {item} as {name}<, and {name} has {a}|. {name} has {a}|. {name} has {a} {item}>.",
@@ -27,10 +38,10 @@ HALF = wordings(
     held_out=("{friend} has half the number of {item} that {name} has. {name} has {a}.",),
 )
 MORE = wordings(
-    "{name} <has|had|buys> {a} {item}. {friend} <has|had|buys> {b} more< {item}|>< than {name}|>.",
+    "{name} <has|had|buys> {a} {item}. {friend} <has|had|buys> {b} more< {item}|> than {name}.",
     "{name} has {a} {item}<, and|, while|, but> {friend} has {b} more< than {name}|>.",
     "{friend} has {b} more {item} than {name}. {name} has {a}< {item}|>.",
-    "{name} <finds|found|makes> {a} {item}. {friend} <finds|found|makes> {b} more< than {name}|>.",
+    "{name} <finds|found|makes> {a} {item}. {friend} <finds|found|makes> {b} more than {name}.",
     held_out=("{friend} has {b} more {item} than {name}, who has {a} {item}.",),
 )
 FEWER = wordings(
@@ -69,12 +80,14 @@ COMPARISONS = (
     Kind(
         (
             wordings(
-                "{name} <finds|found|sells|makes> {a} {item} on {day}, {b} more {item} on {day2} than on {day}. "
-                "How many {item} does {he} <find|sell|have> on both days?",
-                "On {day} {name} <finds|sells|makes> {a} {item}. On {day2} {he} <finds|sells|makes> {b} more than on "
-                "{day}. How many {item} does {he} <find|sell|have> on both days?",
-                "{name} <sells|buys|finds> {a} {item} on {day} and {b} more than that on {day2}. "
-                "How many {item} does {name} <sell|buy|find> <in total|altogether|in all>?",
+                *with_verbs(
+                    "{name} DOES {a} {item} on {day}, {b} more {item} on {day2} than on {day}. "
+                    "How many {item} does {he} DO on both days?",
+                    "On {day} {name} DOES {a} {item}. On {day2} {he} DOES {b} more than on {day}. "
+                    "How many {item} does {he} DO on both days?",
+                    "{name} DID {a} {item} on {day} and {b} more than that on {day2}. "
+                    "How many {item} did {name} DO <in total|altogether|in all>?",
+                ),
                 held_out=(
                     "{name} finds {a} {item} on {day}. On {day2} {he} finds {b} more than that. "
                     "How many {item} does {he} have in all?",
@@ -87,17 +100,22 @@ COMPARISONS = (
     Kind(
         (
             wordings(
-                "{name} <sold|sells|finds|bought> {a} {item} in {month}, and <then|later> {he} "
-                "<sold|sells|finds|bought> half as many {item} in {month2}.",
-                "In {month} {name} <sells|finds|buys> {a} {item}. In {month2} {he} <sells|finds|buys> half as many.",
-                "{name} <sells|sold|buys|finds> {a} {item} on {day} and half as many on {day2}.",
-                held_out=("{name} buys {a} {item} in {month} and only half of that number in {month2}.",),
-            ),
-            wordings(
-                "How many {item} <does {name} sell|did {name} sell|does {he} buy|does {name} have> "
-                "<altogether|in total|in all>?",
-                "How many {item} did {name} <sell|buy|find> altogether in {month} and {month2}?",
-                "How many {item} are that in total?",
+                *with_verbs(
+                    "{name} DID {a} {item} in {month}, and <then|later> {he} DID half as many {item} in {month2}. "
+                    "How many {item} did {name} DO altogether in {month} and {month2}?",
+                    "In {month} {name} DOES {a} {item}. In {month2} {he} DOES half as many. "
+                    "How many {item} does {he} DO <altogether|in total|in all>?",
+                    "{name} <DID|DOES> {a} {item} in {month} and half as many in {month2}. "
+                    "How many {item} are that in total?",
+                    "{name} DID {a} {item} on {day} and half as many on {day2}. "
+                    "How many {item} did {he} DO <altogether|in total|in all>?",
+                ),
+                held_out=(
+                    "{name} buys {a} {item} in {month} and only half of that number in {month2}. "
+                    "How many {item} does {he} buy altogether?",
+                    "{name} sells {a} {item} on {day}, and on {day2} half as many. "
+                    "How many {item} are that on both days?",
+                ),
             ),
         ),
         "<So|Now> {name} <finds|gets> [t=a/2] {item}. <So|Then> {he} <finds|gets> [u=a+t] {item}.",

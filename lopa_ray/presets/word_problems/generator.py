@@ -83,17 +83,16 @@ def tell(rng: random.Random, kind: Kind, held_out_words: bool) -> Problem | None
         solved = solve(kind.answer, numbers)
         if solved is not None and solved[2] >= LARGE and rng.random() < LARGE_REJECTED:
             solved = None
-    story = list(kind.story)
-    if rng.random() < DISTRACTED_SHARE:
-        story.insert(rng.randrange(len(story)), DISTRACTIONS)
-    candidates = [index for index, sentence in enumerate(story) if sentence.held_out]
+    candidates = [index for index, sentence in enumerate(kind.story) if sentence.held_out]
     if held_out_words and not candidates:
         return None
     held_out = rng.choice(candidates) if held_out_words else -1
     texts = [
         rng.choice(sentence.held_out if index == held_out else sentence.trained)
-        for index, sentence in enumerate(story)
+        for index, sentence in enumerate(kind.story)
     ]
+    if kind.distracted and rng.random() < DISTRACTED_SHARE:
+        texts.insert(rng.randrange(len(texts)), rng.choice(DISTRACTIONS))
     words = draw_words(rng) | {"z": str(draw_number(rng, NUMBER))}
     text, result, _ = solved
     answer = choose(rng, text).format(**words)

@@ -21,6 +21,8 @@ class Kind:
     story: tuple[Wordings, ...]
     answer: str
     numbers: dict[str, str]
-    """Letter → its range: a letter of the alphabet's first half, or `z` of a sentence that does not matter."""
+    """Letter, `a` to `g` → its range."""
     weight: float = 1.0
     """How often it is drawn, next to others."""
+    distracted: bool = True
+    """Whether a sentence that does not matter may stand in its story; not where everything in it counts."""

@@ -13,6 +13,7 @@ from lopa_ray.presets.word_problems.wordings import (
     HALVE,
     HOW_MANY,
     HOW_MANY_LEFT,
+    HOW_MANY_NOW,
     LOSE,
     PRODUCT,
     RATE,
@@ -34,7 +35,8 @@ EVENTS = {
     "halve": (HALVE, "<Then|So> {he} <has|gets> [{to}={of}/2] {item}. ", None),
 }
 ENDINGS = {
-    "now": (HOW_MANY, "", None),
+    "in all": (HOW_MANY, "", None),
+    "now": (HOW_MANY_NOW, "", None),
     "left": (HOW_MANY_LEFT, "", None),
     "split": (SPLIT, "<Then|So> each <has|gets> [{to}={of}/{x}] {item}. ", ONE_DIGIT),
     "group": (GROUP, "<Then|So> {he} <has|needs> [{to}={of}/{x}] {box2}. ", ONE_DIGIT),
@@ -42,7 +44,8 @@ ENDINGS = {
 STORIES = tuple(
     (events, ending)
     for ending, chains in {
-        "now": ((), ("gain",), ("lose", "gain"), ("gain", "gain"), ("halve", "gain")),
+        "in all": ((), ("gain",), ("gain", "gain")),
+        "now": (("lose", "gain"), ("halve", "gain")),
         "left": (("lose",), ("halve",), ("gain", "lose"), ("lose", "lose"), ("gain", "halve")),
         "split": ((), ("gain",), ("lose",)),
         "group": ((), ("gain",)),
@@ -56,6 +59,8 @@ def story_of(
 ) -> Kind | None:
     """A story of one quantity; None if nothing is calculated in it."""
     first, answer, numbers = beginning
+    if first is DIFFERENCE and ending == "in all":
+        ending = "now"
     numbers, story, of = dict(numbers), [first], "t" if answer else "a"
     letters, results = iter("cdefg"), iter("uvwx")
     for sentence, step, kind_of_number in [*(EVENTS[event] for event in events), ENDINGS[ending]]:

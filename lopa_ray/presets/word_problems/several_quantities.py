@@ -84,6 +84,7 @@ SEVERAL_QUANTITIES = (
         "<So|Now> there are [t=a+b] things.",
         {"a": NUMBER, "b": NUMBER},
         0.6,
+        distracted=False,
     ),
     Kind(
         (
@@ -101,25 +102,41 @@ SEVERAL_QUANTITIES = (
         "<So|Now> there are [t=a+b] people.",
         {"a": NUMBER, "b": NUMBER},
         0.5,
+        distracted=False,
     ),
-    Kind(
-        (
-            wordings(
-                "{name} <drives|walks|runs|travels> {a} <miles|km> <an|per|each> hour <for|in> {b} hours.",
-                "A <car|train|bus> <goes|drives|travels> <{a} miles an hour|at {a} miles per hour> for {b} hours.",
-                "{name} <walks|runs|rides> {a} miles <a|each|per> day for {b} days.",
-                held_out=("For {b} hours {name} drives {a} miles an hour.",),
+    *(
+        Kind(
+            (way, far),
+            "<So|Now> that is [t=a*b] miles.",
+            {"a": FACTOR, "b": ONE_DIGIT},
+            0.3,
+        )
+        for way, far in (
+            (
+                wordings(
+                    "{name} <drives|walks|runs|travels> {a} miles <an|per|each> hour for {b} hours.",
+                    "{name} <walks|runs|rides> {a} miles <a|each|per> day for {b} days.",
+                    held_out=("For {b} hours {name} drives {a} miles an hour.",),
+                ),
+                wordings(
+                    "How far is that< in total|>?",
+                    "How many miles are that< in total|>?",
+                    "How far does <{he}|{name}> <go|travel>< in total|>?",
+                    "How many miles does <{he}|{name}> <go|travel>?",
+                ),
             ),
-            wordings(
-                "How far is that< in total|>?",
-                "How many miles are that< in total|>?",
-                "How far does <it|{he}|{name}> <go|travel|drive>< in total|>?",
-                "How many miles does <it|{he}|{name}> <go|travel|drive>?",
+            (
+                wordings(
+                    "A <car|train|bus> <goes|drives|travels> <{a} miles an hour|at {a} miles per hour> for {b} hours.",
+                    held_out=("For {b} hours a train goes {a} miles per hour.",),
+                ),
+                wordings(
+                    "How far is that< in total|>?",
+                    "How far does it <go|travel|drive>< in total|>?",
+                    "How many miles does it <go|travel|drive>?",
+                ),
             ),
-        ),
-        "<So|Now> that is [t=a*b] miles.",
-        {"a": FACTOR, "b": ONE_DIGIT},
-        0.6,
+        )
     ),
     Kind(
         (
@@ -183,6 +200,10 @@ SEVERAL_QUANTITIES = (
                 "of {friend}. {uncle} <takes|buys> {e} {item}. How many {item} are left?",
                 "{name} has {a} {box} of {b} {item} and {friend} has {c} {box} of {d} {item}. "
                 "{uncle} gets {e} {item} from them. How many {item} do they still have?",
+                held_out=(
+                    "{name} buys {a} {box} with {b} {item} each, {friend} buys {c} {box} with {d} {item} each. "
+                    "{uncle} takes {e} of them. How many {item} do they have left?",
+                ),
             ),
         ),
         "<So|Now> {name} <has|gets> [t=a*b] {item}. <Then|So> {friend} <has|gets> [u=c*d] {item}. "

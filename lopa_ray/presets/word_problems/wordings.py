@@ -4,9 +4,10 @@ A sentence has several wordings. Training problems use `trained` alone; `held_ou
 that ask whether a model understands wordings that it never saw.
 
 Placeholders: `{name}`, `{friend}`, `{uncle}`, `{other}` are people, `{he}`, `{him}`, `{his}`, `{He}` the first;
-`{item}`, `{item2}`, `{item3}` are things and `{one}` is one of the first; `{box}` are containers and `{abox}` is one
-of them; `{a}` to `{g}` are numbers; `{x}` is the number of an event, which gets a letter where the story is put
-together. `<gives|gave>` is one of these words, by chance.
+`{item}`, `{item2}`, `{item3}` are things and `{one}` is one of the first; `{box}` and `{box2}` are containers, and
+`{abox}` and `{abox2}` one of them; `{a}` to `{g}` are numbers, and `{z}` is one that does not matter; `{x}` is the
+number of an event, which gets a letter where the story is put together; `{aunit}` is a unit of time as in `a day`. The
+names of the others say what they are. `<gives|gave>` is one of these words, by chance.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ COUNT = wordings(
     "{uncle} <gives|gave> {name} {a} {item}.",
     "At first {name} <has|had> {a} {item}.",
     "{name}'s <box|bag|room|shop> has {a} {item}.",
-    "{name} <picks|buys|finds|gets|sees> {a} {item} at the {place}.",
+    "{name} <picks|buys|finds|gets> {a} {item} at the {place}.",
     "<Today|This week|One day> {name} <makes|buys|finds|picks> {a} {item}.",
     held_out=(
         "On {day} {name} has {a} {item}.",
@@ -167,7 +168,7 @@ RATE = wordings(
 LOSE = wordings(
     "{He} <gives|gave> {x} <{item}|of them|of the {item}> to {friend}.",
     "{He} <gives|gave|sends> {friend} {x}< {item}| of them| of the {item}|>.",
-    "{friend} <takes|took|borrows|buys|steals> {x} <{item}|of them|of the {item}>.",
+    "{friend} <takes|took|borrows|steals> {x} <{item}|of them|of the {item}>.",
     "{He} <loses|sells|uses|eats|breaks|lost|sold|used|ate> {x}< {item}| of them| of the {item}|>.",
     "<Then|Later|Now> {he} <loses|sells|eats|uses|breaks> {x}< {item}| of them|>.",
     "{He} throws {x}< {item}| of them|> away.",
@@ -209,6 +210,14 @@ HOW_MANY = wordings(
     "<Now how|So how> many {item} does <{name}|{he}> have?",
     held_out=("How many {item} are there in all?", "What is {name}'s total number of {item}?"),
 )
+HOW_MANY_NOW = wordings(
+    "How many< {item}|> does <{name}|{he}> have< now|>?",
+    "How many {item} are there now?",
+    "What is the number of {item} now?",
+    "<Now how|So how> many {item} does <{name}|{he}> have?",
+    held_out=("What number of {item} does {he} have now?",),
+)
+"""Where something was given away or lost before: nothing is asked in total."""
 HOW_MANY_LEFT = wordings(
     "How many {item} does <{name}|{he}> <have left|still have|have now>?",
     "How many does <{name}|{he}> <have left|still have|have now>?",
@@ -221,7 +230,6 @@ SPLIT = wordings(
     "{He} puts <them all|all of them|them> into {x} {box2}. How many {item} are in <each|each {abox2}>?",
     "{He} <shares|divides> <them|the {item}> <equally |>among {x} <friends|children>. "
     "How many< {item}|> does each <get|friend get|child get>?",
-    "{He} shares them with {x} friends so that each gets as many. How many {item} does each friend get?",
     "{He} puts the same number into each of {x} {box2}. How many {item} does each {abox2} have?",
     "The {item} are <put into|divided among|packed into> {x} {box2}. How many< {item}|> are in <each|each {abox2}>?",
     "{He} <splits|divides> <them|the {item}> into {x} <equal |>{box2}. How many {item} are in <each|each {abox2}>?",
@@ -238,13 +246,12 @@ GROUP = wordings(
 )
 
 # What does not matter.
-DISTRACTIONS = wordings(
+DISTRACTIONS = (
     "<It is|Today is> {day}.",
     "<{friend}|{uncle}|{other}> <likes|wants|does not like> {item3}.",
     "{name} likes the {color} ones most.",
     "{other} is {z} years old.",
     "{other} <has|bought|sees> {z} {item3}.",
-    "{name} also has {z} {item3}.",
     "{uncle} lives near the {place}.",
     "<{name}|{friend}|{other}> <goes to|is at|likes> the {place}.",
     "<The {item3} cost|{other} has a book for> ${z}.",
@@ -252,9 +259,4 @@ DISTRACTIONS = wordings(
     "{friend} comes home at {z}.",
     "<{uncle}|{other}> is {name}'s friend.",
     "The {place} is {color}.",
-    held_out=(
-        "{friend} was born on a {day}.",
-        "{name} lives near the {place} with {uncle}.",
-        "{other} also buys {z} {item3}.",
-    ),
 )
