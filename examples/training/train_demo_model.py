@@ -56,18 +56,18 @@ class TrainConfig:
     intermediate_size: int = 608
     batch_size: int = 64
     """Problems per step, over all workers."""
-    steps: int = 10300
+    steps: int = 18400
     warmup: int = 60
-    decay: int = 1600
+    decay: int = 8600
     """Last steps, over which the learning rate falls to nothing."""
     causal_steps: int = 1500
     """First steps, of next-token prediction."""
     full_attention: float = 0.7
     """Share of the diffusion samples with full attention in the window; block-causal in the rest."""
-    learning_rate: float = 4e-3
-    eval_every: int = 500
-    eval_problems: int = 50
-    """Held-out problems that the exported model is evaluated on."""
+    learning_rate: float = 2.5e-3
+    eval_every: int = 2500
+    eval_problems: int = 100
+    """Held-out problems, and as many in held-out words, that the exported model is evaluated on."""
     save_every: int = 100
     threads: int = 2
     compile: bool = True
