@@ -24,8 +24,8 @@ DECODERS: dict[str, GenerationSettings] = {
     "vanilla": VanillaSettings(max_new_tokens=32, steps=16, remasking="random"),
     "block_diffusion": BlockDiffusionSettings(max_new_tokens=32),
 }
-TAG = {"structures": [{"begin": "=", "schema": {"enum": [5, 77]}, "end": " pens"}], "triggers": ["="]}
-"""The model writes an equation into its answers."""
+TAG = {"structures": [{"begin": "*", "schema": {"enum": [5, 7]}, "end": "="}], "triggers": ["*"]}
+"""The model writes 3*4 into its answer."""
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +84,11 @@ def test_a_trigger_is_followed_by_its_structure(
     settings = DECODERS[decoder].replace(guided_structural_tag=json.dumps(TAG), bad_words=words)
     result = engine.generate(PROMPT, settings)
     assert result.text is not None
-    _, *behind = result.text.split("=")
-    assert behind or words
+    _, *behind = result.text.split("*")
+    assert behind
     for part in behind:
-        value, end, _ = part.partition(" pens")
-        assert end and json.loads(value) in (5, 77), result.text
+        value, end, _ = part.partition("=")
+        assert end and json.loads(value) in (5, 7), result.text
     assert not words or not spelled(engine, result, words), result.text
 
 
