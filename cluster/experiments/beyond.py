@@ -41,22 +41,27 @@ FASTER, MORE_POINTS = 1.10, 2.0
 EQUAL_POINTS = -2.0
 """A score is equal if its interval over all cells together lies above this, and no cell's lies below 0."""
 
-LOPA, LEARNED = "LoPA", "learned predictor"
+LOPA = "LoPA"
+LEARNED = ("learned predictor", "two tokens, learned predictor")
+"""Variants whose winner a predictor chooses that is fitted before."""
 LOOKAHEADS: dict[str, MakeLookahead] = {
     "forks of forks": ForksOfForks,
     "distant forks": DistantForks,
     "second-best tokens": SecondTokens,
     "winner by expected fills": lambda settings, random: ByValue(settings, expected_fills),
     "winner by summed probability": lambda settings, random: ByValue(settings, summed_probability),
+    "two tokens, summed probability": lambda settings, random: ByValue(settings, summed_probability),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "two tokens per fork": {"tokens_per_fork": 2},
     "two tokens, higher threshold": {"tokens_per_fork": 2, "confidence_threshold": HIGHER_THRESHOLD},
     "without the anchor": {"anchor": "omit"},
     "second-best tokens": {"top_logprobs": 2},
+    "two tokens, summed probability": {"tokens_per_fork": 2},
+    "two tokens, learned predictor": {"tokens_per_fork": 2},
 }
 """Changes of settings, by variant."""
-VARIANTS = (LOPA, *dict.fromkeys((*SETTINGS, *LOOKAHEADS)), LEARNED)
+VARIANTS = (LOPA, *dict.fromkeys((*SETTINGS, *LOOKAHEADS, *LEARNED)))
 
 
 class Beyond(Experiment):
@@ -76,8 +81,9 @@ class Beyond(Experiment):
         "probability at masked positions, whether or not it passes the threshold. learned predictor: the winner has "
         "the most tokens decided in this step, which its scores tell, and in the next, which a ridge regression on "
         f"nine features of these scores predicts, fitted on {TRAINING_PROBLEMS} training problems decoded with random "
-        "winners. Rules for winners count tokens behind the end of an answer too, TPF does not. The bar, in each of "
-        f"the {len(SEEDS) * len(BLOCK_SIZES)} cells: TPF at least {FASTER:.2f} times LoPA's, clearly above 1, with a "
+        "winners. two tokens with one of the last two rules: both changes. Rules for winners count tokens behind the "
+        "end of an answer too, TPF does not. The bar, in each of the "
+        f"{len(SEEDS) * len(BLOCK_SIZES)} cells: TPF at least {FASTER:.2f} times LoPA's, clearly above 1, with a "
         f"score that is not clearly lower, and over all cells at most {-EQUAL_POINTS:.0f} points lower by its whole "
         f"interval; or a score at least {MORE_POINTS:.0f} points higher, clearly above 0, with a TPF that is not "
         "clearly lower."
@@ -112,7 +118,7 @@ class Beyond(Experiment):
         )
         make: Callable[[DecodeSession, int], DecodeSession] | None = None
         lookahead = LOOKAHEADS.get(variant)
-        if variant == LEARNED:
+        if variant in LEARNED:
             lookahead = _by_predictor(_learn(bench, settings, seed))
         if lookahead is not None:
             chosen = lookahead
