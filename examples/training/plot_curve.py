@@ -14,7 +14,10 @@ import matplotlib.pyplot as plt
 PANELS = {
     "loss": {"diffusion": "loss", "next token": "causal_loss"},
     "tokens predicted right": {"diffusion": "right", "next token": "causal_right"},
-    "held-out problems solved": {"in trained words": "solved", "in held-out words": "solved_in_held_out_words"},
+    "held-out problems solved": {
+        "in trained words": "solved",
+        "in held-out words": "solved_in_held_out_words",
+    },
 }
 """Title → line → its key in the curve."""
 
