@@ -22,10 +22,11 @@ from cluster.evaluation import LopaRayLM
 from cluster.evaluation.chat_prompt import ChatPrompt
 from cluster.evaluation.likelihood_request import encode_pair, needs_greedy, rolling_windows
 from cluster.evaluation.likelihoods import Likelihoods
+from lopa_ray.config.config import Config
 from lopa_ray.engine.likelihood import LikelihoodRequest, LogLikelihood, log_likelihoods
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import PromptTooLongError, SettingsError
-from lopa_ray.presets.word_problems import held_out_problems
+from lopa_ray.presets.word_problems import held_out_problems, is_correct
 from support.paths import TASKS
 
 PROBLEMS = held_out_problems(1, 6)
@@ -206,11 +207,18 @@ def test_wrong_arguments_are_named(arguments: dict[str, Any]) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the tasks find their file: three answers to each problem, of which the first or second is right."""
+    """Where the tasks find their file: three answers to each problem, of which the first or second is right.
+
+    It is the model's own, if that is right: others have words in it that nothing tells.
+    """
+    config = Config.load("demo")
+    with LocalEngine.from_config(config) as engine:
+        own = engine.generate([problem.question for problem in PROBLEMS], config.decode)
     lines = []
-    for at, problem in enumerate(PROBLEMS):
-        wrong = problem.answer.replace(problem.result, str(int(problem.result) + 1))
-        choices = [problem.answer, wrong] if at % 2 else [wrong, problem.answer]
+    for at, (problem, result) in enumerate(zip(PROBLEMS, own, strict=True)):
+        right = result.text if result.text and is_correct(problem, result.text) else problem.answer
+        wrong = right.replace(problem.result, str(int(problem.result) + 1))
+        choices = [right, wrong] if at % 2 else [wrong, right]
         choices.append(PROBLEMS[at - 1].answer)
         lines.append(json.dumps({"question": problem.question, "choices": choices, "gold": 1 - at % 2}))
     (tmp_path / "word_problem_choices.jsonl").write_text("\n".join(lines))
