@@ -29,6 +29,7 @@ def start_from(model: Transformer, tokenizer: Tokenizer, folder: Path) -> None:
 def pieces_of(token: int, tokenizer: Tokenizer, theirs: Tokenizer) -> Tensor:
     """The ids [n] that a token is in another vocabulary."""
     spelling = tokenizer.id_to_token(token)
+    assert spelling is not None
     known = theirs.token_to_id(spelling)
     if known is not None:
         return torch.tensor([known])

@@ -12,9 +12,9 @@ import random
 import re
 from collections.abc import Iterator
 
-from lopa_ray.presets.word_problems.calculation import NUMBER, draw_calculation, draw_number, solve
+from lopa_ray.presets.word_problems.calculation import draw_calculation, draw_number, solve
 from lopa_ray.presets.word_problems.comparisons import COMPARISONS
-from lopa_ray.presets.word_problems.kind import Kind
+from lopa_ray.presets.word_problems.kind import NUMBER, Kind
 from lopa_ray.presets.word_problems.money import MONEY
 from lopa_ray.presets.word_problems.one_quantity import ONE_QUANTITY
 from lopa_ray.presets.word_problems.problem import Problem
