@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.batch.open_engine import open_engine
-from lopa_ray.config.config import Config
-from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
+from lopa_ray.presets.word_problems import Problem
 from support.server_process import ServerProcess, run_server
+from support.solved_problems import solved_problems
 
 # What the clients would ask the internet for, and what they would tell it.
 os.environ.update(
@@ -37,9 +36,4 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 @pytest.fixture(scope="session")
 def problems() -> list[Problem]:
     """Word problems that the demo model solves in one process: a server has to solve them too."""
-    candidates = held_out_problems(seed=5, count=24)
-    config = Config.load("demo")
-    with open_engine(config, local=True) as engine:
-        results = engine.generate([problem.question for problem in candidates], config.decode)
-    solved = [p for p, result in zip(candidates, results, strict=True) if is_correct(p, result.text or "")]
-    return solved[:6]
+    return [problem for problem, _ in solved_problems(seed=5, count=6)]

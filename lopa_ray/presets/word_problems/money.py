@@ -1,4 +1,4 @@
-"""Stories of money: what things cost, what is left, what somebody earns and saves."""
+"""Kinds of problems about money: prices, change, wages and savings."""
 
 from __future__ import annotations
 
