@@ -295,6 +295,11 @@ def main() -> None:
     workers, gpu, address = (arguments.pop(name) for name in ("workers", "gpu", "address"))
     for name in ("run_dir", "init"):  # workers run in another folder
         arguments[name] = arguments[name] and str(Path(arguments[name]).resolve())
+    missing = [
+        name for name in ("config.json", TOKENIZER_FILES[0]) if not Path(arguments["init"], name).exists()
+    ]
+    if arguments["init"] and missing:
+        parser.error(f"--init: {arguments['init']} has no {' and no '.join(missing)}; name a model's folder")
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
