@@ -97,7 +97,7 @@ package: dev
 
 # After a change of the shipped model or of a decoder. build/experiments keeps what was measured.
 findings: dev
-	@for name in $$($(BIN)/python -c "from cluster.experiments.table import EXPERIMENTS; print(*EXPERIMENTS)"); do \
+	@for name in $$($(BIN)/python -c "from lopa_lab.experiments.table import EXPERIMENTS; print(*EXPERIMENTS)"); do \
 	  $(BIN)/lopa experiment $$name --output build/experiments || exit; done
 	@cp build/experiments/*.json benchmarks/experiments/
 	@$(BIN)/lopa experiment report

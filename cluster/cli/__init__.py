@@ -1,7 +1,7 @@
 """The `lopa` command.
 
-`commands` declares what can be typed, with `options`; `generate`, `conformance` and `scale` do it, `watch` draws the
-canvas, `exit_status` ends a command.
+`commands` declares the product's own, and adds those of other installed packages; `generate`, `scale` and `models` do
+it, and `watch` draws the canvas.
 """
 
 from cluster.cli.commands import app as app, main as main

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 import yaml
 
-from cluster.cli import bench_commands, evaluation_commands, experiment_commands, options
-from cluster.cli.exit_status import FAILED, INTERRUPTED, discard_stdout, exit_on_error
+from cluster.command_line import options
+from cluster.command_line.exit_status import exit_on_error, run_app
+from cluster.command_line.installed_commands import add_installed_commands
 from lopa_ray import __version__
 from lopa_ray.config.config import Config
 from lopa_ray.errors import SettingsError
@@ -118,35 +118,6 @@ def generate(
             generate_one(
                 loaded, text, local=local, raw=raw, as_json=as_json, trace=trace, watch=watch, svg=svg
             )
-
-
-@app.command()
-def conformance(
-    cases: Annotated[list[Path], typer.Argument(help="Files of recorded cases (JSONL).", metavar="CASES...")],
-    models: Annotated[Path, typer.Option(help="Folder of the recorded checkpoints; adapters in ../lora.")],
-    workers: options.WorkersOption = None,
-    tensor_parallel_size: options.TensorParallelSizeOption = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or npu.")] = "cpu",
-    implementation: Annotated[str, typer.Option(help="auto, native or transformers.")] = "auto",
-    as_json: options.JsonOption = False,
-) -> None:
-    """Replay recorded cases and say what differs first.
-
-    Each row's kind is recognised by its keys. Without --workers and --tensor-parallel-size the cases
-    run in this process, with one of them on a group of branch workers; logits never leave a worker, so
-    forward cases are then skipped, and said to be. Exit status 1 if a case differs, is not supported or cannot be read,
-    or if none was compared. Cases with a mask token in the prompt are refused by design, and do not count.
-    """
-    from cluster.cli.conformance import run_conformance
-
-    with exit_on_error():
-        group = {"num_workers": workers, "tensor_parallel_size": tensor_parallel_size}
-        given = {name: value for name, value in group.items() if value is not None}
-        passed = run_conformance(
-            cases, models, group=given, device=device, implementation=implementation, as_json=as_json
-        )
-    if not passed:
-        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -257,18 +228,9 @@ def show_config(
         typer.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), nl=False)
 
 
-app.add_typer(evaluation_commands.app, name="eval")
-app.add_typer(bench_commands.app, name="bench")
-app.add_typer(experiment_commands.app, name="experiment")
-app.command()(evaluation_commands.reproduce)
+add_installed_commands(app)
 
 
 def main() -> None:
-    """Entry point: as `app`, and quiet when interrupted or cut off before a command runs."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        discard_stdout()
-        sys.exit(FAILED)
+    """Entry point of `lopa`."""
+    run_app(app)

@@ -9,7 +9,7 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
-from cluster.cli.options import check_url
+from cluster.command_line.options import check_url
 from lopa_ray.errors import ClusterError, SettingsError
 
 TIMEOUT_S = 90.0

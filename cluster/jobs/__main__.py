@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster.cli import options
-from cluster.cli.exit_status import FAILED, error_exit, exit_on_error
+from cluster.command_line import options
+from cluster.command_line.exit_status import FAILED, error_exit, exit_on_error
 from cluster.jobs.storage import is_absolute
 from lopa_ray.errors import SettingsError
 

@@ -15,7 +15,7 @@ from ray.serve.schema import DeploymentSchema, HTTPOptionsSchema, ServeDeploySch
 from lopa_ray.config.yaml_files import SERVE, parse_yaml, serve_config
 from lopa_ray.errors import SettingsError
 
-IMPORT_PATH = "cluster.app:build"
+IMPORT_PATH = "cluster.serving.app:build"
 
 _TOP_KEYS = ("proxy_location", "http_options", "logging_config", "applications")
 _APPLICATION_KEYS = ("name", "route_prefix", "import_path", "runtime_env", "args", "deployments")

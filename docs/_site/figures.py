@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from cluster.reporting.figure import MARKERS, PALETTE, svg
+from lopa_lab.records.figure import MARKERS, PALETTE, svg
 
 FIGURES = ROOT / "docs/figures"
 DECODES = FIGURES / "decodes.json"

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID, SPECIAL_TOKENS, chat_prompt
-from lopa_ray.presets.word_problems import Problem, training_problems
+from lopa_lab.word_problems import Problem, training_problems
 
 ANSWER_LEN = 64
 WINDOW_ENDS = (0.1, 0.4, 0.25, 0.25)  # how often a window ends at answer column 16, 32, 48, 64

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from lopa_ray.presets.word_problems import training_problems
+from lopa_lab.word_problems import training_problems
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>")
 EOS_TOKEN_ID, MASK_TOKEN_ID = 0, 1

@@ -30,11 +30,11 @@ from torch import Tensor
 from demo_batches import ANSWER_LEN, Batch, batch_of_step, is_causal
 from demo_start import start_from
 from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID, TOKENIZER_FILES, load_tokenizer
+from lopa_lab.word_problems import Problem, held_out_problems, is_correct
 from lopa_ray import D2FSettings, LocalEngine
 from lopa_ray.model.checkpoint import save_model
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.model.transformer import Transformer
-from lopa_ray.presets.word_problems import Problem, held_out_problems, is_correct
 
 Report = Callable[[dict[str, float]], None]
 CURVE = "curve.jsonl"

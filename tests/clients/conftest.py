@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lopa_ray.presets.word_problems import Problem
+from lopa_lab.word_problems import Problem
 from support.server_process import ServerProcess, run_server
 from support.solved_problems import solved_problems
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cluster.bench.record import BenchRecord
 from cluster.cli import app
+from lopa_lab.bench.record import BenchRecord
 from lopa_ray.config.model_settings import DEMO_MODEL
 from support.client_command import run_command
 from support.server_process import ServerProcess

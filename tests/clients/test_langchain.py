@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lopa_ray.presets.word_problems import Problem, is_correct
+from lopa_lab.word_problems import Problem, is_correct
 from support.order import Order
 from support.server_process import ServerProcess
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lopa_ray.presets.word_problems import Problem
+from lopa_lab.word_problems import Problem
 from support.client_command import run_command
 from support.paths import TASKS
 from support.server_process import ServerProcess

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from lopa_ray.presets.word_problems import Problem, is_correct
+from lopa_lab.word_problems import Problem, is_correct
 from support.order import PARAMETERS, Order
 from support.server_process import ServerProcess
 

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("pydantic")
 
+from lopa_lab.conformance import read_cases, replay
+from lopa_lab.conformance.replay import EngineFactory
 from lopa_ray.config.config import Config
-from lopa_ray.conformance import read_cases, replay
-from lopa_ray.conformance.replay import EngineFactory
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
 from support.thread_tensor_parallel import engine_in_two_shards
@@ -31,7 +31,7 @@ FILES = {
     "llada2/llada2_forward_cases": 8,
     "llada2/llada2_generate_cases": 33,
 }
-"""Cases that pass on the CPU; `tests/unit/conformance/test_golden.py` says of the others why they are not supported."""
+"""Cases that pass on the CPU; `tests/unit/lab/conformance/test_golden.py` says why the others are not supported."""
 
 
 def engine_with(attention: str, config: Config) -> LocalEngine:

@@ -9,8 +9,8 @@ import torch
 
 pytest.importorskip("pydantic")
 
-from cluster.bench.model_shapes import model_to_measure
-from cluster.bench.step_plans import plan_of, step_of
+from lopa_lab.bench.model_shapes import model_to_measure
+from lopa_lab.bench.step_plans import plan_of, step_of
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.engine.local import LocalEngine

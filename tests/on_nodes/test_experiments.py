@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.experiments.run.record import ExperimentRecord
-from cluster.experiments.table import load_experiment
+from lopa_lab.experiments.run.record import ExperimentRecord
+from lopa_lab.experiments.table import load_experiment
 from support.client_command import run_command
 
 pytestmark = pytest.mark.slow

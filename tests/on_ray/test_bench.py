@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cluster.bench.record import BenchRecord
 from cluster.cli import app
+from lopa_lab.bench.record import BenchRecord
 
 TINY = ("--shape", "dream-27m", "--layers", "1", "--prompt", "16")
 

@@ -11,9 +11,9 @@ import ray.data
 from cluster.batch.result_format import result_as_dict
 from cluster.jobs import LopaPredictor
 from cluster.jobs.predictor import RESULT_TYPES
+from lopa_lab.word_problems import held_out_problems
 from lopa_ray import Config, LocalEngine, SettingsError
 from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
-from lopa_ray.presets.word_problems import held_out_problems
 
 PROBLEMS = [problem.question for problem in held_out_problems(seed=3, count=5)]
 OVERRIDES = {"group": {"num_workers": 1, "num_cpus": 0.5}, "decode": {"max_new_tokens": 48}}

@@ -1,8 +1,8 @@
 """Commands that pages show without a line that says what they need: they run as they stand.
 
 `.ci/run` runs `make demo` and the targets of make that check something. tests/serving starts `lopa serve`,
-tests/unit/bench and tests/on_nodes run every `lopa bench` at its smallest size, and tests/unit/experiments every
-`lopa experiment`.
+tests/unit/lab/bench and tests/on_nodes run every `lopa bench` at its smallest size, and tests/unit/lab/experiments
+every `lopa experiment`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from lopa_ray.presets.word_problems import held_out_problems
+from lopa_lab.word_problems import held_out_problems
 from support.page_commands import all_blocks, commands, program
 from support.paths import ROOT
 

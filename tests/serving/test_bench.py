@@ -6,8 +6,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from cluster.bench.record import BenchRecord
 from cluster.cli import app
+from lopa_lab.bench.record import BenchRecord
 from support.server_process import ServerProcess
 
 REQUESTS = 4

@@ -153,7 +153,7 @@ def test_serve_run(cluster: Cluster, engines: dict[str, LocalEngine]) -> None:
     port = free_port()
     address = ["--address", cluster.address]
     cluster.run("serve", "start", *address, "--http-port", str(port), "--proxy-location", "HeadOnly")
-    cluster.run("serve", "run", "cluster.app:build", *address, "--non-blocking")
+    cluster.run("serve", "run", "cluster.serving.app:build", *address, "--non-blocking")
     url = f"http://127.0.0.1:{port}"
     wait_until(lambda: answers(f"{url}/health"), START_TIMEOUT_S, "the application")
     check_answer(url, engines["demo"])

@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 
+from lopa_lab.word_problems import held_out_problems
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.presets.word_problems import held_out_problems
 
 PROMPTS = [problem.question for problem in held_out_problems(seed=5, count=300)]
 PROMPT = PROMPTS[0]

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from cluster.paper.tasks.sandbox import Isolation, run_program
+from lopa_lab.paper.tasks.sandbox import Isolation, run_program
 from lopa_ray.errors import LopaError
 
 ISOLATIONS = [Isolation.NAMESPACES, pytest.param(Isolation.LANDLOCK, marks=pytest.mark.slow)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from cluster.paper.runs.record import ProblemRecord
-from cluster.paper.runs.run_info import RunInfo
-from cluster.reporting.machine import Machine
+from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.runs.run_info import RunInfo
+from lopa_lab.records.machine import Machine
 
 
 def make_record(index: int = 0, **changes: Any) -> ProblemRecord:

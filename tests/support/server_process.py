@@ -138,7 +138,7 @@ def make_serve_config(models: Entries, deployments: Entries = ()) -> dict[str, A
     application = {
         "name": "lopa",
         "route_prefix": "/",
-        "import_path": "cluster.app:build",
+        "import_path": "cluster.serving.app:build",
         "args": {"models": [dict(model) for model in models]},
         "deployments": [dict(deployment) for deployment in deployments],
     }

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("lopa_ray", "actors", "cluster")
+PACKAGES = ("lopa_ray", "actors", "cluster", "lopa_lab")
 ARRAY = re.compile(r"\b(Tensor|NDArray|ndarray)\b")
 SHAPE = re.compile(r"\[[^\]]+\]")
 DTYPE = re.compile(r"\b(dtype|fp32|fp64|float32|float64|bf16|u?int\d+|int8|[Bb]ool)\b")
 REFERENCE = re.compile(r"See `[\w.]+`")
 """To the function that it overrides or that runs it, which says all of this."""
-HELP_TEXTS = re.compile(r"cluster/(cli/\w*commands?|jobs/__main__)\.py")
+HELP_TEXTS = re.compile(r"(cluster/cli|lopa_lab/cli)/\w*commands?\.py|cluster/jobs/__main__\.py")
 """Docstrings of commands are printed by --help."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -34,7 +34,7 @@ for root in {packages}:
     package = importlib.import_module(root)
     for module in pkgutil.walk_packages(package.__path__, root + "."):
         # Only CUDA imports the former, and it has Triton; the latter is for those who have the harness.
-        if not module.name.startswith(("lopa_ray.kernels.triton.", "cluster.evaluation")):
+        if not module.name.startswith(("lopa_ray.kernels.triton.", "lopa_lab.evaluation")):
             importlib.import_module(module.name)
 """
 
@@ -57,7 +57,7 @@ def run(code: str, stdin: str = "") -> None:
 
 
 def test_every_module_imports_without_the_extras() -> None:
-    packages = ["lopa_ray", "actors", "cluster"]
+    packages = ["lopa_ray", "actors", "cluster", "lopa_lab"]
     run(BLOCK.format(names=EXTRAS) + IMPORT_ALL.format(packages=packages))
 
 

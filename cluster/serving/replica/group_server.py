@@ -1,4 +1,4 @@
-"""GroupServer: one decode group behind Ray Serve. A plain class; `cluster.app` makes a deployment of it.
+"""GroupServer: one decode group behind Ray Serve. A plain class; `cluster.serving.app` makes a deployment of it.
 
 One replica owns a master and its branch workers. They are its children, in its placement group,
 so they end with it however it ends.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from lopa_lab.word_problems import held_out_problems
 from lopa_ray import LocalEngine
 from lopa_ray.config.decoder_settings import BlockDiffusionSettings, LopaSettings
 from lopa_ray.config.lookahead_settings import LookaheadSettings
 from lopa_ray.errors import SettingsError
-from lopa_ray.presets.word_problems import held_out_problems
 from support.fake_model import FakeModel
 from support.fake_session import decode
 

@@ -150,9 +150,16 @@ def test_dockerfiles_are_sound_and_copy_what_is_there(name: str) -> None:
     copied = [word for line in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE) for word in line.split()]
     assert all((ROOT / source).exists() for source in copied)
     # Whatever the package is built from has to be there.
-    assert {"pyproject.toml", "README.md", "LICENSE", "lopa_ray", "actors", "cluster", "configs"} <= set(
-        copied
-    )
+    assert {
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "lopa_ray",
+        "actors",
+        "cluster",
+        "lopa_lab",
+        "configs",
+    } <= set(copied)
 
 
 # Together

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cluster.bench.step_plans import plan_of, step_of
+from lopa_lab.bench.step_plans import plan_of, step_of
 from lopa_ray.errors import CapacityError, ProtocolError
 from lopa_ray.execution.kv_cache import KVCache, merge_spans
 from lopa_ray.execution.runner import BranchRunner

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cluster.bench.launch_counter import META, LaunchCounter
-from cluster.bench.step_plans import plan_of, step_of
+from lopa_lab.bench.launch_counter import META, LaunchCounter
+from lopa_lab.bench.step_plans import plan_of, step_of
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.lane import Lane, lanes_of
 from lopa_ray.execution.packing import Packing, PackingOptions, bucket_rows, padded_rows

@@ -24,7 +24,7 @@ from lopa_ray.model.weights import random_model, weight_bytes
 from support.checkpoints import UNMASKED_CASES, edit_json, edit_tensors, load, logits, refused, shard
 from support.paths import GOLDEN, MODELS, ROOT
 
-SHAPES = ROOT / "cluster" / "bench" / "shapes"
+SHAPES = ROOT / "lopa_lab" / "bench" / "shapes"
 
 
 @pytest.mark.parametrize("row", UNMASKED_CASES, ids=lambda row: row["id"])

@@ -138,6 +138,6 @@ def test_serve_can_build_the_application() -> None:
     """`serve run` and `serve deploy` take builders with exactly one parameter."""
     from ray.serve._private.api import call_user_app_builder_with_args_if_necessary as call
 
-    from cluster.app import build
+    from cluster.serving.app import build
 
     assert type(call(build, {"models": [{"id": "one"}, {"id": "two"}]})).__name__ == "Application"

@@ -1,0 +1,1 @@
+"""What all commands share: the options of a configuration, exit statuses, and commands of other packages."""

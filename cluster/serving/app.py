@@ -1,0 +1,155 @@
+"""The Serve application: an ingress that speaks HTTP, and one deployment per model.
+
+    serve run cluster.serving.app:build                      # the demo model
+    RAY_AUTH_MODE=token serve deploy configs/serve.yaml     # on a running cluster that requires Ray's token
+
+`num_replicas`, `autoscaling_config`, `max_ongoing_requests` and `max_queued_requests` are Serve's
+own, and stand in the `deployments` of a Serve config under the names `ingress` and of the models.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, cast
+
+from fastapi import FastAPI
+from ray import serve
+from ray.serve import Application
+
+from actors.placement import worker_bundle
+from cluster.choices.messages import EngineOutput, EngineRequest, PromptToTokenize, TokenizedPrompt
+from cluster.serving.backend import Backend, RequestRejected
+from cluster.serving.http.asgi_app import create_app
+from cluster.serving.http.auth import load_api_keys
+from cluster.serving.replica.group_server import GroupServer
+from cluster.serving.replica.ingress import Ingress
+from cluster.serving.settings import ServeSettings
+from lopa_ray.config.config import Config
+from lopa_ray.errors import PromptError, SettingsError
+from lopa_ray.execution.model_files import pin_model
+
+REPLICA_CPUS = 0.1
+"""CPUs that a replica of the ingress or of a group requests: it waits more than it computes."""
+
+INGRESS_DEPLOYMENT = "ingress"
+
+INGRESS_MAX_ONGOING_REQUESTS = 1000
+"""Requests that an ingress replica handles at once; the groups' queues limit the number of requests."""
+
+GRACEFUL_SHUTDOWN_S = 120.0
+"""How long a replica that is to stop may finish what it has."""
+
+
+class GroupReplica(GroupServer):
+    """A `GroupServer` that starts with its replica and ends with it."""
+
+    async def __init__(self, model: str, config: Mapping[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
+        use_serve_log_handlers()
+        super().__init__(model, config)
+        await self.start()
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput | RequestRejected, None]:  # type: ignore[override]  # it yields one more type
+        """See `GroupServer.generate` and `RequestRejected`."""
+        try:
+            async with aclosing(super().generate(request)) as outputs:
+                async for output in outputs:
+                    yield output
+        except (PromptError, SettingsError) as error:
+            yield RequestRejected(error)
+
+    async def tokenize(  # type: ignore[override]  # it returns one more type
+        self, given: PromptToTokenize
+    ) -> TokenizedPrompt | RequestRejected:
+        """See `GroupServer.tokenize` and `RequestRejected`."""
+        try:
+            return await super().tokenize(given)
+        except PromptError as error:
+            return RequestRejected(error)
+
+    async def detokenize(self, tokens: Sequence[int]) -> str | RequestRejected:  # type: ignore[override]  # as tokenize
+        """See `GroupServer.detokenize` and `RequestRejected`."""
+        try:
+            return await super().detokenize(tokens)
+        except PromptError as error:
+            return RequestRejected(error)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def build(args: dict[str, Any]) -> Application:
+    """The application that `args` (see `ServeSettings`) describe. Raises SettingsError."""
+    # Serve takes no builder that has a second parameter.
+    return build_application(args, {})
+
+
+def build_application(args: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> Application:
+    """As `build`, with options per deployment on top, which Serve else takes from its config.
+
+    Raises SettingsError, and CheckpointError for a name that the Hugging Face Hub does not have.
+    """
+    settings = ServeSettings(**args)
+    remaining = dict(overrides)
+    groups: dict[str, Any] = {}
+    for entry in settings.models:
+        # Pinned here and not in each replica, so that all load the same weights.
+        config = pin_model(entry.load())
+        options = group_options(entry.deployment, config) | dict(remaining.pop(entry.deployment, {}))
+        deployment: Any = serve.deployment(GroupReplica)
+        groups[entry.id] = deployment.options(**options).bind(entry.id, config.given())
+    options = {
+        "name": INGRESS_DEPLOYMENT,
+        "max_ongoing_requests": INGRESS_MAX_ONGOING_REQUESTS,
+        "ray_actor_options": {"num_cpus": REPLICA_CPUS},
+        "graceful_shutdown_timeout_s": GRACEFUL_SHUTDOWN_S,
+        **remaining.pop(INGRESS_DEPLOYMENT, {}),
+    }
+    ingress: Any = serve.deployment(serve.ingress(http_app_builder(settings))(Ingress))
+    if remaining:
+        known = ", ".join([INGRESS_DEPLOYMENT, *(entry.deployment for entry in settings.models)])
+        raise SettingsError(f"deployments: got {sorted(remaining)[0]!r}; allowed: {known}")
+    application: Application = ingress.options(**options).bind(**groups)
+    return application
+
+
+def group_options(name: str, config: Config) -> dict[str, Any]:
+    """Serve's options for a group: the replica and each of its workers get a bundle of one placement group."""
+    bundle = worker_bundle(config) or {"CPU": REPLICA_CPUS}
+    max_num_seqs = config.model.max_num_seqs
+    return {
+        "name": name,
+        "ray_actor_options": {"num_cpus": REPLICA_CPUS},
+        "placement_group_bundles": [{"CPU": REPLICA_CPUS}, *[bundle] * config.group.num_workers],
+        "placement_group_strategy": config.group.placement,
+        "max_ongoing_requests": 2 * max_num_seqs,
+        "max_queued_requests": 4 * max_num_seqs,
+        # Serve replaces a replica after three failures.
+        "health_check_period_s": 2.0,
+        "graceful_shutdown_timeout_s": GRACEFUL_SHUTDOWN_S,
+    }
+
+
+def use_serve_log_handlers() -> None:
+    """Send this project's log lines where Serve's go, in the replica that calls this."""
+    logger = logging.getLogger("lopa")
+    logger.setLevel(logging.getLogger("ray.serve").level)
+    for handler in logging.getLogger("ray.serve").handlers:
+        logger.addHandler(handler)
+
+
+def http_app_builder(settings: ServeSettings) -> Any:
+    """A function that builds the HTTP layer inside the ingress replica: only there are its keys read."""
+
+    def build_http_app() -> FastAPI:
+        use_serve_log_handlers()
+        keys = load_api_keys(settings.api_keys_file, os.environ)
+
+        def backend() -> Backend:
+            return cast(Backend, serve.get_replica_context().servable_object)
+
+        return create_app(backend, settings.http.replace(api_keys=keys), send_id=False)
+
+    return build_http_app

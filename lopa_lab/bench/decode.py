@@ -1,0 +1,201 @@
+"""`lopa bench decode`: whole generations, one row per combination of settings."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, TypeAlias
+
+from cluster.batch.open_engine import open_engine
+from lopa_lab.bench.agreement import same_tokens_percent
+from lopa_lab.bench.answered_request import percentile_ms
+from lopa_lab.bench.prompts import random_prompt
+from lopa_lab.bench.record import Measurements, Row, Value
+from lopa_lab.word_problems import Problem, held_out_problems, is_correct
+from lopa_ray.config.config import Config
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.engine.base import Engine
+from lopa_ray.engine.session_factory import Prompt
+from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.vocabulary import Vocabulary
+
+SEED = 2
+"""Of the problems and of random prompts."""
+
+TOP = 10
+"""How many of the fastest requests the column `TPS top 10` averages."""
+
+ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]
+"""Section → setting → value."""
+
+Point: TypeAlias = dict[str, Any]
+"""Setting with its section → value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is decoded."""
+
+    requests: int
+    concurrency: int
+    """Requests in flight together; with 1 each one's latency is its own."""
+    random_prompt: int | None
+    """Tokens of random prompts; None: word problems, whose answers are checked."""
+    held_out_words: bool = False
+    """Word problems in words that the model in the package was not trained on."""
+
+    def prompts(self, vocabulary: Vocabulary) -> list[Prompt]:
+        """The prompts of all requests."""
+        if self.random_prompt is None:
+            return [problem.question for problem in self.problems]
+        draw = random.Random(SEED)
+        return [random_prompt(draw, vocabulary, self.random_prompt) for _ in range(self.requests)]
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Held-out problems of the model in the package."""
+        return held_out_problems(SEED, self.requests, self.held_out_words)
+
+    @property
+    def description(self) -> str:
+        """What the prompts are, for the notes below a table."""
+        if self.random_prompt is not None:
+            return f"random prompts of {self.random_prompt} tokens"
+        return "held-out word problems" + (" in held-out words" if self.held_out_words else "")
+
+
+def parse_variations(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """From `section.key=value,value` texts: the setting, and the values that it takes. Raises SettingsError."""
+    from lopa_ray.config.yaml_files import parse_yaml
+
+    variations: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        section, dot, key = name.strip().partition(".")
+        if not (equals and dot and section and key and values):
+            raise SettingsError(
+                f"--vary: got {text!r}; allowed: SECTION.KEY=VALUE,VALUE, as in decode.num_branches=1,4,8"
+            )
+        variations[f"{section}.{key}"] = tuple(parse_yaml(value) for value in values.split(","))
+    return variations
+
+
+def points_of(variations: dict[str, tuple[Any, ...]]) -> list[Point]:
+    """All combinations; those that share an engine are next to each other."""
+    names = sorted(variations, key=lambda name: name.startswith("decode."))
+    return [
+        dict(zip(names, values, strict=True)) for values in product(*(variations[name] for name in names))
+    ]
+
+
+def measure_decodes(
+    name: str,
+    values: dict[str, Any],
+    overrides: ConfigOverrides,
+    points: Sequence[Point],
+    workload: Workload,
+    *,
+    local: bool,
+) -> Measurements:
+    """Decode the workload once for each point. `values`: the configuration that `overrides` and then each point change.
+
+    Raises SettingsError for a combination that cannot be, and what engines raise.
+    """
+    rows: list[Row] = []
+    reference: list[GenerationResult] = []
+    for configs in _by_engine([(point, _config(values, overrides, point, workload)) for point in points]):
+        with open_engine(configs[0][1], local=local) as engine:
+            for point, config in configs:
+                results = _decode(engine, config, workload)
+                reference = reference or results
+                same = same_tokens_percent(results, reference)
+                rows.append(_row(name, point, config, workload, results, same, local))
+    keys = ("model", "decoder", "workers", *(_column(each) for each in (points[0] if points else ())))
+    return Measurements(
+        tuple(dict.fromkeys(keys)),
+        rows,
+        f"{workload.requests} requests, in waves of {workload.concurrency}, {workload.description}. "
+        "TPS: tokens up to and including the first EOS ÷ seconds, of each request; its mean, its maximum and the mean "
+        f"of the {TOP} fastest. TPF: tokens of all requests ÷ steps of all. Latency by wall time. workers 0: in this "
+        "process. same tokens: positions that equal those of the first row.",
+    )
+
+
+def _config(values: dict[str, Any], overrides: ConfigOverrides, point: Point, workload: Workload) -> Config:
+    changes = {section: dict(each) for section, each in overrides.items()}
+    changes.setdefault("model", {})["max_num_seqs"] = workload.concurrency
+    for setting, value in point.items():
+        section, _, key = setting.partition(".")
+        changes.setdefault(section, {})[key] = value
+    return Config.parse(dict(values), changes)
+
+
+def _by_engine(configs: list[tuple[Point, Config]]) -> Iterator[list[tuple[Point, Config]]]:
+    """Neighbours that differ in decode settings alone."""
+    together: list[tuple[Point, Config]] = []
+    for point, config in configs:
+        if together and (together[0][1].model, together[0][1].group) != (config.model, config.group):
+            yield together
+            together = []
+        together.append((point, config))
+    if together:
+        yield together
+
+
+def _decode(engine: Engine, config: Config, workload: Workload) -> list[GenerationResult]:
+    prompts = workload.prompts(engine.vocabulary)
+    sessions = [engine.create_session(prompt, config.decode) for prompt in prompts]
+    # The first requests compile, allocate, and fill caches.
+    list(engine.run([engine.create_session(prompts[0], config.decode)]))
+    found: dict[int, GenerationResult] = {}
+    for first in range(0, len(sessions), workload.concurrency):
+        for index, result in engine.run(sessions[first : first + workload.concurrency]):
+            if isinstance(result, Exception):
+                raise result
+            found[first + index] = result
+    return [found[index] for index in range(len(sessions))]
+
+
+def _row(
+    name: str,
+    point: Point,
+    config: Config,
+    workload: Workload,
+    results: list[GenerationResult],
+    same: float,
+    local: bool,
+) -> Row:
+    speeds = sorted((result.tps for result in results), reverse=True)
+    latencies = sorted(result.seconds for result in results)
+    solved = None
+    if workload.random_prompt is None:
+        correct = [is_correct(p, r.text or "") for p, r in zip(workload.problems, results, strict=True)]
+        solved = 100 * statistics.fmean(correct)
+    tokens, steps = sum(result.tokens for result in results), sum(result.steps for result in results)
+    varied: dict[str, Value] = {
+        _column(setting): value if isinstance(value, int | float | None) else str(value)
+        for setting, value in point.items()
+    }
+    return {
+        "model": name,
+        "decoder": config.decode.decoder,
+        "workers": 0 if local else config.group.num_workers,
+        **varied,
+        "solved %": solved,
+        "TPF": tokens / steps,
+        "forwards per step": sum(result.forwards for result in results) / steps,
+        "TPS": statistics.fmean(speeds),
+        "TPS max": speeds[0],
+        f"TPS top {TOP}": statistics.fmean(speeds[:TOP]),
+        "latency p50 ms": percentile_ms(latencies, 0.5),
+        "latency max ms": percentile_ms(latencies, 1.0),
+        "same tokens %": same,
+    }
+
+
+def _column(setting: str) -> str:
+    """What tables call a setting."""
+    return {"group.num_workers": "workers"}.get(setting, setting.partition(".")[2])

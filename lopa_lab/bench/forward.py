@@ -1,0 +1,134 @@
+"""`lopa bench forward`: a worker's step, without commits, beside what the device could do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+
+from lopa_lab.bench.batched_forward import BatchedForward
+from lopa_lab.bench.clock import Clock, TimedCall
+from lopa_lab.bench.floor import DeviceRates, floor_ms
+from lopa_lab.bench.record import Measurements, Row
+from lopa_lab.bench.step_plans import step_of
+from lopa_lab.bench.step_size import StepSize
+from lopa_ray.config.config import Config
+from lopa_ray.execution.device import DEVICES
+from lopa_ray.execution.model_loader import build_runner, resolve_auto
+from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.model.transformer import Transformer
+
+TOGETHER_BYTES = 2 * 2**30
+"""Runners take turns if their weights are no more than this together; larger ones are measured one after the other."""
+
+VARIANT_SETTINGS = ("dtype", "quantization", "attention", "implementation", "compile")
+"""Settings of `model` that rows may differ in."""
+
+
+def measure_forwards(
+    name: str,
+    model: dict[str, Any],
+    variants: dict[str, Sequence[Any]],
+    sizes: Sequence[StepSize],
+    *,
+    repeats: int,
+    threads: int,
+) -> Measurements:
+    """Time `BranchRunner.execute` for each variant (setting of `VARIANT_SETTINGS` → values) and size.
+
+    `model`: the settings that all have. Raises SettingsError and CheckpointError.
+    """
+    torch.set_num_threads(threads)
+    room = {
+        "max_num_seqs": max(size.requests for size in sizes),
+        "max_model_len": max(size.prefix + size.window for size in sizes),
+    }
+    specs = [
+        resolve_auto(
+            ModelSpec.read(
+                Config.parse({"model": {**model, **room, **dict(zip(variants, values, strict=True))}})
+            )
+        )
+        for values in product(*variants.values())
+    ]
+    together = sum(spec.weight_bytes for spec in specs) <= TOGETHER_BYTES
+    clock = Clock(torch.device(DEVICES[specs[0].config.model.device].torch_name))
+    rows: list[Row] = []
+    for group in [specs] if together else [[spec] for spec in specs]:
+        rows += _measure_group(name, group, sizes, clock, repeats)
+        clock.free_memory()
+    return Measurements(
+        ("model", *VARIANT_SETTINGS, "requests", "branches", "window", "prefix"),
+        rows,
+        f"Medians over {repeats} calls of {clock.kind}, {threads} threads, variants and sizes in "
+        f"turns{'' if together else ', one variant after the other'}. step: BranchRunner.execute, plan to report. "
+        "floor: the larger one of bytes ÷ measured copy rate and operations ÷ measured matmul rate. plain: a "
+        "batched forward [requests × branches, window] of the same weights in torch's own functions, which "
+        "appends the window to each branch's copy of the prefix in every layer, without scoring.",
+    )
+
+
+def _measure_group(
+    name: str, specs: Sequence[ModelSpec], sizes: Sequence[StepSize], clock: Clock, repeats: int
+) -> list[Row]:
+    """The rows of models that are in memory together."""
+    runners = [build_runner(spec) for spec in specs]
+    rates = {dtype: DeviceRates.measure(clock.device, dtype) for dtype in {spec.dtype for spec in specs}}
+    calls: list[TimedCall] = []
+    rows: list[Row] = []
+    timed: list[tuple[Row, str]] = []
+    for spec, runner in zip(specs, runners, strict=True):
+        settings = spec.config.model
+        for size in sizes:
+            row: Row = {"model": name, **{key: getattr(settings, key) for key in VARIANT_SETTINGS}}
+            row |= {key: getattr(size, key) for key in ("requests", "branches", "window", "prefix", "rows")}
+            row |= dict.fromkeys(("step ms", "floor ms", "step ÷ floor", "plain ms", "step ÷ plain"))
+            rows.append(row)
+            calls.append(_runner_call(runner, size))
+            timed.append((row, "step ms"))
+            if settings.quantization == "none":
+                row["floor ms"] = floor_ms(runner, size, rates[spec.dtype])
+            if (
+                isinstance(runner.model, Transformer)
+                and runner.model.config.experts is None
+                and settings.quantization == "none"
+                and not settings.compile
+            ):
+                calls.append(_plain_call(runner, size, clock.device))
+                timed.append((row, "plain ms"))
+    for (row, column), median in zip(timed, clock.medians_ms(calls, repeats), strict=True):
+        row[column] = median
+    for row in rows:
+        for bound in ("floor", "plain"):
+            row[f"step ÷ {bound}"] = _quotient(row["step ms"], row[f"{bound} ms"])
+    return rows
+
+
+def _quotient(one: object, other: object) -> float | None:
+    return one / other if isinstance(one, float) and isinstance(other, float) else None
+
+
+def _runner_call(runner: BranchRunner, size: StepSize) -> TimedCall:
+    """A step, which finds the cache as its plans presuppose it."""
+    plans = size.plans(runner.vocabulary.mask_token_id)
+
+    def prepare() -> None:
+        for slot, plan in enumerate(plans):
+            runner.cache.reset(slot, slot + 1)
+            runner.cache.mark_committed(slot, plan.cached)
+
+    prepare()
+    return TimedCall(partial(runner.execute, step_of(runner, plans)), prepare)
+
+
+def _plain_call(runner: BranchRunner, size: StepSize, device: torch.device) -> TimedCall:
+    assert isinstance(runner.model, Transformer)
+    batch = size.requests * size.branches
+    prefix = runner.cache.data[0, :, :, :, : size.prefix]
+    forward = BatchedForward(runner.model, batch, size.window, prefix)
+    ids = torch.full((batch, size.window), runner.vocabulary.mask_token_id, device=device)
+    return TimedCall(partial(forward, ids))

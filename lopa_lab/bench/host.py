@@ -1,0 +1,117 @@
+"""`lopa bench host`: what a step costs the host: planning, packing for the device, and taking in what it answers."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lopa_lab.bench.launch_counter import META
+from lopa_lab.bench.record import Measurements, Row
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.execution.lane import lanes_of
+from lopa_ray.execution.packing import Packing, PackingOptions, bucket_rows
+from lopa_ray.kernels.row_scores import SCORE_COLUMNS
+from lopa_ray.protocol.events import RequestFailure
+from lopa_ray.protocol.plan import StepPlan
+from lopa_ray.protocol.report import StepReport
+from lopa_ray.protocol.vocabulary import Vocabulary
+from lopa_ray.scheduling.scheduler import Scheduler
+
+PROMPT, WINDOW = 512, 64
+
+WARM_UPS = 2
+"""Steps that feed prompts."""
+
+VOCABULARY = Vocabulary(152_064, 151_666, 151_643, shifted=True)
+
+OPTIONS = PackingOptions(
+    capacity=2048,
+    heads_per_kv_head=7,
+    vocab_size=VOCABULARY.size,
+    mask_token_id=VOCABULARY.mask_token_id,
+    eos_token_id=VOCABULARY.eos_token_id,
+    shift=1,
+    fuse_greedy=True,
+    bucket=bucket_rows,
+)
+
+Result = TypeVar("Result")
+
+
+@torch.inference_mode()
+def _pack(plan: StepPlan) -> Packing:
+    """The work of a runner before it uses the device."""
+    packing = Packing([lane for scheduled in plan.requests for lane in lanes_of(scheduled)], (), OPTIONS)
+    packing.to_device(META)
+    return packing
+
+
+def _report(plan: StepPlan, packing: Packing, numbers: npt.NDArray[np.float64]) -> StepReport:
+    """A report that a device might return for the plan."""
+    return StepReport(plan.epoch, plan.step, *packing.rows_to_score.report(numbers, SCORE_COLUMNS))
+
+
+def _measure(requests: int, branches: int, steps: int) -> dict[str, float]:
+    """Milliseconds per step, by what they are spent on."""
+    scheduler = Scheduler(requests)
+    settings = LopaSettings(
+        num_branches=branches,
+        max_new_tokens=WINDOW,
+        block_size=WINDOW,
+        confidence_threshold=0.99,
+        ignore_eos=True,
+    )
+    for at in range(requests):
+        prompt = [(31 * at + position) % 1000 for position in range(PROMPT)]
+        scheduler.submit(new_session(prompt, settings, VOCABULARY))
+    draw = np.random.default_rng(0)
+    spent: dict[str, list[float]] = defaultdict(list)
+
+    def timed(what: str, call: Callable[[], Result]) -> Result:
+        began = time.thread_time()
+        result = call()
+        spent[what].append(1000 * (time.thread_time() - began))
+        return result
+
+    for number in range(steps):
+        if number == WARM_UPS:
+            spent.clear()
+        (plan,) = timed("plan", partial(scheduler.plan, 1))
+        packing = timed("packing", partial(_pack, plan))
+        rows = len(packing.columns.score_rows)
+        numbers = draw.random((rows, SCORE_COLUMNS)) * 0.5
+        numbers[:, 0] = draw.integers(0, 1000, rows)
+        answer = timed("reports", partial(_report, plan, packing, numbers.reshape(-1)))
+        events = timed("advance", partial(scheduler.advance, [answer]))
+        assert not any(isinstance(event, RequestFailure) for event in events)
+    return {what: statistics.median(each) for what, each in spent.items()}
+
+
+def measure_host(sizes: Sequence[tuple[int, int]], steps: int) -> Measurements:
+    """Time `steps` steps of each size, requests × branches, on one thread."""
+    torch.set_num_threads(1)
+    rows: list[Row] = []
+    for requests, branches in sizes:
+        spent = _measure(requests, branches, steps)
+        total = spent["plan"] + spent["packing"] + spent["advance"]
+        figures = {f"{what} ms": spent[what] for what in ("plan", "packing", "reports", "advance")}
+        rows.append(
+            {"requests": requests, "branches": branches, **figures, "plan + packing + advance ms": total}
+        )
+    return Measurements(
+        ("requests", "branches"),
+        rows,
+        f"Medians over {steps} steps, the first {WARM_UPS} left out, of processor time of one thread. Nothing is "
+        f"computed: scores are random, and so low that a step fills the fewest positions of a window of {WINDOW} "
+        f"masks, behind a prompt of {PROMPT}. packing ends with the buffer that one copy takes to an accelerator; "
+        "reports begins with the numbers that came back.",
+    )

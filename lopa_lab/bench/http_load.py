@@ -1,0 +1,148 @@
+"""Load on a server: clients that wait for their answers (closed loop), or arrivals at a rate (open loop)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import aiohttp
+
+from lopa_lab.bench.answered_request import AnsweredRequest
+from lopa_lab.word_problems import Problem, is_correct
+from lopa_ray.errors import ClusterError
+
+TIMEOUT_S = 600.0
+"""Until the end of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go, and what all of them have."""
+
+    url: str
+    model: str
+    max_tokens: int
+    lopa: dict[str, Any]
+    """The `lopa` object of each request."""
+    api_key: str | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of each request."""
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+
+async def find_model(url: str, api_key: str | None) -> str:
+    """The first model that a server lists. Raises ClusterError if it cannot be asked."""
+    target = Target(url, "", 0, {}, api_key)
+    try:
+        async with _open(target) as session, session.get("/v1/models") as response:
+            answer = await response.json(content_type=None)
+            if response.status != 200:
+                raise ClusterError(f"{url} answered {response.status}: {json.dumps(answer)[:200]}")
+            return str(answer["data"][0]["id"])
+    except (aiohttp.ClientError, OSError) as error:
+        raise ClusterError(f"cannot reach {url} ({error}); does lopa serve run there?") from None
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise ClusterError(f"{url} lists no models as OpenAI's API does ({error!r})") from None
+
+
+async def closed_loop(target: Target, problems: Sequence[Problem], clients: int) -> list[AnsweredRequest]:
+    """So many clients, each of which sends its next request when it has its answer."""
+    remaining = iter(problems)
+
+    async def client(session: aiohttp.ClientSession) -> list[AnsweredRequest]:
+        return [await _send(session, target, problem, time.perf_counter()) for problem in remaining]
+
+    async with _open(target) as session:
+        return list(chain(*await asyncio.gather(*(client(session) for _ in range(clients)))))
+
+
+async def open_loop(target: Target, problems: Sequence[Problem], rate: float) -> list[AnsweredRequest]:
+    """Requests that arrive at random, `rate` per second on average, whether or not others are answered."""
+    async with _open(target) as session:
+        began = time.perf_counter()
+
+        async def arrive(problem: Problem, at: float) -> AnsweredRequest:
+            await asyncio.sleep(max(0.0, began + at - time.perf_counter()))
+            return await _send(session, target, problem, began + at)
+
+        arrivals = zip(problems, arrival_times(rate), strict=False)
+        return list(await asyncio.gather(*(arrive(problem, at) for problem, at in arrivals)))
+
+
+def arrival_times(rate: float) -> Iterator[float]:
+    """Seconds of the arrivals of a Poisson process, the same ones each time."""
+    draw, at = random.Random(0), 0.0
+    while True:
+        at += draw.expovariate(rate)
+        yield at
+
+
+def _open(target: Target) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        target.url,
+        connector=aiohttp.TCPConnector(limit=0),
+        headers=target.headers,
+        timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+    )
+
+
+async def _send(
+    session: aiohttp.ClientSession, target: Target, problem: Problem, due: float
+) -> AnsweredRequest:
+    """One streamed chat completion. A failure is part of the result."""
+    body = {
+        "model": target.model,
+        "messages": [{"role": "user", "content": problem.question}],
+        "max_tokens": target.max_tokens,
+        "lopa": target.lopa,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    first_token, text, last = None, "", {}
+    try:
+        async with session.post("/v1/chat/completions", json=body) as response:
+            if response.status != 200:
+                return _failed(due, f"status {response.status}: {(await response.text())[:300]}")
+            async for chunk in _chunks(response):
+                if "error" in chunk:
+                    return _failed(due, json.dumps(chunk["error"])[:300])
+                for choice in chunk["choices"]:
+                    delta = choice["delta"].get("content") or ""
+                    if delta and first_token is None:
+                        first_token = time.perf_counter() - due
+                    text += delta
+                last = chunk
+    except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
+        return _failed(due, f"{type(error).__name__}: {error}")
+    if not last.get("usage"):
+        return _failed(due, "the stream ended without usage")
+    cost = last.get("lopa") or {}
+    return AnsweredRequest(
+        due,
+        time.perf_counter(),
+        first_token,
+        last["usage"]["completion_tokens"],
+        cost.get("steps"),
+        cost.get("forwards"),
+        is_correct(problem, text),
+    )
+
+
+async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    """The objects of a stream of server-sent events, up to the line that ends it."""
+    async for line in response.content:
+        field, _, value = line.decode().strip().partition(": ")
+        if field == "data" and value != "[DONE]":
+            yield json.loads(value)
+
+
+def _failed(due: float, error: str) -> AnsweredRequest:
+    return AnsweredRequest(due, time.perf_counter(), None, 0, error=error)

@@ -1,0 +1,129 @@
+"""`lopa bench recovery`: how long a request pauses when a worker, or its whole group, is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from actors.engine import RayEngine
+from lopa_lab.bench.own_ray import actor_processes, own_ray
+from lopa_lab.bench.prompts import random_prompt
+from lopa_lab.bench.record import Measurements, Row
+from lopa_ray.config.config import Config
+from lopa_ray.errors import WorkerLostError
+from lopa_ray.protocol.events import RequestFailure
+
+STORE_BYTES = 200 * 2**20
+
+KILLED = {"worker": "BranchWorker", "group": "Master"}
+"""What is killed → the class of the actor. A group ends with its master."""
+
+MANY_STEPS = {"ignore_eos": True, "num_branches": 4, "confidence_threshold": 1.0}
+"""Settings with which few tokens are sure enough to be filled at once."""
+
+STEPS_BEFORE = 8
+"""Steps of a request before the kill."""
+
+WHOLE_AGAIN_S = 120.0
+"""A group that has not got all its workers back by then is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decode:
+    """One request that was decoded to its end."""
+
+    times: list[float]
+    """When each of its steps arrived, in seconds."""
+    tokens: tuple[int, ...]
+    killed_at: float | None
+
+    @property
+    def pause_s(self) -> float:
+        """The longest gap between two steps of which the later one came after the kill."""
+        assert self.killed_at is not None
+        return max(after - before for before, after in pairwise(self.times) if after > self.killed_at)
+
+
+def measure_recoveries(
+    name: str, model: dict[str, Any], workers: Sequence[int], rounds: int, new_tokens: int
+) -> Measurements:
+    """Kill a worker, or the master, of groups of so many workers, `rounds` times each.
+
+    `model`: settings of the section. Raises what engines raise, and WorkerLostError if a group does not get all its
+    workers back.
+    """
+    rows: list[Row] = []
+    for count in workers:
+        config = Config.parse(
+            {
+                "model": model,
+                "group": {"num_workers": count},
+                "decode": {"max_new_tokens": new_tokens, **MANY_STEPS},
+            }
+        )
+        others = {what: actor_processes(actor) for what, actor in KILLED.items()}
+        with own_ray(count, STORE_BYTES), RayEngine.from_config(config) as engine:
+            undisturbed = [_decode(engine) for _ in range(rounds)]
+            steps = [after - before for each in undisturbed for before, after in pairwise(each.times)]
+            for what, actor in KILLED.items():
+                if what == "worker" and count == 1:
+                    continue  # a group without workers is lost as a whole
+                decodes = []
+                for _ in range(rounds):
+                    decodes.append(_decode(engine, (actor, others[what])))
+                    _wait_until_whole(engine, count)
+                rows.append(
+                    {
+                        "model": name,
+                        "workers": count,
+                        "killed": what,
+                        "step ms": 1000 * statistics.median(steps),
+                        "pause s": statistics.median(each.pause_s for each in decodes),
+                        "longest pause s": max(each.pause_s for each in decodes),
+                        "same tokens": {each.tokens for each in decodes} == {undisturbed[0].tokens},
+                    }
+                )
+    return Measurements(
+        ("model", "workers", "killed"),
+        rows,
+        f"{rounds} requests per row, one after the other, each of {new_tokens} tokens; after {STEPS_BEFORE} steps a "
+        "process gets SIGKILL: a worker's (worker), or the master's, which ends all workers (group). pause: the "
+        "longest gap between two steps from then on, as the client sees it, wall time; median and longest. step: the "
+        "median gap of undisturbed requests. same tokens: as undisturbed.",
+    )
+
+
+def _decode(engine: RayEngine, kill: tuple[str, set[int]] | None = None) -> _Decode:
+    """Decode one request, and kill one of the actors of a class meanwhile, but none of the given processes."""
+    prompt = random_prompt(random.Random(0), engine.vocabulary, 16)
+    times: list[float] = []
+    tokens: tuple[int, ...] = ()
+    killed_at = None
+    for event in engine.events([engine.create_session(prompt)]):
+        if isinstance(event, RequestFailure):
+            raise event.error
+        times.append(time.monotonic())
+        tokens = event.outcome.canvas
+        if kill is not None and len(times) == STEPS_BEFORE:
+            actor, others = kill
+            os.kill(min(actor_processes(actor) - others), signal.SIGKILL)
+            killed_at = time.monotonic()
+    return _Decode(times, tokens, killed_at)
+
+
+def _wait_until_whole(engine: RayEngine, workers: int) -> None:
+    """Wait until the group has all its workers."""
+    began = time.monotonic()
+    while (status := engine.status()).workers < workers:
+        if time.monotonic() > began + WHOLE_AGAIN_S:
+            raise WorkerLostError(
+                f"{status.workers} of {workers} workers {WHOLE_AGAIN_S:g} s after one was killed: {status.last_error}"
+            )
+        time.sleep(0.1)

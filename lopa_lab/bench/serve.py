@@ -1,0 +1,119 @@
+"""`lopa bench serve`: throughput and latency of a running server under load."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from lopa_lab.bench.answered_request import AnsweredRequest, load_figures
+from lopa_lab.bench.guidellm_load import PROMPT_TOKENS, guidellm_closed_loop
+from lopa_lab.bench.http_load import Target, closed_loop, find_model, open_loop
+from lopa_lab.bench.model_shapes import SHAPES, model_name, model_to_measure
+from lopa_lab.bench.own_server import own_server
+from lopa_lab.bench.record import Measurements, Row
+from lopa_lab.word_problems import held_out_problems
+from lopa_ray.errors import ClusterError
+
+SEED = 4
+WARM_UPS = 8
+"""Requests before the first load, of which nothing is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """The requests that are sent to a server, and at which rates."""
+
+    concurrency: Sequence[int]
+    """Clients of each closed loop."""
+    rates: Sequence[float]
+    """Arrivals per second of each open loop."""
+    requests: int
+    """Per load."""
+    max_tokens: int
+    """New tokens of each request, at most."""
+    deadline_s: float
+    """Seconds within which an answer counts as goodput."""
+    lopa: dict[str, Any]
+    """Decode settings of the requests."""
+    guidellm: str | None = None
+    """The command of GuideLLM, if it is to run the closed loops too."""
+
+
+def measure_server(
+    loads: Loads,
+    *,
+    url: str | None,
+    served: str | None = None,
+    api_key: str | None = None,
+    start: str | None = None,
+    layers: int | None = None,
+    settings: Sequence[str] = (),
+) -> Measurements:
+    """Load the server at `url`, or else one of the model or shape `start` (see `model_to_measure`), which is started
+    for that, with `settings` of a configuration.
+
+    `served`: what requests name as their model; by default the first one that the server lists. Raises ClusterError.
+    """
+    with ExitStack() as running:
+        name = served
+        if url is None:
+            assert start is not None
+            shape = start if start in SHAPES else None
+            model = running.enter_context(model_to_measure(start, shape, layers))
+            arguments = ["--model", model["path"], *(word for each in settings for word in ("--set", each))]
+            if "load_format" in model:
+                arguments += ["--set", f"model.load_format={model['load_format']}"]
+            url = running.enter_context(own_server(arguments))
+            name = model_name(start, shape, layers)
+        target = Target(
+            url, served or asyncio.run(find_model(url, api_key)), loads.max_tokens, loads.lopa, api_key
+        )
+        return measure_loads(target, loads, name or target.model)
+
+
+def measure_loads(target: Target, loads: Loads, name: str) -> Measurements:
+    """Send word problems: closed loops, then open loops, then the closed loops again by GuideLLM, if it is to.
+
+    `name`: what the table calls the model. Raises ClusterError if all requests of a load fail.
+    """
+    requests, deadline_s = loads.requests, loads.deadline_s
+    problems = held_out_problems(SEED, requests)
+    asyncio.run(closed_loop(target, held_out_problems(SEED + 1, WARM_UPS), WARM_UPS))
+    rows = [
+        *(
+            _row("closed", n, asyncio.run(closed_loop(target, problems, n)), deadline_s)
+            for n in loads.concurrency
+        ),
+        *(
+            _row("open", rate, asyncio.run(open_loop(target, problems, rate)), deadline_s)
+            for rate in loads.rates
+        ),
+    ]
+    if loads.guidellm is not None:
+        rows += [
+            _row("guidellm", n, guidellm_closed_loop(loads.guidellm, target, requests, n), deadline_s)
+            for n in loads.concurrency
+        ]
+    return Measurements(
+        ("model", "settings", "loop", "load"),
+        [{"model": name, "settings": _settings(row, loads), **row} for row in rows],
+        f"{requests} streamed chat completions per load, at most {target.max_tokens} new tokens; {WARM_UPS} before the "
+        "first load are not counted. closed: so many clients, each with one request in flight; open: Poisson arrivals, "
+        "so many per second, latency from when a request was due; guidellm: closed, with synthetic prompts of "
+        f"{PROMPT_TOKENS} tokens. Tokens are as the server counts them.",
+    )
+
+
+def _settings(row: Row, loads: Loads) -> str:
+    """Decode settings of the requests, which GuideLLM does not send."""
+    sent = {} if row["loop"] == "guidellm" else loads.lopa
+    return ", ".join(f"{name} {value}" for name, value in sent.items()) or "the server's"
+
+
+def _row(loop: str, load: float, found: Sequence[AnsweredRequest], deadline_s: float) -> Row:
+    if all(each.error for each in found):
+        raise ClusterError(f"all {len(found)} requests failed; the first one: {found[0].error}")
+    return {"loop": loop, "load": load, **load_figures(found, deadline_s)}

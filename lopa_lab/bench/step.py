@@ -1,0 +1,178 @@
+"""`lopa bench step`: where the time of a step goes, in this process and on groups of workers."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+
+import torch
+
+from actors.engine import RayEngine
+from lopa_lab.bench.launches import StepLaunches, count_launches
+from lopa_lab.bench.local_steps import local_steps
+from lopa_lab.bench.phases import PHASES
+from lopa_lab.bench.prompts import random_prompt
+from lopa_lab.bench.record import Measurements, Row
+from lopa_lab.bench.step_size import StepSize
+from lopa_ray.config.config import Config
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.base import Engine
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.execution.model_loader import resolve_auto
+from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.protocol.events import RequestFailure
+from lopa_ray.protocol.report import StepTiming
+
+WARM_UPS = 5
+"""First steps, which are not counted."""
+
+LOCAL = 0
+"""In place of a number of workers: in this process, without Ray."""
+
+
+def measure_steps(
+    name: str,
+    config: Config,
+    workers: Sequence[int],
+    shards: Sequence[int],
+    branches: Sequence[int],
+    *,
+    requests: int,
+    prompt: int,
+    steps: int,
+) -> Measurements:
+    """Decode `requests` prompts of `prompt` random tokens together for so many steps, for each number of workers
+    (`LOCAL`: in this process, without shards), of shards and of branches. Raises what engines raise."""
+    sizes = {"max_num_seqs": requests, "max_model_len": prompt + config.decode.max_new_tokens}
+    config = resolve_auto(ModelSpec.read(config.replace(model=config.model.replace(**sizes)))).config
+    rows: list[Row] = []
+    tokens: dict[int, list[tuple[int, ...]]] = {}
+    grids = [(count, size) for count in workers for size in (shards if count else (1,))]
+    for count, size in grids:
+        grid = {"num_workers": max(count, 1), "tensor_parallel_size": size}
+        of_group = config.replace(group=config.group.replace(**grid))
+        with _open(of_group, count) as engine:
+            for number in branches:
+                settings = engine.config.decode.replace(num_branches=number)
+                timings, decoded = _decode(engine, settings, requests, prompt, steps)
+                same = decoded == tokens[number] if number in tokens else None
+                tokens.setdefault(number, decoded)
+                launches = _launches(engine.config, number, max(count, 1), requests, prompt)
+                rows.append(_row(name, count, engine.config, number, requests, timings, same, launches))
+    return Measurements(
+        ("model", "dtype", "workers", "shards", "branches", "requests"),
+        rows,
+        f"Medians of wall time over {steps} steps of the first of {requests} requests that begin together: prompts "
+        f"of {prompt} random tokens, {config.decode.max_new_tokens} new ones, {config.group.threads_per_worker} "
+        "threads per worker; workers 0: in this process. commit and forward are the slowest worker's, and step is "
+        "the sum of all phases. control: a step without its forward and commit. same tokens: as in the first row "
+        "with as many branches. Launches, copies and waits are those of one worker on an accelerator, counted on "
+        "torch's meta device (window: a block).",
+    )
+
+
+def _open(config: Config, workers: int) -> Engine:
+    if workers == LOCAL:
+        torch.set_num_threads(config.group.threads_per_worker)
+        return LocalEngine.from_config(config)
+    return RayEngine.from_config(config)
+
+
+def _decode(
+    engine: Engine, settings: GenerationSettings, requests: int, prompt: int, steps: int
+) -> tuple[list[StepTiming], list[tuple[int, ...]]]:
+    """The timing of so many steps, and the canvas of the first request after each. Ends requests that take longer."""
+    draw = random.Random(0)
+    timings: list[StepTiming] = []
+    canvases: list[tuple[int, ...]] = []
+    warm_ups = WARM_UPS
+    while len(timings) < steps:
+        prompts = [random_prompt(draw, engine.vocabulary, prompt) for _ in range(requests)]
+        sessions = [engine.create_session(each, settings) for each in prompts]
+        with closing(_steps(engine, sessions)) as found:
+            for timing, canvas in found:
+                canvases.append(canvas)
+                if warm_ups:
+                    warm_ups -= 1
+                else:
+                    timings.append(timing)
+                if len(timings) == steps:
+                    break
+    return timings, canvases
+
+
+def _steps(
+    engine: Engine, sessions: Sequence[DecodeSession]
+) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
+    """Timing of each step that the first request takes part in, and that one's canvas after it."""
+    if isinstance(engine, LocalEngine):
+        return _local_steps(engine, sessions)
+    return _group_steps(engine, sessions)
+
+
+def _group_steps(
+    engine: Engine, sessions: Sequence[DecodeSession]
+) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
+    for event in engine.events(sessions):
+        if isinstance(event, RequestFailure):
+            raise event.error
+        if event.request_id == 0 and event.timing is not None:
+            yield event.timing, event.outcome.canvas
+
+
+def _local_steps(
+    engine: LocalEngine, sessions: Sequence[DecodeSession]
+) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
+    for step in local_steps(engine, sessions):
+        for event in step.events:
+            if event.request_id == 0:
+                yield step.timing, event.outcome.canvas
+
+
+def _launches(config: Config, branches: int, workers: int, requests: int, prompt: int) -> StepLaunches | None:
+    """Those of the worker with the most branches; None for shards, and for models that transformers runs."""
+    model = replace(ModelSpec.read(config).model, quantization="none")
+    if model.transformers_config is not None or config.group.tensor_parallel_size > 1:
+        return None
+    window = min(
+        getattr(config.decode, "block_size", config.decode.max_new_tokens), config.decode.max_new_tokens
+    )
+    return count_launches(model, StepSize(requests, -(-branches // workers), window, prompt))
+
+
+def _row(
+    name: str,
+    workers: int,
+    config: Config,
+    branches: int,
+    requests: int,
+    timings: Sequence[StepTiming],
+    same: bool | None,
+    launches: StepLaunches | None,
+) -> Row:
+    phases = {
+        f"{phase} ms": 1000 * statistics.median(asdict(timing)[phase] for timing in timings)
+        for phase in PHASES
+    }
+    step = [sum(asdict(timing).values()) for timing in timings]
+    control = [total - timing.forward - timing.commit for total, timing in zip(step, timings, strict=True)]
+    return {
+        "model": name,
+        "dtype": config.model.dtype,
+        "workers": workers,
+        "shards": config.group.tensor_parallel_size,
+        "branches": branches,
+        "requests": requests,
+        "steps": len(timings),
+        **phases,
+        "control ms": 1000 * statistics.median(control),
+        "step ms": 1000 * statistics.median(step),
+        "same tokens": same,
+        "launches": launches.kernels if launches else None,
+        "copies in": launches.copies_in if launches else None,
+        "waits": launches.syncs if launches else None,
+    }

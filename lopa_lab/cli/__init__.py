@@ -1,0 +1,26 @@
+"""The commands of this package, which `lopa` finds by the entry points in pyproject.toml."""
+
+from __future__ import annotations
+
+import typer
+
+from cluster.command_line.installed_commands import Command, add_commands
+from lopa_lab.cli import bench_commands, evaluation_commands, experiment_commands
+from lopa_lab.cli.conformance_command import conformance
+
+COMMANDS: dict[str, Command] = {
+    "bench": bench_commands.app,
+    "conformance": conformance,
+    "eval": evaluation_commands.app,
+    "experiment": experiment_commands.app,
+    "reproduce": evaluation_commands.reproduce,
+}
+
+app = typer.Typer(
+    name="python -m lopa_lab",
+    help="Benchmarks, evaluation, experiments and recorded decodes of lopa-ray.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+add_commands(app, COMMANDS)

@@ -1,0 +1,286 @@
+"""What can be typed after `lopa eval`, and `lopa reproduce`."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from cluster.command_line import options
+from cluster.command_line.exit_status import FAILED, exit_on_error
+from lopa_ray.errors import SettingsError
+
+
+class _EvalGroup(TyperGroup):
+    """`run` where no command is named, as in lm-evaluation-harness."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and args[0] not in ("--help", "-h"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_EvalGroup,
+    help="Evaluate: lm-evaluation-harness's commands, and the paper's benchmarks (extra eval).",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+_AS_THEY_ARE = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""For commands whose options are the harness's."""
+
+
+def _require_packages() -> None:
+    if importlib.util.find_spec("lm_eval") is None:
+        raise SettingsError(
+            "evaluation needs lm-evaluation-harness and other packages; install them: pip install 'lopa-ray[eval]'"
+        )
+
+
+def _run_harness(command: str, arguments: list[str]) -> None:
+    with exit_on_error():
+        _require_packages()
+        from lopa_lab.evaluation.harness_cli import run_harness
+
+        run_harness([command, *arguments])
+
+
+@app.command(add_help_option=False, context_settings=_AS_THEY_ARE)
+def run(context: typer.Context) -> None:
+    """Run tasks of lm-evaluation-harness, with all of its own options.
+
+    lopa eval run --model_args config=demo,num_branches=8 --tasks gsm8k --limit 20
+    """
+    _run_harness("run", context.args)
+
+
+@app.command(add_help_option=False, context_settings=_AS_THEY_ARE)
+def ls(context: typer.Context) -> None:
+    """List the harness's tasks: lopa eval ls tasks."""
+    _run_harness("ls", context.args)
+
+
+@app.command(add_help_option=False, context_settings=_AS_THEY_ARE)
+def validate(context: typer.Context) -> None:
+    """Check task files of the harness."""
+    _run_harness("validate", context.args)
+
+
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="DIR", help="Folder of records and reports; a run there continues."
+    ),
+]
+LimitOption = Annotated[int | None, typer.Option(min=1, help="Decode the first problems only, so many.")]
+ConcurrencyOption = Annotated[
+    int, typer.Option(min=1, help="Problems in flight together. Times are measured with 1 alone.")
+]
+ShotsOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Solved examples to draw GSM8K's shots from.")
+]
+ChatOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--chat/--no-chat", help="As a chat, shots as turns; default: where the model has a template."
+    ),
+]
+AddBosOption = Annotated[bool, typer.Option("--add-bos", help="The checkpoint's BOS before plain text.")]
+AllowCodeOption = Annotated[
+    bool,
+    typer.Option("--allow-code-execution", help="Execute the programs that the model wrote, in the sandbox."),
+]
+
+
+@app.command()
+def paper(
+    task: Annotated[
+        str, typer.Argument(help="gsm8k, math, humaneval, humaneval_plus, mbpp, mbpp_plus or word_problems.")
+    ],
+    config: options.ConfigOption = "demo",
+    model: options.ModelOption = None,
+    lora: options.LoraOption = None,
+    dtype: options.DtypeOption = None,
+    device: options.DeviceOption = None,
+    decoder: options.DecoderOption = None,
+    num_branches: options.NumBranchesOption = None,
+    max_new_tokens: options.MaxNewTokensOption = None,
+    seed: options.SeedOption = None,
+    assignments: options.SetOption = None,
+    workers: options.WorkersOption = None,
+    tensor_parallel_size: options.TensorParallelSizeOption = None,
+    local: options.LocalOption = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Problems (JSON Lines, .gz or not); else from the Hub."),
+    ] = None,
+    shots_data: ShotsOption = None,
+    chat: ChatOption = None,
+    add_bos: AddBosOption = False,
+    limit: LimitOption = None,
+    concurrency: ConcurrencyOption = 1,
+    allow_code_execution: AllowCodeOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Run a benchmark of the paper, with its shots, and report scores and speeds with intervals.
+
+    One problem at a time, as the paper measures it. A killed run continues when you run the command again.
+    """
+    with exit_on_error():
+        _require_packages()
+        from lopa_lab.paper.eval_command import run_command
+        from lopa_lab.paper.runs.run import RunOptions
+
+        overrides = options.parse_overrides(
+            assignments,
+            model=model,
+            lora=lora,
+            dtype=dtype,
+            device=device,
+            workers=workers,
+            tensor_parallel_size=tensor_parallel_size,
+            decoder=decoder,
+            num_branches=num_branches,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+        )
+        _refuse_max_num_seqs(overrides)
+        run_command(
+            task,
+            options.load_config(config, overrides),
+            output or Path("eval-results") / task,
+            RunOptions(
+                config_name=config,
+                local=local,
+                data=data,
+                shots_data=shots_data,
+                chat=chat,
+                add_bos=add_bos,
+                limit=limit,
+                concurrency=concurrency,
+                allow_code_execution=allow_code_execution,
+            ),
+        )
+
+
+def reproduce(
+    table: Annotated[str, typer.Argument(help="table1, table2, table3, table4, table7, fig4 or fig5.")],
+    rows: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--row",
+            metavar="TEXT",
+            help="Run the row of this name, or those whose name has this text; repeat it for more.",
+        ),
+    ] = None,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option("--task", metavar="TASK", help="Run the cells of this benchmark; repeat it for more."),
+    ] = None,
+    stand_in: Annotated[
+        str | None,
+        typer.Option(metavar="TASK", help="Run this benchmark in every cell, in place of the cell's own."),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE|PRESET",
+            help="Take model and group from here, and decode settings from the presets.",
+        ),
+    ] = None,
+    model: options.ModelOption = None,
+    lora: options.LoraOption = None,
+    dtype: options.DtypeOption = None,
+    device: options.DeviceOption = None,
+    max_new_tokens: options.MaxNewTokensOption = None,
+    seed: options.SeedOption = None,
+    assignments: options.SetOption = None,
+    workers: options.WorkersOption = None,
+    tensor_parallel_size: options.TensorParallelSizeOption = None,
+    local: options.LocalOption = False,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TASK=FILE",
+            help="File with the problems of a benchmark, in place of the Hub; repeat it for more.",
+        ),
+    ] = None,
+    shots_data: ShotsOption = None,
+    chat: ChatOption = None,
+    add_bos: AddBosOption = False,
+    limit: LimitOption = None,
+    concurrency: ConcurrencyOption = 1,
+    allow_code_execution: AllowCodeOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Run what makes a table or figure of the paper, and print it beside the published numbers.
+
+    The presets' models need GPUs and the Hub. On a CPU, with the model in the package: --config demo --local
+    --stand-in word_problems --limit 4. The reason stands beside every cell that was not run. A command that was killed
+    goes on when it is given again.
+    """
+    with exit_on_error():
+        _require_packages()
+        from lopa_lab.paper.reproduce_command import reproduce_command
+        from lopa_lab.paper.runs.run import RunOptions
+        from lopa_lab.paper.tables.run_cells import Selection
+
+        overrides = options.parse_overrides(
+            assignments,
+            model=model,
+            lora=lora,
+            dtype=dtype,
+            device=device,
+            workers=workers,
+            tensor_parallel_size=tensor_parallel_size,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+        )
+        _refuse_max_num_seqs(overrides)
+        all_well = reproduce_command(
+            table,
+            Selection(
+                rows=tuple(rows or ()),
+                tasks=tuple(tasks or ()),
+                stand_in=stand_in,
+                base=None if config is None else options.load_config(config, {}),
+                overrides=overrides,
+                data=_data_files(data or []),
+            ),
+            output or Path("reproduction") / table,
+            RunOptions(
+                config_name="",
+                local=local,
+                shots_data=shots_data,
+                chat=chat,
+                add_bos=add_bos,
+                limit=limit,
+                concurrency=concurrency,
+                allow_code_execution=allow_code_execution,
+            ),
+        )
+    if not all_well:
+        raise typer.Exit(FAILED)
+
+
+def _refuse_max_num_seqs(overrides: options.ConfigOverrides) -> None:
+    if "max_num_seqs" in overrides.get("model", {}):
+        raise SettingsError(
+            "model.max_num_seqs: --concurrency sets how many problems are in flight; use that"
+        )
+
+
+def _data_files(texts: list[str]) -> dict[str, Path]:
+    found = {}
+    for text in texts:
+        task, equals, file = text.partition("=")
+        if not equals or not Path(file).is_file():
+            raise SettingsError(f"--data: got {text!r}; allowed: TASK=FILE, with an existing file")
+        found[task] = Path(file)
+    return found

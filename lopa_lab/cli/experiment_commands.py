@@ -1,0 +1,80 @@
+"""The commands of `lopa experiment`: one for each experiment, and `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cluster.command_line import options
+from cluster.command_line.exit_status import exit_on_error
+from lopa_lab.experiments.table import EXPERIMENTS
+
+app = typer.Typer(
+    help="Open questions about LoPA: each command measures one, and writes data, plot and finding. Give an interrupted "
+    "command again, and it goes on.",
+    no_args_is_help=True,
+)
+
+
+def _command(name: str) -> Callable[..., None]:
+    def run(
+        config: options.ConfigOption = "demo",
+        model: options.ModelOption = None,
+        device: options.DeviceOption = None,
+        dtype: options.DtypeOption = None,
+        assignments: options.SetOption = None,
+        problems: Annotated[
+            int | None,
+            typer.Option(min=1, help="Held-out problems; without it, the experiment's own number."),
+        ] = None,
+        seed: Annotated[int, typer.Option(min=0, help="Of problems and draws.")] = 2,
+        output: Annotated[
+            Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the experiment's files.")
+        ] = Path("experiments"),
+    ) -> None:
+        with exit_on_error():
+            from lopa_lab.bench.record import arguments_of_process
+            from lopa_lab.experiments.run.runner import run_experiment
+            from lopa_lab.experiments.table import load_experiment
+
+            experiment = load_experiment(name)
+            overrides = options.parse_overrides(assignments, model=model, device=device, dtype=dtype)
+            record = run_experiment(
+                name,
+                experiment,
+                EXPERIMENTS[name],
+                options.load_config(config, overrides),
+                problems=problems or experiment.problems,
+                seed=seed,
+                folder=output,
+                command=arguments_of_process(),
+            )
+            typer.echo(experiment.finding(record).text)
+            typer.echo(f"\nFiles: {output / name}.json, .svg, .png, .md")
+
+    return run
+
+
+for _name, _question in EXPERIMENTS.items():
+    app.command(_name, help=_question)(_command(_name))
+
+
+@app.command()
+def report(
+    records: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder with records (JSON) of experiments.")
+    ] = Path("benchmarks/experiments"),
+    page: Annotated[
+        Path, typer.Option("--page", metavar="FILE", help="Page to write; plots go to figures/ beside it.")
+    ] = Path("docs/findings.md"),
+) -> None:
+    """Write the page of findings, with its plots, from records."""
+    with exit_on_error():
+        from lopa_lab.experiments.run.page import write_page
+        from lopa_lab.experiments.table import load_experiment
+
+        write_page(EXPERIMENTS, load_experiment, records, page)
+        typer.echo(f"Page: {page}")

@@ -1,0 +1,219 @@
+"""Recorded against replayed: every difference, in the order of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lopa_lab.conformance.cases import Case, Difference, MalformedCaseError, token_ids
+from lopa_ray.protocol.outcome import StepOutcome
+from lopa_ray.protocol.plan import Branch, Plan
+
+CONFIDENCE_TOLERANCE = 1e-4
+"""Branch confidences may differ by this much; everything discrete is compared exactly."""
+
+LOGIT_TOLERANCE = 5e-4
+
+
+@dataclass(slots=True)
+class ReplayedRun:
+    """What a request did when it was replayed."""
+
+    prompt_len: int
+    mask_token_id: int
+    rounds: list[tuple[Plan, StepOutcome]] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The generated ids after the last round."""
+        return list(self.rounds[-1][1].canvas) if self.rounds else []
+
+
+def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
+    """All that is not as recorded. Raises MalformedCaseError for a row that cannot be compared."""
+    try:
+        compare = _compare_windows
+        if case.kind in ("lopa", "d2f"):
+            compare = _compare_block_decode
+        elif case.kind.startswith("llada2"):
+            compare = _compare_uncached_blocks
+        return list(compare(case, run))
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+        raise MalformedCaseError(f"cannot compare: {type(error).__name__}: {error}") from None
+
+
+def _compare_block_decode(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+    row = case.row
+    trace = row["trace"]
+    for number, ((plan, outcome), recorded) in enumerate(zip(run.rounds, trace, strict=False), 1):
+        yield from _compare_round(number, plan, outcome, recorded, run)
+    if len(run.rounds) != row["steps"] - 1 or len(run.rounds) != len(trace):
+        # Published counts include the last round, which decides nothing.
+        yield Difference("steps", 0, row["steps"], len(run.rounds) + 1)
+    yield from _compare_tokens(case, run)
+
+
+def _compare_tokens(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+    expected = token_ids(case.row, "tokens")
+    if run.tokens != expected:
+        yield Difference("tokens", 0, expected, run.tokens)
+
+
+def _compare_round(
+    number: int, plan: Plan, outcome: StepOutcome, recorded: dict[str, Any], run: ReplayedRun
+) -> Iterator[Difference]:
+    """One round, cause before effect: cache, branches, confidences, winner, fills."""
+
+    def check(what: str, expected: object, got: object) -> Iterator[Difference]:
+        if expected != got:
+            yield Difference(what, number, expected, got)
+
+    yield from check(
+        "cache round",
+        {"c": recorded["c"], "u": recorded["u"], "i": recorded["i"]},
+        {"c": sum(map(len, plan.cached)), "u": sum(map(len, plan.to_stage)), "i": plan.start},
+    )
+    if "il" in recorded:
+        yield from check("input length", recorded["il"], len(plan.canvas))
+    if "br" in recorded:
+        yield from _compare_branches(number, plan, outcome, recorded, run)
+    yield from check("fills", recorded["f"], [list(fill) for fill in outcome.fills])
+    yield from check("canvas", recorded["q"], list(outcome.canvas))
+
+
+def _compare_branches(
+    number: int, plan: Plan, outcome: StepOutcome, recorded: dict[str, Any], run: ReplayedRun
+) -> Iterator[Difference]:
+    # The published decoder evaluates a base without forks twice; here once.
+    recorded_branches = recorded["br"]
+    unique = [
+        index for index, branch in enumerate(recorded_branches) if branch not in recorded_branches[:index]
+    ]
+    expected = [recorded_branches[index] for index in unique]
+    got = [list(branch.fills[0]) if branch.fills else None for branch in plan.branches]
+    if expected != got:
+        yield Difference("branches", number, expected, got)
+        return
+    lengths = [branch.stop for branch in plan.branches]
+    if lengths != [recorded["ln"][index] for index in unique]:
+        yield Difference("branch lengths", number, [recorded["ln"][index] for index in unique], lengths)
+    masks = [_count_masks(plan, branch, run.mask_token_id) for branch in plan.branches]
+    if masks != [recorded["nm"][index] for index in unique]:
+        yield Difference("branch masks", number, [recorded["nm"][index] for index in unique], masks)
+    confidences = [recorded["cf"][index] for index in unique]
+    if not _close(confidences, outcome.confidences):
+        yield Difference("confidences", number, confidences, list(outcome.confidences))
+    winner = expected.index(recorded_branches[recorded["w"]])
+    if winner != outcome.winner:
+        yield Difference("winner", number, winner, outcome.winner)
+
+
+def _count_masks(plan: Plan, branch: Branch, mask_token_id: int) -> int:
+    return plan.input_ids(branch).count(mask_token_id)
+
+
+def _close(expected: Sequence[float], got: Sequence[float]) -> bool:
+    # Written so that a NaN on either side is a difference.
+    return len(expected) == len(got) and all(
+        abs(a - b) <= CONFIDENCE_TOLERANCE for a, b in zip(expected, got, strict=True)
+    )
+
+
+def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+    """What was fed call by call, what of it entered the cache (where recorded), and the call that filled each
+    position. Calls that nothing comes of are recorded, and not made here."""
+    row = case.row
+    windows, fill_step, idle = row["windows"], row["fill_step"], _idle_calls(case)
+    expected_windows = [window for call, window in enumerate(windows, 1) if call not in idle]
+    made = [plan for plan, _ in run.rounds]
+    got_windows = [[plan.start, len(plan.canvas), _num_staged(case, plan)] for plan in made]
+    for number, (expected, got) in enumerate(zip(expected_windows, got_windows, strict=False), 1):
+        if expected != got[: len(expected)]:
+            yield Difference("windows", number, expected, got)
+            break
+    decisions = {d.position - run.prompt_len: (o.step, d) for _, o in run.rounds for d in o.filled}
+    calls = [call for call in range(1, len(windows) + 1) if call not in idle]
+    expected_fill = [calls.index(call) + 1 if call else 0 for call in fill_step]
+    got_fill = [decisions[at][0] if at in decisions else 0 for at in range(len(fill_step))]
+    if expected_fill != got_fill:
+        yield Difference("fill_step", 0, expected_fill, got_fill)
+    if not len(made) + len(idle) == row["nfe"] == len(windows):
+        yield Difference("nfe", 0, row["nfe"], len(made) + len(idle))
+    expected_tokens = _filled_tokens(row, run)
+    if run.tokens != expected_tokens:
+        yield Difference("tokens", 0, expected_tokens, run.tokens)
+    if "fill_conf" in row:
+        expected_conf = [conf for conf, call in zip(row["fill_conf"], fill_step, strict=True) if call]
+        got_conf = [decisions[at][1].probability for at in sorted(decisions)]
+        if not _close(expected_conf, got_conf):
+            yield Difference("fill_conf", 0, expected_conf, got_conf)
+
+
+def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
+    """What LLaDA2's calls saw, which is all up to the end of the current block, what they filled, and the answer.
+
+    With an early end the published code goes on until a call fills an EOS; here the answer ends as soon as all before
+    the first one is filled. Calls after that are recorded, and not made here. An EOS in the prompt ends the published
+    code's run with the first one that is filled, and a part of the prompt is returned. Here the prompt is not searched:
+    the calls after that are not recorded, and the answer is not compared.
+    """
+    row = case.row
+    answer, calls, fill_step = token_ids(row, "tokens"), row["nfe"], row["fill_step"]
+    cut_in_prompt = "returned_length" in row
+    least = max(fill_step[: len(answer)], default=0) if row["settings"].get("eos_early_stop") else calls
+    made = min(len(run.rounds), calls) if cut_in_prompt else len(run.rounds)
+    if not (calls if cut_in_prompt else least) <= made <= calls == len(row["windows"]):
+        yield Difference("nfe", 0, calls, len(run.rounds))
+    rounds = run.rounds[:made]
+    expected_ends = [start + length for start, length, *_ in row["windows"][:made]]
+    got_ends = [plan.start + len(plan.canvas) for plan, _ in rounds]
+    if expected_ends != got_ends:
+        yield Difference("windows", 0, expected_ends, got_ends)
+    decisions = {d.position - run.prompt_len: (o.step, d) for _, o in rounds for d in o.filled}
+    expected_fill = {at: call for at, call in enumerate(fill_step) if 0 < call <= made}
+    got_fill = {at: call for at, (call, _) in sorted(decisions.items())}
+    if expected_fill != got_fill:
+        yield Difference("fill_step", 0, expected_fill, got_fill)
+        return
+    expected_canvas = [row["canvas"][at] for at in expected_fill]
+    got_canvas = [decisions[at][1].token for at in expected_fill]
+    if expected_canvas != got_canvas:
+        yield Difference("canvas", 0, expected_canvas, got_canvas)
+    answer = _filled_tokens(row, run)
+    if not cut_in_prompt and run.tokens[: len(answer)] != answer:
+        yield Difference("tokens", 0, answer, run.tokens)
+    expected_conf = [row["fill_conf"][at] for at in expected_fill]
+    got_conf = [decisions[at][1].probability for at in expected_fill]
+    if not _close(expected_conf, got_conf):
+        yield Difference("fill_conf", 0, expected_conf, got_conf)
+
+
+def _filled_tokens(row: dict[str, Any], run: ReplayedRun) -> list[int]:
+    """The recorded answer without the masks that no call has filled: these are not part of the canvas here."""
+    fill_step = row["fill_step"]
+    return [
+        token
+        for at, token in enumerate(token_ids(row, "tokens"))
+        if token != run.mask_token_id or (at < len(fill_step) and fill_step[at])
+    ]
+
+
+def _num_staged(case: Case, plan: Plan) -> int:
+    """Positions that entered the cache; for SDAR whether any did."""
+    staged = sum(map(len, plan.to_stage))
+    return min(1, staged) if case.kind.startswith("sdar") else staged
+
+
+def _idle_calls(case: Case) -> set[int]:
+    """Recorded calls (1-based) on tokens that are all decided, whose K/V nothing reads.
+
+    Fast-dLLM's for LLaDA makes one more call where a block's first one has filled it all, and SDAR stores the
+    last block.
+    """
+    calls, fillers = range(1, len(case.row["windows"]) + 1), set(case.row["fill_step"])
+    if case.kind.startswith("generate_with"):
+        return set(calls) - fillers
+    if case.kind.startswith("sdar"):
+        return {len(calls)} - fillers
+    return set()

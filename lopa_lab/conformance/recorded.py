@@ -1,0 +1,290 @@
+"""The settings of a recorded decode, as this project's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+from lopa_lab.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError, abbreviate, token_ids
+from lopa_ray.config.decoder_settings import (
+    BlockDiffusionSettings,
+    D2FSettings,
+    FastDllmSettings,
+    LopaSettings,
+    VanillaSettings,
+)
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.sampling_params import Ranking
+
+
+class _RecordedSettings:
+    """The settings of a row. Each is popped once and its type checked; one that is left over is unknown."""
+
+    def __init__(self, row: dict[str, Any]) -> None:
+        values = row.get("settings")
+        if not isinstance(values, dict):
+            raise MalformedCaseError(f"settings: got {abbreviate(values)}; allowed: an object")
+        self._values = dict(values)
+
+    def pop(self, key: str, *types: type, default: Any = ...) -> Any:
+        value = self._values.pop(key, None)
+        if value is None and default is not ...:
+            return default
+        if type(value) not in types:
+            allowed = " or ".join(kind.__name__ for kind in types)
+            raise MalformedCaseError(f"settings.{key}: got {abbreviate(value)}; allowed: {allowed}")
+        return value
+
+    def check_all_popped(self) -> None:
+        if self._values:
+            raise UnsupportedCaseError(f"unknown settings {', '.join(sorted(self._values))}")
+
+    def pop_threshold(self, key: str, **default: Any) -> Any:
+        """A threshold that probabilities are strictly above or not, so that any over 1 is as good as 1."""
+        value = self.pop(key, int, float, **default)
+        return None if value is None else min(1.0, max(0.0, value))
+
+    def pop_filters(self) -> dict[str, Any]:
+        """`top_k` and `top_p` of SDAR's and LLaDA2's samplers. A `top_p` of 0 leaves the most likely token alone."""
+        top_k, top_p = self.pop("top_k", int, default=0), self.pop("top_p", int, float, default=1.0)
+        if top_p <= 0:
+            return {"top_k": 1, "top_p": None}
+        return {"top_k": top_k if top_k > 0 else None, "top_p": top_p if top_p < 1 else None}
+
+
+def _require_greedy(recorded: _RecordedSettings) -> None:
+    if recorded.pop("temperature", int, float, default=0):
+        raise UnsupportedCaseError("drawn tokens (temperature above 0) cannot be compared: the draws differ")
+
+
+def _block_settings(row: dict[str, Any]) -> GenerationSettings:
+    """Rows of LoPA's published decoder (`algorithm` lopa or d2f), and of D2F's for LLaDA."""
+    recorded = _RecordedSettings(row)
+    pop = recorded.pop
+    algorithm = pop("algorithm", str, default="d2f")
+    block_size = pop("block_size", int)
+    if block_size < 1:
+        raise MalformedCaseError(f"settings.block_size: got {block_size}; allowed: 1 and more")
+    top_p = pop("top_p", int, float, default=None)
+    ranking = pop("sampling_strategy", str, default="default")
+    _require_greedy(recorded)
+    common: dict[str, Any] = {
+        "block_size": block_size,
+        "max_new_tokens": pop("max_new_tokens", int) // block_size * block_size,
+        "block_add_threshold": pop("block_add_threshold", int, float),
+        "decoded_token_threshold": pop("decoded_token_threshold", int, float),
+        "confidence_threshold": recorded.pop_threshold("skip_threshold"),
+        # The published code uses its default for an unknown strategy, including "margin_confidence".
+        "ranking": ranking if ranking in ("margin", "neg_entropy") else "probability",
+        "window_attention": "full" if pop("use_full_attention", bool, default=False) else "block_causal",
+        "stop_at_eos": False,
+        "top_p": None if top_p is None or top_p >= 1 else top_p,
+        "top_k": pop("top_k", int, default=None),
+    }
+    pop("max_length", int, default=None)
+    single = algorithm == "d2f"
+    lookaheads = pop("branching_factor", int, **({"default": 1} if single else {}))
+    ratio = min(1.0, max(0.0, pop("branch_topp", int, float, default=1.0)))
+    alpha = min(1.0, max(0.0, pop("selection_conf_alpha", int, float, default=0.0)))
+    base_evaluated = pop("branch_verification_mode", bool, default=True)
+    competes = pop("base_branch_competition", bool, default=True)
+    base_wins = pop("verification_force_base_winner", bool, default=False)
+    recorded.check_all_popped()
+    if single:
+        return D2FSettings(**common)
+    if lookaheads <= 1 or (base_evaluated and not competes):
+        lookaheads = 0
+    return LopaSettings(
+        num_branches=max(1, lookaheads + base_evaluated),
+        anchor="omit" if not base_evaluated else "win" if base_wins else "compete",
+        branch_confidence=f"bottom({ratio})",
+        creation_confidence_alpha=alpha,
+        **common,
+    )
+
+
+Cache: TypeAlias = Literal["none", "prefix", "dual"]
+
+_DREAM_RANKING: dict[str, Ranking] = {
+    "entropy": "neg_entropy",
+    "maskgit_plus": "probability",
+    "topk_margin": "margin",
+}
+
+
+def _dream_settings(row: dict[str, Any]) -> GenerationSettings:
+    """Rows of Dream's sampler, and of Fast-dLLM's for Dream: by schedule or by threshold, with a cache or without."""
+    recorded = _RecordedSettings(row)
+    pop = recorded.pop
+    algorithm, steps = pop("alg", str), pop("steps", int, default=None)
+    threshold = pop("threshold", int, float, default=None)
+    dual = pop("dual_cache", bool, default=None)
+    values: dict[str, Any] = {
+        "sampler": "dream",
+        "block_size": pop("block_length", int, default=None),
+        "max_new_tokens": pop("max_new_tokens", int),
+        "eps": pop("eps", float, default=1e-3),
+        "stop_at_eos": False,
+    }
+    _require_greedy(recorded)
+    recorded.check_all_popped()
+    cache: Cache = "none" if dual is None else "dual" if dual else "prefix"
+    if algorithm == "confidence_threshold":
+        if threshold is None:
+            raise MalformedCaseError("settings.threshold: missing; alg confidence_threshold needs it")
+        # With a cache the published code takes steps for a limit that is never reached.
+        step_limit = steps if dual is None else None
+        return FastDllmSettings(cache=cache, confidence_threshold=threshold, steps=step_limit, **values)
+    if algorithm not in _DREAM_RANKING:
+        raise UnsupportedCaseError(
+            f"alg {algorithm!r} cannot be compared or is unknown; known: {', '.join(_DREAM_RANKING)}"
+        )
+    values |= {"steps": steps, "ranking": _DREAM_RANKING[algorithm]}
+    return (
+        VanillaSettings(**values)
+        if dual is None
+        else FastDllmSettings(cache=cache, fill="schedule", **values)
+    )
+
+
+_LLADA_CACHES: dict[str, Cache] = {
+    "generate": "none",
+    "generate_with_prefix_cache": "prefix",
+    "generate_with_dual_cache": "dual",
+}
+
+
+def _llada_settings(row: dict[str, Any]) -> GenerationSettings:
+    """Rows of LLaDA's sampler and of Fast-dLLM's for LLaDA; the kind names the cache."""
+    recorded = _RecordedSettings(row)
+    pop = recorded.pop
+    steps, threshold = pop("steps", int), pop("threshold", int, float, default=None)
+    factor = pop("factor", int, float, default=None)
+    values: dict[str, Any] = {
+        "sampler": "llada",
+        "block_size": pop("block_length", int),
+        "max_new_tokens": pop("gen_length", int),
+        "stop_at_eos": False,
+    }
+    if pop("remasking", str, default="low_confidence") != "low_confidence":
+        raise UnsupportedCaseError("random remasking cannot be compared: the draws differ")
+    _require_greedy(recorded)
+    recorded.check_all_popped()
+    cache = _LLADA_CACHES[row["kind"]]
+    if factor is not None:
+        return FastDllmSettings(cache=cache, fill="factor", factor=float(factor), **values)
+    if threshold is not None:
+        return FastDllmSettings(cache=cache, confidence_threshold=threshold, **values)
+    if cache == "none":
+        return VanillaSettings(steps=steps, **values)
+    return FastDllmSettings(cache=cache, fill="schedule", steps=steps, **values)
+
+
+def _sdar_settings(row: dict[str, Any]) -> GenerationSettings:
+    """Rows of SDAR's decoders, which draw; recorded with the most likely token in place of each draw."""
+    recorded = _RecordedSettings(row)
+    pop = recorded.pop
+    prompt, length, block = len(token_ids(row, "prompt")), pop("gen_length", int), pop("block_length", int)
+    if block < 1:
+        raise MalformedCaseError(f"settings.block_length: got {block}; allowed: 1 and more")
+    values: dict[str, Any] = {
+        "remasking": pop("remasking_strategy", str),
+        "block_size": block,
+        "denoising_steps": pop("denoising_steps", int),
+        # Whole blocks there, counted from position 0.
+        "max_new_tokens": -(-(prompt + length) // block) * block - prompt,
+        "sdar_confidence": pop("temperature", int, float, default=1.0),
+        **recorded.pop_filters(),
+        "stop_at_eos": False,
+    }
+    thresholds = {
+        "confidence_threshold": recorded.pop_threshold("confidence_threshold", default=None),
+        "eb_threshold": pop("eb_threshold", int, float, default=None),
+    }
+    values |= {name: threshold for name, threshold in thresholds.items() if threshold is not None}
+    # Only these ids end an answer there; without any, none does.
+    values |= {"ignore_eos": True, "stop_token_ids": tuple(pop("stopping_criteria_idx", list, default=[]))}
+    recorded.check_all_popped()
+    if row["kind"] == "sdar_eval":
+        # They do not change confidences in the published code; tokens are the same.
+        values |= {"top_k": None, "top_p": None}
+    return BlockDiffusionSettings(**values)
+
+
+def _llada2_settings(row: dict[str, Any]) -> GenerationSettings:
+    """Rows of LLaDA2.0's decoder, which draws; recorded with the most likely token in place of each draw."""
+    recorded = _RecordedSettings(row)
+    pop = recorded.pop
+    prompt, length, block = len(token_ids(row, "prompt")), pop("gen_length", int), pop("block_length", int)
+    steps, minimal_topk = pop("steps", int), pop("minimal_topk", int, default=1)
+    if block < 1 or minimal_topk < 1:
+        raise MalformedCaseError(
+            f"got block_length {block}, minimal_topk {minimal_topk}; allowed: 1 and more"
+        )
+    # 0, or less, divides no logits there.
+    temperature = pop("temperature", int, float, default=0)
+    # From the requested length. With none, no call is made there, and masks are returned.
+    steps = min(steps, length // minimal_topk)
+    settings = BlockDiffusionSettings(
+        block_size=block,
+        denoising_steps=max(1, steps),
+        # The published code decodes whole blocks, counted from position 0.
+        max_new_tokens=-(-(prompt + length) // block) * block - prompt if steps > 0 else 0,
+        confidence_threshold=recorded.pop_threshold("threshold"),
+        sdar_confidence=temperature if temperature > 0 else 1.0,
+        **recorded.pop_filters(),
+        stop_at_eos=pop("eos_early_stop", bool, default=False),
+        # There is no cache there, so no call for it either.
+        fuse_store=True,
+    )
+    recorded.check_all_popped()
+    return settings
+
+
+SETTINGS_BY_KIND: dict[str, Callable[[dict[str, Any]], GenerationSettings]] = {
+    "lopa": _block_settings,
+    "d2f": _block_settings,
+    "d2f_llada": _block_settings,
+    "vanilla_dream": _dream_settings,
+    "fast_dream_nocache_threshold": _dream_settings,
+    "fast_dream_prefix_cache": _dream_settings,
+    "fast_dream_prefix_cache_entropy": _dream_settings,
+    "fast_dream_dual_cache": _dream_settings,
+    "fast_dream_dual_cache_entropy": _dream_settings,
+    "generate": _llada_settings,
+    "generate_with_prefix_cache": _llada_settings,
+    "generate_with_dual_cache": _llada_settings,
+    "sdar_dynamic": _sdar_settings,
+    "sdar_static": _sdar_settings,
+    "sdar_sequential": _sdar_settings,
+    "sdar_stop": _sdar_settings,
+    "sdar_confidence": _sdar_settings,
+    "sdar_edge": _sdar_settings,
+    "sdar_topk1": _sdar_settings,
+    "sdar_eval": _sdar_settings,
+    "sdar_entropy_jetengine": _sdar_settings,
+    "llada2_threshold": _llada2_settings,
+    "llada2_steps": _llada2_settings,
+    "llada2_eos": _llada2_settings,
+    "llada2_eos_early": _llada2_settings,
+    "llada2_edge": _llada2_settings,
+    "sdar_moe_dynamic": _sdar_settings,
+    "sdar_moe_static": _sdar_settings,
+    "sdar_moe_sequential": _sdar_settings,
+    "sdar_moe_stop": _sdar_settings,
+    "sdar_moe_edge": _sdar_settings,
+}
+"""What makes settings of a row, by its kind."""
+
+
+def recorded_settings(case: Case) -> GenerationSettings:
+    """The settings that reproduce a case. Raises MalformedCaseError and UnsupportedCaseError."""
+    if case.kind not in SETTINGS_BY_KIND:
+        raise UnsupportedCaseError(
+            f"{case.kind!r} is not implemented; known: {', '.join([*SETTINGS_BY_KIND, 'forward'])}"
+        )
+    try:
+        return SETTINGS_BY_KIND[case.kind](case.row)
+    except SettingsError as error:
+        raise UnsupportedCaseError(f"settings refused: {error}") from None

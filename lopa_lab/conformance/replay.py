@@ -1,0 +1,185 @@
+"""Replaying cases through an engine, one model at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from lopa_lab.conformance.cases import (
+    Case,
+    MalformedCaseError,
+    UnsupportedCaseError,
+    Verdict,
+    token_ids,
+)
+from lopa_lab.conformance.compare import ReplayedRun, compare_decode
+from lopa_lab.conformance.logits import compare_logits, forward_inputs
+from lopa_lab.conformance.recorded import recorded_settings
+from lopa_ray.config.config import Config
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.base import Engine
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import LopaError, PromptError, PromptTooLongError
+from lopa_ray.protocol.events import RequestFailure
+from lopa_ray.protocol.vocabulary import Vocabulary
+
+EngineFactory: TypeAlias = Callable[[Config], Engine]
+
+MAX_IN_FLIGHT = 8
+"""Cases that are decoded together, as far as there are as many of one model."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCase:
+    """A case that can be run: what to decode, or nothing to decode but a forward to repeat."""
+
+    case: Case
+    prompt: list[int]
+    settings: GenerationSettings | None
+    length: int
+    """Positions that the case takes up."""
+
+
+def replay(
+    cases: Sequence[Case | Verdict],
+    models: Path,
+    make_engine: EngineFactory,
+    *,
+    device: str = "cpu",
+    logits: bool = True,
+) -> Iterator[Verdict]:
+    """One verdict per case, as they come: model by model, so that each is loaded once.
+
+    Checkpoints are folders in `models`, adapters in `lora` beside it. `make_engine` decides
+    where steps run; it is handed one configuration per model, in float32. Forward cases need
+    a `LocalEngine`; without `logits` they are skipped, and their verdicts say so.
+    """
+    groups: dict[tuple[str, str | None], list[PreparedCase]] = {}
+    for case in cases:
+        prepared = case if isinstance(case, Verdict) else _prepare(case, logits)
+        if isinstance(prepared, Verdict):
+            yield prepared
+        else:
+            groups.setdefault((prepared.case.model, prepared.case.lora), []).append(prepared)
+    for (model, lora), group in groups.items():
+        yield from _replay_group(
+            models / model,
+            models.resolve().parent / "lora" / lora if lora else None,
+            group,
+            make_engine,
+            device,
+        )
+
+
+def _prepare(case: Case, logits: bool) -> PreparedCase | Verdict:
+    try:
+        if case.kind == "forward":
+            prepared = PreparedCase(
+                case, [], None, max(start + len(ids) for start, ids in forward_inputs(case))
+            )
+            if logits:
+                return prepared
+            reason = "logits never leave a worker; the local engine compares them"
+            return case.verdict("skipped", reason)
+        settings = recorded_settings(case)
+        prompt = token_ids(case.row, "prompt")
+        return PreparedCase(case, prompt, settings, len(prompt) + settings.max_new_tokens)
+    except LopaError as error:
+        return _error_verdict(case, error)
+
+
+def _error_verdict(case: Case, error: BaseException) -> Verdict:
+    """The verdict of a case that raised: not supported if that was on purpose, else an error."""
+    refused = isinstance(error, UnsupportedCaseError | PromptError)
+    reason = str(error) if isinstance(error, LopaError) else f"{type(error).__name__}: {error}"
+    return case.verdict("not supported" if refused else "error", reason)
+
+
+def _replay_group(
+    model: Path, lora: Path | None, group: list[PreparedCase], make_engine: EngineFactory, device: str
+) -> Iterator[Verdict]:
+    for name, folder in (("model", model), ("LoRA adapter", lora)):
+        if folder is not None and not folder.is_dir():
+            missing = MalformedCaseError(f"no {name} {folder}; put the recorded checkpoint there")
+            yield from (_error_verdict(prepared.case, missing) for prepared in group)
+            return
+    remaining = dict(enumerate(group))
+    try:
+        config = Config.parse(
+            {
+                "model": {
+                    "path": str(model),
+                    "lora": None if lora is None else str(lora),
+                    "device": device,
+                    "dtype": "float32",
+                    "max_num_seqs": min(MAX_IN_FLIGHT, len(group)),
+                    "max_model_len": max(2, *(prepared.length for prepared in group)),
+                }
+            }
+        )
+        with make_engine(config) as engine:
+            for at, verdict in _run_group(engine, group):
+                remaining.pop(at, None)
+                yield verdict
+    except Exception as error:  # a broken checkpoint or engine ends this model's cases, not the others'
+        yield from (_error_verdict(prepared.case, error) for prepared in remaining.values())
+
+
+def _has_mask(prompt: Sequence[int], error: LopaError, vocabulary: Vocabulary) -> bool:
+    """Whether a prompt was refused for a mask token in it. Published decoders fill those or hang on them."""
+    if not isinstance(error, PromptError) or isinstance(error, PromptTooLongError):
+        return False
+    return vocabulary.mask_token_id in prompt and all(0 <= token < vocabulary.size for token in prompt)
+
+
+def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int, Verdict]]:
+    """(index in the group, verdict) as cases end."""
+    sessions: list[DecodeSession] = []
+    running: list[int] = []
+    for at, prepared in enumerate(group):
+        if prepared.settings is None:
+            yield at, _replay_forward(engine, prepared.case)
+            continue
+        try:
+            session = engine.create_session(prepared.prompt, prepared.settings)
+        except LopaError as error:
+            verdict = _error_verdict(prepared.case, error)
+            yield at, replace(verdict, by_design=_has_mask(prepared.prompt, error, engine.vocabulary))
+            continue
+        if session.finished:
+            run = ReplayedRun(len(prepared.prompt), engine.vocabulary.mask_token_id)
+            yield at, _compare_run(prepared.case, run)
+        else:
+            sessions.append(session)
+            running.append(at)
+    runs = [ReplayedRun(len(group[at].prompt), engine.vocabulary.mask_token_id) for at in running]
+    for event in engine.events(sessions) if sessions else ():
+        index = event.request_id
+        case = group[running[index]].case
+        if isinstance(event, RequestFailure):
+            yield running[index], _error_verdict(case, event.error)
+            continue
+        runs[index].rounds.append((event.plan, event.outcome))
+        if event.outcome.finish_reason is not None:
+            yield running[index], _compare_run(case, runs[index])
+
+
+def _compare_run(case: Case, run: ReplayedRun) -> Verdict:
+    try:
+        found = compare_decode(case, run)
+    except MalformedCaseError as error:
+        return _error_verdict(case, error)
+    return case.verdict("differs" if found else "passed", differences=found)
+
+
+def _replay_forward(engine: Engine, case: Case) -> Verdict:
+    if not isinstance(engine, LocalEngine):
+        raise TypeError(f"forward cases need a LocalEngine, got {type(engine).__name__}")
+    try:
+        found = compare_logits(case, engine.runner)
+    except LopaError as error:
+        return _error_verdict(case, error)
+    return case.verdict("differs" if found else "passed", differences=found)

@@ -1,0 +1,34 @@
+"""`lopa eval`: lm-evaluation-harness's own command line, with the model `lopa_ray`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+TASKS = Path(__file__).parent / "tasks"
+"""Tasks of this project, in the harness's form."""
+
+
+def run_harness(arguments: Sequence[str]) -> None:
+    """Hand the command line on to the harness; `run` takes `lopa_ray` where no --model is named, and tasks of this
+    project are among those that it knows.
+
+    Raises what the harness raises, SystemExit for wrong usage among it.
+    """
+    from lm_eval._cli import HarnessCLI
+    from lm_eval.utils import setup_logging
+
+    import lopa_lab.evaluation  # noqa: F401  # registers the model
+    from lopa_lab.evaluation.harness_model import NAME
+
+    given = list(arguments)
+    named = {argument.partition("=")[0] for argument in given}
+    if given[:1] == ["run"] and not {"--model", "-M", "--config", "-C", "--help", "-h"} & named:
+        given += ["--model", NAME]
+    if "--include_path" not in named and not {"--config", "-C", "--help", "-h"} & named:
+        given += ["--include_path", str(TASKS)]
+    setup_logging()
+    sys.argv = ["lopa eval", *given]
+    cli = HarnessCLI()
+    cli.execute(cli.parse_args())

@@ -1,0 +1,217 @@
+"""LopaRayLM: a decode group, or several, as a model of lm-evaluation-harness."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Self
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.api.registry import register_model
+from lm_eval.utils import simple_parse_args_string
+from tqdm import tqdm
+
+from cluster.batch.open_engine import open_engine
+from lopa_lab.evaluation.chat_prompt import ChatPrompt
+from lopa_lab.evaluation.decode_totals import DecodeTotals
+from lopa_lab.evaluation.engine_groups import on_groups
+from lopa_lab.evaluation.generation_request import GenerationRequest, first_repeats
+from lopa_lab.evaluation.likelihood_request import CheckGreedy
+from lopa_lab.evaluation.likelihoods import Likelihoods
+from lopa_lab.evaluation.model_args import config_of
+from lopa_ray import __version__
+from lopa_ray.decoding.likelihood import DEFAULT_MC_NUM
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.base import Engine
+from lopa_ray.errors import PromptError, SettingsError
+from lopa_ray.text.chat_template import Message
+from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
+
+NAME = "lopa_ray"
+"""What `--model` calls it."""
+
+logger = logging.getLogger("lopa.evaluation")
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A request of the harness, and the session that answers it."""
+
+    instance: Instance
+    request: GenerationRequest
+    session: DecodeSession
+
+
+@register_model(NAME)
+class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
+    """Answers the harness's requests with LoPA, or any other decoder; all of a call are in flight together."""
+
+    def __init__(
+        self,
+        config: str = "demo",
+        *,
+        local: bool = False,
+        groups: int = 1,
+        mc_num: int = DEFAULT_MC_NUM,
+        check_greedy: CheckGreedy = "auto",
+        **arguments: Any,
+    ) -> None:
+        """Start the groups. `config` is a preset or a YAML file, and `arguments` go on top; see `config_of`.
+
+        `local` decodes in this process, without Ray; `groups` are started on the Ray at RAY_ADDRESS, or on a local
+        one. `mc_num` draws estimate a log-likelihood (see `loglikelihood`), and `check_greedy` says whose
+        continuations are held against greedy decoding (see `needs_greedy`). Raises SettingsError, and what starting
+        an engine raises.
+        """
+        super().__init__()
+        if local and groups != 1:
+            raise SettingsError(f"model_args: got groups={groups} with local=True; leave one out")
+        loaded = config_of(config, arguments)
+        with ExitStack() as opened:
+            self._engines = [opened.enter_context(open_engine(loaded, local=local)) for _ in range(groups)]
+            self._opened = opened.pop_all()
+        self._likelihoods = Likelihoods(self._engines, mc_num, check_greedy)
+        self._engine = self._engines[0]
+        self.totals: dict[str, DecodeTotals] = {}
+        """By task, of those that generate."""
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: Any = None) -> Self:
+        """See `create_from_arg_obj`."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string))
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: Any = None) -> Self:
+        """Of model arguments alone: the harness's own batch size and device, which it names always, have no meaning
+        here. `model.max_num_seqs` requests are in flight per group, on `model.device`."""
+        return cls(**arg_dict)
+
+    # Requests
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """The answers' texts, each up to its first stop string. Raises what ended a request that has no answer."""
+        began = time.perf_counter()
+        keys = [json.dumps(request.args, sort_keys=True, default=str) for request in requests]
+        repeats = first_repeats(keys)
+        work = [self._work(request, repeat) for request, repeat in zip(requests, repeats, strict=True)]
+        answers: dict[int, str] = {}
+        with tqdm(total=len(work), disable=disable_tqdm, desc="Decoding") as progress:
+            for index, result in self._decode(work):
+                self._totals(requests[index].task_name or "").add(result)
+                text = answers[index] = work[index].request.cut(result.text or "")
+                self.cache_hook.add_partial("generate_until", requests[index].args, text)
+                progress.update()
+        seconds = time.perf_counter() - began
+        for task in {each.instance.task_name or "" for each in work}:
+            self._totals(task).seconds += seconds
+        return [answers[index] for index in range(len(requests))]
+
+    def _work(self, instance: Instance, repeat: int) -> _Work:
+        context, generation = instance.args
+        request = GenerationRequest.parse(generation, self._engine.config.decode, repeat)
+        ids = self._encode(context)
+        room = self._engine.config.model.max_model_len - request.settings.max_new_tokens
+        if room < 1:
+            raise PromptError(
+                f"max_gen_toks {request.settings.max_new_tokens} leaves no room for a prompt in model.max_model_len "
+                f"{self._engine.config.model.max_model_len}; lower the one or raise the other"
+            )
+        if len(ids) > room:
+            self._totals(instance.task_name or "").truncated_prompts += 1
+            ids = ids[-room:]
+        return _Work(instance, request, self._engine.create_session(ids, request.settings))
+
+    def _encode(self, context: str) -> list[int]:
+        if not isinstance(context, ChatPrompt):
+            return self._engine.encode(context, raw=True)
+        ids = self._engine.encode(context.messages)
+        return (
+            ids + self._tokenizer.encode(context.prefix, add_special_tokens=False) if context.prefix else ids
+        )
+
+    def _decode(self, work: Sequence[_Work]) -> Iterator[tuple[int, GenerationResult]]:
+        """(index, result) as they end."""
+        return on_groups(self._engines, len(work), lambda engine, part: _decode_on(engine, part, work))
+
+    def _totals(self, task: str) -> DecodeTotals:
+        return self.totals.setdefault(task, DecodeTotals())
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Of each continuation a bound on its log-probability in nats, estimated by `mc_num` draws (LLaDA, arXiv
+        2502.09992, equation 6), and whether greedy decoding gives it.
+
+        The second is False, too, for continuations that `check_greedy` leaves out. Raises what ended a request.
+        """
+        return self._likelihoods.of_continuations(requests, self.cache_hook, disable_tqdm)
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Of each text the sum of such bounds on its windows of `model.max_model_len` positions."""
+        return self._likelihoods.of_texts(requests, self.cache_hook, disable_tqdm)
+
+    # Chats
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> ChatPrompt:
+        """The chat as the checkpoint's template renders it; without a generation prompt the last message, the
+        assistant's, is how the answer begins. Raises PromptError for a checkpoint without a template."""
+
+        def render(messages: Sequence[Message]) -> str:
+            ids = self._tokenizer.apply_chat_template(messages)
+            return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+        return ChatPrompt.of_history(chat_history, add_generation_prompt, render=render)
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The source of the checkpoint's template; None if it is not to be used. Raises SettingsError for another."""
+        if chat_template is False or chat_template is None:
+            return None
+        if chat_template is not True:
+            raise SettingsError(
+                f"--apply_chat_template: got {chat_template!r}; allowed: no name, for the checkpoint's own template"
+            )
+        return self._tokenizer.chat_template().source
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Names the checkpoint in the harness's caches of requests."""
+        return str(self._engine.config.model.path).replace("/", "__")
+
+    @property
+    def _tokenizer(self) -> Tokenizer:
+        return require_tokenizer(self._engine.tokenizer)
+
+    # Results
+
+    def get_model_info(self) -> Mapping[str, Any]:
+        """What the harness writes under `config` of its results: version, settings, and per task what decoding took."""
+        return {
+            NAME: {
+                "version": __version__,
+                "settings": self._engine.config.as_dict(),
+                "tasks": {
+                    **{task: totals.as_dict() for task, totals in self.totals.items()},
+                    **{task: totals.as_dict() for task, totals in self._likelihoods.totals.items()},
+                },
+            }
+        }
+
+    def close(self) -> None:
+        """End the groups."""
+        self._opened.close()
+
+
+def _decode_on(
+    engine: Engine, indices: Sequence[int], work: Sequence[_Work]
+) -> Iterator[tuple[int, GenerationResult]]:
+    """(index, result) as they end. Raises what ended a request that has no result."""
+    for at, result in engine.run([work[index].session for index in indices]):
+        if isinstance(result, Exception):
+            raise result
+        yield indices[at], result

@@ -1,0 +1,86 @@
+"""Log-likelihood requests of lm-evaluation-harness, as token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from lm_eval.api.instance import Instance
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from lopa_lab.evaluation.chat_prompt import ChatPrompt
+from lopa_ray.engine.session_factory import SessionFactory
+from lopa_ray.errors import PromptTooLongError
+from lopa_ray.text.tokenizer import require_tokenizer
+
+CheckGreedy = bool | Literal["auto"]
+"""Whose requests are decoded greedily, too: all, none, or those that are their document's only one."""
+
+TokenPair = tuple[list[int], list[int]]
+"""Prefix and target."""
+
+
+def encode_pair(factory: SessionFactory, context: str, continuation: str) -> TokenPair:
+    """The ids of a context and of what continues it, as the harness splits them: spaces at the end of a context belong
+    to what follows, and both are encoded together. An empty context is BOS, or EOS without one.
+
+    What a chat template writes belongs to the context; only the beginning of the answer behind it is text.
+    """
+    tokenizer = require_tokenizer(factory.tokenizer)
+    if isinstance(context, ChatPrompt):
+        begun, text = _move_spaces(context.prefix, continuation)
+        begun_ids = tokenizer.encode(begun, add_special_tokens=False)
+        whole = tokenizer.encode(begun + text, add_special_tokens=False)
+        return factory.encode(context.messages) + begun_ids, whole[len(begun_ids) :]
+    context, continuation = _move_spaces(context, continuation)
+    if context:
+        ids = tokenizer.encode(context)
+        return ids, tokenizer.encode(context + continuation)[len(ids) :]
+    begin, ids = begin_token_id(factory), tokenizer.encode(continuation, add_special_tokens=False)
+    return (ids[:1], ids[1:]) if ids[:1] == [begin] else ([begin], ids)
+
+
+def _move_spaces(context: str, continuation: str) -> tuple[str, str]:
+    stripped = context.rstrip()
+    return stripped, context[len(stripped) :] + continuation
+
+
+def begin_token_id(factory: SessionFactory) -> int:
+    """What stands before a text: BOS, or EOS if the tokenizer has none."""
+    bos = require_tokenizer(factory.tokenizer).bos_token_id
+    return factory.vocabulary.eos_token_id if bos is None else bos
+
+
+def cut_prefix(prefix: list[int], target: Sequence[int], max_model_len: int) -> list[int]:
+    """As much of the prefix's end as a slot has room for before the target. Raises PromptTooLongError without any."""
+    room = max_model_len - len(target)
+    if room < 1:
+        raise PromptTooLongError(
+            f"a continuation of {len(target)} tokens leaves no room for a token before it in model.max_model_len "
+            f"{max_model_len}; raise it"
+        )
+    return prefix[-room:]
+
+
+def rolling_windows(factory: SessionFactory, text: str) -> Iterator[TokenPair]:
+    """A text in windows of `model.max_model_len` positions: each token is a target once, behind as much of the text
+    before it as there is room for; the last window reaches back so far that it is full."""
+    ids = require_tokenizer(factory.tokenizer).encode(text)
+    windows = get_rolling_token_windows(
+        ids, begin_token_id(factory), factory.config.model.max_model_len - 1, 1
+    )
+    yield from map(make_disjoint_window, windows)
+
+
+def needs_greedy(instances: Sequence[Instance], check_greedy: CheckGreedy) -> list[bool]:
+    """Of each request whether it is decoded greedily, too.
+
+    auto: if its document has no other one. Choices are compared with each other by their likelihoods; a single
+    continuation is compared with what the model would have answered (LAMBADA's accuracy).
+    """
+    if check_greedy != "auto":
+        return [check_greedy] * len(instances)
+    choices: dict[tuple[object, object], set[int]] = {}
+    for each in instances:
+        choices.setdefault((each.task_name, each.doc_id), set()).add(each.idx)
+    return [len(choices[each.task_name, each.doc_id]) == 1 for each in instances]

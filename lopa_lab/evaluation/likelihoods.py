@@ -1,0 +1,101 @@
+"""Likelihoods: what answers lm-evaluation-harness's requests for log-likelihoods."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import CacheHook
+from tqdm import tqdm
+
+from lopa_lab.evaluation.engine_groups import on_groups
+from lopa_lab.evaluation.likelihood_request import (
+    CheckGreedy,
+    cut_prefix,
+    encode_pair,
+    needs_greedy,
+    rolling_windows,
+)
+from lopa_lab.evaluation.likelihood_totals import LikelihoodTotals
+from lopa_ray.engine.base import Engine
+from lopa_ray.engine.likelihood import LikelihoodRequest, LogLikelihood, log_likelihoods
+from lopa_ray.errors import SettingsError
+
+Windows = Sequence[LikelihoodRequest]
+"""Whose log-likelihoods add up to that of a request."""
+
+
+class Likelihoods:
+    """Monte-Carlo bounds (see `LikelihoodSession`) on one or several groups."""
+
+    def __init__(self, engines: Sequence[Engine], mc_num: int, check_greedy: CheckGreedy) -> None:
+        """Raises SettingsError for what the model arguments of these names cannot be."""
+        if not isinstance(mc_num, int) or isinstance(mc_num, bool) or mc_num < 1:
+            raise SettingsError(f"mc_num: got {mc_num!r}; allowed: a whole number of draws, 1 or more")
+        if not (isinstance(check_greedy, bool) or check_greedy == "auto"):
+            raise SettingsError(f"check_greedy: got {check_greedy!r}; allowed: True, False, auto")
+        self._engines, self._mc_num, self._check_greedy = engines, mc_num, check_greedy
+        self.totals: dict[str, LikelihoodTotals] = {}
+        """By task."""
+
+    def of_continuations(
+        self, requests: list[Instance], cache: CacheHook, disable_tqdm: bool
+    ) -> list[tuple[float, bool]]:
+        """See `LopaRayLM.loglikelihood`."""
+        windows = []
+        for request, greedy in zip(requests, needs_greedy(requests, self._check_greedy), strict=True):
+            prefix, target = encode_pair(self._engines[0], *request.args)
+            kept = cut_prefix(prefix, target, self._engines[0].config.model.max_model_len)
+            self._totals(request).truncated_prompts += len(kept) < len(prefix)
+            windows.append([LikelihoodRequest(kept, target, greedy)])
+        answers: dict[int, tuple[float, bool]] = {}
+        for index, (found,) in self._decode(requests, windows, disable_tqdm):
+            answers[index] = found.value, bool(found.is_greedy)
+            cache.add_partial("loglikelihood", requests[index].args, answers[index])
+        return [answers[index] for index in range(len(requests))]
+
+    def of_texts(self, requests: list[Instance], cache: CacheHook, disable_tqdm: bool) -> list[float]:
+        """See `LopaRayLM.loglikelihood_rolling`."""
+        windows = [
+            [LikelihoodRequest(*window) for window in rolling_windows(self._engines[0], *request.args)]
+            for request in requests
+        ]
+        answers: dict[int, float] = {}
+        for index, found in self._decode(requests, windows, disable_tqdm):
+            answers[index] = math.fsum(window.value for window in found)  # in whatever order they ended
+            cache.add_partial("loglikelihood_rolling", requests[index].args, answers[index])
+        return [answers[index] for index in range(len(requests))]
+
+    def _decode(
+        self, instances: Sequence[Instance], windows: Sequence[Windows], disable_tqdm: bool
+    ) -> Iterator[tuple[int, list[LogLikelihood]]]:
+        """(index, log-likelihoods of its windows) as requests end. Raises what ended one without an answer."""
+        began = time.perf_counter()
+        asked = [(index, window) for index, of_request in enumerate(windows) for window in of_request]
+
+        def run(engine: Engine, part: range) -> Iterator[tuple[int, LogLikelihood]]:
+            requests = [asked[at][1] for at in part]
+            seed = engine.config.decode.seed
+            for at, answer in log_likelihoods(engine, requests, mc_num=self._mc_num, seed=seed):
+                if isinstance(answer, Exception):
+                    raise answer
+                yield asked[part[at]][0], answer
+
+        found: list[list[LogLikelihood]] = [[] for _ in windows]
+        with tqdm(total=len(asked), disable=disable_tqdm, desc="Log-likelihoods") as progress:
+            for index, answer in on_groups(self._engines, len(asked), run):
+                found[index].append(answer)
+                progress.update()
+                if len(found[index]) == len(windows[index]):
+                    yield index, found[index]
+        yield from ((index, []) for index, of_request in enumerate(windows) if not of_request)
+        for instance, of_request in zip(instances, found, strict=True):
+            self._totals(instance).add(of_request)
+        seconds = time.perf_counter() - began
+        for task in {instance.task_name or "" for instance in instances}:
+            self.totals[task].seconds += seconds
+
+    def _totals(self, instance: Instance) -> LikelihoodTotals:
+        return self.totals.setdefault(instance.task_name or "", LikelihoodTotals(self._mc_num))

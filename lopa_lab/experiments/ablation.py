@@ -1,0 +1,175 @@
+"""`lopa experiment ablation`: LoPA without one of its parts at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from lopa_lab.experiments.run.estimates import Array, Resamples, estimate, percent_of
+from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
+from lopa_lab.experiments.run.lookaheads import (
+    BestFork,
+    MakeLookahead,
+    RandomBranch,
+    RandomPositions,
+    VariedLopaSession,
+)
+from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.workbench import Workbench
+from lopa_lab.records.figure import PALETTE
+from lopa_ray.decoding.session import DecodeSession
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What differs from LoPA."""
+
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Of decode settings."""
+    lookahead: MakeLookahead | None = None
+
+
+LOPA, NO_LOOKAHEAD = "LoPA", "no lookahead"
+RANDOM_POSITIONS, RANDOM_WINNER, ONE_BRANCH = "random positions", "random winner", "one branch: the best fork"
+NO_ANCHOR = "without the anchor"
+SHORT_BLOCK = 8
+FULL, CAUSAL = f"blocks of {SHORT_BLOCK}, full window", f"blocks of {SHORT_BLOCK}, block-causal window"
+FULL_ALONE, CAUSAL_ALONE = f"{FULL}, no lookahead", f"{CAUSAL}, no lookahead"
+
+VARIANTS = {
+    LOPA: Variant(),
+    NO_LOOKAHEAD: Variant({"num_branches": 1}),
+    RANDOM_POSITIONS: Variant(lookahead=RandomPositions),
+    RANDOM_WINNER: Variant(lookahead=RandomBranch),
+    ONE_BRANCH: Variant(lookahead=BestFork),
+    NO_ANCHOR: Variant({"anchor": "omit"}),
+    FULL: Variant({"block_size": SHORT_BLOCK, "window_attention": "full"}),
+    CAUSAL: Variant({"block_size": SHORT_BLOCK, "window_attention": "block_causal"}),
+    FULL_ALONE: Variant({"block_size": SHORT_BLOCK, "window_attention": "full", "num_branches": 1}),
+    CAUSAL_ALONE: Variant({"block_size": SHORT_BLOCK, "window_attention": "block_causal", "num_branches": 1}),
+}
+
+
+class Ablation(Experiment):
+    """See the module."""
+
+    problems = 150
+    method = (
+        "no lookahead: the anchor alone (D2F). random positions: forks at positions drawn evenly from the masked "
+        "ones in place of the best-ranked. random winner: drawn evenly from LoPA's branches; the winner alone is "
+        "evaluated, since no score decides. one branch: the fork at the best-ranked position, taken without "
+        "comparison. without the anchor: forks alone compete. full or block-causal window: rows see the whole "
+        "window, or their own and earlier blocks; the blocks are short so that several are in flight at once."
+    )
+    paper = (
+        "LoPA adds forks at the most confident positions and picks the winner by branch confidence (section 3). "
+        "Tables 1 to 7 have no row without one of the two, so they do not say which of them the gain comes from."
+    )
+
+    def points(self) -> Sequence[Point]:
+        """All variants."""
+        return [{"variant": name} for name in VARIANTS]
+
+    def measure(self, bench: Workbench, point: Point) -> Data:
+        """The outcomes of all problems."""
+        variant = VARIANTS[str(point["variant"])]
+        settings = bench.settings(decoder="lopa", **variant.changes)
+        make_lookahead = variant.lookahead
+        if make_lookahead is None:
+            return bench.decode_problems(settings).as_json()
+
+        def varied(session: DecodeSession, index: int) -> DecodeSession:
+            return VariedLopaSession(session, make_lookahead, Random(f"{bench.setup.seed} {index}"))
+
+        return bench.decode_problems(settings, varied).as_json()
+
+    def finding(self, record: ExperimentRecord) -> Finding:
+        """Every variant against LoPA."""
+        resamples = Resamples(record.setup.problems)
+        outcomes = {name: Outcomes.from_json(record.data(variant=name)) for name in VARIANTS}
+        tpf = {name: each.tpf(resamples) for name, each in outcomes.items()}
+        score = {name: each.score(resamples) for name, each in outcomes.items()}
+
+        def against(name: str, other: str = LOPA) -> str:
+            return f"{estimate(tpf[name] / tpf[other]):.2f} times the TPF"
+
+        def points(name: str, other: str = LOPA) -> str:
+            return f"{estimate(score[name] - score[other]):+.1f} points of score"
+
+        text = (
+            f"LoPA has {estimate(tpf[LOPA]):.2f} TPF at {estimate(score[LOPA]):.1f} % solved. Against it, no "
+            f"lookahead has {against(NO_LOOKAHEAD)} and {points(NO_LOOKAHEAD)}. Forks at random positions have "
+            f"{against(RANDOM_POSITIONS)} and {points(RANDOM_POSITIONS)}; a random winner {against(RANDOM_WINNER)} "
+            f"and {points(RANDOM_WINNER)}. One branch, which takes the best fork without comparison and costs one "
+            f"forward per step, has {against(ONE_BRANCH)} and {points(ONE_BRANCH)}. {_gain(tpf)}Without the anchor "
+            f"it is {against(NO_ANCHOR)}. With blocks of {SHORT_BLOCK}, a block-causal window has "
+            f"{against(CAUSAL, FULL)} of a full one and {points(CAUSAL, FULL)}; without lookahead "
+            f"{against(CAUSAL_ALONE, FULL_ALONE)} and {points(CAUSAL_ALONE, FULL_ALONE)}."
+        )
+        rows = [
+            [
+                name,
+                f"{estimate(tpf[name]):.2f}",
+                f"{estimate(tpf[name] / tpf[LOPA]):.2f}",
+                f"{estimate(score[name]):.1f}",
+                f"{estimate(score[name] - score[LOPA]):+.1f}",
+                f"{estimate(outcomes[name].forwards_per_token(resamples)):.2f}",
+            ]
+            for name in VARIANTS
+        ]
+        header = ["variant", "TPF", "÷ LoPA's TPF", "score %", "against LoPA's score", "forwards per token"]
+        headline = (
+            f"Without comparing branches, the best fork alone has {estimate(tpf[ONE_BRANCH] / tpf[LOPA]):.2f} times "
+            f"LoPA's TPF, for {estimate(_forwards(outcomes, ONE_BRANCH, resamples)):.2f} times its forwards."
+        )
+        one = estimate(tpf[ONE_BRANCH] / tpf[LOPA])
+        compared = (
+            f"Here, when the best fork wins without comparison, TPF {one.change(1)} and the score "
+            f"{estimate(score[ONE_BRANCH] - score[LOPA]).change(0)}. When forks lie at random positions, TPF "
+            f"{estimate(tpf[RANDOM_POSITIONS] / tpf[LOPA]).change(1)} and the score "
+            f"{estimate(score[RANDOM_POSITIONS] - score[LOPA]).change(0)}."
+        )
+        return Finding(text, header, rows, headline, compared)
+
+    def draw(self, record: ExperimentRecord, *axes: Any) -> None:
+        """TPF and score of each variant, with intervals."""
+        resamples = Resamples(record.setup.problems)
+        names = list(VARIANTS)[::-1]
+        outcomes = [Outcomes.from_json(record.data(variant=name)) for name in names]
+        for index, each in enumerate(outcomes):
+            tpf, score = estimate(each.tpf(resamples)), estimate(each.score(resamples))
+            axes[0].barh(index, tpf.value, color=PALETTE[0 if names[index] == LOPA else 5], height=0.6)
+            axes[0].hlines(index, tpf.low, tpf.high, color=PALETTE[1], linewidth=2)
+            axes[0].annotate(
+                f"{score.value:.0f} %", (tpf.high, index), (4, -4), textcoords="offset points", fontsize=9
+            )
+        axes[0].set_yticks(range(len(names)), names)
+        axes[0].set_xlabel("TPF; beside each bar: solved")
+        axes[0].set_xlim(left=0)
+        axes[0].margins(x=0.15)
+
+
+def _forwards(outcomes: Mapping[str, Outcomes], name: str, resamples: Resamples) -> Array:
+    """Forwards per token against LoPA's: [1 + resamples], float64."""
+    found: Array = outcomes[name].forwards_per_token(resamples) / outcomes[LOPA].forwards_per_token(resamples)
+    return found
+
+
+def _gain(tpf: Mapping[str, Array]) -> str:
+    """How much of LoPA's gain is there without a comparison of branches; nothing where there is no gain."""
+    whole = tpf[LOPA] - tpf[NO_LOOKAHEAD]
+    if not whole[0] > 0:
+        return ""
+    one, drawn = (
+        estimate(percent_of(tpf[name] - tpf[NO_LOOKAHEAD], whole)) for name in (ONE_BRANCH, RANDOM_WINNER)
+    )
+    return (
+        f"So the token that a fork adds, without any comparison, has {one:.0f} % of what LoPA gains over no "
+        f"lookahead, and a random winner {drawn:.0f} %; the rest is what the choice by branch confidence adds. "
+    )
+
+
+EXPERIMENT = Ablation()

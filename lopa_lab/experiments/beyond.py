@@ -1,0 +1,269 @@
+"""`lopa experiment beyond`: does another lookahead beat the published one?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from random import Random
+from typing import Any
+
+from lopa_lab.experiments.run.estimates import FEWEST_PROBLEMS, Estimate, Resamples, estimate
+from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
+from lopa_lab.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
+from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.experiments.run.record import ExperimentRecord, Point, Setup
+from lopa_lab.experiments.run.wider_forks import POOL, DistantForks, ForksOfForks, SecondTokens
+from lopa_lab.experiments.run.winner_rules import (
+    ByValue,
+    LinearPredictor,
+    RandomWinner,
+    WinnerRecorder,
+    expected_fills,
+    fit_predictor,
+    summed_probability,
+)
+from lopa_lab.experiments.run.workbench import Workbench
+from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.word_problems import held_out_problems, training_problems
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.session import DecodeSession
+
+BRANCHES = 8
+SEEDS = (0, 1)
+"""Added to the run's seed."""
+BLOCK_SIZES = (16, 32)
+HIGHER_THRESHOLD = 0.95
+TRAINING_PROBLEMS = 200
+"""That the learned predictor is fitted on."""
+
+FASTER, MORE_POINTS = 1.10, 2.0
+"""The bar: times LoPA's TPF at equal score, or points of score at equal TPF."""
+EQUAL_POINTS = -2.0
+"""A score is equal if its interval over all cells together lies above this, and no cell's lies below 0."""
+
+LOPA = "LoPA"
+LEARNED = ("learned predictor", "two tokens, learned predictor")
+"""Variants whose winner a predictor chooses that is fitted before."""
+LOOKAHEADS: dict[str, MakeLookahead] = {
+    "forks of forks": ForksOfForks,
+    "distant forks": DistantForks,
+    "second-best tokens": SecondTokens,
+    "winner by expected fills": lambda settings, random: ByValue(settings, expected_fills),
+    "winner by summed probability": lambda settings, random: ByValue(settings, summed_probability),
+    "two tokens, summed probability": lambda settings, random: ByValue(settings, summed_probability),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "two tokens per fork": {"tokens_per_fork": 2},
+    "two tokens, higher threshold": {"tokens_per_fork": 2, "confidence_threshold": HIGHER_THRESHOLD},
+    "without the anchor": {"anchor": "omit"},
+    "second-best tokens": {"top_logprobs": 2},
+    "two tokens, summed probability": {"tokens_per_fork": 2},
+    "two tokens, learned predictor": {"tokens_per_fork": 2},
+}
+"""Changes of settings, by variant."""
+VARIANTS = (LOPA, *dict.fromkeys((*SETTINGS, *LOOKAHEADS, *LEARNED)))
+
+
+class Beyond(Experiment):
+    """See the module."""
+
+    problems = 100
+    method = (
+        f"LoPA with {BRANCHES} branches, and lookaheads that differ in one thing and evaluate no more branches, "
+        f"with blocks of {' and '.join(map(str, BLOCK_SIZES))}. two tokens: each fork "
+        "adds a pair of the best-ranked positions (tokens_per_fork 2). higher threshold: the same with "
+        f"confidence_threshold {HIGHER_THRESHOLD}, which gives some speed back for score. forks of forks: half of "
+        f"the forks add one token and half two. distant: forks lie as far apart as the {POOL * (BRANCHES - 1)} "
+        "best-ranked positions allow. "
+        "second-best: one fork in three adds the second-best token of the position where that is most probable. "
+        "expected fills: the winner is the branch that decides most tokens in this step; the mean score decides "
+        "between equals. summed probability: the winner is the branch with most tokens of its fork and, added to them, "
+        "probability at masked positions, whether or not it passes the threshold. learned predictor: the winner has "
+        "the most tokens decided in this step, which its scores tell, and in the next, which a ridge regression on "
+        f"nine features of these scores predicts, fitted on {TRAINING_PROBLEMS} training problems decoded with random "
+        "winners. two tokens with one of the last two rules: both changes. Rules for winners count tokens behind the "
+        "end of an answer too, TPF does not. The bar, in each of the "
+        f"{len(SEEDS) * len(BLOCK_SIZES)} cells: TPF at least {FASTER:.2f} times LoPA's, clearly above 1, with a "
+        f"score that is not clearly lower, and over all cells at most {-EQUAL_POINTS:.0f} points lower by its whole "
+        f"interval; or a score at least {MORE_POINTS:.0f} points higher, clearly above 0, with a TPF that is not "
+        "clearly lower."
+    )
+    paper = (
+        "LoPA's forks add one token each, at the most confident positions, and the mean confidence of the rest "
+        "chooses the winner (section 3). The paper compares no other lookahead."
+    )
+
+    def describe_problems(self, setup: Setup) -> str:
+        """The number of problems of each seed."""
+        seeds = " and ".join(str(setup.seed + seed) for seed in SEEDS)
+        return f"{setup.problems} held-out problems of each of the seeds {seeds}"
+
+    def points(self) -> Sequence[Point]:
+        """Each variant on each seed with each size of blocks."""
+        return [
+            {"seed": seed, "block_size": size, "variant": variant}
+            for seed in SEEDS
+            for size in BLOCK_SIZES
+            for variant in VARIANTS
+        ]
+
+    def measure(self, bench: Workbench, point: Point) -> Data:
+        """The outcomes of all problems."""
+        variant, seed = str(point["variant"]), bench.setup.seed + int(point["seed"] or 0)
+        settings = bench.settings(
+            decoder="lopa",
+            num_branches=BRANCHES,
+            block_size=point["block_size"],
+            **SETTINGS.get(variant, {}),
+        )
+        make: Callable[[DecodeSession, int], DecodeSession] | None = None
+        lookahead = LOOKAHEADS.get(variant)
+        if variant in LEARNED:
+            lookahead = _by_predictor(_learn(bench, settings, seed))
+        if lookahead is not None:
+            chosen = lookahead
+
+            def make(session: DecodeSession, index: int) -> DecodeSession:
+                return VariedLopaSession(session, chosen, Random(f"{seed} {index}"))
+
+        problems = held_out_problems(seed, bench.setup.problems)
+        return bench.decode_problems(settings, make, problems).as_json()
+
+    def finding(self, record: ExperimentRecord) -> Finding:
+        """Each variant against LoPA, in each cell and over all."""
+        variants = _variants(record)
+        cells = {name: _against_lopa(record, name) for name in variants[1:]}
+        enough = record.setup.problems >= FEWEST_PROBLEMS
+        whole = {name: _together(record, name) for name in variants}
+        resamples = Resamples(len(SEEDS) * record.setup.problems)
+        tpf = {name: each.tpf(resamples) for name, each in whole.items()}
+        score = {name: each.score(resamples) / len(BLOCK_SIZES) for name, each in whole.items()}
+        ratio = {name: estimate(tpf[name] / tpf[LOPA]) for name in variants}
+        gain = {name: estimate(score[name] - score[LOPA]) for name in variants}
+        winners = [name for name, found in cells.items() if enough and meets_bar(found, gain[name])]
+        bar = "No lookahead meets the bar in every cell. "
+        if winners:
+            bar = (
+                f"{' and '.join(winners)} {'meets' if len(winners) == 1 else 'meet'} the bar in every cell. "
+            )
+        elif not enough:
+            bar = f"Fewer than {FEWEST_PROBLEMS} problems per cell do not tell whether a lookahead meets the bar. "
+        text = (
+            f"LoPA has {estimate(tpf[LOPA]):.2f} TPF at {estimate(score[LOPA]):.1f} % solved, over all cells. {bar}"
+            + " ".join(
+                f"{name[0].upper() + name[1:]}: {ratio[name]:.2f} times the TPF at {gain[name]:+.1f} points."
+                for name in variants[1:]
+            )
+        )
+        rows = [
+            [
+                name,
+                f"{estimate(tpf[name]):.2f}",
+                f"{ratio[name]:.2f}",
+                f"{gain[name]:+.1f}",
+                *(f"{found[0]:.2f}; {found[1]:+.1f}" for found in cells.get(name, ())),
+                *("–" for _ in range(len(SEEDS) * len(BLOCK_SIZES)) if name == LOPA),
+                "" if name == LOPA else "yes" if name in winners else "no" if enough else "–",
+            ]
+            for name in variants
+        ]
+        header = [
+            "lookahead",
+            "TPF",
+            "÷ LoPA's TPF",
+            "points of score",
+            *(f"seed {record.setup.seed + seed}, blocks of {size}" for seed in SEEDS for size in BLOCK_SIZES),
+            "meets the bar",
+        ]
+        fastest = max(variants[1:], key=lambda name: ratio[name].value)
+        headline = (
+            f"{bar}The fastest, {fastest}, has {ratio[fastest]:.2f} times LoPA's TPF at "
+            f"{gain[fastest]:+.1f} points."
+        )
+        return Finding(text, header, rows, headline)
+
+    def draw(self, record: ExperimentRecord, *axes: Any) -> None:
+        """Score against TPF, of all cells together, with intervals."""
+        resamples = Resamples(len(SEEDS) * record.setup.problems)
+        for index, name in enumerate(_variants(record)):
+            whole = _together(record, name)
+            tpf, score = estimate(whole.tpf(resamples)), estimate(whole.score(resamples) / len(BLOCK_SIZES))
+            axes[0].errorbar(
+                tpf.value,
+                score.value,
+                xerr=[[tpf.value - tpf.low], [tpf.high - tpf.value]],
+                yerr=[[score.value - score.low], [score.high - score.value]],
+                color=PALETTE[index % len(PALETTE)],
+                marker=MARKERS[(index + index // len(PALETTE)) % len(MARKERS)],
+                linewidth=1,
+                linestyle="none",
+                label=name,
+            )
+        axes[0].set_xlabel("TPF")
+        axes[0].set_ylabel("solved, %")
+        axes[0].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def meets_bar(cells: Sequence[tuple[Estimate, Estimate]], points_of_all: Estimate) -> bool:
+    """Whether a variant has one of the two gains in every cell: (TPF ÷ LoPA's, score - LoPA's in points).
+
+    `points_of_all` is the latter over all cells together.
+    """
+    faster = points_of_all.low >= EQUAL_POINTS and all(
+        ratio.value >= FASTER and ratio.low > 1 and points.high >= 0 for ratio, points in cells
+    )
+    better = all(
+        points.value >= MORE_POINTS and points.low > 0 and ratio.high >= 1 for ratio, points in cells
+    )
+    return faster or better
+
+
+def _by_predictor(predictor: LinearPredictor) -> MakeLookahead:
+    return lambda settings, random: ByValue(settings, predictor)
+
+
+def _learn(bench: Workbench, settings: GenerationSettings, seed: int) -> LinearPredictor:
+    """From training problems, which no held-out problem is among."""
+    recorders: list[WinnerRecorder] = []
+
+    def make(session: DecodeSession, index: int) -> DecodeSession:
+        recorders.append(WinnerRecorder(session, RandomWinner, Random(f"learn {seed} {index}")))
+        return recorders[-1]
+
+    bench.decode_problems(settings, make, list(islice(training_problems(seed), TRAINING_PROBLEMS)))
+    return fit_predictor(recorders)
+
+
+def _variants(record: ExperimentRecord) -> list[str]:
+    """Those that the record has: one of an earlier version may have fewer."""
+    measured = {each.point["variant"] for each in record.points}
+    return [name for name in VARIANTS if name in measured]
+
+
+def _against_lopa(record: ExperimentRecord, name: str) -> list[tuple[Estimate, Estimate]]:
+    """TPF ÷ LoPA's and score - LoPA's of each cell."""
+    resamples = Resamples(record.setup.problems)
+    found = []
+    for seed in SEEDS:
+        for size in BLOCK_SIZES:
+            own, lopa = (
+                Outcomes.from_json(record.data(seed=seed, block_size=size, variant=each))
+                for each in (name, LOPA)
+            )
+            ratio = estimate(own.tpf(resamples) / lopa.tpf(resamples))
+            found.append((ratio, estimate(own.score(resamples) - lopa.score(resamples))))
+    return found
+
+
+def _together(record: ExperimentRecord, name: str) -> Outcomes:
+    """Sums over the sizes of blocks of each problem, of both seeds: `correct` counts up to the number of sizes."""
+    columns: dict[str, list[int]] = {}
+    for seed in SEEDS:
+        of_seed = [record.data(seed=seed, block_size=size, variant=name) for size in BLOCK_SIZES]
+        for column in of_seed[0]:
+            sums = [sum(values) for values in zip(*(each[column] for each in of_seed), strict=True)]
+            columns.setdefault(column, []).extend(sums)
+    return Outcomes.from_json(columns)
+
+
+EXPERIMENT = Beyond()

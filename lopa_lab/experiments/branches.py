@@ -1,0 +1,145 @@
+"""`lopa experiment branches`: TPF and score against branches per step, at several confidence thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lopa_lab.experiments.run.accuracy_under_parallelism import aup, pareto_front
+from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
+from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
+from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.workbench import Workbench
+from lopa_lab.records.figure import MARKERS, PALETTE
+
+BRANCHES = (1, 2, 4, 8, 16)
+THRESHOLDS = (0.6, 0.7, 0.8, 0.9, 0.95)
+
+Setting: TypeAlias = tuple[float, int]
+"""Confidence threshold and branches."""
+
+
+class Branches(Experiment):
+    """See the module."""
+
+    problems = 100
+    method = (
+        "LoPA with each combination of confidence_threshold and num_branches (the anchor included; 1 is D2F). TPF: "
+        "tokens up to the first EOS ÷ steps, of all problems together. Score: share of right answers. AUP "
+        "(accuracy under parallelism, as d3LLM defines it) is taken over the thresholds, for each number of "
+        "branches; its reference is the best score of all points."
+    )
+    paper = (
+        "With D2F-Dream on GSM8K, LoPA's TPF is 10.1 where D2F's is 3.1, and its score 73.8 where D2F's is 78.5 "
+        "(Table 1). TPF rises with the number of branches (Figure 4), which the authors choose per task, 14 on "
+        "GSM8K (Table 5)."
+    )
+
+    def points(self) -> Sequence[Point]:
+        """All combinations."""
+        return [{"confidence_threshold": t, "num_branches": b} for t in THRESHOLDS for b in BRANCHES]
+
+    def measure(self, bench: Workbench, point: Point) -> Data:
+        """The outcomes of all problems."""
+        return bench.decode_problems(bench.settings(decoder="lopa", **point)).as_json()
+
+    def finding(self, record: ExperimentRecord) -> Finding:
+        """Gain and cost of the most branches, the front, and AUP."""
+        resamples = Resamples(record.setup.problems)
+        tpf, score = _figures(record, resamples)
+        middle = _usual_threshold(record)
+        one, most = (middle, min(BRANCHES)), (middle, max(BRANCHES))
+        best = max(BRANCHES, key=lambda b: tpf[middle, b][0])
+        front = pareto_front({name: (float(tpf[name][0]), float(score[name][0])) for name in tpf})
+        areas = {b: _aup_figure(tpf, score, b) for b in BRANCHES}
+        best_area = max(BRANCHES, key=lambda b: areas[b][0])
+        gain = estimate(tpf[middle, best] / tpf[one])
+        cost = estimate(score[middle, best] - score[one])
+        last = estimate(tpf[most] / tpf[middle, BRANCHES[-2]])
+        worse = estimate(score[most] - score[middle, BRANCHES[-2]])
+        text = (
+            f"At threshold {middle:g}, one branch has {estimate(tpf[one]):.2f} TPF at {estimate(score[one]):.1f} % "
+            f"solved. TPF is highest with {best} branches: {gain:.2f} times that, with a score that changes by "
+            f"{cost:+.1f} points. From {BRANCHES[-2]} to {BRANCHES[-1]} branches TPF is multiplied by {last:.3f} "
+            f"and the score changes by {worse:+.1f} points. The Pareto front has "
+            + ", ".join(f"({t:g}, {b})" for t, b in front)
+            + " as (threshold, branches). AUP over the thresholds is "
+            + ", ".join(f"{estimate(areas[b]):.0f} with {b}" for b in BRANCHES)
+            + f" branches; {best_area} against 1 is a difference of {estimate(areas[best_area] - areas[1]):.0f}."
+        )
+        forwards = {name: each.forwards_per_token(resamples) for name, each in _outcomes(record).items()}
+        rows = [
+            [
+                f"{name[0]:g}",
+                str(name[1]),
+                f"{estimate(tpf[name]):.2f}",
+                f"{estimate(score[name]):.1f}",
+                f"{estimate(forwards[name]):.2f}",
+                "yes" if name in front else "",
+            ]
+            for name in tpf
+        ]
+        header = ["threshold", "branches", "TPF", "score %", "forwards per token", "on the front"]
+        headline = (
+            f"{best} branches have {gain:.2f} times the TPF of one, at {cost:+.1f} points of score; {BRANCHES[-1]} "
+            f"have {last:.3f} times that of {BRANCHES[-2]}, at {worse:+.1f} points."
+        )
+        compared = (
+            f"Here TPF {estimate(tpf[middle, BRANCHES[1]] / tpf[one]).change(1)} from 1 to {BRANCHES[1]} branches "
+            f"and {last.change(1)} from {BRANCHES[-2]} to {BRANCHES[-1]}, where the score {worse.change(0)}. With "
+            f"{best} branches the score {cost.change(0)} against one."
+        )
+        return Finding(text, header, rows, headline, compared)
+
+    def draw(self, record: ExperimentRecord, *axes: Any) -> None:
+        """Score over TPF, a line per number of branches through the thresholds; the front is ringed."""
+        tpf, score = _figures(record, Resamples(record.setup.problems, count=1))
+        at = {name: (float(tpf[name][0]), float(score[name][0])) for name in tpf}
+        for index, b in enumerate(BRANCHES):
+            xs, ys = zip(*(at[t, b] for t in THRESHOLDS), strict=True)
+            axes[0].plot(xs, ys, f"{MARKERS[index]}-", color=PALETTE[index], label=str(b), markersize=5)
+        xs, ys = zip(*(at[name] for name in pareto_front(at)), strict=True)
+        axes[0].scatter(xs, ys, s=120, facecolors="none", edgecolors=PALETTE[5], label="front")
+        axes[0].set_xlabel("TPF")
+        axes[0].set_ylabel("score (%)")
+        axes[0].figure.legend(loc="outside upper left", ncols=6, title="branches per step")
+
+
+def _outcomes(record: ExperimentRecord) -> dict[Setting, Outcomes]:
+    return {
+        (t, b): Outcomes.from_json(record.data(confidence_threshold=t, num_branches=b))
+        for t in THRESHOLDS
+        for b in BRANCHES
+    }
+
+
+def _figures(
+    record: ExperimentRecord, resamples: Resamples
+) -> tuple[dict[Setting, Array], dict[Setting, Array]]:
+    """TPF and score of every setting, as figures."""
+    outcomes = _outcomes(record)
+    return (
+        {name: each.tpf(resamples) for name, each in outcomes.items()},
+        {name: each.score(resamples) for name, each in outcomes.items()},
+    )
+
+
+def _usual_threshold(record: ExperimentRecord) -> float:
+    """The one of the points that is closest to the configuration's."""
+    usual = record.setup.settings.get("decode", {}).get("confidence_threshold", 0.9)
+    return min(THRESHOLDS, key=lambda threshold: abs(threshold - usual))
+
+
+def _aup_figure(tpf: Mapping[Setting, Array], score: Mapping[Setting, Array], branches: int) -> Array:
+    """AUP over the thresholds: [1 + resamples], float64."""
+    best = np.max(np.stack(list(score.values())), axis=0)
+    columns = [(tpf[t, branches], score[t, branches]) for t in THRESHOLDS]
+    return np.array(
+        [aup([(float(x[i]), float(y[i])) for x, y in columns], float(best[i])) for i in range(len(best))]
+    )
+
+
+EXPERIMENT = Branches()

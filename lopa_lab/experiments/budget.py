@@ -1,0 +1,154 @@
+"""`lopa experiment budget`: fixed and adaptive numbers of branches, at what they spend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
+from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
+from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.workbench import Workbench
+from lopa_lab.records.figure import MARKERS, PALETTE
+
+FIXED, AUTO, EARLY_EXIT = "fixed", "auto", "early exit"
+EARLY_EXIT_BRANCHES = 8
+BUDGETS: dict[str, tuple[float, ...]] = {
+    FIXED: (1, 2, 3, 4, 6, 8, 12, 16),
+    AUTO: (4, 8, 16),
+    EARLY_EXIT: (0.3, 0.5, 0.7, 0.9),
+}
+"""What decides the number of branches → its values: branches, the most branches, or `lookahead_below`."""
+
+Name: TypeAlias = tuple[str, float]
+
+
+class Budget(Experiment):
+    """See the module."""
+
+    problems = 100
+    method = (
+        "fixed: num_branches as given. auto: num_branches auto, which follows the request's own branch "
+        f"confidences, with max_branches as given. early exit: {EARLY_EXIT_BRANCHES} branches, and the anchor alone "
+        "in steps whose candidates all have a probability above lookahead_below as given. Forwards are branch "
+        "evaluations, and what a step costs once branches no longer fit beside each other. branch_budget load is "
+        "left out: its tokens depend on the load."
+    )
+    paper = "The paper fixes the number of branches per task (Table 5) and names no adaptive one."
+
+    def points(self) -> Sequence[Point]:
+        """All budgets."""
+        return [{"budget": kind, "value": value} for kind, values in BUDGETS.items() for value in values]
+
+    def measure(self, bench: Workbench, point: Point) -> Data:
+        """The outcomes of all problems."""
+        value = point["value"]
+        changes: dict[str, Any] = {
+            FIXED: {"num_branches": value},
+            AUTO: {"num_branches": "auto", "max_branches": value},
+            EARLY_EXIT: {"num_branches": EARLY_EXIT_BRANCHES, "lookahead_below": value},
+        }[str(point["budget"])]
+        return bench.decode_problems(bench.settings(decoder="lopa", **changes)).as_json()
+
+    def finding(self, record: ExperimentRecord) -> Finding:
+        """Adaptive budgets against fixed ones that spend as much."""
+        resamples = Resamples(record.setup.problems)
+        outcomes = _outcomes(record)
+        tpf = {name: each.tpf(resamples) for name, each in outcomes.items()}
+        spent = {name: each.forwards_per_token(resamples) for name, each in outcomes.items()}
+        score = {name: each.score(resamples) for name, each in outcomes.items()}
+        fixed = [(FIXED, value) for value in BUDGETS[FIXED]]
+        at_equal = {
+            name: tpf[name] / _interpolated(spent[name], [spent[n] for n in fixed], [tpf[n] for n in fixed])
+            for name in tpf
+            if name[0] != FIXED
+        }
+        best = {
+            kind: max((n for n in at_equal if n[0] == kind), key=lambda n: at_equal[n][0])
+            for kind in (AUTO, EARLY_EXIT)
+        }
+        best_fixed = max(fixed, key=lambda n: tpf[n][0])
+        sentences = [
+            f"The fastest fixed number is {best_fixed[1]:g} branches: {estimate(tpf[best_fixed]):.2f} TPF for "
+            f"{estimate(spent[best_fixed]):.2f} forwards per token."
+        ]
+        for kind in (AUTO, EARLY_EXIT):
+            name = best[kind]
+            ratio = estimate(at_equal[name])
+            verdict = (
+                "as much as" if not ratio.excludes(1.0) else "more than" if ratio.low > 1 else "less than"
+            )
+            sentences.append(
+                f"The best of {kind} ({name[1]:g}) has {estimate(tpf[name]):.2f} TPF for "
+                f"{estimate(spent[name]):.2f} forwards per token at "
+                f"{estimate(score[name] - score[best_fixed]):+.1f} points of score: {verdict} fixed numbers reach "
+                f"with as many forwards, {ratio:.3f} times."
+            )
+        rows = [
+            [
+                name[0],
+                f"{name[1]:g}",
+                f"{estimate(tpf[name]):.2f}",
+                f"{estimate(score[name]):.1f}",
+                f"{estimate(spent[name]):.2f}",
+                f"{estimate(at_equal[name]):.3f}" if name in at_equal else "",
+            ]
+            for name in tpf
+        ]
+        header = ["budget", "value", "TPF", "score %", "forwards per token", "TPF ÷ fixed at equal forwards"]
+        headline = (
+            "At equal forwards, adaptive numbers have "
+            + " and ".join(f"{estimate(at_equal[name]):.3f} ({kind})" for kind, name in best.items())
+            + " times the TPF of fixed ones."
+        )
+        beats = [name for name, ratio in at_equal.items() if estimate(ratio).low > 1]
+        compared = (
+            "Here "
+            + ", ".join(f"{kind} {value:g}" for kind, value in beats)
+            + " beat fixed numbers at equal forwards."
+            if beats
+            else "Here no adaptive number clearly beats fixed ones at equal forwards."
+        )
+        return Finding(" ".join(sentences), header, rows, headline, compared)
+
+    def draw(self, record: ExperimentRecord, *axes: Any) -> None:
+        """TPF over forwards per token."""
+        resamples = Resamples(record.setup.problems, count=1)
+        outcomes = _outcomes(record)
+        for index, (kind, values) in enumerate(BUDGETS.items()):
+            spots = [
+                (outcomes[kind, v].forwards_per_token(resamples)[0], outcomes[kind, v].tpf(resamples)[0])
+                for v in values
+            ]
+            xs, ys = zip(*spots, strict=True)
+            style = f"{MARKERS[index]}-" if kind == FIXED else MARKERS[index]
+            axes[0].plot(xs, ys, style, color=PALETTE[index], label=kind)
+            for value, spot in zip(values, spots, strict=True):
+                axes[0].annotate(f"{value:g}", spot, (4, -11), textcoords="offset points", fontsize=8)
+        axes[0].set_xlabel("forwards (branch evaluations) per token")
+        axes[0].set_ylabel("TPF")
+        axes[0].figure.legend(loc="outside upper left", ncols=3)
+
+
+def _outcomes(record: ExperimentRecord) -> dict[Name, Outcomes]:
+    return {
+        (kind, value): Outcomes.from_json(record.data(budget=kind, value=value))
+        for kind, values in BUDGETS.items()
+        for value in values
+    }
+
+
+def _interpolated(at: Array, xs: Sequence[Array], ys: Sequence[Array]) -> Array:
+    """In each resample, the value at `at` of the line through the points: all [1 + resamples], float64."""
+    columns = np.stack(xs), np.stack(ys)
+    found = []
+    for index, x in enumerate(at):
+        order = np.argsort(columns[0][:, index])
+        found.append(np.interp(x, columns[0][order, index], columns[1][order, index]))
+    return np.array(found)
+
+
+EXPERIMENT = Budget()

@@ -1,0 +1,175 @@
+"""`lopa experiment open-ended`: decoders on texts whose answers cannot be checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from lopa_lab.experiments.run.estimates import Resamples, estimate
+from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
+from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.workbench import Workbench
+from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.word_problems import held_out_stream
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.engine.likelihood import LikelihoodRequest, log_likelihoods
+
+LENGTH = 48
+OPEN_QUESTION = "How much is that?"
+"""An open question behind a story, in words from the training data of the model in the package."""
+MC_NUM = 16
+"""Draws of masks per log-likelihood."""
+N_GRAM = 2
+VANILLA = 0
+"""Stands for vanilla decoding among numbers of branches."""
+DECODERS = (VANILLA, 1, 2, 4, 8, 16)
+
+
+def open_prompt(question: str) -> str | None:
+    """A problem's text with `OPEN_QUESTION` in the place of its own, the last sentence; None if it has one alone."""
+    *story, _ = re.split(r"(?<=[.?!])\s+", question.strip())
+    return " ".join([*story, OPEN_QUESTION]) if story else None
+
+
+def open_prompts(seed: int, count: int) -> list[str]:
+    """Those of the first held-out problems that have one."""
+    prompts = (open_prompt(problem.question) for problem in held_out_stream(seed))
+    return list(islice((prompt for prompt in prompts if prompt is not None), count))
+
+
+def equal_tokens(ours: Sequence[int], theirs: Sequence[int]) -> tuple[int, int]:
+    """Positions with the same token in both texts, and positions of the longer one."""
+    return sum(a == b for a, b in zip(ours, theirs, strict=False)), max(len(ours), len(theirs))
+
+
+def count_n_grams(ids: Sequence[int], n: int = N_GRAM) -> tuple[int, int]:
+    """Different n-grams, and all."""
+    grams = [tuple(ids[at : at + n]) for at in range(len(ids) - n + 1)]
+    return len(set(grams)), len(grams)
+
+
+class OpenEnded(Experiment):
+    """See the module."""
+
+    problems = 30
+    plot_rows = (1, 1)
+    method = (
+        f'Prompts are word problems that end with "{OPEN_QUESTION}" in place of their question, so there is no right '
+        f"answer; texts end by EOS, or after {LENGTH} tokens. vanilla: one token per step, no cache, for all "
+        f"{LENGTH} positions, also those behind the end, so its TPF is below 1. Repetition: "
+        "different pairs of neighbouring tokens ÷ all pairs. Likelihood: log p(text | prompt) ÷ tokens, a "
+        f"Monte-Carlo bound with {MC_NUM} draws of masks that are the same for all decoders. Agreement: share of "
+        "positions with vanilla's token, of those of the longer text."
+    )
+    paper = (
+        "All of the paper's tasks have answers that can be checked; it says nothing about open-ended text."
+    )
+
+    def points(self) -> Sequence[Point]:
+        """Vanilla decoding, and LoPA by its number of branches."""
+        return [{"num_branches": count} for count in DECODERS]
+
+    def measure(self, bench: Workbench, point: Point) -> Data:
+        """Numbers per prompt. Raises the first error that ends a request."""
+        results, vanilla = _texts(bench, int(point["num_branches"] or 0)), _texts(bench, VANILLA)
+        prompts = [bench.engine.encode(prompt) for prompt in _prompts(bench)]
+        requests = [LikelihoodRequest(p, r.token_ids) for p, r in zip(prompts, results, strict=True)]
+        likelihoods = [0.0] * len(requests)
+        for index, found in log_likelihoods(bench.engine, requests, mc_num=MC_NUM, seed=bench.setup.seed):
+            if isinstance(found, Exception):
+                raise found
+            likelihoods[index] = found.value
+        grams = [count_n_grams(each.token_ids) for each in results]
+        equal_to_vanilla = [
+            equal_tokens(ours.token_ids, theirs.token_ids)
+            for ours, theirs in zip(results, vanilla, strict=True)
+        ]
+        return {
+            "tokens": [each.tokens for each in results],
+            "steps": [each.steps for each in results],
+            "different n-grams": [different for different, _ in grams],
+            "n-grams": [count for _, count in grams],
+            "log-likelihood": [round(value, 4) for value in likelihoods],
+            "as vanilla": [equal for equal, _ in equal_to_vanilla],
+            "positions": [count for _, count in equal_to_vanilla],
+        }
+
+    def finding(self, record: ExperimentRecord) -> Finding:
+        """Every decoder against vanilla decoding."""
+        resamples = Resamples(record.setup.problems)
+        figures = {count: _figures(record, resamples, count) for count in DECODERS}
+        vanilla, single = figures[VANILLA], figures[1]
+        most = max(DECODERS[1:], key=lambda count: figures[count]["TPF"][0])
+        best = figures[most]
+        text = (
+            f"LoPA is fastest with {most} branches: {estimate(best['TPF']):.2f} TPF, where a single branch has "
+            f"{estimate(single['TPF']):.2f} and vanilla decoding {estimate(vanilla['TPF']):.2f}. Its text has "
+            f"{estimate(best['different pairs %']):.0f} % different pairs (vanilla: "
+            f"{estimate(vanilla['different pairs %']):.0f} %), a likelihood of "
+            f"{estimate(best['nats per token']):.2f} nats per token, "
+            f"{estimate(best['nats per token'] - vanilla['nats per token']):+.2f} against vanilla's and "
+            f"{estimate(best['nats per token'] - single['nats per token']):+.2f} against the single branch's, and "
+            f"vanilla's token at {estimate(best['as vanilla %']):.0f} % of the positions; the single branch has "
+            f"that at {estimate(single['as vanilla %']):.0f} %."
+        )
+        rows = [
+            [
+                "vanilla" if count == VANILLA else f"LoPA, {count}",
+                f"{estimate(each['TPF']):.2f}",
+                f"{estimate(each['different pairs %']):.1f}",
+                f"{estimate(each['nats per token']):.2f}",
+                f"{estimate(each['as vanilla %']):.1f}",
+            ]
+            for count, each in figures.items()
+        ]
+        headline = (
+            f"{most} branches have {estimate(best['TPF'] / single['TPF']):.2f} times the TPF of one, at "
+            f"{estimate(best['nats per token'] - single['nats per token']):+.2f} nats per token, and "
+            f"{estimate(best['nats per token'] - vanilla['nats per token']):+.2f} against vanilla decoding."
+        )
+        return Finding(text, ["decoder, branches", *vanilla], rows, headline)
+
+    def draw(self, record: ExperimentRecord, *axes: Any) -> None:
+        """Likelihood and agreement over TPF."""
+        resamples = Resamples(record.setup.problems)
+        for index, count in enumerate(DECODERS):
+            figures = _figures(record, resamples, count)
+            x = figures["TPF"][0]
+            for axis, name in zip(axes, ("nats per token", "as vanilla %"), strict=True):
+                y = estimate(figures[name])
+                axis.vlines(x, y.low, y.high, color=PALETTE[index])
+                label = {VANILLA: "vanilla", 1: "1 branch"}.get(count, f"{count} branches")
+                axis.plot(x, y.value, MARKERS[index], color=PALETTE[index], label=label)
+                axis.set_ylabel(name)
+        axes[-1].set_xlabel("TPF")
+        axes[-1].set_xlim(left=0)
+        axes[-1].figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside upper left", ncols=3)
+
+
+def _prompts(bench: Workbench) -> list[str]:
+    return open_prompts(bench.setup.seed, bench.setup.problems)
+
+
+def _texts(bench: Workbench, num_branches: int) -> list[GenerationResult]:
+    """Continuations of all prompts."""
+    settings = (
+        bench.settings(decoder="vanilla", max_new_tokens=LENGTH)
+        if num_branches == VANILLA
+        else bench.settings(decoder="lopa", num_branches=num_branches, max_new_tokens=LENGTH)
+    )
+    return bench.decode([bench.engine.create_session(prompt, settings) for prompt in _prompts(bench)])
+
+
+def _figures(record: ExperimentRecord, resamples: Resamples, num_branches: int) -> dict[str, Any]:
+    data = record.data(num_branches=num_branches)
+    return {
+        "TPF": resamples.quotient(data["tokens"], data["steps"]),
+        "different pairs %": 100 * resamples.quotient(data["different n-grams"], data["n-grams"]),
+        "nats per token": resamples.quotient(data["log-likelihood"], data["tokens"]),
+        "as vanilla %": 100 * resamples.quotient(data["as vanilla"], data["positions"]),
+    }
+
+
+EXPERIMENT = OpenEnded()

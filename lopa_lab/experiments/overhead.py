@@ -1,0 +1,207 @@
+"""`lopa experiment overhead`: what lookahead costs on one device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
+from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
+from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.step_totals import StepTotals
+from lopa_lab.experiments.run.workbench import Workbench
+from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.result import ResultBuilder
+
+LOOKAHEADS = (1, 2, 4, 8, 15)
+"""Lookahead branches k; a step has k + 1 branches with the anchor."""
+USUAL = 8
+"""The k of the headline."""
+
+LOOKAHEAD, ANCHOR = "lookahead", "anchor alone"
+PREPARATION = ("plan", "pack", "select")
+VERIFICATION = ("verify",)
+STEP = (*PREPARATION, *VERIFICATION, "commit")
+
+
+class Overhead(Experiment):
+    """See the module."""
+
+    problems = 40
+    timed = True
+    method = (
+        "One request at a time in one process, with num_branches k + 1 and, in turns with it problem by problem, "
+        "with 1 (the anchor alone). Means of wall time per step. Preparation: scoring branches, choosing the winner, "
+        "its fills and the next forks; the plan; packing it and copying it to the device, which is timed once more by "
+        "itself. Verification: the rest of the forward of all branches together, with staging and scores. A step is "
+        "both and the commit of the winner's K/V. The decodes take different paths, so their steps are not of the "
+        "same canvases; a step has fewer than k + 1 branches where fewer positions are masked."
+    )
+    paper = (
+        "A step evaluates all branches in one forward, and the winner's scores serve the next step's fills, so "
+        "verification needs no forward of its own. Branches are put on devices of their own."
+    )
+
+    def points(self) -> Sequence[Point]:
+        """All numbers of lookahead branches."""
+        return [{"k": k} for k in LOOKAHEADS]
+
+    def measure(self, bench: Workbench, point: Point) -> Data:
+        """Totals with lookahead and without."""
+        settings = {
+            LOOKAHEAD: bench.settings(decoder="lopa", num_branches=int(point["k"] or 0) + 1),
+            ANCHOR: bench.settings(decoder="lopa", num_branches=1),
+        }
+        totals = {name: StepTotals() for name in settings}
+        # The first problem is decoded once more, before the others, to warm up.
+        for number, problem in enumerate([bench.problems[0], *bench.problems]):
+            for name, each in settings.items():
+                found = _decode(bench, problem.question, each)
+                if number:
+                    totals[name].add(found)
+        return {name: each.as_json() for name, each in totals.items()}
+
+    def finding(self, record: ExperimentRecord) -> Finding:
+        """Verification against preparation, and steps with lookahead against those without."""
+        resamples = Resamples(record.setup.problems)
+        with_k, alone = _totals(record, LOOKAHEAD), _totals(record, ANCHOR)
+        usual = with_k[USUAL]
+        longer = {k: _ratio(with_k[k], alone[k], resamples, "steps", *STEP) for k in LOOKAHEADS}
+        tpf = {k: _tpf(with_k[k], resamples) / _tpf(alone[k], resamples) for k in LOOKAHEADS}
+        per_token = {k: _ratio(with_k[k], alone[k], resamples, "tokens", *STEP) for k in LOOKAHEADS}
+        more_branches = usual.per(resamples, "steps", "branches") - 1
+        verification = 1000 * usual.per(resamples, "steps", *VERIFICATION)
+        preparation = 1000 * usual.per(resamples, "steps", *PREPARATION)
+        best = min(LOOKAHEADS, key=lambda k: per_token[k][0])
+        gain = estimate(per_token[USUAL])
+        verdict = (
+            "does not clearly change the time of a token"
+            if not gain.excludes(1.0)
+            else "pays off"
+            if gain.high < 1
+            else "does not pay off"
+        )
+        text = (
+            f"With k = {USUAL}, verification takes {estimate(verification):.1f} ms of a step and preparation "
+            f"{estimate(preparation):.2f} ms: {estimate(verification / preparation):.1f} times as long. Such a step "
+            f"takes {estimate(longer[USUAL]):.2f} times as long as one of the anchor alone, and preparation has "
+            f"{estimate(_ratio(usual, alone[USUAL], resamples, 'steps', *PREPARATION)):.2f} times its time. Each "
+            f"further branch adds {estimate(100 * (longer[USUAL] - 1) / more_branches):.0f} % of a step of the anchor "
+            f"alone ({estimate(more_branches):.1f} of them on average). Time per step against the anchor alone: "
+            + ", ".join(f"{estimate(longer[k]):.2f} with k = {k}" for k in LOOKAHEADS)
+            + f". TPF with k = {USUAL} is {estimate(tpf[USUAL]):.2f} times the anchor's, so a token takes {gain:.2f} "
+            f"times as long: on this one device k = {USUAL} {verdict}. A token takes least with k = {best}: "
+            f"{estimate(per_token[best]):.2f} times as long as with the anchor alone."
+        )
+        rows = [
+            [
+                str(k),
+                f"{estimate(with_k[k].per(resamples, 'steps', 'branches')):.1f}",
+                f"{estimate(1000 * with_k[k].per(resamples, 'steps', *PREPARATION)):.2f}",
+                f"{estimate(1000 * with_k[k].per(resamples, 'steps', *VERIFICATION)):.1f}",
+                f"{estimate(longer[k]):.2f}",
+                f"{estimate(tpf[k]):.2f}",
+                f"{estimate(per_token[k]):.2f}",
+            ]
+            for k in LOOKAHEADS
+        ]
+        header = [
+            "k",
+            "branches per step",
+            "preparation ms",
+            "verification ms",
+            "time per step ÷ anchor's",
+            "TPF ÷ anchor's",
+            "time per token ÷ anchor's",
+        ]
+        headline = (
+            f"With k = {USUAL}, verification takes {estimate(verification / preparation):.1f} times as long as "
+            f"preparation, a step {estimate(longer[USUAL]):.2f} times as long as the anchor's alone, and a token "
+            f"{gain:.2f} times."
+        )
+        compared = (
+            f"Here one forward of k = {USUAL} and the anchor takes "
+            f"{estimate(_ratio(usual, alone[USUAL], resamples, 'steps', *VERIFICATION)):.2f} times as long as that of "
+            "the anchor alone: on one device branches are not free."
+        )
+        if estimate(_ratio(usual, alone[USUAL], resamples, "steps", *VERIFICATION)).low <= 1:
+            compared = (
+                f"Here a forward of k = {USUAL} and the anchor is not clearly longer than the anchor's alone."
+            )
+        return Finding(text, header, rows, headline, compared)
+
+    def draw(self, record: ExperimentRecord, *axes: Any) -> None:
+        """Time per step, TPF and time per token over k, against the anchor alone."""
+        resamples = Resamples(record.setup.problems)
+        with_k, alone = _totals(record, LOOKAHEAD), _totals(record, ANCHOR)
+        lines = {
+            "time per step": [_ratio(with_k[k], alone[k], resamples, "steps", *STEP) for k in LOOKAHEADS],
+            "TPF": [_tpf(with_k[k], resamples) / _tpf(alone[k], resamples) for k in LOOKAHEADS],
+            "time per token": [_ratio(with_k[k], alone[k], resamples, "tokens", *STEP) for k in LOOKAHEADS],
+        }
+        for index, (name, figures) in enumerate(lines.items()):
+            found = [estimate(each) for each in figures]
+            ys = [each.value for each in found]
+            errors = [[each.value - each.low for each in found], [each.high - each.value for each in found]]
+            axes[0].errorbar(
+                LOOKAHEADS,
+                ys,
+                yerr=errors,
+                fmt=f"{MARKERS[index]}-",
+                color=PALETTE[index],
+                label=name,
+                capsize=2,
+            )
+        axes[0].axhline(1, color=PALETTE[5], linewidth=1, label="anchor alone")
+        axes[0].set_xticks(LOOKAHEADS)
+        axes[0].set_xlabel("lookahead branches k")
+        axes[0].set_ylabel("÷ the anchor alone")
+        axes[0].set_ylim(bottom=0)
+        axes[0].figure.legend(loc="outside upper left", ncols=4)
+
+
+def _decode(bench: Workbench, question: str, settings: GenerationSettings) -> dict[str, float]:
+    """The sums of a problem's steps."""
+    from lopa_lab.bench.local_steps import local_steps
+    from lopa_ray.execution.lane import lanes_of
+    from lopa_ray.execution.packing import Packing
+
+    engine = bench.engine
+    runner = engine.runner
+    session = engine.create_session(question, settings)
+    builder = ResultBuilder(len(session.prompt), settings, session.end_token_ids, False)
+    sums = dict.fromkeys(("branches", "plan", "pack", "verify", "commit", "select"), 0.0)
+    for step in local_steps(engine, [session]):
+        began = time.perf_counter()
+        lanes = [lane for scheduled in step.plan.requests for lane in lanes_of(scheduled)]
+        Packing(lanes, [], runner.packing_options).to_device(runner.device)
+        pack = time.perf_counter() - began
+        sums["plan"] += step.timing.plan
+        sums["pack"] += pack
+        sums["verify"] += step.timing.forward - pack
+        sums["commit"] += step.timing.commit
+        sums["select"] += step.timing.select
+        for event in step.events:
+            builder.add_step(event.plan, event.outcome)
+    result = builder.build(None, 0.0)
+    return {**sums, "steps": result.steps, "tokens": result.tokens, "branches": result.forwards}
+
+
+def _totals(record: ExperimentRecord, name: str) -> dict[int, StepTotals]:
+    """k → the totals of one of the two decodes."""
+    return {k: StepTotals.from_json(record.data(k=k)[name]) for k in LOOKAHEADS}
+
+
+def _ratio(one: StepTotals, other: StepTotals, resamples: Resamples, below: str, *names: str) -> Array:
+    """Of the columns `names` per `below`: [1 + resamples], float64."""
+    quotient: Array = one.per(resamples, below, *names) / other.per(resamples, below, *names)
+    return quotient
+
+
+def _tpf(totals: StepTotals, resamples: Resamples) -> Array:
+    return totals.per(resamples, "steps", "tokens")
+
+
+EXPERIMENT = Overhead()

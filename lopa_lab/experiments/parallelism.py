@@ -1,0 +1,259 @@
+"""`lopa experiment parallelism`: the same workers as one group that shares branches, and as a group each."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
+from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
+from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.shared_cores import shared_cores
+from lopa_lab.experiments.run.workbench import Workbench
+from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.base import Engine
+from lopa_ray.errors import SettingsError
+
+CONCURRENCY = (1, 2, 4, 8)
+BRANCHES = 8
+ROUNDS = 10
+BRANCH, TASK = "branch-parallel", "task-parallel"
+
+
+class Parallelism(Experiment):
+    """See the module."""
+
+    problems = 20
+    timed = True
+    resampled = "rounds"
+    plot_rows = (1, 1)
+    method = (
+        f"LoPA with {BRANCHES} branches. branch-parallel: one group of group.num_workers workers, which share the "
+        "branches of every request. task-parallel: as many groups of one worker each, among which clients are dealt "
+        "out in turn. All groups are open at once, and the two arrangements take turns, in an order that changes from "
+        f"round to round, for {ROUNDS} rounds. In a round so many clients send all problems, each the next one as soon "
+        "as its last one is answered; a worker packs the branches of all its requests in flight into one forward. "
+        "Latency: mean time of a request. Throughput: tokens of a round up to the first EOS ÷ its time, including its "
+        "end, where fewer clients are left."
+    )
+    paper = (
+        "Branch parallelism puts the branches of one request on several devices, and is measured with one request at a "
+        "time. Devices that have requests of their own are not compared."
+    )
+
+    def points(self) -> Sequence[Point]:
+        """All numbers of requests in flight."""
+        return [{"concurrency": count} for count in CONCURRENCY]
+
+    def measure(self, bench: Workbench, point: Point) -> Data:
+        """Measure the time of each round of each arrangement. Raises SettingsError for a single worker."""
+        clients, workers = int(point["concurrency"] or 0), bench.config.group.num_workers
+        if workers < 2:
+            raise SettingsError(
+                f"group.num_workers: got {workers}; parallelism divides several: set 2 or more"
+            )
+        settings = bench.settings(decoder="lopa", num_branches=BRANCHES)
+        shared, *own = bench.groups([workers, *[1] * workers], requests=max(CONCURRENCY))
+        arrangements = {BRANCH: [shared], TASK: own}
+        found: dict[str, dict[str, list[float]]] = {
+            name: {"seconds": [], "tokens": [], "latency": []} for name in arrangements
+        }
+        for number in range(-1, ROUNDS):
+            names = list(arrangements) if number % 2 else list(arrangements)[::-1]
+            # The first round, of as many problems as there are groups, warms up.
+            problems = bench.problems if number >= 0 else bench.problems[:1] * workers
+            for name in names:
+                engines = arrangements[name]
+                sessions = [engines[0].create_session(each.question, settings) for each in problems]
+                began = time.perf_counter()
+                results = send(engines, sessions, clients if number >= 0 else workers)
+                seconds = time.perf_counter() - began
+                if number >= 0:
+                    found[name]["seconds"].append(round(seconds, 6))
+                    found[name]["tokens"].append(sum(each.tokens for each in results))
+                    found[name]["latency"].append(
+                        round(statistics.fmean(each.seconds for each in results), 6)
+                    )
+        return {"on this machine": bench.on_this_machine, "workers": workers, **found}
+
+    def finding(self, record: ExperimentRecord) -> Finding:
+        """Both arrangements at both ends, and where they cross."""
+        throughput, latency = _figures(record, Resamples(_rounds(record)))
+        first, last = CONCURRENCY[0], CONCURRENCY[-1]
+        data = record.data(concurrency=first)
+        workers = int(data["workers"])
+        gain = {c: throughput[TASK, c] / throughput[BRANCH, c] for c in CONCURRENCY}
+        wait = {c: latency[BRANCH, c] / latency[TASK, c] for c in CONCURRENCY}
+        text = (
+            f"With {workers} workers and one request at a time, branch-parallel has a latency of "
+            f"{estimate(1000 * latency[BRANCH, first]):.0f} ms, and task-parallel, where "
+            f"{'one worker is' if workers == 2 else f'{workers - 1} workers are'} idle, "
+            f"{estimate(1000 * latency[TASK, first]):.0f} ms: {estimate(1 / wait[first]):.2f} times. With {last} "
+            f"requests in flight branch-parallel has {estimate(throughput[BRANCH, last]):.0f} tokens/s at "
+            f"{estimate(1000 * latency[BRANCH, last]):.0f} ms, and task-parallel "
+            f"{estimate(throughput[TASK, last]):.0f} tokens/s at {estimate(1000 * latency[TASK, last]):.0f} ms: "
+            f"{estimate(gain[last]):.2f} times the throughput. "
+            + crossing_sentence("Throughput", gain)
+            + " "
+            + crossing_sentence("Latency", wait)
+            + shared_cores(record, workers, on_this_machine=bool(data["on this machine"]))
+        )
+        rows = [
+            [
+                str(c),
+                *(f"{estimate(1000 * latency[name, c]):.0f}" for name in (BRANCH, TASK)),
+                f"{estimate(1 / wait[c]):.2f}",
+                *(f"{estimate(throughput[name, c]):.0f}" for name in (BRANCH, TASK)),
+                f"{estimate(gain[c]):.2f}",
+            ]
+            for c in CONCURRENCY
+        ]
+        header = [
+            "requests in flight",
+            f"{BRANCH}: latency ms",
+            f"{TASK}: latency ms",
+            "latency: task ÷ branch",
+            f"{BRANCH}: tokens/s",
+            f"{TASK}: tokens/s",
+            "tokens/s: task ÷ branch",
+        ]
+        headline = (
+            f"With {workers} workers, task-parallel has {estimate(1 / wait[first]):.2f} times the latency of "
+            f"branch-parallel for one request, and {estimate(gain[last]):.2f} times its throughput for {last}."
+        )
+        alone, full = estimate(1 / wait[first]), estimate(gain[last])
+        compared = (
+            f"Here the latency of one request {_versus(alone)} task-parallel, and the throughput of {last} "
+            f"{_versus(full)} it."
+        )
+        return Finding(text, header, rows, headline, compared)
+
+    def draw(self, record: ExperimentRecord, *axes: Any) -> None:
+        """Latency and throughput over requests in flight."""
+        throughput, latency = _figures(record, Resamples(_rounds(record)))
+        for axis, figures, scale in ((axes[0], latency, 1000), (axes[1], throughput, 1)):
+            for index, name in enumerate((BRANCH, TASK)):
+                found = [estimate(scale * figures[name, c]) for c in CONCURRENCY]
+                ys = [each.value for each in found]
+                errors = [[e.value - e.low for e in found], [e.high - e.value for e in found]]
+                style = f"{MARKERS[index]}-"
+                axis.errorbar(
+                    CONCURRENCY, ys, yerr=errors, fmt=style, color=PALETTE[index], label=name, capsize=2
+                )
+            axis.set_ylim(bottom=0)
+        axes[0].set_ylabel("latency (ms)")
+        axes[1].set_ylabel("tokens/s")
+        axes[1].set_xlabel("requests in flight")
+        axes[1].set_xscale("log", base=2)
+        axes[1].set_xticks(CONCURRENCY, [str(c) for c in CONCURRENCY])
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
+
+
+def send(
+    engines: Sequence[Engine], sessions: Sequence[DecodeSession], clients: int
+) -> list[GenerationResult]:
+    """The results of sessions in any order, decoded by so many clients, each with one at a time on its engine.
+
+    Raises the first error that ends a request.
+    """
+    waiting, lock = iter(sessions), Lock()
+
+    def taken() -> Iterator[DecodeSession]:
+        while True:
+            with lock:
+                session = next(waiting, None)
+            if session is None:
+                return
+            yield session
+
+    def decode(client: int) -> list[GenerationResult]:
+        engine, found = engines[client % len(engines)], []
+        for session in taken():
+            for _, result in engine.run([session]):
+                if isinstance(result, Exception):
+                    raise result
+                found.append(result)
+        return found
+
+    with ThreadPoolExecutor(clients) as pool:
+        return [result for of_client in pool.map(decode, range(clients)) for result in of_client]
+
+
+def crossing(ratios: Mapping[int, Array], *, rises: bool) -> Array:
+    """The number of requests at which a ratio [1 + resamples] of float64 first goes through 1 in that direction.
+
+    [1 + resamples], float64; on lines between the logarithms of the points. NaN where it nowhere does.
+    """
+    requests, logs = np.log2(np.array(list(ratios))), np.log(np.stack(list(ratios.values())))
+    if not rises:
+        logs = -logs
+    found = np.full(logs.shape[1], np.nan)
+    for at in range(1, len(requests)):
+        before, now = logs[at - 1], logs[at]
+        here = np.isnan(found) & (before < 0) & (now >= 0)
+        share = -before[here] / (now[here] - before[here])
+        found[here] = requests[at - 1] + share * (requests[at] - requests[at - 1])
+    numbers: Array = np.exp2(found)
+    return numbers
+
+
+def crossing_sentence(what: str, ratios: Mapping[int, Array]) -> str:
+    """Where which arrangement is ahead in a figure. `ratios`: how far task-parallel is, for each number of requests;
+    [1 + resamples], float64."""
+    ahead = [bool(ratio[0] >= 1) for ratio in ratios.values()]
+    clearly = {
+        name: [str(c) for c, ratio in ratios.items() if estimate(sign * (ratio - 1)).low > 0]
+        for name, sign in ((TASK, 1), (BRANCH, -1))
+    }
+    where = "; ".join(
+        f"clearly so for {', '.join(numbers)} with {name}" for name, numbers in clearly.items() if numbers
+    )
+    where = f" ({where})" if where else ", nowhere clearly"
+    changes = sum(one != other for one, other in pairwise(ahead))
+    begins, ends = (TASK if each else BRANCH for each in (ahead[0], ahead[-1]))
+    if changes == 0:
+        return f"{what} is better with {begins} for every number of requests{where}."
+    if changes == 1:
+        at = estimate(crossing(ratios, rises=ahead[-1]))
+        return f"{what} is better with {begins} up to {at:.1f} requests in flight, and with {ends} beyond that{where}."
+    return f"Which of the two has the better {what.lower()} changes more than once{where}."
+
+
+def _versus(ratio: Any) -> str:
+    """Of task-parallel's figure ÷ branch-parallel's."""
+    return (
+        "is not clearly different with"
+        if not ratio.excludes(1.0)
+        else "is higher with"
+        if ratio.low > 1
+        else "is lower with"
+    )
+
+
+def _rounds(record: ExperimentRecord) -> int:
+    return len(record.data(concurrency=CONCURRENCY[0])[BRANCH]["seconds"])
+
+
+def _figures(
+    record: ExperimentRecord, resamples: Resamples
+) -> tuple[dict[tuple[str, int], Array], dict[tuple[str, int], Array]]:
+    """Tokens per second and mean seconds of a request, by arrangement and requests in flight."""
+    throughput, latency = {}, {}
+    for c in CONCURRENCY:
+        data = record.data(concurrency=c)
+        for name in (BRANCH, TASK):
+            throughput[name, c] = resamples.quotient(data[name]["tokens"], data[name]["seconds"])
+            latency[name, c] = resamples.mean(data[name]["latency"])
+    return throughput, latency
+
+
+EXPERIMENT = Parallelism()

@@ -1,0 +1,229 @@
+"""`lopa experiment predictor`: which branch confidence predicts best how many tokens a branch will have decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
+from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
+from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.experiments.run.ranks import spearman
+from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.workbench import Workbench
+from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_ray.config.branch_confidence import parse_metric
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.branching import anchor_fills, scores_by_position
+from lopa_ray.decoding.decoders.lopa import LopaSession
+from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE, best_branch, fork_decisions
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.protocol.outcome import StepOutcome
+from lopa_ray.protocol.plan import Plan
+from lopa_ray.protocol.report import BranchReport
+
+BRANCHES = 8
+OF_ALL_SCORES = ("mean", "bottom(0.1)", "bottom(0.3)", "window(8)", "segment(4)")
+METRICS = {
+    "neg_entropy": OF_ALL_SCORES,
+    "probability": (*OF_ALL_SCORES, "product", "geometric", "length_corrected(0.5)"),
+}
+"""By ranking: a product of scores makes no sense of negative ones."""
+
+Name: TypeAlias = tuple[str, str]
+"""Ranking and metric."""
+
+
+class Observed:
+    """What the steps of one request show of each metric. Steps whose branches accept equally many are left out."""
+
+    def __init__(self, metrics: Sequence[str]) -> None:
+        self._metrics = {name: parse_metric(name) for name in metrics}
+        self.steps = 0
+        self.best = 0
+        """Accepted tokens of the best branch of each step, added up."""
+        self.rank_correlation = dict.fromkeys(metrics, 0.0)
+        """Added up over steps."""
+        self.accepted = dict.fromkeys(metrics, 0)
+        """Accepted tokens of the branch that each metric would choose, added up over steps."""
+
+    def observe(self, scores: Sequence[Sequence[float]], accepted: Sequence[int]) -> None:
+        """Take in a step: per branch the scores of its masked positions, and its accepted tokens."""
+        if len(set(accepted)) < 2:
+            return
+        self.steps += 1
+        self.best += max(accepted)
+        for name, metric in self._metrics.items():
+            confidences = [metric(each) if each else NO_MASKS_CONFIDENCE for each in scores]
+            self.rank_correlation[name] += spearman(confidences, accepted)
+            self.accepted[name] += accepted[best_branch(confidences)]
+
+
+class ObservedSession(LopaSession):
+    """LoPA, observed."""
+
+    settings: LopaSettings
+
+    def __init__(self, session: DecodeSession, observed: Observed) -> None:
+        self._observed = observed
+        super().__init__(session.prompt, session.settings, session.vocabulary, session.constraint)
+
+    def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
+        threshold = self.settings.confidence_threshold
+        accepted = [
+            len(fork_decisions(branch.fork))
+            + len(anchor_fills(branch.canvas, scores_by_position(report), threshold))
+            for branch, report in zip(self._branches, reports, strict=True)
+        ]
+        self._observed.observe([report.scores.tolist() for report in reports], accepted)
+        return super()._advance(plan, reports)
+
+
+class Predictor(Experiment):
+    """See the module."""
+
+    problems = 80
+    plot_rows = (1, 1)
+    method = (
+        f"LoPA with {BRANCHES} branches whose winner the mean decides. In each step every branch has a branch "
+        "confidence by each metric, and a number of accepted tokens: its fork's and those that the confidence rule "
+        "fills from its scores, which is what the step decides if it wins. ρ: Spearman's rank correlation of the "
+        "two over the branches of a step, averaged over the steps in which branches differ in accepted tokens "
+        "(equal confidences count 0). chosen: accepted tokens of the branch that the metric would choose, as a "
+        "share of the best branch's. A product falls with the number of masked positions, of which the anchor has "
+        "one more than a fork, and the anchor accepts no fork's token: a part of its ρ is that. TPF and score are "
+        "those of decodes whose winners that metric decides."
+    )
+    paper = (
+        "LoPA scores a branch by the mean confidence of its masked positions (section 3). Tables 1 to 7 compare no "
+        "other score."
+    )
+
+    def points(self) -> Sequence[Point]:
+        """For each ranking one observed decode, and then a decode by each metric."""
+        found: list[Point] = []
+        for ranking, metrics in METRICS.items():
+            found.append({"ranking": ranking, "metric": None})
+            found += [{"ranking": ranking, "metric": metric} for metric in metrics]
+        return found
+
+    def measure(self, bench: Workbench, point: Point) -> Data:
+        """Return the observations of each problem, or the outcomes."""
+        ranking, metric = str(point["ranking"]), point["metric"]
+        settings = bench.settings(
+            decoder="lopa", ranking=ranking, num_branches=BRANCHES, branch_confidence=metric or "mean"
+        )
+        if metric is not None:
+            return bench.decode_problems(settings).as_json()
+        observed = [Observed(METRICS[ranking]) for _ in bench.problems]
+        bench.decode_problems(settings, lambda session, index: ObservedSession(session, observed[index]))
+        return {
+            "steps": [each.steps for each in observed],
+            "best": [each.best for each in observed],
+            "rank correlation": {
+                name: [round(each.rank_correlation[name], 6) for each in observed]
+                for name in METRICS[ranking]
+            },
+            "accepted": {name: [each.accepted[name] for each in observed] for name in METRICS[ranking]},
+        }
+
+    def finding(self, record: ExperimentRecord) -> Finding:
+        """The best predictor and the best decoder of each ranking."""
+        resamples = Resamples(record.setup.problems)
+        rho, chosen = _observed(record, resamples)
+        outcomes = {name: Outcomes.from_json(record.data(ranking=name[0], metric=name[1])) for name in rho}
+        tpf = {name: each.tpf(resamples) for name, each in outcomes.items()}
+        score = {name: each.score(resamples) for name, each in outcomes.items()}
+        sentences, answers, compared = [], [], []
+        for ranking, metrics in METRICS.items():
+            names = [(ranking, metric) for metric in metrics]
+            predicts, decodes = max(names, key=lambda n: rho[n][0]), max(names, key=lambda n: tpf[n][0])
+            mean = (ranking, "mean")
+            relation = spearman([rho[n][0] for n in names], [tpf[n][0] for n in names])
+            ratio = estimate(tpf[predicts] / tpf[decodes])
+            if predicts == decodes:
+                verdict = "so the best predictor also decodes best"
+            else:
+                told = (
+                    "so it does not decode best" if ratio.excludes(1.0) else "so the difference is not clear"
+                )
+                verdict = f"the best predictor has {ratio:.3f} times the TPF of the fastest, {told}"
+            answers.append(
+                f"{ranking}: {predicts[1]} predicts best "
+                + (
+                    "and is the fastest"
+                    if predicts == decodes
+                    else f"and has {ratio:.3f} times the TPF of the fastest, {decodes[1]}"
+                )
+            )
+            gap = estimate(tpf[mean] / tpf[decodes])
+            slower = "is slower than" if gap.high < 1 else "is not clearly slower than"
+            compared.append(
+                f"Here, with ranking {ranking}, the mean "
+                + (
+                    "is the fastest."
+                    if decodes == mean
+                    else f"{slower} {decodes[1]}: {gap:.3f} times its TPF."
+                )
+            )
+            sentences.append(
+                f"With ranking {ranking} the best predictor is {predicts[1]}, ρ = {estimate(rho[predicts]):.2f} "
+                f"(mean: {estimate(rho[mean]):.2f}), and the fastest decoder is {decodes[1]} with "
+                f"{estimate(tpf[decodes]):.2f} TPF (mean: {estimate(tpf[mean]):.2f}); {verdict}. Over the "
+                f"{len(names)} metrics ρ and TPF have a rank correlation of {relation:.2f}."
+            )
+        rows = [
+            [
+                *name,
+                f"{estimate(rho[name]):.2f}",
+                f"{estimate(100 * chosen[name]):.1f}",
+                f"{estimate(tpf[name]):.2f}",
+                f"{estimate(score[name]):.1f}",
+            ]
+            for name in rho
+        ]
+        return Finding(
+            " ".join(sentences),
+            ["ranking", "metric", "ρ", "chosen %", "TPF", "score %"],
+            rows,
+            "; ".join(answers) + ".",
+            " ".join(compared),
+        )
+
+    def draw(self, record: ExperimentRecord, *axes: Any) -> None:
+        """ρ and TPF of each metric."""
+        resamples = Resamples(record.setup.problems)
+        rho, _ = _observed(record, resamples)
+        names = list(dict.fromkeys(metric for metrics in METRICS.values() for metric in metrics))
+        for at, (ranking, metrics) in enumerate(METRICS.items()):
+            outcomes = [Outcomes.from_json(record.data(ranking=ranking, metric=m)) for m in metrics]
+            figures = [rho[ranking, m] for m in metrics], [each.tpf(resamples) for each in outcomes]
+            for axis, found in zip(axes, figures, strict=True):
+                estimates = [estimate(each) for each in found]
+                values = [each.value for each in estimates]
+                widths = [
+                    [each.value - each.low for each in estimates],
+                    [each.high - each.value for each in estimates],
+                ]
+                xs = [names.index(m) + 0.16 * at - 0.08 for m in metrics]
+                axis.errorbar(xs, values, yerr=widths, fmt=MARKERS[at], color=PALETTE[at], label=ranking)
+        axes[0].set_ylabel("ρ")
+        axes[1].set_ylabel("TPF")
+        axes[1].set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize=9)
+        axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
+
+
+def _observed(
+    record: ExperimentRecord, resamples: Resamples
+) -> tuple[Mapping[Name, Array], Mapping[Name, Array]]:
+    """Mean rank correlation, and the share of the best branch's tokens, of each metric."""
+    rho, chosen = {}, {}
+    for ranking, metrics in METRICS.items():
+        data = record.data(ranking=ranking, metric=None)
+        for metric in metrics:
+            rho[ranking, metric] = resamples.quotient(data["rank correlation"][metric], data["steps"])
+            chosen[ranking, metric] = resamples.quotient(data["accepted"][metric], data["best"])
+    return rho, chosen
+
+
+EXPERIMENT = Predictor()

@@ -1,0 +1,87 @@
+"""`run_experiment`: measures what is missing, and writes the files of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cluster.batch.progress_bar import progress_bar
+from lopa_lab.experiments.run.experiment import Experiment
+from lopa_lab.experiments.run.fingerprint import fingerprint, text_fingerprint
+from lopa_lab.experiments.run.points_file import PointsFile
+from lopa_lab.experiments.run.record import ExperimentRecord, MeasuredPoint, Setup
+from lopa_lab.experiments.run.section import section
+from lopa_lab.experiments.run.workbench import Workbench
+from lopa_lab.records.checkout import checkout_commit
+from lopa_lab.records.figure import png, require_matplotlib, svg_image
+from lopa_lab.records.files import replace_file
+from lopa_lab.records.machine import Machine
+from lopa_lab.word_problems import held_out_problems
+from lopa_ray import __version__
+from lopa_ray.config.config import Config
+
+
+def run_experiment(
+    name: str,
+    experiment: Experiment,
+    question: str,
+    config: Config,
+    *,
+    problems: int,
+    seed: int,
+    folder: Path,
+    command: Sequence[str],
+) -> ExperimentRecord:
+    """Measure the points that `folder` does not have yet; then write NAME.json, .svg, .png and .md there.
+
+    What an interrupted call has measured stays in NAME.jsonl, and the next call continues from there. Raises
+    SettingsError if that file is of another setup, a figure does not exist for these problems, or matplotlib is
+    missing, and what engines raise.
+    """
+    from lopa_ray.execution.model_spec import resolve_config
+
+    require_matplotlib()
+    config = resolve_config(config)
+    machine = Machine.here(config.model.device)
+    setup = Setup(
+        problems=problems,
+        seed=seed,
+        problem_texts=text_fingerprint(held_out_problems(seed, problems)),
+        model=config.model.path,
+        weights=fingerprint(config.model),
+        settings=config.given(),
+        timed_on=machine.hardware if experiment.timed else None,
+    )
+    measured = PointsFile(folder / f"{name}.jsonl", setup)
+    points = experiment.points()
+    with progress_bar(len(points), name) as progress, Workbench(config, setup) as bench:
+        for point in points:
+            if point not in measured:
+                data = experiment.measure(bench, point)
+                measured.append(MeasuredPoint(point=point, data=dict(data)))
+            progress.advance(progress.task_ids[0])
+    record = ExperimentRecord(
+        experiment=name,
+        command=("lopa", *command),
+        started=measured.started,
+        machine=machine,
+        version=__version__,
+        commit=checkout_commit(),
+        setup=setup,
+        points=tuple(measured[point] for point in points),
+    )
+    text = section(record, experiment, question, heading="#", figure=f"{name}.svg")
+    record.write(folder / f"{name}.json")
+    write_figure(experiment, record, folder / f"{name}.svg")
+    (folder / f"{name}.png").write_bytes(
+        png(lambda *axes: experiment.draw(record, *axes), experiment.plot_rows)
+    )
+    replace_file(folder / f"{name}.md", text)
+    return record
+
+
+def write_figure(experiment: Experiment, record: ExperimentRecord, path: Path) -> None:
+    """Write the record's plot as an SVG file."""
+    image = svg_image(lambda *axes: experiment.draw(record, *axes), experiment.plot_rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, image)

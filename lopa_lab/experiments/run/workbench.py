@@ -1,0 +1,127 @@
+"""Workbench: the model, the settings and the problems that an experiment measures with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import ray
+
+from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
+from cluster.batch.open_engine import open_engine
+from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.experiments.run.record import Setup
+from lopa_lab.word_problems import Problem, held_out_problems, is_correct
+from lopa_ray.config.config import Config
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.base import Engine
+
+if TYPE_CHECKING:
+    from lopa_ray.engine.local import LocalEngine
+
+MakeSession: TypeAlias = Callable[[DecodeSession, int], DecodeSession]
+"""A session and the index of its problem → the session that is decoded in its place."""
+
+
+class Workbench:
+    """Use it as a context manager: what `engine` and `groups` open is closed at the end."""
+
+    def __init__(self, config: Config, setup: Setup) -> None:
+        self.config = config
+        self.setup = setup
+        self._stack = ExitStack()
+        self._groups: dict[tuple[int, ...], list[Engine]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @cached_property
+    def engine(self) -> LocalEngine:
+        """The engine of this process. As many requests are in flight together as `model.max_num_seqs` says."""
+        from lopa_ray.engine.local import LocalEngine
+
+        engine = self._stack.enter_context(open_engine(self.config, local=True))
+        assert isinstance(engine, LocalEngine)
+        return engine
+
+    def groups(self, workers: Sequence[int], *, requests: int = 1) -> list[Engine]:
+        """Groups on Ray with so many workers each, and slots for at least so many requests each.
+
+        All of them are open at once, so that measurements can take turns, and stay open until the end. Raises what
+        engines raise.
+        """
+        key = tuple(workers)
+        if key not in self._groups:
+            group, model = self.config.group, self.config.model
+            model = model.replace(max_num_seqs=max(model.max_num_seqs, requests))
+            self._connect(math.ceil(sum(workers) * group.tensor_parallel_size * group.num_cpus))
+            configs = [
+                self.config.replace(model=model, group=group.replace(num_workers=count)) for count in workers
+            ]
+            self._groups[key] = [
+                self._stack.enter_context(open_engine(config, local=False)) for config in configs
+            ]
+        return self._groups[key]
+
+    def _connect(self, num_cpus: int) -> None:
+        """Without this the first group would start a Ray that is only large enough for itself."""
+        if not ray.is_initialized():
+            connect_to_ray(ray_address(), num_cpus=num_cpus)
+            self._stack.callback(ray.shutdown)
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether groups run on a Ray that is started for them here."""
+        return ray_address() == LOCAL_RAY
+
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """Held-out problems of the model in the package."""
+        return held_out_problems(self.setup.seed, self.setup.problems)
+
+    def settings(self, **changes: Any) -> GenerationSettings:
+        """The run's decode settings with changes; `decoder` may be one of them. Raises SettingsError."""
+        return Config.parse(self.config.given(), {"decode": changes}).decode
+
+    def decode_problems(
+        self,
+        settings: GenerationSettings,
+        make_session: MakeSession | None = None,
+        problems: Sequence[Problem] | None = None,
+    ) -> Outcomes:
+        """Decode and grade problems, by default the run's. `make_session` puts another session into the place of a
+        usual one.
+
+        Raises the first error that ends a request.
+        """
+        problems = self.problems if problems is None else problems
+        sessions = [self.engine.create_session(problem.question, settings) for problem in problems]
+        if make_session is not None:
+            sessions = [make_session(session, index) for index, session in enumerate(sessions)]
+        results = self.decode(sessions)
+        return Outcomes.of(
+            results, [is_correct(p, r.text or "") for p, r in zip(problems, results, strict=True)]
+        )
+
+    def decode(self, sessions: Sequence[DecodeSession]) -> list[GenerationResult]:
+        """The results of sessions, in their order. Raises the first error that ends a request."""
+        found: dict[int, GenerationResult] = {}
+        for index, result in self.engine.run(sessions):
+            if isinstance(result, Exception):
+                raise result
+            found[index] = result
+        return [found[index] for index in range(len(sessions))]

@@ -1,0 +1,280 @@
+"""`lopa experiment sync`: the share of commits and control in a step, and what they cost in scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
+from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
+from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.shared_cores import shared_cores
+from lopa_lab.experiments.run.step_totals import StepTotals
+from lopa_lab.experiments.run.workbench import Workbench
+from lopa_lab.records.figure import PALETTE
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.engine.base import Engine
+from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.events import RequestStep
+
+SPANS = (8, 32)
+BRANCHES = 8
+TWO_PHASE, SINGLE_PHASE = "two_phase", "single_phase"
+ATTENTION = {TWO_PHASE: "full", SINGLE_PHASE: "block_causal"}
+"""Commit protocol → the attention in the window that allows it."""
+
+CONTROL = ("plan", "scatter", "gather", "select")
+PREFIX = 64
+"""Positions before the span whose pre-write is timed alone."""
+
+
+class Sync(Experiment):
+    """See the module."""
+
+    problems = 40
+    timed = True
+    method = (
+        f"LoPA with {BRANCHES} branches and blocks of each span, one request at a time, on groups of 1, 2, 4 and so on "
+        "up to group.num_workers workers, which are open at once and take turns problem by problem, as do the two "
+        "commit protocols. Means of wall time per step over all steps, with those that commit nothing. commit-winner: "
+        "having the K/V of the winner in the cache, by broadcast under two_phase and by a copy of a worker's own under "
+        "single_phase or with one worker; the slowest worker's, waiting for the sender included. pre-write: staging "
+        "K/V of the positions that may be committed, timed by itself in one process for a block of each span and the "
+        "branches of one worker (processor time, where that is one thread of a CPU), and multiplied by the positions "
+        "that were staged; it is part of what a worker reports as its forward. control: all that is neither commit "
+        "nor forward. The protocols go with different attention, so they decode different canvases. Efficiency: time "
+        "per step with one worker ÷ (workers × time per step with so many)."
+    )
+    paper = (
+        "Its system for GPUs keeps the caches of branches consistent in two phases, pre-write and commit-winner; its "
+        "system for NPUs has a block-causal mask, under which one phase is enough."
+    )
+
+    def points(self) -> Sequence[Point]:
+        """All spans."""
+        return [{"span": span} for span in SPANS]
+
+    def measure(self, bench: Workbench, point: Point) -> Data:
+        """Totals per number of workers and protocol, and the pre-write of one block per number of branches.
+
+        Raises SettingsError for a single worker.
+        """
+        span, most = int(point["span"] or 0), bench.config.group.num_workers
+        if most < 2:
+            raise SettingsError(
+                f"group.num_workers: got {most}; sync compares one worker with more: set 2 or more"
+            )
+        counts = worker_counts(most)
+        settings = {
+            protocol: bench.settings(
+                decoder="lopa",
+                num_branches=BRANCHES,
+                block_size=span,
+                window_attention=attention,
+                commit_protocol=protocol,
+            )
+            for protocol, attention in ATTENTION.items()
+        }
+        totals = {count: {protocol: StepTotals() for protocol in settings} for count in counts}
+        groups = dict(zip(counts, bench.groups(counts), strict=True))
+        # The first problem is decoded once more, before the others, to warm up.
+        for number, problem in enumerate([bench.problems[0], *bench.problems]):
+            for count, engine in groups.items():
+                for protocol, of_protocol in settings.items():
+                    found = _decode(engine, problem.question, of_protocol)
+                    if number:
+                        totals[count][protocol].add(found)
+        return {
+            "on this machine": bench.on_this_machine,
+            "pre-write ms": _pre_write_ms(bench, span, {1, *map(branches_per_worker, counts)}),
+            "workers": {
+                str(count): {protocol: each.as_json() for protocol, each in of_count.items()}
+                for count, of_count in totals.items()
+            },
+        }
+
+    def finding(self, record: ExperimentRecord) -> Finding:
+        """The parts of a step, and efficiency with and without the commits."""
+        resamples = Resamples(record.setup.problems)
+        steps = {span: _steps(record, span, resamples) for span in SPANS}
+        counts = sorted({count for count, _ in steps[SPANS[0]]})
+        most = counts[-1]
+        sentences = []
+        for span in SPANS:
+            of_span = steps[span]
+            one, several = of_span[1, TWO_PHASE], of_span[most, TWO_PHASE]
+            single = efficiency(of_span[1, SINGLE_PHASE].whole, of_span[most, SINGLE_PHASE].whole, most)
+            whole = efficiency(one.whole, several.whole, most)
+            without = efficiency(one.without_sync, several.without_sync, most)
+            sentences.append(
+                f"With {most} workers and blocks of {span}, commit-winner takes {several.share('commit'):.1f} % of a "
+                f"step, pre-write {several.share('pre-write'):.2f} % and control {several.share('control'):.1f} %; "
+                f"with one worker they take {one.share('commit'):.1f} %, {one.share('pre-write'):.2f} % and "
+                f"{one.share('control'):.1f} %. Scaling efficiency is {estimate(whole):.0f} %. It would be "
+                f"{estimate(without):.0f} % without pre-write and commit-winner, a difference of "
+                f"{estimate(without - whole):+.1f} points; it is {estimate(single):.0f} % with the single-phase "
+                f"commit, and {estimate(efficiency(one.forward, several.forward, most)):.0f} % for forwards alone."
+            )
+        here = bool(record.data(span=SPANS[0])["on this machine"])
+        text = " ".join(sentences) + shared_cores(record, most, on_this_machine=here)
+        rows = [
+            [
+                str(span),
+                str(count),
+                protocol,
+                f"{estimate(step.whole):.1f}",
+                *(f"{step.share(part):.2f}" for part in PARTS),
+                f"{estimate(efficiency(steps[span][1, protocol].whole, step.whole, count)):.0f}",
+            ]
+            for span in SPANS
+            for (count, protocol), step in steps[span].items()
+        ]
+        header = [
+            "span",
+            "workers",
+            "commit",
+            "step ms",
+            *(f"{PARTS[part]} %" for part in PARTS),
+            "efficiency %",
+        ]
+        many = {span: steps[span][most, TWO_PHASE] for span in SPANS}
+        headline = (
+            f"With {most} workers, pre-write and commit-winner take "
+            + " and ".join(
+                f"{many[span].share('pre-write', 'commit'):.1f} % (blocks of {span})" for span in SPANS
+            )
+            + " of a step, and control "
+            + " and ".join(f"{many[span].share('control'):.1f} %" for span in SPANS)
+            + "."
+        )
+        compared = "Here a step with the single-phase commit takes " + " and ".join(
+            f"{estimate(steps[span][most, SINGLE_PHASE].whole / steps[span][most, TWO_PHASE].whole):.2f} times as long "
+            f"(blocks of {span})"
+            for span in SPANS
+        )
+        return Finding(text, header, rows, headline, f"{compared} as one with two phases, on {most} workers.")
+
+    def draw(self, record: ExperimentRecord, *axes: Any) -> None:
+        """The parts of a step, a bar for each span, number of workers and protocol."""
+        resamples = Resamples(record.setup.problems, count=1)
+        bars = [
+            (f"{span}, {count}, {protocol.replace('_', ' ')}", step)
+            for span in SPANS
+            for (count, protocol), step in _steps(record, span, resamples).items()
+        ][::-1]
+        left = [0.0] * len(bars)
+        for index, (part, label) in enumerate(PARTS.items()):
+            widths = [float(100 * step.parts[part][0] / step.whole[0]) for _, step in bars]
+            axes[0].barh(range(len(bars)), widths, left=left, color=PALETTE[index], label=label, height=0.7)
+            left = [at + width for at, width in zip(left, widths, strict=True)]
+        axes[0].set_yticks(range(len(bars)), [name for name, _ in bars], fontsize=9)
+        axes[0].set_ylabel("span, workers, commit")
+        axes[0].set_xlabel("share of a step (%)")
+        axes[0].figure.legend(loc="outside upper left", ncols=4)
+
+
+PARTS = {"forward": "forward", "pre-write": "pre-write", "commit": "commit-winner", "control": "control"}
+"""Parts of a step → what tables call them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """Milliseconds of each of `PARTS`, per step: [1 + resamples], float64 each."""
+
+    parts: Mapping[str, Array]
+
+    @property
+    def whole(self) -> Array:
+        """Milliseconds per step: [1 + resamples], float64."""
+        return self._sum(*PARTS)
+
+    @property
+    def without_sync(self) -> Array:
+        """Without pre-write and commit-winner, milliseconds: [1 + resamples], float64."""
+        return self._sum("forward", "control")
+
+    @property
+    def forward(self) -> Array:
+        """The forward without the pre-write, milliseconds: [1 + resamples], float64."""
+        return self.parts["forward"]
+
+    def share(self, *names: str) -> Any:
+        """The estimate of these parts' share of a step, in percent."""
+        return estimate(100 * self._sum(*names) / self.whole)
+
+    def _sum(self, *names: str) -> Array:
+        total: Array = sum((self.parts[name] for name in names[1:]), self.parts[names[0]])
+        return total
+
+
+def worker_counts(most: int) -> list[int]:
+    """1, 2, 4 and so on below `most`, and `most`."""
+    counts = [1]
+    while 2 * counts[-1] < most:
+        counts.append(2 * counts[-1])
+    return [*counts, most]
+
+
+def branches_per_worker(workers: int) -> int:
+    """Of the worker that has the most."""
+    return -(-BRANCHES // workers)
+
+
+def efficiency(one: Array, many: Array, workers: int) -> Array:
+    """Of times with one worker and with so many, each [1 + resamples] of float64, in percent."""
+    return 100 * one / (workers * many)
+
+
+def _decode(engine: Engine, question: str, settings: GenerationSettings) -> dict[str, float]:
+    """The sums of a problem's steps."""
+    sums = dict.fromkeys(("steps", "staged", *CONTROL, "commit", "forward"), 0.0)
+
+    def add(_: int, event: RequestStep) -> None:
+        assert event.timing is not None
+        sums["steps"] += 1
+        sums["staged"] += sum(map(len, event.plan.to_stage))
+        for phase, seconds in asdict(event.timing).items():
+            sums[phase] += seconds
+
+    for _, result in engine.run([engine.create_session(question, settings)], on_event=add):
+        if isinstance(result, Exception):
+            raise result
+    return sums
+
+
+def _pre_write_ms(bench: Workbench, span: int, branches: set[int]) -> dict[str, float]:
+    """Branches of a worker → milliseconds of staging a block of each."""
+    from lopa_lab.bench.clock import Clock
+    from lopa_lab.bench.pre_write import pre_write_ms
+    from lopa_lab.bench.step_size import StepSize
+
+    runner = bench.engine.runner
+    sizes = [StepSize(1, count, span, PREFIX) for count in sorted(branches)]
+    times = pre_write_ms(runner, Clock(runner.device), sizes)
+    return {str(size.branches): round(time, 6) for size, time in zip(sizes, times, strict=True)}
+
+
+def _steps(record: ExperimentRecord, span: int, resamples: Resamples) -> dict[tuple[int, str], StepParts]:
+    """Workers and protocol → the parts of a step."""
+    data = record.data(span=span)
+    found = {}
+    for workers, protocols in data["workers"].items():
+        for protocol, columns in protocols.items():
+            totals, count = StepTotals.from_json(columns), int(workers)
+            # Under single_phase all branches stage the same K/V, and the first one does it for all of a worker.
+            lanes = branches_per_worker(count) if protocol == TWO_PHASE else 1
+            staged = totals.per(resamples, "steps", "staged") / span
+            pre_write = data["pre-write ms"][str(lanes)] * staged
+            found[count, protocol] = StepParts(
+                {
+                    "forward": 1000 * totals.per(resamples, "steps", "forward") - pre_write,
+                    "pre-write": pre_write,
+                    "commit": 1000 * totals.per(resamples, "steps", "commit"),
+                    "control": 1000 * totals.per(resamples, "steps", *CONTROL),
+                }
+            )
+    return found
+
+
+EXPERIMENT = Sync()

@@ -1,0 +1,166 @@
+"""`lopa experiment tfo`: TPF over random token filling orders, and where LoPA's lies among them.
+
+A random order goes through the same branches as LoPA, the anchor and its best-ranked forks, and draws the winner of
+each step evenly. So LoPA's own order is one of those that may be drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from lopa_lab.experiments.run.estimates import FEWEST_PROBLEMS, Array, Resamples, estimate, percent_of
+from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
+from lopa_lab.experiments.run.lookaheads import RandomBranch, VariedLopaSession
+from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.experiments.run.ranks import share_below
+from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.workbench import Workbench
+from lopa_lab.records.figure import PALETTE
+from lopa_ray.decoding.session import DecodeSession
+
+ORDERS = 100
+CHUNK = 10
+"""Orders of a point."""
+
+
+class FillingOrders(Experiment):
+    """See the module."""
+
+    problems = 24
+    method = (
+        f"{ORDERS} random token filling orders per problem: in each step the winner is drawn evenly from the "
+        "branches that LoPA would compare, which are the anchor and the forks at its best-ranked positions; the "
+        "confidence rule then fills as usual. LoPA takes the branch of the highest branch confidence instead. TPF "
+        "here is the mean over problems of tokens ÷ steps."
+    )
+    paper = (
+        "How many tokens a step fills depends strongly on the order in which tokens are filled, and the order that "
+        "confidence alone gives may be a poor one; LoPA finds a better one (sections 1 and 3)."
+    )
+
+    def points(self) -> Sequence[Point]:
+        """LoPA, a single branch, and random orders by the chunk."""
+        chunks: list[Point] = [{"order": "random", "first": at} for at in range(0, ORDERS, CHUNK)]
+        return [{"order": "lopa"}, {"order": "anchor"}, *chunks]
+
+    def measure(self, bench: Workbench, point: Point) -> Data:
+        """The outcomes of all problems; of random orders a list of these."""
+        settings = bench.settings(decoder="lopa")
+        if point["order"] == "lopa":
+            return bench.decode_problems(settings).as_json()
+        if point["order"] == "anchor":
+            return bench.decode_problems(bench.settings(decoder="lopa", num_branches=1)).as_json()
+
+        orders = []
+        for order in range(int(point["first"] or 0), int(point["first"] or 0) + CHUNK):
+
+            def randomly(session: DecodeSession, index: int, order: int = order) -> DecodeSession:
+                return VariedLopaSession(session, RandomBranch, Random(f"{bench.setup.seed} {index} {order}"))
+
+            orders.append(bench.decode_problems(settings, randomly).as_json())
+        return {"orders": orders}
+
+    def finding(self, record: ExperimentRecord) -> Finding:
+        """LoPA among the orders, and what orders do to the score."""
+        resamples = Resamples(record.setup.problems)
+        lopa, anchor, orders = _outcomes(record)
+        random = _tpfs(orders)
+        rows = {
+            "worst of the orders": (random.min(axis=0), None),
+            "mean of the orders": (random.mean(axis=0), np.mean([each.correct for each in orders], axis=0)),
+            "best of the orders": (random.max(axis=0), _correct_of_best(orders)),
+            "single branch": (_tpfs([anchor])[0], np.array(anchor.correct)),
+            "LoPA": (_tpfs([lopa])[0], np.array(lopa.correct)),
+        }
+        tpf = {name: resamples.mean(values) for name, (values, _) in rows.items()}
+        own = _tpfs([lopa])[0]
+        below = estimate(
+            100 * resamples.mean([share_below(v, c) for v, c in zip(own, random.T, strict=True)])
+        )
+        mean, best, found = tpf["mean of the orders"], tpf["best of the orders"], tpf["LoPA"]
+        single = tpf["single branch"]
+        enough = record.setup.problems >= FEWEST_PROBLEMS
+        # Shares of a difference that may as well be none, or that goes the other way, say nothing.
+        goes = enough and found[0] > mean[0] and estimate(best - mean).low > 0
+        way = estimate(percent_of(found - mean, best - mean)) if goes else None
+        spread = estimate(best / tpf["worst of the orders"])
+        text = (
+            f"Of {len(orders)} random orders of the same problem the fastest has {spread:.2f} times the TPF of the "
+            f"slowest: {estimate(best):.2f} against {estimate(tpf['worst of the orders']):.2f}, with a mean of "
+            f"{estimate(mean):.2f}. LoPA has {estimate(found):.2f}, more than {below:.0f} % of the orders (equal "
+            f"ones count half), and {estimate(found / mean):.2f} times their mean"
+            + (
+                "."
+                if way is None
+                else f"; it goes {way:.0f} % of the way from the mean to the best of {len(orders)}."
+            )
+            + f" A single branch has {estimate(tpf['single branch']):.2f}."
+        )
+        table = [
+            [
+                name,
+                f"{estimate(tpf[name]):.2f}",
+                "–" if right is None else f"{estimate(100 * resamples.mean(right)):.1f}",
+            ]
+            for name, (_, right) in rows.items()
+        ]
+        better = "and LoPA's is" if estimate(found / mean).low > 1 else "but LoPA's is not clearly"
+        compared = [f"Here the order matters as well, {better} faster than the mean one."]
+        if enough and estimate(found - single).low > 0:
+            part = estimate(percent_of(mean - single, found - single))
+            compared.append(
+                f"But a random order has {part:.0f} % of what LoPA gains over a single branch already: that much is "
+                "the token that a fork adds, whichever fork wins, and the choice of the order adds the rest."
+            )
+        headline = (
+            f"The fastest of {len(orders)} random orders has {spread:.2f} times the TPF of the slowest; LoPA is "
+            f"faster than {below:.0f} % of them."
+        )
+        return Finding(text, ["order", "TPF", "score %"], table, headline, " ".join(compared))
+
+    def draw(self, record: ExperimentRecord, *axes: Any) -> None:
+        """A bar from the slowest to the fastest order of each problem, with quartiles, mean and LoPA."""
+        lopa, _, orders = _outcomes(record)
+        random, own = _tpfs(orders), _tpfs([lopa])[0]
+        at = np.argsort(random.mean(axis=0))
+        x = np.arange(len(at))
+        low, q25, q75, high = np.percentile(random[:, at], [0, 25, 75, 100], axis=0)
+        axes[0].vlines(x, low, high, color=PALETTE[5], linewidth=1.5, label="all orders")
+        axes[0].vlines(x, q25, q75, color=PALETTE[5], linewidth=5, label="middle half")
+        axes[0].plot(x, random[:, at].mean(axis=0), "_", color=PALETTE[0], markersize=9, label="mean")
+        axes[0].plot(x, own[at], "D", color=PALETTE[1], markersize=5, label="LoPA")
+        axes[0].set_xlabel("problem, by its mean")
+        axes[0].set_ylabel("TPF")
+        axes[0].set_ylim(bottom=0)
+        axes[0].figure.legend(loc="outside upper left", ncols=4)
+
+
+def _outcomes(record: ExperimentRecord) -> tuple[Outcomes, Outcomes, list[Outcomes]]:
+    """LoPA's, the single branch's, and those of each random order."""
+    chunks = [each.data["orders"] for each in record.points if each.point["order"] == "random"]
+    return (
+        Outcomes.from_json(record.data(order="lopa")),
+        Outcomes.from_json(record.data(order="anchor")),
+        [Outcomes.from_json(order) for chunk in chunks for order in chunk],
+    )
+
+
+def _tpfs(orders: Sequence[Outcomes]) -> Array:
+    """Tokens ÷ steps: [orders, problems], float64."""
+    return np.array([np.divide(each.tokens, each.steps) for each in orders])
+
+
+def _correct_of_best(orders: Sequence[Outcomes]) -> Array:
+    """Share of right answers among the fastest orders of each problem: [problems], float64."""
+    tpfs = _tpfs(orders)
+    fastest = tpfs == tpfs.max(axis=0)
+    right = np.array([each.correct for each in orders])
+    share: Array = (right * fastest).sum(axis=0) / fastest.sum(axis=0)
+    return share
+
+
+EXPERIMENT = FillingOrders()

@@ -1,0 +1,166 @@
+"""Figures of runs, as SVG text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lopa_lab.paper.reports.statistics import Estimate, FillsPerStep
+from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.records.figure import INK, MARKERS, PALETTE, svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPoint:
+    """A run in the plot over branches."""
+
+    num_branches: int
+    tpf: Estimate
+    score: Estimate
+
+
+def tpf_histogram(records: Sequence[ProblemRecord], metric: str) -> str:
+    """How many problems have which TPF, those that `metric` grades as solved (1) apart from the others."""
+    groups: dict[str, list[float]] = {"solved": [], "not solved": [], "not graded": []}
+    for record in records:
+        score = None if record.scores is None else record.scores.get(metric)
+        groups["not graded" if score is None else "solved" if score >= 1 else "not solved"].append(record.tpf)
+    return _histogram(groups, "TPF of a problem (tokens/round)")
+
+
+def tps_histogram(records: Sequence[ProblemRecord]) -> str:
+    """How many problems were decoded how fast, of those that have times."""
+    speeds = [each.tps for each in records if each.tps is not None]
+    return _histogram({"problems": speeds}, "speed of a problem (tokens/s)")
+
+
+def fills_plot(curves: Mapping[str, FillsPerStep]) -> str:
+    """Tokens that each step decided, as in Figure 5: the mean with the band of the two middle quarters, a curve per
+    label; below it, how many problems have the step."""
+
+    def draw(upper: Axes, lower: Axes) -> None:
+        for index, (label, curve) in enumerate(curves.items()):
+            color = PALETTE[index % len(PALETTE)]
+            dashes = ("-", "--", ":", "-.")[index // len(PALETTE) % 4]
+            steps = range(1, len(curve.mean) + 1)
+            upper.fill_between(steps, curve.q25, curve.q75, color=color, alpha=0.2, linewidth=0)
+            upper.plot(steps, curve.mean, dashes, color=color, label=label, linewidth=1.6)
+            lower.plot(steps, curve.count, dashes, color=color, linewidth=1.6)
+        upper.set_ylabel("tokens decided")
+        lower.set_ylabel("problems")
+        lower.set_xlabel("step")
+        for axes in (upper, lower):
+            axes.set_ylim(bottom=0)
+        if len(curves) > 1:
+            upper.figure.legend(loc="outside upper left", ncols=2)
+
+    return svg(draw, rows=(3, 1))
+
+
+def latency_scatter(records: Sequence[ProblemRecord]) -> str:
+    """Seconds of each problem that has times, over the tokens of its answer."""
+    timed = [(each.tokens, each.seconds) for each in records if each.seconds is not None]
+
+    def draw(axes: Axes) -> None:
+        axes.plot(
+            [tokens for tokens, _ in timed],
+            [seconds for _, seconds in timed],
+            linestyle="none",
+            marker="o",
+            markersize=4,
+            alpha=0.75,
+            color=PALETTE[0],
+            markeredgewidth=0,
+        )
+        axes.set_xlabel("answer (tokens, up to and including EOS)")
+        axes.set_ylabel("latency (s)")
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+
+    return svg(draw)
+
+
+def branches_plot(points: Sequence[BranchPoint], baseline: float | None = None) -> str:
+    """TPF (left) and score (right) over the number of branches, with 95 % intervals, as in Figure 4.
+
+    `baseline`: the score without lookahead, in percent, which a horizontal line shows.
+    """
+    ordered = sorted(points, key=lambda point: point.num_branches)
+
+    def draw(axes: Axes) -> None:
+        right = axes.twinx()
+        for side, color, marker, name in (
+            (axes, PALETTE[0], MARKERS[0], "TPF (tokens/round)"),
+            (right, PALETTE[1], MARKERS[1], "score (%)"),
+        ):
+            estimates = [(each.num_branches, each.tpf if side is axes else each.score) for each in ordered]
+            known = [(at, each.value, each) for at, each in estimates if each.value is not None]
+            side.errorbar(
+                [at for at, _, _ in known],
+                [value for _, value, _ in known],
+                yerr=list(zip(*(_error_bar(value, each) for _, value, each in known), strict=True)) or None,
+                color=color,
+                marker=marker,
+                capsize=3,
+                linewidth=1.6,
+            )
+            side.set_ylabel(name, color=color)
+            side.tick_params(axis="y", labelcolor=color)
+        if baseline is not None:
+            right.axhline(baseline, color=PALETTE[1], linestyle="--", linewidth=1.2)
+            right.annotate(
+                f"score without lookahead: {baseline:.1f}",
+                (0.99, baseline),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, 4),
+                textcoords="offset points",
+                horizontalalignment="right",
+                color=PALETTE[1],
+            )
+        right.grid(False)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("branches of a step, the anchor among them")
+        axes.set_xticks(sorted({each.num_branches for each in ordered}))
+
+    return svg(draw)
+
+
+def _error_bar(value: float, estimate: Estimate) -> tuple[float, float]:
+    """Lengths below and above; 0 without an interval, and at an end that the value lies beyond."""
+    if estimate.low is None or estimate.high is None:
+        return 0.0, 0.0
+    return max(0.0, value - estimate.low), max(0.0, estimate.high - value)
+
+
+def _histogram(groups: Mapping[str, Sequence[float]], label: str) -> str:
+    """Stacked, a colour per group that has values; a line at the mean of all."""
+    from matplotlib.ticker import MaxNLocator
+
+    shown = {name: values for name, values in groups.items() if values}
+
+    def draw(axes: Axes) -> None:
+        every = [value for values in shown.values() for value in values]
+        if every:
+            bins = min(40, max(5, int(len(every) ** 0.5)))
+            axes.hist(
+                list(shown.values()),
+                bins=bins,
+                stacked=True,
+                color=PALETTE[: len(shown)],
+                label=list(shown) if len(shown) > 1 else None,
+                rwidth=0.92,
+            )
+            mean = sum(every) / len(every)
+            axes.axvline(
+                mean, color=INK, linestyle="--", linewidth=1.2, label=f"mean over problems: {mean:.2f}"
+            )
+            axes.figure.legend(loc="outside upper left", ncols=3)
+        axes.set_xlabel(label)
+        axes.set_ylabel("problems")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+    return svg(draw)

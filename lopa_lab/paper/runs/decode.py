@@ -1,0 +1,131 @@
+"""Decoding a task's problems, one after the other as the paper measures it, or many together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.tasks.problem import Problem
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.result import GenerationResult, TraceStep
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.base import Engine
+from lopa_ray.errors import PromptTooLongError, SettingsError
+from lopa_ray.text.tokenizer import require_tokenizer
+
+
+@dataclass(slots=True)
+class _Steps:
+    """What the steps of a problem have shown so far."""
+
+    fills: list[int] = field(default_factory=list)
+    first_ended: float | None = None
+    """When the first one ended, by `time.perf_counter`."""
+
+    def add(self, step: TraceStep) -> None:
+        if self.first_ended is None:
+            self.first_ended = time.perf_counter()
+        self.fills.append(len(step.decided))
+
+
+def decode_problems(
+    engine: Engine,
+    problems: Sequence[Problem],
+    settings: GenerationSettings,
+    *,
+    concurrency: int = 1,
+    add_bos: bool = False,
+) -> Iterator[ProblemRecord]:
+    """A record per problem, as they end.
+
+    With a `concurrency` of 1 each problem is alone in flight, and its record has the times that it took; the first one
+    is decoded once before, so that no record has the time of a first use of kernels and caches. Otherwise up
+    to `model.max_num_seqs` of the engine's configuration are in flight together, and records have no times: a
+    request's own would contain that of others. Raises what ends a request, SettingsError for prompts that leave no
+    room for an answer.
+    """
+    if concurrency > 1:
+        yield from _decode(engine, problems, settings, add_bos, timed=False)
+        return
+    for problem in problems[:1]:
+        list(_decode(engine, [problem], settings, add_bos, timed=False))
+    for problem in problems:
+        yield from _decode(engine, [problem], settings, add_bos, timed=True)
+
+
+def _decode(
+    engine: Engine,
+    problems: Sequence[Problem],
+    settings: GenerationSettings,
+    add_bos: bool,
+    *,
+    timed: bool,
+) -> Iterator[ProblemRecord]:
+    made = [_session(engine, problem, settings, add_bos) for problem in problems]
+    steps = [_Steps() for _ in problems]
+    sessions = [session for session, _ in made]
+    began = time.perf_counter() if timed else None
+    for index, result in engine.run(sessions, on_step=lambda index, step: steps[index].add(step)):
+        if isinstance(result, Exception):
+            raise result
+        yield _record(problems[index], made[index][1], result, steps[index], began)
+
+
+def _record(
+    problem: Problem, truncated: bool, result: GenerationResult, steps: _Steps, began: float | None
+) -> ProblemRecord:
+    times: dict[str, float | None] = {"seconds": None, "first_step_seconds": None}
+    if began is not None:
+        now = time.perf_counter()
+        times = {"seconds": now - began, "first_step_seconds": (steps.first_ended or now) - began}
+    return ProblemRecord(
+        problem_id=problem.problem_id,
+        text=result.text or "",
+        finish_reason=result.finish_reason,
+        prompt_tokens=result.prompt_tokens,
+        truncated_prompt=truncated,
+        tokens=result.tokens,
+        canvas_tokens=sum(steps.fills),
+        steps=result.steps,
+        forwards=result.forwards,
+        fills=tuple(steps.fills),
+        **times,
+    )
+
+
+def _session(
+    engine: Engine, problem: Problem, settings: GenerationSettings, add_bos: bool
+) -> tuple[DecodeSession, bool]:
+    """The session, and whether the prompt lost its beginning to make room for the answer."""
+    ids = encode_problem(engine, problem, add_bos=add_bos)
+    try:
+        return engine.create_session(ids, settings), False
+    except PromptTooLongError:
+        room = engine.config.model.max_model_len - settings.max_new_tokens
+        if room < 1:
+            raise SettingsError(
+                f"decode.max_new_tokens: got {settings.max_new_tokens}, which leaves no room for a prompt in "
+                f"model.max_model_len {engine.config.model.max_model_len}; lower the one or raise the other"
+            ) from None
+        return engine.create_session(ids[-room:], settings), True
+
+
+def encode_problem(engine: Engine, problem: Problem, *, add_bos: bool = False) -> list[int]:
+    """A problem's prompt as token ids: a chat by the checkpoint's template, text as it is.
+
+    `add_bos` puts the checkpoint's BOS before text. Raises SettingsError if it has none.
+    """
+    if not isinstance(problem.prompt, str):
+        ids = engine.encode(problem.prompt)
+        if problem.prefix:
+            ids += require_tokenizer(engine.tokenizer).encode(problem.prefix, add_special_tokens=False)
+        return ids
+    ids = engine.encode(problem.prompt, raw=True)
+    if not add_bos:
+        return ids
+    bos = require_tokenizer(engine.tokenizer).bos_token_id
+    if bos is None:
+        raise SettingsError("--add-bos: the checkpoint's tokenizer has no BOS token; leave it out")
+    return ids if ids[:1] == [bos] else [bos, *ids]

@@ -1,0 +1,133 @@
+"""A run of a benchmark: decode what is not decoded yet, grade, report."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.batch.progress_bar import progress_bar
+from lopa_lab.paper.runs.decode import decode_problems
+from lopa_lab.paper.runs.grade import grade_records
+from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.runs.run_folder import RunFolder
+from lopa_lab.paper.runs.run_info import RunInfo
+from lopa_lab.paper.tasks.benchmarks import ASKED_AS_TEXT, open_benchmark
+from lopa_lab.paper.tasks.sandbox import check_sandbox
+from lopa_lab.records.checkout import checkout_commit
+from lopa_lab.records.machine import Machine
+from lopa_ray import __version__
+from lopa_ray.config.config import Config
+from lopa_ray.engine.base import Engine
+from lopa_ray.errors import SettingsError
+from lopa_ray.text.tokenizer import require_tokenizer
+
+SECONDS_BETWEEN_LINES = 30.0
+"""Of progress, in logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of a run that are not part of its configuration."""
+
+    config_name: str
+    local: bool = False
+    """Decode in this process, without Ray."""
+    data: Path | None = None
+    shots_data: Path | None = None
+    chat: bool | None = None
+    """None: where the checkpoint has a chat template, and the benchmark is asked as a chat."""
+    add_bos: bool = False
+    limit: int | None = None
+    concurrency: int = 1
+    allow_code_execution: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A finished run: its description and its results."""
+
+    folder: Path
+    info: RunInfo
+    records: tuple[ProblemRecord, ...]
+
+
+def with_concurrency(config: Config, concurrency: int) -> Config:
+    """The configuration of an engine that has so many requests in flight."""
+    return config.replace(model=config.model.replace(max_num_seqs=concurrency))
+
+
+def run_benchmark(
+    engine: Engine, name: str, config: Config, output: Path, options: RunOptions
+) -> FinishedRun:
+    """Decode and grade into the folder `output`, going on with what is there. `config` has the decode settings.
+
+    Raises SettingsError, and what ends a request.
+    """
+    chat = options.chat
+    if chat is None:
+        chat = require_tokenizer(engine.tokenizer).has_chat_template and name not in ASKED_AS_TEXT
+    if chat and options.add_bos:
+        raise SettingsError("--add-bos goes before plain text, and this run uses chats; add --no-chat")
+    task = open_benchmark(name, data=options.data, shots_data=options.shots_data, chat=chat)
+    if task.runs_code and options.allow_code_execution:
+        check_sandbox()
+    problems = task.problems(options.limit)
+    versions = {"lopa-ray": __version__, **task.versions()}
+    machine = Machine.here(engine.config.model.device)
+    identity = {
+        "task": name,
+        "concurrency": options.concurrency,
+        "chat": chat,
+        "add_bos": options.add_bos,
+        "settings": {**engine.config.as_dict(), "decode": config.decode.model_dump(mode="json")},
+        "versions": versions,
+        "local": options.local,
+        # Times of different machines cannot be compared.
+        "machine": machine.model_dump(mode="json") if options.concurrency == 1 else None,
+    }
+    folder = RunFolder(output, identity)
+    waiting = [each for each in problems if each.problem_id not in folder.records]
+    records = decode_problems(
+        engine, waiting, config.decode, concurrency=options.concurrency, add_bos=options.add_bos
+    )
+    for record in _shown(records, f"{task.title}: decoding", len(waiting)):
+        folder.append(record)
+    if options.allow_code_execution or not task.runs_code:
+        graded = grade_records(task, problems, dict(folder.records))
+        for record in _shown(graded, f"{task.title}: grading", len(problems)):
+            folder.append(record)
+        folder.compact()
+    info = RunInfo(
+        task=name,
+        title=task.title,
+        shots=task.shots,
+        metric=task.metric,
+        config_name=options.config_name,
+        settings=identity["settings"],
+        model=str(engine.config.model.path),
+        chat=chat,
+        limit=options.limit,
+        problems=task.size,
+        versions=versions,
+        machine=machine,
+        command=("lopa", *sys.argv[1:]),
+        started=folder.started,
+        concurrency=options.concurrency,
+        commit=checkout_commit(),
+    )
+    return FinishedRun(output, info, tuple(folder.records[each.problem_id] for each in problems))
+
+
+def _shown(records: Iterable[ProblemRecord], doing: str, total: int) -> Iterator[ProblemRecord]:
+    """The same records, with a bar of how far it is; a line now and then where stderr is no terminal."""
+    said = time.monotonic()
+    with progress_bar(total, doing) as bar:
+        for done, record in enumerate(records, start=1):
+            yield record
+            bar.advance(bar.task_ids[0])
+            if bar.disable and time.monotonic() - said > SECONDS_BETWEEN_LINES:
+                said = time.monotonic()
+                print(f"{doing} {done} of {total}", file=sys.stderr, flush=True)

@@ -1,0 +1,214 @@
+"""Cells of the paper's tables and figures (arXiv 2512.16229): which preset, with which changes, makes which of them.
+
+Nothing runs here. A cell's configuration is `cell.load()`, its task one of the names in `COLUMNS`, and what the paper
+says is `cell.published`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lopa_lab.paper.tables.published import Metric, published_table
+from lopa_ray.config.config import Config
+from lopa_ray.errors import SettingsError
+
+COLUMNS = {
+    "gsm8k": "GSM8K",
+    "math": "MATH",
+    "humaneval": "HumanEval",
+    "mbpp": "MBPP",
+    "humaneval_plus": "HumanEval+",
+    "mbpp_plus": "MBPP+",
+}
+"""Task → what the paper calls it. Examples before each problem are in Table 5 (`DecodeSetting.shots`)."""
+
+Overrides = Mapping[str, Mapping[str, Any]]
+"""Section → setting → value, as `Config.load` takes them."""
+
+INSTRUCT: Overrides = {
+    "model": {
+        "path": "Dream-org/Dream-v0-Instruct-7B",
+        "lora": "SJTU-Deng-Lab/D2F_Dream_Instruct_7B_Lora",
+    }
+}
+"""What makes D2F-Dream-Instruct of the presets s1 to s18, which have D2F-Dream-Base."""
+
+D2F: Overrides = {"decode": {"decoder": "d2f"}}
+"""What makes the row D2F of a preset for LoPA. Attention stays full, as in the single-branch mode of the authors' code
+for Dream; whether the row was made with that mode, or with D2F's own block-causal decoder, is not published."""
+
+BLOCK_CAUSAL_D2F: Overrides = {"decode": {"decoder": "d2f", "window_attention": "block_causal"}}
+"""The same for DiffuCoder, where the authors' code has block-causal attention for D2F, and full attention for LoPA."""
+
+BRANCHES = range(2, 15)
+"""Numbers of branches on Figure 4's axis, behind plain D2F."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One task of one row of a table, or one point or curve of a figure."""
+
+    table: str
+    """table1 … table7, fig4 or fig5."""
+    row: str
+    """What the paper calls the row; in figures the model and the number of branches."""
+    column: str
+    """What the paper calls the task."""
+    task: str
+    config: str | None
+    """A preset; None where nothing in this project makes the cell, for the reason in `note`."""
+    overrides: Overrides = field(default_factory=dict)
+    """Changes of the preset."""
+    published: Mapping[str, float | None] = field(default_factory=dict)
+    """Measure of the cell → its published value; None where the paper prints no number."""
+    note: str = ""
+    """What had to be chosen, or why the cell cannot be run."""
+
+    def load(self) -> Config:
+        """The configuration that makes the cell. Raises SettingsError where nothing does."""
+        if self.config is None:
+            raise SettingsError(f"{self.table}, {self.row}, {self.column}: {self.note}")
+        return Config.load(self.config, {section: dict(values) for section, values in self.overrides.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """The settings that make a row, for every task."""
+
+    config: str | None
+    """A preset, with {task} for the task's part of its name."""
+    overrides: Overrides = field(default_factory=dict)
+    note: str = ""
+
+
+def cells(table: str) -> list[Cell]:
+    """The cells of `table`, row by row as in the paper. Raises SettingsError for a name that is not in `TABLES`."""
+    if table not in TABLES:
+        raise SettingsError(f"table: got {table!r}; allowed: {', '.join(TABLES)}")
+    return list(TABLES[table]())
+
+
+def _cells(table: str, origin: Callable[[str, str], _Origin]) -> Iterator[Cell]:
+    """The cells of a table of results; `origin` returns the settings that make a cell, from its model and row."""
+    for row in published_table(table):
+        made = origin(row.model, row.row)
+        for task, values in row.results.items():
+            yield Cell(
+                table=table,
+                row=f"{row.model} {row.row}".strip(),
+                column=COLUMNS[task],
+                task=task,
+                config=made.config and made.config.format(task=task.replace("_", "-")),
+                overrides=made.overrides,
+                published={str(name): value for name, value in values.items()},
+                note=made.note,
+            )
+
+
+NOT_PUBLISHED = "The paper gives no settings for this row; the preset says what was chosen."
+
+_TABLE_1_AND_2 = {
+    ("Dream", "vanilla"): _Origin("paper/dream-vanilla", note=NOT_PUBLISHED),
+    ("Dream", "fast_dllm"): _Origin("paper/dream-fast-dllm", note=NOT_PUBLISHED),
+    ("Dream", "lopa"): _Origin("paper/dream-lopa", note=NOT_PUBLISHED),
+    ("D2F-Dream", "d2f"): _Origin("paper/d2f-dream-{task}", D2F),
+    ("D2F-Dream", "lopa"): _Origin("paper/d2f-dream-{task}"),
+    ("DiffuCoder", "vanilla"): _Origin("paper/diffucoder-vanilla", note=NOT_PUBLISHED),
+    ("D2F-DiffuCoder", "d2f"): _Origin("paper/d2f-diffucoder-{task}", BLOCK_CAUSAL_D2F),
+    ("D2F-DiffuCoder", "lopa"): _Origin("paper/d2f-diffucoder-{task}"),
+}
+
+
+def _table1() -> Iterator[Cell]:
+    return _cells("table1", lambda model, row: _TABLE_1_AND_2[model, row])
+
+
+def _table2() -> Iterator[Cell]:
+    return _cells("table2", lambda model, row: _TABLE_1_AND_2[model, row])
+
+
+def _system(model: str, setting: str, note: str = "") -> _Origin:
+    return _Origin(f"paper/{setting.lower()}", INSTRUCT if model == "D2F-Dream-Instruct" else {}, note)
+
+
+def _table3() -> Iterator[Cell]:
+    setting = {"LoPA-Dist-NV": "S12", "LoPA-Dist-Ascend": "S18"}
+    note = "The table names no setting. Its TPS are those of {} in Table 4."
+    return _cells("table3", lambda model, row: _system(model, setting[row], note.format(setting[row])))
+
+
+def _table4() -> Iterator[Cell]:
+    return _cells("table4", _system)
+
+
+_SINGLE_DEVICE = (
+    "The paper gives no settings for this row. Chosen is D2F alone, on one device, with the thresholds of S12, which "
+    "are those of Table 3."
+)
+_NOT_HERE = "{} is not run by this project."
+_TABLE_7 = {
+    "D2F-Dream-7B-Base (CUDA)": _Origin("paper/s12", {**D2F, "group": {"num_workers": 1}}, _SINGLE_DEVICE),
+    "D2F-Dream-7B-Instruct (CUDA)": _Origin(
+        "paper/s12", {**D2F, **INSTRUCT, "group": {"num_workers": 1}}, _SINGLE_DEVICE
+    ),
+    "Qwen3-8B (SGLang)": _Origin(None, note=_NOT_HERE.format("An autoregressive model")),
+    "SDAR-4B-Chat": _Origin("paper/sdar-4b-chat", note=NOT_PUBLISHED),
+    "SDAR-8B-Chat (LMDeploy)": _Origin(
+        "paper/sdar-4b-chat",
+        {"model": {"path": "JetLM/SDAR-8B-Chat"}},
+        f"{NOT_PUBLISHED} It was run on LMDeploy there.",
+    ),
+    "LLaDA2.0-flash (SGLang)": _Origin(None, note=_NOT_HERE.format("The architecture llada2_moe")),
+}
+
+
+def _table7() -> Iterator[Cell]:
+    return _cells("table7", lambda model, row: _TABLE_7[model])
+
+
+FIGURE_4 = {
+    "D2F-Dream": (D2F, ("gsm8k", "mbpp", "humaneval", "math")),
+    "D2F-DiffuCoder": (BLOCK_CAUSAL_D2F, ("mbpp_plus", "humaneval_plus")),
+}
+"""Model → what makes plain D2F, and the tasks of Figure 4."""
+
+
+def _points(
+    table: str, model: str, plain: Overrides, task: str, branches: Iterable[int], reported: tuple[Metric, ...]
+) -> Iterator[Cell]:
+    """Plain D2F, then LoPA with each number of branches, on the preset of Table 5 for the task."""
+    for number in (1, *branches):
+        yield Cell(
+            table=table,
+            row=f"{model} D2F" if number == 1 else f"{model} {number} branches",
+            column=COLUMNS[task],
+            task=task,
+            config=f"paper/{model.lower()}-{task.replace('_', '-')}",
+            overrides=plain if number == 1 else {"decode": {"num_branches": number}},
+            published=dict.fromkeys(reported),
+        )
+
+
+def _fig4() -> Iterator[Cell]:
+    for model, (plain, tasks) in FIGURE_4.items():
+        for task in tasks:
+            yield from _points("fig4", model, plain, task, BRANCHES, ("tpf", "score"))
+
+
+def _fig5() -> Iterator[Cell]:
+    for task in ("gsm8k", "mbpp", "humaneval"):
+        yield from _points("fig5", "D2F-Dream", D2F, task, (2, 4, 8), ())
+
+
+TABLES: dict[str, Callable[[], Iterator[Cell]]] = {
+    "table1": _table1,
+    "table2": _table2,
+    "table3": _table3,
+    "table4": _table4,
+    "table7": _table7,
+    "fig4": _fig4,
+    "fig5": _fig5,
+}
+"""Tables that `cells` can make. Tables 5 and 6 are settings, in the presets."""

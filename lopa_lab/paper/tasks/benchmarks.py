@@ -1,0 +1,50 @@
+"""The benchmarks of the paper by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lopa_lab.paper.tasks.code_task import code_tasks
+from lopa_lab.paper.tasks.harness_task import BENCHMARKS, HarnessTask
+from lopa_lab.paper.tasks.task import PaperTask
+from lopa_ray.errors import SettingsError
+
+ASKED_AS_TEXT = ("humaneval",)
+"""Benchmarks that the paper's authors prompt with plain text for every checkpoint: the prompt is code to complete."""
+
+
+def benchmark_names() -> tuple[str, ...]:
+    """The benchmarks of `open_benchmark`."""
+    return (*BENCHMARKS, *code_tasks())
+
+
+def check_benchmark(name: str, data: Path | None = None, shots_data: Path | None = None) -> None:
+    """Raises SettingsError for an unknown name, files that are not there, and shots that are not to be given."""
+    if name not in benchmark_names():
+        raise SettingsError(f"no benchmark {name!r}; allowed: {', '.join(benchmark_names())}")
+    if shots_data is not None:
+        if name not in BENCHMARKS or BENCHMARKS[name].shots_from is None:
+            raise SettingsError(f"--shots-data: {name} has its own shots; leave it out")
+        if data is None:
+            raise SettingsError("--shots-data: needs --data; give both, or neither")
+    for option, path in (("--data", data), ("--shots-data", shots_data)):
+        if path is not None and not path.is_file():
+            raise SettingsError(f"{option}: no file {path}; name a JSON Lines file of problems")
+    if data is not None and shots_data is not None and data.samefile(shots_data):
+        raise SettingsError(
+            f"--shots-data: got the file of --data, {data}; leave it out: shots are drawn from --data then, never the "
+            "problem itself"
+        )
+
+
+def open_benchmark(
+    name: str, *, data: Path | None = None, shots_data: Path | None = None, chat: bool = False
+) -> PaperTask:
+    """The benchmark of that name over `data`, or over its own; see `HarnessTask` and `code_tasks`.
+
+    Raises SettingsError for what `check_benchmark` refuses, data that cannot be read, and a missing package.
+    """
+    check_benchmark(name, data, shots_data)
+    if name in BENCHMARKS:
+        return HarnessTask(name, data=data, shots_data=shots_data, chat=chat)
+    return code_tasks()[name](data=data, chat=chat)

@@ -1,0 +1,219 @@
+"""`lopa bench` at its smallest sizes, as it is typed. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner, Result
+
+from cluster.cli import app
+from lopa_lab.bench.parts import parts_of
+from lopa_lab.bench.record import BenchRecord
+from lopa_lab.word_problems import held_out_problems
+from lopa_ray import LocalEngine
+from lopa_ray.config.decoder_settings import D2FSettings
+from support.paths import MODELS
+
+TINY = ("--shape", "dream-27m", "--layers", "1")
+
+
+def bench(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+def record_of(tmp_path: Path, *arguments: str) -> BenchRecord:
+    """The record of a command that has to succeed."""
+    path = tmp_path / "record.json"
+    result = bench(*arguments, "--output", path)
+    assert result.exit_code == 0, result.output
+    assert f"Record: {path}" in result.output
+    return BenchRecord.read(path)
+
+
+def test_forward_beside_its_floor_and_a_plain_forward(tmp_path: Path) -> None:
+    sizes = ("--branches", "1,2", "--window", "8", "--prefix", "0,16", "--requests", "1,2", "--repeats", "1")
+    record = record_of(tmp_path, "forward", *TINY, *sizes, "--dtype", "float32,bfloat16")
+    assert record.benchmark == "forward"
+    assert len(record.rows) == 2 * 2 * 2 * 2
+    assert len({record.key_of(row) for row in record.rows}) == len(record.rows)
+    for row in record.rows:
+        assert row["rows"] == 8 * row["branches"] * row["requests"]
+        assert all(row[name] > 0 for name in ("step ms", "floor ms", "plain ms"))
+        assert row["step ÷ plain"] == pytest.approx(row["step ms"] / row["plain ms"])
+
+
+def test_forward_of_every_way_to_run_a_model(tmp_path: Path) -> None:
+    """What has no plain forward or no floor says so by leaving the figure out."""
+    sizes = ("--branches", "2", "--window", "8", "--prefix", "8", "--repeats", "1")
+    record = record_of(tmp_path, "forward", *TINY, *sizes, "--implementation", "native,transformers")
+    native, other = record.rows
+    assert native["plain ms"] is not None and other["plain ms"] is None
+    assert other["floor ms"] > 0
+    record = record_of(
+        tmp_path, "forward", *TINY, *sizes, "--quantization", "none,w8a8", "--kernel", "sdpa,reference"
+    )
+    assert [row["floor ms"] is None for row in record.rows] == [False, False, True, True]
+    experts = ("--model", str(MODELS / "sdar-moe-tiny-3l"), "--quantization", "none,w8a8")
+    record = record_of(tmp_path, "forward", *experts, *sizes)
+    assert [(row["step ms"] > 0, row["floor ms"], row["plain ms"]) for row in record.rows] == [
+        (True, None, None)
+    ] * 2
+
+
+def test_an_earlier_record_is_set_beside(tmp_path: Path) -> None:
+    command = ("forward", *TINY, "--branches", "1", "--window", "8", "--prefix", "8", "--repeats", "1")
+    before = tmp_path / "before.json"
+    assert bench(*command, "--output", before).exit_code == 0
+    values = json.loads(before.read_text())
+    values["machine"]["cpu"], values["rows"][0]["floor ms"] = "another", values["rows"][0]["floor ms"] * 4
+    before.write_text(json.dumps(values))
+    result = bench(*command, "--against", before)
+    assert result.exit_code == 0, result.output
+    assert "×)" in result.output
+    assert "another" in result.output
+
+
+def test_steps_in_this_process(tmp_path: Path) -> None:
+    options = ("--workers", "0", "--branches", "1,3", "--max-new-tokens", "16", "--steps", "20")
+    record = record_of(tmp_path, "step", *TINY, *options)
+    assert [row["branches"] for row in record.rows] == [1, 3]
+    for row in record.rows:
+        assert (row["copies in"], row["waits"]) == (1, 1)
+        assert row["steps"] == 20 and row["forward ms"] > 0
+        assert row["step ms"] >= row["control ms"] > 0
+    assert record.rows[0]["launches"] == record.rows[1]["launches"] > 0
+
+
+def test_decodes_are_those_of_the_engine(tmp_path: Path) -> None:
+    record = record_of(
+        tmp_path, "decode", "--requests", "3", "--max-new-tokens", "32", "--decoder", "d2f,lopa",
+        "--vary", "decode.confidence_threshold=0.9,0.7",
+    )  # fmt: skip
+    assert [(row["decoder"], row["confidence_threshold"]) for row in record.rows] == [
+        ("d2f", 0.9), ("d2f", 0.7), ("lopa", 0.9), ("lopa", 0.7)
+    ]  # fmt: skip
+    with LocalEngine.from_pretrained() as engine:
+        settings = D2FSettings(max_new_tokens=32, ranking="neg_entropy", confidence_threshold=0.9)
+        results = engine.generate([problem.question for problem in held_out_problems(2, 3)], settings)
+    first = record.rows[0]
+    assert first["TPF"] == pytest.approx(sum(r.tokens for r in results) / sum(r.steps for r in results))
+    assert first["same tokens %"] == 100
+    assert first["TPS max"] >= first["TPS"] > 0
+    assert 0 <= first["solved %"] <= 100
+
+
+def test_decodes_of_the_checkpoint_that_a_configuration_names(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model: {path: no-such-folder}\n")
+    result = bench("decode", "--config", tmp_path / "config.yaml", "--decoder", "d2f", "--requests", "1")
+    assert result.exit_code == 2
+    assert "no-such-folder" in result.output
+
+
+def test_every_decoder_by_default(tmp_path: Path) -> None:
+    record = record_of(tmp_path, "decode", "--requests", "1", "--max-new-tokens", "32")
+    decoders = [row["decoder"] for row in record.rows]
+    assert decoders == ["lopa", "d2f", "vanilla", "fast_dllm", "block_diffusion"]
+    assert all(row["TPF"] > 0 and row["latency p50 ms"] <= row["latency max ms"] for row in record.rows)
+
+
+def test_a_record_names_the_dtype_that_auto_has_chosen(tmp_path: Path) -> None:
+    sizes = ("--branches", "1", "--window", "8", "--prefix", "8", "--repeats", "1")
+    (row,) = record_of(tmp_path, "forward", *TINY, *sizes, "--dtype", "auto").rows
+    assert row["dtype"] in ("float32", "bfloat16")
+    steps = ("--workers", "0", "--branches", "1", "--max-new-tokens", "16", "--steps", "2")
+    (row,) = record_of(tmp_path, "step", *TINY, *steps, "--dtype", "auto").rows
+    assert row["dtype"] in ("float32", "bfloat16")
+
+
+def test_decodes_of_random_prompts(tmp_path: Path) -> None:
+    options = ("--requests", "3", "--concurrency", "2", "--max-new-tokens", "16", "--prompt", "8")
+    record = record_of(tmp_path, "decode", *TINY, *options, "--decoder", "lopa")
+    assert record.rows[0]["solved %"] is None
+    assert record.rows[0]["model"] == "dream-27m, 1 layers"
+
+
+WRONG = {
+    "fewer requests than clients": (
+        ("serve", "--requests", "2", "--concurrency", "4"),
+        "each must send",
+    ),
+    "no number of branches": (("forward", "--branches", "0"), "whole numbers from 1 on"),
+    "no shape": (("forward", "--shape", "gpt"), "allowed: dream-27m"),
+    "layers of a checkpoint": (("step", "--layers", "2"), "--layers needs --shape"),
+    "no kernel": (("forward", "--kernel", "fast"), "attention"),
+    "no switch": (("forward", "--graphs", "maybe"), "on, off"),
+    "no transport": (("commit", "--transport", "pigeon"), "allowed: collective"),
+    "no setting": (("decode", "--vary", "branches"), "SECTION.KEY=VALUE,VALUE"),
+    "unknown setting": (("decode", "--requests", "1", "--vary", "decode.speed=1"), "speed"),
+    "no record": (("forward", "--against", "nothing.json"), "nothing.json"),
+    "no folder to write to": (("forward", "--output", "/proc/nothing/record.json"), "--output"),
+    "no address": (("serve", "--url", "localhost:8000"), "allowed: an address like"),
+    "no server": (("serve", "--url", "http://127.0.0.1:9/v1"), "allowed: an address like"),
+    "no part": (("all", "--parts", "everything"), "allowed: forward-cpu"),
+    "server settings without one": (("serve", "--set", "model.dtype=bfloat16"), "--start"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said(name: str) -> None:
+    arguments, message = WRONG[name]
+    result = bench(*arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+
+
+def test_a_server_that_is_not_there() -> None:
+    result = bench("serve", "--url", "http://127.0.0.1:9", "--requests", "16")
+    assert result.exit_code == 1
+    assert "cannot reach http://127.0.0.1:9" in result.output
+
+
+def test_a_record_of_another_benchmark_is_refused(tmp_path: Path) -> None:
+    record_of(tmp_path, "forward", *TINY, "--branches", "1", "--window", "8", "--repeats", "1")
+    result = bench("step", "--against", tmp_path / "record.json")
+    assert result.exit_code == 2
+    assert "is a record of lopa bench forward; this is lopa bench step" in result.output
+
+
+def test_parts_are_measured_once_and_make_a_page(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    command = ("all", "--smallest", "--parts", "forward-cpu", "--output", tmp_path)
+    result = bench(*command)
+    assert result.exit_code == 0, result.output
+    record = BenchRecord.read(tmp_path / "records" / "forward-cpu.json")
+    assert record.command_line in (tmp_path / "README.md").read_text()
+    assert (tmp_path / "plots" / "forward-cpu-step-time-against-branches.svg").read_text().startswith("<svg")
+    again = bench(*command)
+    assert "forward-cpu: measured before" in again.output
+    assert BenchRecord.read(tmp_path / "records" / "forward-cpu.json") == record
+
+
+@pytest.mark.parametrize("smallest", [False, True])
+@pytest.mark.parametrize("device", ["cpu", "cuda", "npu"])
+def test_the_commands_of_all_parts_can_be_typed(device: str, smallest: bool) -> None:
+    parts = parts_of(device)
+    assert len({part.name for part in parts}) == len(parts)
+    group: Any = get_command(app).commands["bench"]
+    for part in parts:
+        name, *options = part.command(smallest=smallest)
+        context = group.commands[name].make_context(name, options)
+        assert context.params.get("device", device) == device
+
+
+def test_parts_that_there_is_no_time_for_are_named(tmp_path: Path) -> None:
+    result = bench(
+        "all", "--smallest", "--parts", "forward-cpu,decode-cpu", "--minutes", "0", "--output", tmp_path
+    )
+    assert result.exit_code == 1
+    assert "2 of 2 parts are missing: forward-cpu, decode-cpu" in result.output
+
+
+def test_a_report_needs_records(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result = bench("report", tmp_path)
+    assert result.exit_code == 2
+    assert "has no records" in result.output

@@ -1,0 +1,42 @@
+"""What the documents say was measured is what the records in `benchmarks/` say."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lopa_lab.bench.record import BenchRecord, Row
+from lopa_lab.bench.report import PAGE, RECORDS, write_report
+from support.paths import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def rows_of(name: str) -> tuple[Row, ...]:
+    return BenchRecord.read(BENCHMARKS / RECORDS / f"{name}.json").rows
+
+
+def test_the_page_is_made_of_the_records(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    shutil.copytree(BENCHMARKS / RECORDS, tmp_path / RECORDS)
+    assert write_report(tmp_path).read_text() == (BENCHMARKS / PAGE).read_text()
+    for image in (BENCHMARKS / "plots").iterdir():
+        assert (tmp_path / "plots" / image.name).exists(), f"{image} is of no record"
+
+
+def test_the_readme_has_three_figures_of_the_records() -> None:
+    readme = (ROOT / "README.md").read_text()
+    by_decoder = {row["decoder"]: row for row in rows_of("decode-cpu")}
+    for decoder in ("lopa", "d2f", "vanilla"):
+        row = by_decoder[decoder]
+        assert f"{row['TPF']:.1f} tokens per forward, {row['TPS']:.0f} tokens/s" in readme
+    steps = {(row["branches"], row["window"]): row["step ÷ plain"] for row in rows_of("forward-cpu")}
+    assert f"{steps[9, 64]:.2f} times a plain batched forward" in readme
+    assert f"of one branch {steps[1, 64]:.2f} times" in readme
+    assert f"{steps[5, 32]:.2f} and {steps[9, 32]:.2f} times a plain batched forward" in readme
+    assert f"of one branch {steps[1, 32]:.2f} times" in readme
+    closed = {row["load"]: row for row in rows_of("serve-cpu") if row["loop"] == "closed"}
+    for clients in (1, 16):
+        assert f"{closed[clients]['tokens/s']:.0f} tokens/s" in readme

@@ -1,0 +1,238 @@
+"""Every recorded case of the published decoders that is implemented, through the public engine.
+
+What is compared is `lopa_lab.conformance`'s business; here also that it would notice a difference.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from lopa_lab.conformance import Case, Verdict, read_cases, replay
+from lopa_lab.conformance.recorded import recorded_settings
+from lopa_ray.config.config import Config
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.protocol.events import RequestStep
+from support.paths import GOLDEN
+
+
+def cases(name: str) -> list[Case]:
+    read = read_cases(GOLDEN / f"{name}.jsonl")
+    assert all(isinstance(case, Case) for case in read)
+    return [case for case in read if isinstance(case, Case)]
+
+
+def verdicts(
+    wanted: list[Case], make_engine: Callable[[Config], LocalEngine] = LocalEngine.from_config
+) -> list[Verdict]:
+    torch.set_num_threads(1)
+    return list(replay(wanted, GOLDEN / "models", make_engine))
+
+
+def run_by_transformers(config: Config) -> LocalEngine:
+    return LocalEngine.from_config(config.replace(model=config.model.replace(implementation="transformers")))
+
+
+@pytest.mark.usefixtures("either_attention")
+@pytest.mark.parametrize(
+    ("name", "passed", "refused"),
+    [
+        ("lopa_cases", 85, {}),
+        ("lora_cases", 6, {}),
+        ("d2f_llada_cases", 12, {}),
+        ("dream_generate_cases", 31, {}),
+        ("llada_generate_cases", 29, {}),
+        ("forward_cases", 18, {}),
+        ("sdar/sdar_forward_cases", 10, {}),
+        ("sdar/sdar_generate_cases", 48, {"sdar_edge-07": "prompt token 19 is the mask token"}),
+        ("sdar_moe/sdar_moe_forward_cases", 9, {}),
+        ("llada2/llada2_forward_cases", 8, {}),
+        ("sdar_moe/sdar_moe_generate_cases", 21, {"sdar_moe_edge-02": "is the mask token"}),
+        ("llada2/llada2_generate_cases", 34, {"llada2_edge-05": "is the mask token"}),
+        # A branch that crashes as published, and one of two repairs of it.
+        (
+            "sdar/sdar_entropy_bounded_cases",
+            3,
+            {f"sdar_entropy_init_fix-0{n}": "not implemented" for n in (1, 3, 5, 6)},
+        ),
+    ],
+)
+def test_recorded_cases(name, passed, refused):
+    found = verdicts(cases(name))
+    wrong = [(v.id, v.status, v.reason, v.differences[:1]) for v in found if v.status in ("differs", "error")]
+    assert wrong == []
+    counted = Counter(v.status for v in found)
+    assert counted == Counter({"passed": passed, "not supported": len(refused)})
+    for verdict in found:
+        if verdict.status == "not supported":
+            assert refused[verdict.id] in verdict.reason
+            assert verdict.by_design == ("is the mask token" in verdict.reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [
+        ("lopa_cases", 4),
+        ("lora_cases", 1),
+        ("d2f_llada_cases", 1),
+        ("dream_generate_cases", 2),
+        ("llada_generate_cases", 1),
+        ("forward_cases", 1),
+        ("sdar/sdar_forward_cases", 1),
+        ("sdar/sdar_generate_cases", 2),
+        ("sdar_moe/sdar_moe_forward_cases", 1),
+        ("llada2/llada2_forward_cases", 1),
+        ("sdar_moe/sdar_moe_generate_cases", 6),
+        ("llada2/llada2_generate_cases", 9),
+    ],
+)
+def test_recorded_cases_run_by_transformers(name, every):
+    """Every so many of them, for time's sake; all pass."""
+    wanted = cases(name)[::every]
+    statuses = Counter(verdict.status for verdict in verdicts(wanted, run_by_transformers))
+    assert statuses == Counter(passed=len(wanted))
+
+
+@pytest.mark.parametrize("name", ["lopa_cases", "lora_cases"])
+def test_recorded_block_states(name):
+    """What the comparison above leaves out: block states, masks, completeness and the EOS flag per round."""
+    torch.set_num_threads(1)
+    groups: dict[tuple[str, str | None], list[Case]] = {}
+    for case in cases(name):
+        groups.setdefault((case.model, case.lora), []).append(case)
+    rounds = 0
+    for (model, lora), members in groups.items():
+        folder = None if lora is None else str(GOLDEN / "lora" / lora)
+        with LocalEngine.from_pretrained(GOLDEN / "models" / model, lora=folder, max_model_len=512) as engine:
+            # Cases that generate nothing are finished before they begin.
+            started = [
+                (case, session)
+                for case in members
+                if not (
+                    session := engine.create_session(case.row["prompt"], recorded_settings(case))
+                ).finished
+            ]
+            for event in engine.events([session for _, session in started]):
+                assert isinstance(event, RequestStep)
+                plan, outcome = event.plan, event.outcome
+                row = started[event.request_id][0].row
+                recorded = row["trace"][outcome.step - 1]
+                states = "".join(_STATES[block.state] for block in outcome.blocks)
+                where = (row["id"], outcome.step)
+                if row["settings"].get("branch_verification_mode", True):
+                    assert states == recorded["st"], where
+                    assert [block.masks for block in outcome.blocks] == recorded["bm"], where
+                    complete = "".join(str(int(block.complete)) for block in outcome.blocks)
+                    assert complete == recorded["cp"], where
+                assert (engine.vocabulary.eos_token_id in outcome.canvas) == bool(recorded["e"]), where
+                kept = plan.to_stage[-1].stop if plan.to_stage else plan.start
+                assert kept == recorded.get("pe", kept), where
+                ends = [block.stop for block in outcome.blocks]
+                cached = [at for at, end in enumerate(ends) if plan.start < end <= kept]
+                assert cached == recorded["tc"], where
+                rounds += 1
+    assert rounds == sum(len(case.row["trace"]) for case in cases(name))
+
+
+_STATES = {"active": "A", "to_cache": "T", "in_cache": "C"}
+
+
+# The comparison itself: a recorded value that is changed is noticed.
+
+
+@cache
+def lopa_case() -> Case:
+    return next(
+        case
+        for case in cases("lopa_cases")
+        if len(case.row["trace"]) > 5 and len(case.row["trace"][3]["br"]) > 2
+    )
+
+
+def _changed(path: list[Any], value: Any) -> Case:
+    row = copy.deepcopy(lopa_case().row)
+    at = row
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value(at[path[-1]])
+    return replace(lopa_case(), row=row)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["tokens", 0], lambda token: token ^ 1),
+        (["steps"], lambda steps: steps + 1),
+        (["trace", 3, "f", 0, 1], lambda token: token ^ 1),
+        (["trace", 3, "f"], lambda fills: fills[:-1]),
+        (["trace", 3, "w"], lambda winner: 0 if winner else 1),
+        (["trace", 1, "u"], lambda updated: updated + 1),
+        (["trace", 1, "c"], lambda cached: cached + 1),
+        (["trace", 1, "i"], lambda start: start + 1),
+        (["trace", 3, "br", 0, 0], lambda position: position + 1),
+        (["trace", 3, "ln", 0], lambda length: length + 1),
+        (["trace", 3, "nm", 0], lambda masks: masks + 1),
+        (["trace", 3, "cf", 0], lambda confidence: confidence + 2e-4),
+        (["trace", 3, "q", 0], lambda token: token ^ 1),
+    ],
+    ids=lambda part: ".".join(map(str, part)) if isinstance(part, list) else "",
+)
+def test_a_changed_recording_is_noticed(path, value):
+    (verdict,) = verdicts([_changed(path, value)])
+    assert verdict.status == "differs"
+
+
+def test_changed_logits_are_noticed():
+    case = cases("forward_cases")[0]
+    row = copy.deepcopy(case.row)
+    row["steps"][0]["input"][0] ^= 1
+    (verdict,) = verdicts([replace(case, row=row)])
+    assert (verdict.status, verdict.differences[0].what) == ("differs", "logits")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("dream_generate_cases", "fast_dream_dual_cache"),
+        ("dream_generate_cases", "vanilla_dream"),
+        ("llada_generate_cases", "generate_with_prefix_cache"),
+        ("d2f_llada_cases", "d2f_llada"),
+        ("sdar/sdar_generate_cases", "sdar_stop"),
+        ("sdar_moe/sdar_moe_generate_cases", "sdar_moe_stop"),
+        ("llada2/llada2_generate_cases", "llada2_steps"),
+        ("llada2/llada2_generate_cases", "llada2_eos_early"),
+    ],
+)
+def test_changed_calls_are_noticed(name, kind):
+    case = next(case for case in cases(name) if case.kind == kind)
+    changes = {"nfe": case.row["nfe"] + 1, "tokens": case.row["tokens"][::-1]}
+    for key, change in (("windows", lambda window: [0, 1]), ("fill_step", lambda call: call + 1)):
+        changes[key] = [change(case.row[key][0]), *case.row[key][1:]]
+    if "fill_conf" in case.row:
+        changes["fill_conf"] = [case.row["fill_conf"][0] + 2e-4, *case.row["fill_conf"][1:]]
+    for key, value in changes.items():
+        (verdict,) = verdicts([replace(case, row=case.row | {key: value})])
+        assert verdict.status == "differs", key
+
+
+def test_only_calls_that_nothing_comes_of_may_be_missing():
+    """A recorded call that does fill something, or stores a block before the last, has to be made here."""
+    for name, kind in (
+        ("llada_generate_cases", "generate_with_prefix_cache"),
+        ("sdar/sdar_generate_cases", "sdar_dynamic"),
+    ):
+        case = next(case for case in cases(name) if case.kind == kind)
+        row = copy.deepcopy(case.row)
+        row["windows"].insert(0, row["windows"][0])
+        row["fill_step"] = [call + 1 for call in row["fill_step"]]
+        row["fill_step"][row["fill_step"].index(2)] = 1
+        row["nfe"] += 1
+        (verdict,) = verdicts([replace(case, row=row)])
+        assert verdict.status == "differs"

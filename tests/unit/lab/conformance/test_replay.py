@@ -1,0 +1,212 @@
+"""Recorded cases replay as recorded, and whatever is not as recorded is found and said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lopa_lab.conformance import Case, Verdict, read_cases, replay
+from lopa_lab.conformance.recorded import recorded_settings
+from lopa_ray.config.decoder_settings import D2FSettings, LopaSettings
+from lopa_ray.engine.local import LocalEngine
+from support.paths import GOLDEN
+
+torch.set_num_threads(1)
+
+Row = dict[str, Any]
+
+
+def verdicts(path: Path, models: Path = GOLDEN / "models") -> list[Verdict]:
+    return list(replay(read_cases(path), models, LocalEngine.from_config))
+
+
+def rows(name: str) -> list[Row]:
+    return [json.loads(line) for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines()]
+
+
+def shortest(name: str, algorithm: str = "lopa") -> Row:
+    fitting = [row for row in rows(name) if row["settings"].get("algorithm") == algorithm]
+    return min(fitting, key=lambda row: row["steps"] if row["steps"] > 4 else 99)
+
+
+@pytest.fixture
+def verdict_of(tmp_path: Path) -> Callable[[Row], Verdict]:
+    def run(row: Row) -> Verdict:
+        path = tmp_path / "cases.jsonl"
+        path.write_text(json.dumps(row) + "\n")
+        (verdict,) = verdicts(path)
+        return verdict
+
+    return run
+
+
+# What differs is found, at the round where it differs first.
+
+
+def set_token(row: Row) -> None:
+    row["tokens"][-1] ^= 1
+
+
+def set_steps(row: Row) -> None:
+    row["steps"] += 1
+
+
+def set_fill(row: Row) -> None:
+    row["trace"][2]["f"][0][1] ^= 1
+
+
+def set_winner(row: Row) -> None:
+    recorded = row["trace"][2]
+    recorded["w"] = (recorded["w"] + 1) % len(recorded["br"])
+
+
+def set_confidence(row: Row) -> None:
+    row["trace"][2]["cf"][0] += 2e-4
+
+
+def set_nan(row: Row) -> None:
+    row["trace"][2]["cf"][0] = float("nan")
+
+
+def set_cached(row: Row) -> None:
+    row["trace"][2]["u"] += 1
+
+
+def set_branch(row: Row) -> None:
+    row["trace"][2]["br"][0] = [0, 0]
+
+
+def drop_round(row: Row) -> None:
+    del row["trace"][-1]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "what", "at"),
+    [
+        (set_token, "tokens", 0),
+        (set_steps, "steps", 0),
+        (set_fill, "fills", 3),
+        (set_winner, "winner", 3),
+        (set_confidence, "confidences", 3),
+        (set_nan, "confidences", 3),
+        (set_cached, "cache round", 3),
+        (set_branch, "branches", 3),
+        (drop_round, "steps", 0),
+    ],
+)
+def test_first_difference_is_named(
+    spoil: Callable[[Row], None], what: str, at: int, verdict_of: Callable[[Row], Verdict]
+) -> None:
+    row = shortest("lopa_cases")
+    spoil(row)
+    verdict = verdict_of(row)
+    assert verdict.status == "differs"
+    assert (verdict.differences[0].what, verdict.differences[0].round) == (what, at)
+    assert verdict.as_dict()["first"]["what"] == what
+
+
+def test_wrong_logits_differ(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    row = rows("forward_cases")[1]
+    (tmp_path / "forward_cases.jsonl").write_text(json.dumps(row))
+    tensors = load_file(GOLDEN / "forward_logits.safetensors")
+    tensors[row["steps"][0]["logits"]][0, 0] += 1e-3
+    save_file(tensors, tmp_path / "forward_logits.safetensors")
+    (verdict,) = verdicts(tmp_path / "forward_cases.jsonl")
+    assert (verdict.status, verdict.differences[0].what) == ("differs", "logits")
+
+
+# Rows that cannot be replayed are one clear verdict each, and leave the others alone.
+
+
+def test_bad_rows_are_errors_of_their_own(tmp_path: Path) -> None:
+    good = shortest("lopa_cases")
+    without_trace = {key: value for key, value in good.items() if key != "trace"}
+    lines = [
+        json.dumps(good).encode(),
+        b"{broken",
+        b'{"id": "\xff"}',
+        b"[1, 2]",
+        json.dumps({"id": "x", "model": "dream-tiny-2l"}).encode(),
+        json.dumps(good | {"model": "absent"}).encode(),
+        json.dumps(good | {"model": "../models"}).encode(),
+        json.dumps(good | {"prompt": "text"}).encode(),
+        json.dumps(without_trace).encode(),
+        b"",
+        json.dumps(good).encode(),
+    ]
+    path = tmp_path / "cases.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    by_line = {verdict.line: verdict for verdict in verdicts(path)}
+    assert {line for line, verdict in by_line.items() if verdict.status == "passed"} == {1, 11}
+    assert all(verdict.reason for line, verdict in by_line.items() if line not in (1, 11))
+    assert {verdict.status for line, verdict in by_line.items() if line not in (1, 11)} == {"error"}
+    assert "absent" in by_line[6].reason
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"temperature": 0.5}, "drawn tokens"),
+        ({"surprise": 1}, "surprise"),
+        ({"block_add_threshold": 1.5}, "block_add_threshold"),
+        ({"algorithm": "other"}, "other"),
+    ],
+)
+def test_unsupported_settings_are_said_to_be(
+    change: Row, part: str, verdict_of: Callable[[Row], Verdict]
+) -> None:
+    row = shortest("lopa_cases")
+    row["settings"] |= change
+    verdict = verdict_of(row)
+    assert verdict.status == "not supported"
+    assert part in verdict.reason
+
+
+def test_answer_of_no_block_takes_one_reported_step(verdict_of: Callable[[Row], Verdict]) -> None:
+    row = shortest("lopa_cases")
+    row["settings"]["max_new_tokens"] = row["settings"]["block_size"] - 1
+    row.update(tokens=[], steps=1, trace=[])
+    assert verdict_of(row).status == "passed"
+
+
+def test_repeated_base_counts_once(verdict_of: Callable[[Row], Verdict]) -> None:
+    row = shortest("lopa_cases")
+    first = row["trace"][0]
+    assert first["br"] == [None]
+    for key in ("br", "ln", "nm", "cf"):
+        first[key] = first[key] * 2
+    assert verdict_of(row).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("change", "branches", "anchor"),
+    [
+        ({"branching_factor": 1}, 1, "compete"),
+        ({"branching_factor": 4}, 5, "compete"),
+        ({"branching_factor": 4, "branch_verification_mode": False}, 4, "omit"),
+        ({"branching_factor": 1, "branch_verification_mode": False}, 1, "omit"),
+        ({"branching_factor": 4, "base_branch_competition": False}, 1, "compete"),
+        ({"branching_factor": 4, "verification_force_base_winner": True}, 5, "win"),
+    ],
+)
+def test_branch_modes_as_settings(change: Row, branches: int, anchor: str) -> None:
+    row = shortest("lopa_cases")
+    row["settings"] |= change
+    settings = recorded_settings(Case(Path("x"), 1, "x", "lopa", row, "m", None))
+    assert isinstance(settings, LopaSettings)
+    assert (settings.num_branches, settings.anchor) == (branches, anchor)
+
+
+def test_unknown_strategy_means_probability() -> None:
+    row = shortest("lora_cases", "d2f")
+    row["settings"]["sampling_strategy"] = "margin_confidence"
+    settings = recorded_settings(Case(Path("x"), 1, "x", "d2f", row, "m", None))
+    assert isinstance(settings, D2FSettings)
+    assert settings.ranking == "probability"

@@ -1,0 +1,132 @@
+"""Recorded routers: every layer of every step is compared, and a recording that is changed or missing is noticed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from lopa_lab.conformance import Verdict, read_cases, replay, routing
+from lopa_ray.config.config import Config
+from lopa_ray.engine.local import LocalEngine
+from support.paths import GOLDEN
+
+FAMILIES = ("sdar_moe", "llada2")
+IMPLEMENTATIONS = ("native", "transformers")
+
+Row = dict[str, Any]
+
+
+def replayed(path: Path, implementation: str = "native") -> list[Verdict]:
+    def make_engine(config: Config) -> LocalEngine:
+        model = config.model.replace(implementation=implementation)
+        return LocalEngine.from_config(config.replace(model=model))
+
+    torch.set_num_threads(1)
+    return list(replay(read_cases(path), GOLDEN / "models", make_engine))
+
+
+def longest_routed(family: str) -> Row:
+    lines = (GOLDEN / family / f"{family}_forward_cases.jsonl").read_text().splitlines()
+    routed = [row for row in map(json.loads, lines) if "router" in row["steps"][0]]
+    return max(routed, key=lambda row: len(row["steps"]))
+
+
+def write_case(folder: Path, family: str, row: Row, routers: dict[str, Tensor] | None) -> Path:
+    path = folder / f"{family}_forward_cases.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    logits = load_file(GOLDEN / family / f"{family}_forward_logits.safetensors")
+    save_file(logits, folder / f"{family}_forward_logits.safetensors")
+    if routers is not None:
+        save_file(routers, folder / f"{family}_forward_router.safetensors")
+    return path
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_recorded_layer_is_compared(
+    family: str, implementation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[object] = []
+    compare = routing._recorded_routing
+    monkeypatch.setattr(
+        routing, "_recorded_routing", lambda case, stem: compared.append(stem) or compare(case, stem)
+    )
+    path = GOLDEN / family / f"{family}_forward_cases.jsonl"
+    assert {verdict.status for verdict in replayed(path, implementation)} == {"passed"}
+    recorded = load_file(path.with_name(f"{family}_forward_router.safetensors"))
+    assert sorted(compared) == sorted({name.rpartition(".")[0] for name in recorded})
+
+
+def other_expert(experts: Tensor, weights: Tensor) -> None:
+    unused = next(expert for expert in range(16) if expert not in experts[-1].tolist())
+    experts[-1, 2] = unused
+
+
+def other_weight(experts: Tensor, weights: Tensor) -> None:
+    weights[-1, 1] += 2e-4
+
+
+def swapped_weights(experts: Tensor, weights: Tensor) -> None:
+    weights[0] = weights[0].flip(0)
+
+
+def no_number(experts: Tensor, weights: Tensor) -> None:
+    weights[0, 0] = float("nan")
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("change", [other_expert, other_weight, swapped_weights, no_number])
+def test_a_changed_router_is_noticed(
+    change: Callable[[Tensor, Tensor], None], family: str, implementation: str, tmp_path: Path
+) -> None:
+    """In the last layer of a late step, which reads the cache."""
+    row = longest_routed(family)
+    routers = load_file(GOLDEN / family / f"{family}_forward_router.safetensors")
+    stem = row["steps"][3]["router"][-1]
+    change(routers[f"{stem}.experts"], routers[f"{stem}.weights"])
+    (verdict,) = replayed(write_case(tmp_path, family, row, routers), implementation)
+    assert verdict.status == "differs"
+    assert [(difference.what, difference.round) for difference in verdict.differences] == [("router", 4)]
+
+
+def test_the_order_of_a_rows_experts_is_none(tmp_path: Path) -> None:
+    row = longest_routed("llada2")
+    routers = load_file(GOLDEN / "llada2" / "llada2_forward_router.safetensors")
+    turned = {name: tensor.flip(-1).contiguous() for name, tensor in routers.items()}
+    (verdict,) = replayed(write_case(tmp_path, "llada2", row, turned))
+    assert verdict.status == "passed"
+
+
+def test_missing_routers_are_an_error(tmp_path: Path) -> None:
+    row = longest_routed("sdar_moe")
+    (verdict,) = replayed(write_case(tmp_path, "sdar_moe", row, None))
+    assert verdict.status == "error"
+    assert "sdar_moe_forward_router.safetensors" in verdict.reason
+    assert row["steps"][0]["router"][0] in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("names", "status", "part"),
+    [
+        (["a", "b"], "error", "'a.experts'"),
+        ([3, 4], "error", "'3.experts'"),
+        ("text", "error", "router: got 'text'"),
+        (["a"], "differs", "1 layers"),
+    ],
+)
+def test_names_that_fit_nothing_are_said(names: object, status: str, part: str, tmp_path: Path) -> None:
+    """Of a model with experts in two layers."""
+    row = longest_routed("llada2")
+    row["steps"][0]["router"] = names
+    routers = load_file(GOLDEN / "llada2" / "llada2_forward_router.safetensors")
+    (verdict,) = replayed(write_case(tmp_path, "llada2", row, routers))
+    assert verdict.status == status
+    assert part in (verdict.reason or str(verdict.differences[0].expected))

@@ -1,0 +1,229 @@
+"""Lookaheads with other forks and other winners, and the bar that they are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import pytest
+
+from lopa_lab.experiments import beyond
+from lopa_lab.experiments.run.estimates import Estimate
+from lopa_lab.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
+from lopa_lab.experiments.run.wider_forks import DistantForks, ForksOfForks, SecondTokens
+from lopa_lab.experiments.run.winner_rules import (
+    ByValue,
+    LinearPredictor,
+    RandomWinner,
+    Value,
+    WinnerRecorder,
+    expected_fills,
+    fit_predictor,
+    summed_probability,
+)
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.branching import Fork
+from lopa_ray.decoding.decoders.lopa import LopaSession
+from lopa_ray.protocol.outcome import Decision
+from lopa_ray.protocol.plan import Branch, Plan
+from lopa_ray.protocol.report import BranchReport
+from support.fake_model import VOCABULARY, FakeModel
+
+SETTINGS = LopaSettings(max_new_tokens=48, num_branches=6, block_size=16, ignore_eos=True, top_logprobs=2)
+
+
+class RankedModel(FakeModel):
+    """The second-best token is the one behind the best, and more probable the further back a position lies."""
+
+    def report(self, plan: Plan, branch: int) -> BranchReport:
+        report = super().report(plan, branch)
+        second = (report.tokens + 1) % VOCABULARY.mask_token_id
+        return replace(
+            report,
+            top_tokens=np.stack([report.tokens, second], 1),
+            top_logprobs=np.stack([-0.5 / report.positions, -9.0 / report.positions], 1).astype(np.float32),
+        )
+
+
+MODEL = RankedModel(seed=5, probability_exponent=0.3)
+
+
+def plans_of(session: LopaSession) -> list[Plan]:
+    """The plans of a whole decode."""
+    plans = []
+    while not session.finished:
+        plan = session.plan()
+        plans.append(plan)
+        session.advance([MODEL.report(plan, branch) for branch in range(len(plan.branches))])
+    return plans
+
+
+def varied(make_lookahead: MakeLookahead) -> list[Plan]:
+    plain = LopaSession([1, 2, 3], SETTINGS, VOCABULARY)
+    return plans_of(VariedLopaSession(plain, make_lookahead, Random(1)))
+
+
+def fills(plans: list[Plan]) -> list[list[tuple[tuple[int, int], ...]]]:
+    """Of each step's forks; the anchor's, which are none, are left out."""
+    return [[branch.fills for branch in plan.branches if branch.fills] for plan in plans]
+
+
+LOPA = fills(plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY)))
+
+
+def first_forks(
+    make_lookahead: MakeLookahead,
+) -> tuple[list[tuple[tuple[int, int], ...]], list[tuple[int, int]]]:
+    """Of the first step with forks, before paths part: a lookahead's, and the tokens of LoPA's, best first."""
+    return next(
+        (own, [fill for (fill,) in usual])
+        for own, usual in zip(fills(varied(make_lookahead)), LOPA, strict=False)
+        if usual
+    )
+
+
+@pytest.mark.parametrize("make_lookahead", [ForksOfForks, DistantForks, SecondTokens])
+def test_a_whole_decode_evaluates_no_more_branches_than_lopa(make_lookahead: MakeLookahead) -> None:
+    plans = varied(make_lookahead)
+    assert 1 < max(len(plan.branches) for plan in plans) <= SETTINGS.branch_limit
+    for plan in plans:
+        assert len({branch.fills for branch in plan.branches}) == len(plan.branches), "no branch twice"
+        for branch in plan.branches:
+            positions = [position for position, _ in branch.fills]
+            assert len(set(positions)) == len(positions)
+
+
+def test_forks_of_forks_add_one_token_or_two() -> None:
+    own, usual = first_forks(ForksOfForks)
+    assert [len(fork) for fork in own] == [2, 2, 1, 1, 1]
+    assert [fork[0] for fork in own[2:]] == usual[:3]
+    assert own[0] == tuple(usual[:2])
+
+
+def test_distant_forks_lie_apart() -> None:
+    own, usual = first_forks(DistantForks)
+    positions = [position for ((position, _),) in own]
+    assert positions[0] == usual[0][0]
+
+    def least_distance(chosen: Sequence[int]) -> int:
+        return min(b - a for a, b in pairwise(sorted(chosen)))
+
+    assert least_distance(positions) > least_distance([position for position, _ in usual])
+
+
+def test_one_fork_in_three_has_a_second_best_token() -> None:
+    own, usual = first_forks(SecondTokens)
+    assert [fork[0] for fork in own[:-1]] == usual[:4]
+    before = MODEL.report(varied(SecondTokens)[0], 0)
+    ((position, token),) = own[-1]
+    last = before.positions.max()
+    assert position == last
+    assert token == (before.tokens[before.positions == last].item() + 1) % VOCABULARY.mask_token_id
+
+
+def choices(value: Value) -> Iterator[tuple[Sequence[Branch], list[BranchReport], int]]:
+    """Each step of a decode: its branches, their reports, and the winner by `value`."""
+    session = VariedLopaSession(
+        LopaSession([1, 2, 3], SETTINGS, VOCABULARY),
+        lambda settings, random: ByValue(settings, value),
+        Random(1),
+    )
+    while not session.finished:
+        plan = session.plan()
+        reports = [MODEL.report(plan, branch) for branch in range(len(plan.branches))]
+        yield plan.branches, reports, session.advance(reports).winner
+
+
+def test_expected_fills_choose_the_branch_that_decides_most() -> None:
+    compared = 0
+    for branches, reports, winner in choices(expected_fills):
+        decided = [
+            len(branch.fills) + np.count_nonzero(report.probabilities > SETTINGS.confidence_threshold)
+            for branch, report in zip(branches, reports, strict=True)
+        ]
+        if all(len(report.scores) for report in reports):
+            assert decided[winner] == max(decided)
+            compared += len(set(decided)) > 1
+    assert compared
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0])
+def test_the_mean_score_decides_between_equal_fills_whatever_the_ranking(scale: float) -> None:
+    plan = LopaSession([1, 2, 3], SETTINGS, VOCABULARY).plan()
+    report = MODEL.report(plan, 0)
+    for sign in (1, -1):
+        scores = (sign * scale * np.abs(report.scores)).astype(np.float32)
+        values = [
+            expected_fills(None, replace(report, scores=each), 0.9) for each in (scores, scores + 0.1 * scale)
+        ]
+        assert values[0] < values[1] < int(values[0]) + 1
+
+
+def test_summed_probability_counts_what_lies_below_the_threshold() -> None:
+    plan = LopaSession([1, 2, 3], SETTINGS, VOCABULARY).plan()
+    report = MODEL.report(plan, 0)
+    fork = Fork((Decision(3, 1, 0.9, -0.1, ()), Decision(4, 1, 0.8, -0.2, ())), 0.85)
+    total = report.probabilities.sum().item()
+    assert summed_probability(None, report, 0.9) == pytest.approx(total)
+    assert summed_probability(fork, report, 0.9) == pytest.approx(2 + total)
+    assert total > np.count_nonzero(report.probabilities > 0.9)
+
+
+def test_the_winner_by_summed_probability_has_most_of_it() -> None:
+    compared = 0
+    for branches, reports, winner in choices(summed_probability):
+        sums = [
+            len(branch.fills) + report.probabilities.sum().item() if len(report.scores) else np.inf
+            for branch, report in zip(branches, reports, strict=True)
+        ]
+        assert sums[winner] == pytest.approx(max(sums))
+        compared += len(set(sums)) > 1
+    assert compared
+
+
+def test_a_predictor_finds_what_tells_branches_of_a_step_apart() -> None:
+    """Steps differ much, and branches a little, the other way round."""
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(500, 9))
+    winners = means + rng.normal(size=(500, 9))
+    decided = 5 * means[:, 0] - (winners - means)[:, 0] + 0.5 * (winners - means)[:, 3]
+    weights = LinearPredictor.fit(winners, means, decided).weights
+    assert weights == pytest.approx([-1, 0, 0, 0.5, 0, 0, 0, 0, 0], abs=0.05)
+
+
+def test_a_predictor_is_fitted_on_decodes() -> None:
+    plain = LopaSession([1, 2, 3], SETTINGS, VOCABULARY)
+    recorder = WinnerRecorder(plain, RandomWinner, Random(3))
+    plans = plans_of(recorder)
+    assert len(recorder.winners) == len(recorder.decided) == len(plans)
+    assert sum(recorder.decided) == 48
+    predictor = fit_predictor([recorder])
+    assert np.isfinite(predictor.weights).all() and predictor.weights.any()
+    assert len(varied(lambda settings, random: ByValue(settings, predictor))) > 1
+
+
+SAME = Estimate(1.0, 0.98, 1.02), Estimate(0.0, -1.0, 1.0)
+FASTER = Estimate(1.2, 1.1, 1.3), Estimate(-0.5, -2.0, 1.0)
+FASTER_AND_WORSE = Estimate(1.2, 1.1, 1.3), Estimate(-3.0, -5.0, -1.0)
+BETTER = Estimate(0.99, 0.97, 1.01), Estimate(3.0, 1.0, 5.0)
+EQUAL = Estimate(-0.5, -1.5, 0.5)
+SLOWER_AND_BETTER = Estimate(0.9, 0.88, 0.92), Estimate(3.0, 1.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "points_of_all", "meets"),
+    [
+        ([FASTER] * 4, EQUAL, True),
+        ([FASTER] * 4, Estimate(-1.5, -2.5, -0.5), False),
+        ([BETTER] * 4, EQUAL, True),
+        ([FASTER] * 3 + [SAME], EQUAL, False),
+        ([FASTER] * 3 + [FASTER_AND_WORSE], EQUAL, False),
+        ([FASTER] * 2 + [BETTER] * 2, EQUAL, False),
+        ([SLOWER_AND_BETTER] * 4, EQUAL, False),
+    ],
+)
+def test_the_bar(cells: list[tuple[Estimate, Estimate]], points_of_all: Estimate, meets: bool) -> None:
+    assert beyond.meets_bar(cells, points_of_all) is meets

@@ -1,0 +1,128 @@
+"""Each experiment at its smallest size, as it is typed: it runs, goes on, and says what it found."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from cluster.cli import app
+from lopa_lab.experiments.branches import Branches
+from lopa_lab.experiments.run.experiment import Data
+from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.workbench import Workbench
+from lopa_lab.experiments.table import EXPERIMENTS, load_experiment
+from lopa_ray.errors import SettingsError
+
+SMALLER: dict[str, dict[str, Any]] = {
+    "branches": {"BRANCHES": (1, 4), "THRESHOLDS": (0.7, 0.9)},
+    "tfo": {"ORDERS": 4, "CHUNK": 2},
+    "ablation": {},
+    "predictor": {
+        "METRICS": {"neg_entropy": ("mean", "bottom(0.3)"), "probability": ("mean", "product")},
+        "BRANCHES": 4,
+    },
+    "budget": {"BUDGETS": {"fixed": (1, 4), "auto": (4,), "early exit": (0.5,)}},
+    "overhead": {"LOOKAHEADS": (1, 3), "USUAL": 3},
+    "open-ended": {"DECODERS": (0, 1, 4), "LENGTH": 16, "MC_NUM": 2},
+}
+"""Experiments that need no Ray, with constants of their modules that make them smaller."""
+
+
+TWO_PROBLEMS = ("--problems", "2", "--set", "decode.max_new_tokens=48")
+
+
+def experiment(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["experiment", *map(str, arguments)])
+
+
+def test_help_lists_each_question() -> None:
+    text = " ".join(experiment("--help").output.replace("│", " ").split())
+    for name, question in EXPERIMENTS.items():
+        assert name in text and question in text
+    # Beside the longest name, in a terminal of 80 columns.
+    assert max(map(len, EXPERIMENTS.values())) <= 63
+    with pytest.raises(SettingsError, match="allowed: branches"):
+        load_experiment("brances")
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_points_differ(name: str) -> None:
+    points = [json.dumps(point, sort_keys=True) for point in load_experiment(name).points()]
+    assert len(points) == len(set(points)) > 1
+
+
+@pytest.fixture
+def smaller(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The experiment with fewer points."""
+    pytest.importorskip("matplotlib")
+    module = importlib.import_module(type(load_experiment(name)).__module__)
+    for constant, value in SMALLER[name].items():
+        assert hasattr(module, constant)
+        monkeypatch.setattr(module, constant, value)
+
+
+@pytest.mark.usefixtures("smaller")
+@pytest.mark.parametrize("name", SMALLER)
+def test_an_experiment_runs(name: str, tmp_path: Path) -> None:
+    done = experiment(name, *TWO_PROBLEMS, "--output", tmp_path)
+    assert done.exit_code == 0, done.output
+    record = ExperimentRecord.read(tmp_path / f"{name}.json")
+    assert record.setup.problems == 2
+    found = load_experiment(name).finding(record)
+    assert found.headline and all(len(row) == len(found.header) for row in found.rows)
+    assert found.text in done.output
+    assert (tmp_path / f"{name}.svg").read_text().startswith("<svg")
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / f"{name}.md").read_text()
+    assert EXPERIMENTS[name] in page and found.text in page
+
+
+@pytest.mark.usefixtures("smaller")
+@pytest.mark.parametrize(("name", "length"), [("predictor", 1), ("branches", 0)])
+def test_too_little_to_tell_anything_is_refused(name: str, length: int, tmp_path: Path) -> None:
+    """Steps whose branches do not differ; no steps at all."""
+    few = ("--problems", "2", "--set", f"decode.max_new_tokens={length}")
+    done = experiment(name, *few, "--output", tmp_path)
+    assert done.exit_code == 2, done.output
+    assert "for longer answers (--set decode.max_new_tokens)" in " ".join(done.output.split())
+    assert not (tmp_path / f"{name}.json").exists()
+
+
+@pytest.mark.usefixtures("smaller")
+@pytest.mark.parametrize("name", ["branches"])
+def test_an_interrupted_experiment_goes_on(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tmp_path / "whole"
+    assert experiment(name, *TWO_PROBLEMS, "--output", whole).exit_code == 0
+
+    measure = Branches.measure
+    measured: list[Point] = []
+
+    def interrupted(self: Branches, bench: Workbench, point: Point) -> Data:
+        measured.append(point)
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        return measure(self, bench, point)
+
+    monkeypatch.setattr(Branches, "measure", interrupted)
+    cut = tmp_path / "cut"
+    assert experiment(name, *TWO_PROBLEMS, "--output", cut).exit_code == 130
+    assert not (cut / "branches.json").exists()
+    again = experiment(name, *TWO_PROBLEMS, "--output", cut)
+    assert again.exit_code == 0, again.output
+    assert len(measured) == len(Branches().points()) + 1, "only the point that was cut is measured again"
+    assert (
+        ExperimentRecord.read(cut / "branches.json").points
+        == ExperimentRecord.read(whole / "branches.json").points
+    )
+
+    refused = experiment(name, *TWO_PROBLEMS, "--seed", "3", "--output", cut)
+    assert refused.exit_code == 2 and "seed: 2 then, 3 now" in " ".join(refused.output.split())
+    other = experiment(name, *TWO_PROBLEMS, "--set", "decode.block_size=16", "--output", cut)
+    assert other.exit_code == 2 and "block_size: 32 then, 16 now" in " ".join(other.output.split())

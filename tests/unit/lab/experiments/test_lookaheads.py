@@ -1,0 +1,78 @@
+"""Lookaheads that no decoder has."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from lopa_lab.experiments.run.lookaheads import (
+    BestFork,
+    MakeLookahead,
+    RandomBranch,
+    RandomPositions,
+    VariedLopaSession,
+)
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSession
+from lopa_ray.decoding.lookahead import Lookahead
+from lopa_ray.protocol.plan import Plan
+from support.fake_model import VOCABULARY, FakeModel
+
+SETTINGS = LopaSettings(max_new_tokens=48, num_branches=4, block_size=16, ignore_eos=True)
+MODEL = FakeModel(seed=5, probability_exponent=0.3)
+
+
+def plans_of(session: LopaSession) -> list[Plan]:
+    """The plans of a whole decode."""
+    plans = []
+    while not session.finished:
+        plan = session.plan()
+        plans.append(plan)
+        session.advance([MODEL.report(plan, branch) for branch in range(len(plan.branches))])
+    return plans
+
+
+def varied(make_lookahead: MakeLookahead, seed: str = "a") -> list[Plan]:
+    plain = LopaSession([1, 2, 3], SETTINGS, VOCABULARY)
+    return plans_of(VariedLopaSession(plain, make_lookahead, Random(seed)))
+
+
+def forks(plans: list[Plan]) -> list[list[tuple[tuple[int, int], ...]]]:
+    return [[branch.fills for branch in plan.branches] for plan in plans]
+
+
+def test_with_the_usual_lookahead_it_is_lopa() -> None:
+    usual = plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY))
+    assert forks(varied(lambda settings, random: Lookahead(settings))) == forks(usual)
+    assert max(len(plan.branches) for plan in usual) == 4
+
+
+def test_a_random_branch_is_the_only_one() -> None:
+    plans = varied(RandomBranch)
+    assert {len(plan.branches) for plan in plans} == {1}
+    kinds = {bool(plan.branches[0].fills) for plan in plans}
+    assert kinds == {True, False}, "forks and the anchor are drawn"
+    assert forks(varied(RandomBranch)) == forks(plans)
+    assert forks(varied(RandomBranch, "b")) != forks(plans)
+
+
+def test_the_best_fork_is_lopas_first_until_paths_part() -> None:
+    plans, usual = varied(BestFork), plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY))
+    assert {len(plan.branches) for plan in plans} == {1}
+    assert plans[1].branches[0].fills == usual[1].branches[0].fills != ()
+
+
+def test_random_positions_are_as_many_and_not_the_best_ranked() -> None:
+    plans, usual = varied(RandomPositions), plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY))
+    assert len(plans[1].branches) == len(usual[1].branches) == 4
+    assert plans[1].branches[-1].fills == (), "the anchor competes"
+    drawn = {varied(RandomPositions, seed)[1].branches[0].fills for seed in "abcdef"}
+    assert len(drawn) > 1
+
+
+@pytest.mark.parametrize("make_lookahead", [RandomBranch, RandomPositions, BestFork])
+def test_every_position_is_decided(make_lookahead: MakeLookahead) -> None:
+    session = VariedLopaSession(LopaSession([1], SETTINGS, VOCABULARY), make_lookahead, Random(1))
+    plans_of(session)
+    assert len(session.generated) == 48 and VOCABULARY.mask_token_id not in session.generated

@@ -1,0 +1,165 @@
+"""What each experiment computes, on hand-made cases."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lopa_lab.experiments import ablation, beyond, budget, open_ended, tfo
+from lopa_lab.experiments.predictor import Observed, ObservedSession
+from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.experiments.run.record import ExperimentRecord, MeasuredPoint, Setup
+from lopa_lab.records.machine import Machine
+from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSession
+from support.fake_model import VOCABULARY, FakeModel
+
+
+def outcomes(steps: list[int], tokens: int = 40, correct: int = 1) -> dict[str, Any]:
+    count = len(steps)
+    return Outcomes([tokens] * count, steps, steps, [correct] * count).as_json()
+
+
+def record(name: str, problems: int, points: list[tuple[dict[str, Any], dict[str, Any]]]) -> ExperimentRecord:
+    return ExperimentRecord(
+        experiment=name,
+        command=("lopa", "experiment", name),
+        started=datetime(2026, 1, 1, tzinfo=UTC),
+        machine=Machine.here(),
+        version="0",
+        commit=None,
+        setup=Setup(problems=problems, seed=0, problem_texts="", model="demo", weights=None, settings={}),
+        points=tuple(MeasuredPoint(point=point, data=data) for point, data in points),
+    )
+
+
+@pytest.mark.parametrize(("problems", "says"), [(1, False), (9, False), (10, True)])
+def test_few_problems_have_no_shares_of_a_gain(problems: int, says: bool) -> None:
+    orders = [outcomes([steps] * problems) for steps in (20, 10, 5)]
+    found = tfo.EXPERIMENT.finding(
+        record(
+            "tfo",
+            problems,
+            [
+                ({"order": "lopa"}, outcomes([6] * problems)),
+                ({"order": "anchor"}, outcomes([20] * problems)),
+                ({"order": "random", "first": 0}, {"orders": orders}),
+            ],
+        )
+    )
+    assert ("of the way from the mean to the best" in found.text) == says
+    assert ("of what LoPA gains over a single branch" in found.against_paper) == says
+
+
+@pytest.mark.parametrize(("problems", "says"), [(1, False), (9, False), (10, True)])
+def test_few_problems_do_not_meet_a_bar(problems: int, says: bool) -> None:
+    points = [
+        (point, outcomes([20 if point["variant"] == beyond.LOPA else 10] * problems))
+        for point in beyond.EXPERIMENT.points()
+    ]
+    found = beyond.EXPERIMENT.finding(record("beyond", problems, points))
+    assert ("meet the bar in every cell" in found.headline) == says
+    assert ("Fewer than 10 problems per cell" in found.headline) != says
+    assert {row[-1] for row in found.rows} == {"", "yes" if says else "–"}
+
+
+def test_lopa_among_random_orders() -> None:
+    """Two problems, orders of 20, 10, 10 and 5 steps each; LoPA takes 5 and 10."""
+    orders = [outcomes([steps, steps]) for steps in (20, 10, 10, 5)]
+    found = tfo.EXPERIMENT.finding(
+        record(
+            "tfo",
+            2,
+            [
+                ({"order": "lopa"}, outcomes([5, 10])),
+                ({"order": "anchor"}, outcomes([20, 20])),
+                ({"order": "random", "first": 0}, {"orders": orders}),
+            ],
+        )
+    )
+    # TPF of the orders: 2, 4, 4, 8; LoPA: 8 and 4, above 7/8 and 1/2 of them.
+    assert "4.00 times the TPF of the slowest: 8.00" in found.text.replace(" [4.00 to 4.00]", "").replace(
+        " [8.00 to 8.00]", ""
+    )
+    assert "more than 69 [50 to 88] %" in found.text
+    cells = {row[0]: row[1:] for row in found.rows}
+    assert cells["mean of the orders"][0].startswith("4.50 ") and cells["LoPA"][0].startswith("6.00 ")
+    assert cells["worst of the orders"] == ["2.00 [2.00 to 2.00]", "–"]
+
+
+def test_the_score_of_the_fastest_orders() -> None:
+    right = [Outcomes([40], [steps], [1], [correct]) for steps, correct in ((5, 1), (5, 0), (9, 0))]
+    assert tfo._correct_of_best(right).tolist() == [0.5]
+
+
+def test_what_is_left_of_the_gain() -> None:
+    tpf = {
+        ablation.LOPA: 8.0,
+        ablation.NO_LOOKAHEAD: 4.0,
+        ablation.ONE_BRANCH: 7.0,
+        ablation.RANDOM_WINNER: 6.0,
+    }
+    figures = {name: np.full(9, value) for name, value in tpf.items()}
+    assert "has 75 [75 to 75] %" in ablation._gain(figures) and "winner 50 [50 to 50] %" in ablation._gain(
+        figures
+    )
+    assert ablation._gain({name: np.full(9, 4.0) for name in tpf}) == ""
+
+
+def test_budgets_are_compared_at_equal_forwards() -> None:
+    xs, ys = [np.array([2.0, 1.0]), np.array([4.0, 3.0])], [np.array([10.0, 5.0]), np.array([20.0, 7.0])]
+    assert budget._interpolated(np.array([3.0, 2.0]), xs, ys).tolist() == [15.0, 6.0]
+    # Where fewer forwards have the higher TPF the line goes through the points by their forwards.
+    assert budget._interpolated(np.array([3.0, 2.0]), xs[::-1], ys[::-1]).tolist() == [15.0, 6.0]
+
+
+def test_an_open_prompt_has_no_answer() -> None:
+    story = "Mia has 6 pens. She gives 2 away."
+    assert open_ended.open_prompt(f"{story} How many are left?") == f"{story} How much is that?"
+    assert open_ended.open_prompt("How many pens are left?") is None
+    prompts = open_ended.open_prompts(2, 20)
+    assert len(set(prompts)) == 20
+    assert all(prompt.count("?") == 1 and prompt.endswith(" How much is that?") for prompt in prompts)
+
+
+def test_equal_tokens_of_texts_of_different_lengths() -> None:
+    assert open_ended.equal_tokens([1, 2, 3], [1, 9, 3, 4]) == (2, 4)
+    assert open_ended.equal_tokens([1], []) == (0, 1)
+
+
+def test_repetition_counts_different_pairs() -> None:
+    assert open_ended.count_n_grams([1, 2, 1, 2, 3]) == (3, 4)
+    assert open_ended.count_n_grams([1]) == (0, 0)
+
+
+def test_observed_steps() -> None:
+    """Higher scores, more accepted tokens; a branch without masks beats all; equal branches say nothing."""
+    observed = Observed(("mean", "bottom(0.1)"))
+    observed.observe([[0.5, 0.5], [0.9]], [2, 2])
+    assert observed.steps == 0
+    observed.observe([[0.2, 0.8], [0.6, 0.6], []], [1, 2, 5])
+    assert (observed.steps, observed.best) == (1, 5)
+    assert observed.accepted == {"mean": 5, "bottom(0.1)": 5}
+    assert observed.rank_correlation["mean"] == pytest.approx(1.0)
+    observed.observe([[0.1, 0.9], [0.4, 0.4]], [3, 1])
+    assert observed.accepted == {"mean": 5 + 3, "bottom(0.1)": 5 + 1}
+    assert observed.rank_correlation == pytest.approx({"mean": 2.0, "bottom(0.1)": 0.0})
+
+
+def test_accepted_tokens_of_the_winner_are_what_the_step_decides() -> None:
+    settings = LopaSettings(max_new_tokens=32, num_branches=4, block_size=16, ignore_eos=True)
+    model = FakeModel(seed=5, probability_exponent=0.3)
+    seen: list[list[int]] = []
+
+    class Watched(Observed):
+        def observe(self, scores: Any, accepted: Any) -> None:
+            seen.append(list(accepted))
+
+    session = ObservedSession(LopaSession([1, 2], settings, VOCABULARY), Watched(("mean",)))
+    while not session.finished:
+        plan = session.plan()
+        outcome = session.advance([model.report(plan, branch) for branch in range(len(plan.branches))])
+        assert seen[-1][outcome.winner] == len(outcome.adopted) + len(outcome.filled)

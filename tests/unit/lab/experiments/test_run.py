@@ -1,0 +1,185 @@
+"""What all experiments share: figures with intervals, kept points, records."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lopa_lab.experiments.run.accuracy_under_parallelism import aup, pareto_front
+from lopa_lab.experiments.run.estimates import Estimate, Resamples, estimate, percent_of
+from lopa_lab.experiments.run.fingerprint import fingerprint, text_fingerprint
+from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.experiments.run.points_file import PointsFile
+from lopa_lab.experiments.run.record import ExperimentRecord, MeasuredPoint, Setup
+from lopa_lab.word_problems import held_out_problems
+from lopa_ray.config.model_settings import ModelSettings
+from lopa_ray.errors import SettingsError
+
+SETUP = Setup(
+    problems=3,
+    seed=2,
+    problem_texts="a1",
+    model="demo",
+    weights=None,
+    settings={"decode": {"block_size": 32}},
+)
+
+
+def measured(number: int) -> MeasuredPoint:
+    return MeasuredPoint(point={"n": number}, data={"steps": [number]})
+
+
+def test_aup_of_one_point_is_its_rectangle() -> None:
+    assert aup([(3.0, 80.0)], 90.0) == pytest.approx(240.0)
+
+
+def test_aup_adds_weighted_trapezoids() -> None:
+    weight = math.exp(-3 * (1 - 78 / 80))
+    expected = 2 * 80 + (5 - 2) * (80 + 78 * weight) / 2
+    assert aup([(5.0, 78.0), (2.0, 80.0)], 80.0) == pytest.approx(expected)
+
+
+def test_aup_leaves_out_what_lies_more_than_five_points_below_the_first() -> None:
+    assert aup([(2.0, 80.0), (9.0, 74.9)], 80.0) == pytest.approx(160.0)
+    assert aup([(2.0, 80.0), (9.0, 75.0)], 80.0) > 160.0
+
+
+def test_aup_weighs_the_first_rectangle_fully_and_a_better_score_by_one() -> None:
+    # The first point's own weight counts in its trapezoid, not in its rectangle.
+    first = math.exp(-3 * (1 - 80 / 90))
+    assert aup([(2.0, 80.0), (4.0, 90.0)], 90.0) == pytest.approx(160 + 2 * (80 * first + 90) / 2)
+    assert aup([(2.0, 0.0), (4.0, 0.0)], 0.0) == 0.0
+    with pytest.raises(ValueError):
+        aup([], 1.0)
+
+
+def test_pareto_front() -> None:
+    points = {
+        "slow": (1.0, 90.0),
+        "beaten": (1.5, 80.0),
+        "equal": (2.0, 85.0),
+        "twin": (2.0, 85.0),
+        "fast": (3.0, 70.0),
+    }
+    assert pareto_front(points) == ["slow", "equal", "twin", "fast"]
+
+
+def test_figures_pair_the_problems() -> None:
+    resamples = Resamples(4, count=500)
+    steps = [10, 20, 40, 80]
+    once, twice = (
+        Outcomes([40] * 4, steps, steps, [1, 1, 0, 0]),
+        Outcomes([80] * 4, steps, steps, [1, 1, 0, 0]),
+    )
+    ratio = estimate(twice.tpf(resamples) / once.tpf(resamples))
+    assert ratio == Estimate(2.0, 2.0, 2.0)
+    assert estimate(once.tpf(resamples)).value == pytest.approx(160 / 150)
+    assert estimate(once.score(resamples)).value == 50.0
+    assert estimate(once.forwards_per_token(resamples)).value == pytest.approx(150 / 160)
+
+
+def test_an_interval_has_the_width_that_theory_gives_a_share() -> None:
+    shares = Outcomes([1] * 400, [1] * 400, [1] * 400, [1] * 200 + [0] * 200)
+    found = estimate(shares.score(Resamples(400)))
+    assert found.value == 50.0
+    assert found.high - found.low == pytest.approx(2 * 196 * math.sqrt(0.25 / 400), rel=0.1)
+    assert found.excludes(40.0) and not found.excludes(50.0)
+    assert [found.change(value) for value in (10, 50, 90)] == ["rises", "does not clearly change", "falls"]
+
+
+def test_a_figure_that_does_not_exist() -> None:
+    resamples = Resamples(2, count=50)
+    quotient = resamples.quotient([1, 1], [0, 2])
+    assert quotient[0] == 1.0 and np.isnan(quotient).any()
+    assert math.isfinite(estimate(quotient).high)
+    with pytest.raises(ValueError):
+        estimate(resamples.quotient([1, 1], [0, 0]))
+    with pytest.raises(ValueError):
+        Resamples(0)
+
+
+def test_a_share_of_nothing_is_left_out() -> None:
+    whole = np.array([4.0, 2.0, 0.0, -1.0])
+    assert percent_of(np.array([1.0, 1.0, 1.0, 1.0]), whole)[:2].tolist() == [25.0, 50.0]
+    assert estimate(percent_of(np.ones(4), whole)) == Estimate(25.0, 50.0, 50.0)
+
+
+def test_the_same_record_gives_the_same_interval() -> None:
+    values = [1.0, 2.0, 5.0, 9.0]
+    assert estimate(Resamples(4).mean(values)) == estimate(Resamples(4).mean(values))
+
+
+def test_estimates_are_written_with_their_interval() -> None:
+    assert f"{Estimate(7.283, 6.9, 7.7):.2f}" == "7.28 [6.90 to 7.70]"
+
+
+def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "points.jsonl"
+    begun = PointsFile(path, SETUP)
+    begun.append(measured(1))
+    begun.append(measured(2))
+    path.write_bytes(path.read_bytes()[:-9])  # killed while it wrote
+    again = PointsFile(path, SETUP)
+    assert again.started == begun.started
+    assert {"n": 1} in again and {"n": 2} not in again
+    again.append(measured(2))
+    assert PointsFile(path, SETUP)[{"n": 2}] == measured(2)
+
+
+def test_another_question_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "points.jsonl"
+    PointsFile(path, SETUP)
+    other = SETUP.model_copy(update={"settings": {"decode": {"block_size": 16}}})
+    with pytest.raises(SettingsError, match="block_size: 32 then, 16 now"):
+        PointsFile(path, other)
+    with pytest.raises(SettingsError, match="seed: 2 then, 3 now"):
+        PointsFile(path, SETUP.model_copy(update={"seed": 3}))
+
+
+def test_files_that_are_no_runs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "points.jsonl"
+    path.write_text("{}\n")
+    with pytest.raises(SettingsError, match="damaged"):
+        PointsFile(path, SETUP)
+    with pytest.raises(SettingsError, match="another folder"):
+        PointsFile(path / "below", SETUP)
+    with pytest.raises(SettingsError, match="no record"):
+        ExperimentRecord.read(path)
+    with pytest.raises(SettingsError, match="name a record"):
+        ExperimentRecord.read(tmp_path / "none.json")
+
+
+def test_nan_is_not_kept(tmp_path: Path) -> None:
+    file = PointsFile(tmp_path / "points.jsonl", SETUP)
+    with pytest.raises(ValueError):
+        file.append(MeasuredPoint(point={"n": 1}, data={"value": math.nan}))
+    assert {"n": 1} not in file
+
+
+def test_other_weights_have_another_fingerprint(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"a": 1}))
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"1" * 100)
+    before = fingerprint(ModelSettings(path=str(tmp_path)))
+    assert fingerprint(ModelSettings(path=str(tmp_path))) == before
+    weights.write_bytes(b"1" * 99 + b"2")
+    assert fingerprint(ModelSettings(path=str(tmp_path))) != before
+    assert fingerprint(ModelSettings(path="demo")) is not None
+    assert fingerprint(ModelSettings(path="org/name@0123456")) is None
+
+
+def test_other_problems_have_another_fingerprint() -> None:
+    before = text_fingerprint(held_out_problems(2, 5))
+    assert text_fingerprint(held_out_problems(2, 5)) == before
+    assert text_fingerprint(held_out_problems(3, 5)) != before
+    assert text_fingerprint(held_out_problems(2, 6)) != before
+
+
+def test_a_run_on_other_problems_is_not_continued(tmp_path: Path) -> None:
+    PointsFile(tmp_path / "points.jsonl", SETUP)
+    with pytest.raises(SettingsError, match="problem_texts"):
+        PointsFile(tmp_path / "points.jsonl", SETUP.model_copy(update={"problem_texts": "b2"}))

@@ -1,0 +1,260 @@
+"""What the experiments about time compute, on hand-made records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from cluster.cli import app
+from lopa_lab.experiments import overhead, parallelism, sync
+from lopa_lab.experiments.run.estimates import Resamples
+from lopa_lab.experiments.run.experiment import Experiment
+from lopa_lab.experiments.run.record import ExperimentRecord, MeasuredPoint, Setup
+from lopa_lab.experiments.run.step_totals import StepTotals
+from lopa_lab.records.figure import svg_image
+from lopa_lab.records.machine import Machine
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.base import Engine
+
+PROBLEMS = 3
+MACHINE = Machine(
+    cpu="a processor", cores=2, memory_bytes=None, accelerators=(), os="an OS", python="3.11", packages={}
+)
+
+
+def record(name: str, *points: tuple[dict[str, Any], dict[str, Any]]) -> ExperimentRecord:
+    return ExperimentRecord(
+        experiment=name,
+        command=("lopa", "experiment", name),
+        started=datetime(2026, 1, 1, tzinfo=UTC),
+        machine=MACHINE,
+        version="0",
+        commit=None,
+        setup=Setup(problems=PROBLEMS, seed=0, problem_texts="", model="demo", weights=None, settings={}),
+        points=tuple(MeasuredPoint(point=point, data=data) for point, data in points),
+    )
+
+
+def values(text: str) -> str:
+    """Without intervals."""
+    return re.sub(r" \[[^\]]*\]", "", text)
+
+
+def words_of_plot(experiment: Experiment, of: ExperimentRecord) -> str:
+    pytest.importorskip("matplotlib")
+    return svg_image(lambda *axes: experiment.draw(of, *axes), experiment.plot_rows)
+
+
+def columns(**per_step: float) -> dict[str, list[float]]:
+    """Totals of problems of 10, 20 and 30 steps that are all alike."""
+    steps = (10, 20, 30)
+    return {"steps": list(steps), **{name: [value * n for n in steps] for name, value in per_step.items()}}
+
+
+def test_totals_are_per_step() -> None:
+    totals = StepTotals()
+    totals.add({"steps": 1, "plan": 0.1234567, "select": 1.0})
+    totals.add({"steps": 3, "plan": 0.5, "select": 0.0})
+    assert totals.as_json()["plan"] == [0.123457, 0.5]
+    found = StepTotals.from_json(totals.as_json()).per(Resamples(2), "steps", "plan", "select")
+    assert found[0] == pytest.approx(1.623457 / 4)
+    assert found[1:].max() <= 1.123458 and found[1:].min() >= 0.5 / 3
+
+
+def a_sync_record() -> ExperimentRecord:
+    """Per step, in ms. One worker: 100, of which 82 of the forward, 2 of the commit and 16 of control; two: 60."""
+
+    def data(span: int) -> dict[str, Any]:
+        one = {"forward": 0.082, "commit": 0.002, "plan": 0.010, "scatter": 0, "gather": 0, "select": 0.006}
+        two = {
+            "forward": 0.041,
+            "commit": 0.009,
+            "plan": 0.004,
+            "scatter": 0.001,
+            "gather": 0.002,
+            "select": 0.003,
+        }
+        alone = two | {"commit": 0.001}
+        staged = {"staged": float(span)}
+        return {
+            "on this machine": True,
+            "pre-write ms": {"1": 0.25, "4": 1.0, "8": 2.0},
+            "workers": {
+                "1": {"two_phase": columns(**one, **staged), "single_phase": columns(**one, **staged)},
+                "2": {"two_phase": columns(**two, **staged), "single_phase": columns(**alone, **staged)},
+            },
+        }
+
+    return record("sync", *(({"span": span}, data(span)) for span in sync.SPANS))
+
+
+def test_a_step_in_parts() -> None:
+    found = sync.EXPERIMENT.finding(a_sync_record())
+    text = values(found.text)
+    # Shares of 60 ms and of 100 ms; a block of each branch is staged in every step.
+    assert "blocks of 8, commit-winner takes 15.0 % of a step, pre-write 1.67 % and control 16.7 %" in text
+    assert "with one worker they take 2.0 %, 2.00 % and 16.0 %" in text
+    # 100 ÷ (2 × 60); (100 - 2 - 2) ÷ (2 × (60 - 9 - 1)); 100 ÷ (2 × 52); 80 ÷ (2 × 40).
+    assert "Scaling efficiency is 83 %. It would be 96 % without" in text
+    assert (
+        "difference of +12.7 points; it is 96 % with the single-phase commit, and 100 % for forwards" in text
+    )
+    assert "The 2 workers share 2 cores" in text
+    rows = {tuple(row[:3]): row[3:] for row in found.rows}
+    assert values(rows["32", "2", "single_phase"][2]) == "0.48", "one branch stages for all"
+    assert "0.87 times as long (blocks of 8)" in values(found.against_paper)
+    assert (
+        "16.7 % (blocks of 8) and 16.7 % (blocks of 32) of a step, and control 16.7 % and 16.7 %."
+        in values(found.headline)
+    )
+
+
+def test_workers_with_devices_do_not_share_cores() -> None:
+    of = a_sync_record()
+    several = of.machine.model_copy(update={"cores": 16})
+    assert "share" not in sync.EXPERIMENT.finding(of.model_copy(update={"machine": several})).text
+    device = of.machine.model_copy(update={"accelerators": ("a device",)})
+    assert "share" not in sync.EXPERIMENT.finding(of.model_copy(update={"machine": device})).text
+
+
+def test_the_plot_of_a_step_names_its_parts() -> None:
+    image = words_of_plot(sync.EXPERIMENT, a_sync_record())
+    for word in ("commit-winner", "pre-write", "control", "8, 2, two phase", "32, 1, single phase"):
+        assert f">{word}<" in image
+
+
+@pytest.mark.parametrize(("most", "counts"), [(2, [1, 2]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])])
+def test_counts_of_workers(most: int, counts: list[int]) -> None:
+    assert sync.worker_counts(most) == counts
+
+
+@pytest.mark.parametrize("name", ["sync", "parallelism"])
+def test_one_worker_is_refused(name: str, tmp_path: Any) -> None:
+    pytest.importorskip("matplotlib")
+    command = ["experiment", name, "--set", "group.num_workers=1", "--output", str(tmp_path)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2 and "set 2 or more" in " ".join(done.output.split())
+
+
+def an_overhead_record() -> ExperimentRecord:
+    """A step takes 10 ms with the anchor alone, 2 of them for preparation, and 2 + k ms more with k branches."""
+
+    def totals(k: int) -> dict[str, list[float]]:
+        times = {"plan": 0.001, "pack": 0.0005, "select": 0.0005, "commit": 0.001}
+        tokens = 2.0 if k == 0 else 4.0
+        return columns(**times, verify=0.007 + (0.002 + 0.001 * k if k else 0), branches=k + 1, tokens=tokens)
+
+    points = [
+        ({"k": k}, {overhead.LOOKAHEAD: totals(k), overhead.ANCHOR: totals(0)}) for k in overhead.LOOKAHEADS
+    ]
+    return record("overhead", *points)
+
+
+def test_verification_and_preparation() -> None:
+    found = overhead.EXPERIMENT.finding(an_overhead_record())
+    text = values(found.text)
+    assert "verification takes 17.0 ms of a step and preparation 2.00 ms: 8.5 times as long" in text
+    assert "takes 2.00 times as long as one of the anchor alone, and preparation has 1.00 times" in text
+    assert "adds 12 % of a step of the anchor alone (8.0 of them" in text
+    assert "1.30 with k = 1, 1.40 with k = 2, 1.60 with k = 4, 2.00 with k = 8, 2.70 with k = 15" in text
+    assert "TPF with k = 8 is 2.00 times the anchor's, so a token takes 1.00 times as long" in text
+    assert "does not clearly change" in text and "A token takes least with k = 1: 0.65 times" in text
+    assert "on one device branches are not free" in found.against_paper
+    assert [row[0] for row in found.rows] == ["1", "2", "4", "8", "15"]
+    image = words_of_plot(overhead.EXPERIMENT, an_overhead_record())
+    assert ">time per token<" in image and ">anchor alone<" in image
+
+
+def a_parallelism_record(gains: dict[int, float]) -> ExperimentRecord:
+    """branch-parallel: 100 tokens/s and 100 ms always; task-parallel so many times as good."""
+
+    def data(gain: float) -> dict[str, Any]:
+        return {
+            "on this machine": False,
+            "workers": 2,
+            "branch-parallel": {"seconds": [1.0, 1.1], "tokens": [100, 110], "latency": [0.1, 0.1]},
+            "task-parallel": {
+                "seconds": [1 / gain, 1.1 / gain],
+                "tokens": [100, 110],
+                "latency": [0.1 / gain] * 2,
+            },
+        }
+
+    return record("parallelism", *(({"concurrency": c}, data(gain)) for c, gain in gains.items()))
+
+
+def test_where_arrangements_cross() -> None:
+    of = a_parallelism_record({1: 0.5, 2: 0.5, 4: 2.0, 8: 1.5})
+    found = parallelism.EXPERIMENT.finding(of)
+    text = values(found.text)
+    assert "branch-parallel has a latency of 100 ms" in text
+    assert "where one worker is idle, 200 ms: 2.00 times" in text
+    assert "task-parallel 150 tokens/s at 67 ms: 1.50 times the throughput" in text
+    # Half-way between 2 and 4 on a logarithmic axis.
+    crossing = (
+        "is better with branch-parallel up to 2.8 requests in flight, and with task-parallel beyond that"
+    )
+    assert f"Throughput {crossing}" in text and f"Latency {crossing}" in text
+    assert "clearly so for 4, 8 with task-parallel; clearly so for 1, 2 with branch-parallel" in text
+    assert "share" not in text, "on a cluster workers have cores of their own"
+    assert "latency of one request is higher with task-parallel" in found.against_paper
+    image = words_of_plot(parallelism.EXPERIMENT, of)
+    assert ">tokens/s<" in image and image.count(">task-parallel<") == 1
+
+
+def test_arrangements_that_do_not_cross_once() -> None:
+    def sentence(*ratios: float) -> str:
+        figures = {2**at: np.full(9, ratio) for at, ratio in enumerate(ratios)}
+        return parallelism.crossing_sentence("Throughput", figures)
+
+    assert "with branch-parallel for every number of requests (clearly so for 1, 2 " in sentence(0.5, 0.9)
+    assert sentence(1.0, 1.0).endswith("with task-parallel for every number of requests, nowhere clearly.")
+    assert "with task-parallel up to 1.4 [1.4 to 1.4] requests" in sentence(2.0, 0.5)
+    assert "better throughput changes more than once" in sentence(2.0, 0.5, 2.0)
+
+
+def test_a_crossing_that_not_every_resample_has() -> None:
+    found = parallelism.crossing({1: np.array([0.5, 0.5]), 4: np.array([2.0, 0.9])}, rises=True)
+    assert found[0] == pytest.approx(2.0) and np.isnan(found[1])
+
+
+class CountingEngine:
+    """Answers every session with itself, and counts the requests that it has in flight."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.in_flight = self.most = 0
+        self.decoded: list[Any] = []
+
+    def run(self, sessions: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        (session,) = sessions
+        with self.lock:
+            self.in_flight += 1
+            self.most = max(self.most, self.in_flight)
+        yield 0, session
+        with self.lock:
+            self.in_flight -= 1
+            self.decoded.append(session)
+
+
+def test_clients_have_one_request_each() -> None:
+    engines = [CountingEngine(), CountingEngine()]
+    sessions = list(range(50))
+    results = parallelism.send(cast(list[Engine], engines), cast(list[DecodeSession], sessions), 3)
+    assert sorted(cast(list[int], results)) == sessions
+    assert sorted(engines[0].decoded + engines[1].decoded) == sessions
+    assert engines[0].most <= 2 and engines[1].most <= 1, "the third client shares the first engine"
+
+
+def test_a_failed_request_is_an_error() -> None:
+    with pytest.raises(ValueError, match="lost"):
+        parallelism.send(
+            cast(list[Engine], [CountingEngine()]), cast(list[DecodeSession], [ValueError("lost")]), 2
+        )

@@ -1,0 +1,98 @@
+"""What the paper's tables say, and the presets made of it."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from lopa_lab.paper.tables.published import (
+    METRICS,
+    DecodeSetting,
+    Metric,
+    SystemSetting,
+    decode_settings,
+    published_numbers,
+    published_table,
+    system_settings,
+)
+from lopa_ray.config.config import Config
+from lopa_ray.errors import SettingsError
+
+
+def test_numbers_of_the_tables() -> None:
+    """Spots of each table."""
+    table1, table2, table3, table4, table7 = (
+        {(row.model, row.row): row.results for row in published_table(name)}
+        for name in ("table1", "table2", "table3", "table4", "table7")
+    )
+    assert table1["D2F-Dream", "lopa"]["gsm8k"] == {"tpf": 10.1, "score": 73.8}
+    assert table1["Dream", "fast_dllm"]["math"] == {"tpf": 1.9, "score": 37.6}
+    assert table2["D2F-DiffuCoder", "lopa"]["humaneval_plus"] == {"tpf": 8.3, "score": 64.0}
+    assert table2["D2F-DiffuCoder", "d2f"]["mbpp_plus"] == {"tpf": 2.2, "score": 61.9}
+    assert table3["D2F-Dream-Base", "LoPA-Dist-Ascend"]["mbpp"] == {
+        "avg_tps": 1073.86,
+        "max_tps": 2400.12,
+        "tpf": 11.92,
+        "latency_s": 0.78,
+    }
+    assert table4["D2F-Dream-Instruct", "S7"]["gsm8k"] == {
+        "avg_tps": 379.42,
+        "max_tps": 839.65,
+        "top10_tps": 710.1,
+        "score": 75.28,
+    }
+    assert table7["SDAR-4B-Chat", ""]["mbpp"] == {
+        "avg_tps": None,
+        "tpf": 1.5,
+        "latency_s": None,
+        "score": 52.0,
+    }
+    assert [len(table) for table in (table1, table2, table3, table4, table7)] == [5, 3, 4, 36, 6]
+    assert "2512.16229" in published_numbers().source
+
+
+def test_every_metric_is_explained() -> None:
+    assert set(METRICS) == set(get_args(Metric))
+
+
+def test_other_tables_are_refused() -> None:
+    with pytest.raises(SettingsError, match="got 'table5'; allowed: table1, table2, table3, table4, table7"):
+        published_table("table5")
+
+
+def test_table_3_is_settings_12_and_18() -> None:
+    """It names no settings, but the TPS of its rows are theirs, for both models and tasks."""
+    table4 = {(row.model, row.row): row.results for row in published_table("table4")}
+    for row in published_table("table3"):
+        setting = {"LoPA-Dist-NV": "S12", "LoPA-Dist-Ascend": "S18"}[row.row]
+        for task, values in row.results.items():
+            for metric in ("avg_tps", "max_tps"):
+                assert values[metric] == table4[row.model, setting][task][metric]
+
+
+@pytest.mark.parametrize("setting", decode_settings(), ids=lambda setting: f"{setting.model}-{setting.task}")
+def test_presets_are_table_5(setting: DecodeSetting) -> None:
+    config = Config.load(f"paper/{setting.model}-{setting.task}".lower().replace("_", "-"))
+    decode = config.decode.model_dump()
+    same = ("block_size", "block_add_threshold", "decoded_token_threshold", "confidence_threshold")
+    assert {name: decode[name] for name in same} == {name: getattr(setting, name) for name in same}
+    assert decode["decoder"] == "lopa" and decode["num_branches"] == setting.branches
+    assert decode["window_attention"] == "full"
+    model = {"D2F-Dream": "Dream-v0-Instruct-7B", "D2F-DiffuCoder": "DiffuCoder-7B-Instruct"}[setting.model]
+    assert config.model.path.endswith(model) and config.group.num_workers == 1
+
+
+@pytest.mark.parametrize("setting", system_settings(), ids=lambda setting: setting.setting)
+def test_presets_are_table_6(setting: SystemSetting) -> None:
+    config = Config.load(f"paper/{setting.setting.lower()}")
+    decode = config.decode.model_dump()
+    same = ("block_size", "block_add_threshold", "decoded_token_threshold", "confidence_threshold")
+    assert {name: decode[name] for name in same} == {name: getattr(setting, name) for name in same}
+    assert decode["max_new_tokens"] == setting.length and decode["num_branches"] == setting.bp
+    assert (config.group.num_workers, config.group.tensor_parallel_size) == (setting.bp, setting.tp)
+    ascend = setting.system == "LoPA-Dist-Ascend"
+    assert config.model.device == ("npu" if ascend else "cuda")
+    assert config.model.quantization == ("w8a8" if setting.precision == "w8a8" else "none")
+    assert decode["commit_protocol"] == ("single_phase" if ascend else "two_phase")
+    assert config.model.path == "Dream-org/Dream-v0-Base-7B" and config.model.max_num_seqs == 1

@@ -1,0 +1,81 @@
+"""What a run is said to have run on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from lopa_lab.paper.runs.run_info import RunInfo
+from lopa_lab.records import checkout, machine
+from lopa_lab.records.checkout import checkout_commit
+from lopa_lab.records.machine import Machine
+from support.paper_records import make_run
+from support.paths import ROOT
+
+
+def test_this_machine() -> None:
+    here = Machine.here()
+    assert here.cpu
+    assert 1 <= here.cores <= (os.cpu_count() or 1)
+    assert here.packages["torch"] == version("torch")
+    assert here.accelerators == ()
+
+
+def test_a_run_on_the_cpu_imports_no_torch() -> None:
+    code = (
+        "import sys; from lopa_lab.records.machine import Machine; Machine.here(); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_accelerators_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+    assert Machine.here("cuda").accelerators == ("GPU 0", "GPU 1")
+
+
+def test_without_linux_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "_CPU_INFO", tmp_path / "none")
+    monkeypatch.setattr(machine.platform, "processor", lambda: "")
+    monkeypatch.setattr(machine.platform, "machine", lambda: "riscv64")
+    assert Machine.here().cpu == "riscv64"
+
+
+def test_packages_that_are_missing_are_left_out() -> None:
+    assert machine.package_versions(["numpy", "no-such-package-anywhere"]) == {"numpy": version("numpy")}
+
+
+def test_commit_of_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(checkout, "__file__", str(tmp_path / "lopa_lab/records/checkout.py"))
+    assert checkout_commit() is None
+
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+        command = ["git", "-C", str(tmp_path), *who, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    assert checkout_commit() is None
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "-q", "-m", "first")
+    commit = git("rev-parse", "HEAD")
+    assert checkout_commit() == commit
+    (tmp_path / "untracked").write_text("not part of it")
+    assert checkout_commit() == commit
+    (tmp_path / "file").write_text("two")
+    assert checkout_commit() == f"{commit}+changes"
+
+
+def test_a_run_is_read_as_it_was_written() -> None:
+    run = make_run()
+    assert RunInfo.model_validate_json(run.model_dump_json()) == run
+    assert run.command_line == "lopa eval paper gsm8k --output 'my results'"
