@@ -18,9 +18,9 @@ def warm_up(runner: BranchRunner) -> None:
         rows = min(most, runner.cache.capacity)
         canvas = (runner.vocabulary.mask_token_id,) * rows
         whole, in_two = (Branch(((rows, rows),)),), (Branch(((rows - 1, rows - 1), (rows, rows))),)
-        first = Plan(0, 1, 0, canvas, whole, (), range(rows), to_stage=(range(1),))
+        first = Plan(1, 0, canvas, whole, (), range(rows), to_stage=(range(1),))
         commit = Commit(1, 0, first.to_stage, shared=False)
-        second = Plan(0, 2, 1, canvas[1:], in_two, first.to_stage, range(rows), commit=commit)
+        second = Plan(2, 1, canvas[1:], in_two, first.to_stage, range(rows), commit=commit)
         for plan in (first, second):
             runner.execute(StepPlan(0, plan.step, (ScheduledRequest(0, 0, plan, (0,)),)))
         runner.reconcile({}, ())

@@ -23,8 +23,8 @@ class BranchReport:
     Where the plan has `targets`, these are `tokens`, and probabilities and scores are those of the plain softmax too.
     """
 
-    epoch: int
     step: int
+    """That of the branch's plan."""
     branch: int
     positions: npt.NDArray[np.int32]
     tokens: npt.NDArray[np.int32]
@@ -103,7 +103,6 @@ class StepReport:
         for request_id, step, branch, count, width in self.branches.tolist():
             of_rows, of_tops = slice(row, row + count), slice(top, top + count * width)
             report = BranchReport(
-                self.epoch,
                 step,
                 branch,
                 rows.positions[of_rows],

@@ -116,7 +116,6 @@ def test_heads_begin_at_64_bytes_in_every_slot():
 
 def plan(**changes: object) -> Plan:
     made = Plan(
-        epoch=0,
         step=1,
         start=0,
         canvas=(1, 2, 127, 127),
