@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.util.placement_group import PlacementGroup
 
+from actors.kv_transfer import transfer_of
 from actors.rendezvous import Rendezvous
 from actors.rendezvous_store import RendezvousStore
 from actors.rpc import IN_A_STEP, PendingRPCs, RPCBatch, cause_of, is_death
@@ -17,7 +18,6 @@ from actors.step_transport import make_step_transport
 from actors.worker_factory import WorkerFactory
 from actors.worker_handle import WorkerHandle
 from actors.worker_info import WorkerInfo
-from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_spec import ModelSpec
@@ -27,12 +27,6 @@ from lopa_ray.protocol.slot_checksum import SlotChecksum
 
 if TYPE_CHECKING:
     from actors.worker_model import RunnerFactory
-
-
-def uses_store(config: Config) -> bool:
-    """Whether K/V travels by object store rather than by collective."""
-    shared = config.model.device != "cpu" and config.group.num_accelerators < 1
-    return config.group.transfer == "object_store" or (config.group.transfer == "auto" and shared)
 
 
 class BranchPool:
@@ -55,10 +49,10 @@ class BranchPool:
         """The collective group is as the last `join_epoch` made it, and nothing has failed since."""
         self._config = config = spec.config
         self._store = RendezvousStore()
-        by_store = uses_store(config)
-        self.factory = WorkerFactory(spec, runner_factory, reserved, self._rendezvous, uses_store=by_store)
+        transfer = transfer_of(config)
+        self.factory = WorkerFactory(spec, runner_factory, reserved, self._rendezvous, transfer)
         """Of the workers that this pool has and will have."""
-        self._transport = make_step_transport(by_store=by_store)
+        self._transport = make_step_transport(transfer)
         self.workers: list[WorkerHandle] = []
         """By rank."""
 

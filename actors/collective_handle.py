@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from ray.util import collective
 from ray.util.collective.types import Backend
+from torch import Tensor
 
 from actors.elastic_group import BACKEND, register_backend
 from actors.rendezvous import Rendezvous
@@ -41,6 +42,15 @@ class CollectiveHandle:
         rendezvous, self._rendezvous = self._rendezvous, None
         if rendezvous is not None:
             collective.destroy_collective_group(rendezvous.group_name)
+
+    def broadcast(self, tensor: Tensor, source: int, failed: str) -> None:
+        """Fill the tensor, of one shape [...] and dtype on all ranks, with that of rank `source`, and wait for it.
+
+        Raises TransferError that begins with `failed`.
+        """
+        with self.group(failed) as group:
+            collective.broadcast(tensor, source, group)
+        self.wait(failed)
 
     def wait(self, failed: str) -> None:
         """Return when all collectives so far are computed, so that the host can read what depends on them.

@@ -11,6 +11,7 @@ from ray.util.placement_group import PlacementGroup
 
 from actors.branch_worker import BranchWorker
 from actors.bundle_allocator import Allocation, BundleAllocator
+from actors.kv_transfer import KVTransfer
 from actors.node_weights import NodeWeights
 from actors.placement import actor_options
 from actors.rendezvous import Rendezvous
@@ -31,16 +32,14 @@ class WorkerFactory:
         runner_factory: RunnerFactory | None,
         reserved: PlacementGroup | None,
         rendezvous: Callable[[str, int, int, int, float], Coroutine[Any, Any, Rendezvous]],
-        *,
-        uses_store: bool,
+        transfer: type[KVTransfer],
     ) -> None:
-        """`reserved`: see `BranchPool`. `rendezvous`: of a purpose, rank, size, epoch and timeout in seconds.
-        `uses_store`: K/V travels by object store."""
+        """`reserved`: see `BranchPool`. `rendezvous`: of a purpose, rank, size, epoch and timeout in seconds."""
         self._spec = spec
         self._config = spec.config
         self._runner_factory = runner_factory
         self._rendezvous = rendezvous
-        self._uses_store = uses_store
+        self._transfer = transfer
         self._allocator = BundleAllocator(reserved, spec.config)
         self._allocations: dict[WorkerHandle, Allocation] = {}
         self._warm_ups = 0
@@ -57,7 +56,7 @@ class WorkerFactory:
         try:
             worker = WorkerHandle(
                 tuple(
-                    remote.remote(self._spec, self._runner_factory, uses_store=self._uses_store, shard=shard)
+                    remote.remote(self._spec, self._runner_factory, self._transfer, shard)
                     for shard in range(self._config.group.tensor_parallel_size)
                 )
             )

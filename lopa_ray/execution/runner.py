@@ -14,12 +14,13 @@ from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.attention import AttentionBackend, LaneAttention
-from lopa_ray.execution.kv_cache import KVCache, SlotState
+from lopa_ray.execution.kv_cache import KVCache, SlotState, payload_to_bytes
 from lopa_ray.execution.lane import Lane, lanes_of
 from lopa_ray.execution.lm_head import LMHead
 from lopa_ray.execution.packing import Packing, PackingOptions
@@ -190,6 +191,10 @@ class BranchRunner:
             return cache.staged_payload(slot, commit.spans, self._staged(scheduled))
         # NaN makes the error visible if a source that lacks the K/V sends this payload.
         return cache.empty_payload(sum(map(len, commit.spans))).fill_(torch.nan)
+
+    def export_payload(self, scheduled: ScheduledRequest) -> npt.NDArray[np.uint8]:
+        """The payload of the request's commit as raw bytes, uint8 [bytes]. Raises as `payload_to_commit`."""
+        return payload_to_bytes(self.payload_to_commit(scheduled))
 
     # Changes of membership
 

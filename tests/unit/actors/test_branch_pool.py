@@ -12,6 +12,7 @@ import torch
 
 from actors.branch_pool import BranchPool
 from actors.branch_worker import BranchWorker
+from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer, transfer_of
 from actors.rendezvous import Rendezvous
 from actors.worker_handle import WorkerHandle
 from lopa_ray.execution import dtype_trial
@@ -132,8 +133,25 @@ def test_workers_agree_on_what_is_the_fastest_on_the_first(
     ]
 
 
+@pytest.mark.parametrize(
+    ("config", "transfer"),
+    [
+        ({}, CollectiveTransfer),
+        ({"group": {"transfer": "collective"}}, CollectiveTransfer),
+        ({"group": {"transfer": "object_store"}}, ObjectStoreTransfer),
+        ({"group": {"num_accelerators": 0.5}}, CollectiveTransfer),
+        ({"group": {"num_accelerators": 0.5}, "model": {"device": "cuda"}}, ObjectStoreTransfer),
+        ({"model": {"device": "cuda"}}, CollectiveTransfer),
+    ],
+)
+def test_workers_that_share_an_accelerator_form_no_collective(
+    config: dict[str, Any], transfer: type[KVTransfer]
+) -> None:
+    assert transfer_of(tiny_spec(**config).config) is transfer
+
+
 def test_a_worker_uses_what_it_is_told_to() -> None:
-    worker = BranchWorker(tiny_spec(model={"dtype": "auto"}), uses_store=False)
+    worker = BranchWorker(tiny_spec(model={"dtype": "auto"}))
     worker.use(tiny_spec(model={"dtype": "bfloat16", "attention": "reference"}))
     assert worker.load_model(None).dtype == "bfloat16"
     assert worker._runner.attention == PackedAttention()
@@ -149,7 +167,7 @@ def test_a_worker_measures_with_the_threads_that_it_decodes_with(monkeypatch: py
     try:
         found = [
             BranchWorker(
-                tiny_spec(model={"dtype": "auto"}, group={"threads_per_worker": threads}), uses_store=False
+                tiny_spec(model={"dtype": "auto"}, group={"threads_per_worker": threads})
             ).resolve_auto()
             for threads in (1, 3)
         ]

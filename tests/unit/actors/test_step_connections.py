@@ -15,6 +15,7 @@ import pytest
 from ray.exceptions import ActorDiedError
 
 from actors import step_server
+from actors.kv_transfer import CollectiveTransfer, ObjectStoreTransfer
 from actors.rpc import cause_of, is_death
 from actors.step_server import ConnectionLostError, StepServer
 from actors.step_thread import HEADER, StepAddress, StepThread
@@ -181,9 +182,9 @@ def test_nothing_is_unpickled_for_a_stranger() -> None:
 def test_steps_are_calls_where_ray_encrypts_and_where_kv_travels_with_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert isinstance(make_step_transport(by_store=False), ConnectionTransport)
-    assert isinstance(make_step_transport(by_store=True), CallTransport)
+    assert isinstance(make_step_transport(CollectiveTransfer), ConnectionTransport)
+    assert isinstance(make_step_transport(ObjectStoreTransfer), CallTransport)
     monkeypatch.setenv("RAY_USE_TLS", "1")
-    transport = make_step_transport(by_store=False)
+    transport = make_step_transport(CollectiveTransfer)
     assert isinstance(transport, CallTransport)
     assert asyncio.run(transport.address(object())) is None
