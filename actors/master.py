@@ -117,10 +117,6 @@ class Master:
         )
         self._membership = GroupMembership(spec, runner_factory, reserved, self._work_arrived.set)
         info = await self._membership.start(phases)
-        self._plan = self._timer.around("plan", self._scheduler.plan)
-        self._scatter = self._timer.around("scatter", self._membership.pool.scatter)
-        self._gather = self._timer.around_async("gather", self._membership.pool.gather)
-        self._advance = self._timer.around("select", self._scheduler.advance)
         self._loop = asyncio.create_task(self._step_loop())
         if self._config.group.scaling is not None:
             self._autoscaling = AutoscalingLoop(self._config.group.scaling, self._membership, self._scheduler)
@@ -225,18 +221,23 @@ class Master:
 
     async def _step(self) -> None:
         """One step of all requests in flight. If it fails, the next call runs the same step again."""
+        pool, scheduler = self._membership.pool, self._scheduler
         if self._membership.change_due:
-            await self._membership.change(self._scheduler)
+            await self._membership.change(scheduler)
         try:
-            plans = self._plan(len(self._membership.pool), only=next(iter(self._to_isolate), None))
-            batch = self._scatter(plans)
+            with self._timer("plan"):
+                plans = scheduler.plan(len(pool), only=next(iter(self._to_isolate), None))
+            with self._timer("scatter"):
+                batch = pool.scatter(plans)
         finally:
             self._publish()
-        reports = await self._gather(batch)
-        events = self._advance(reports)
+        with self._timer("gather"):
+            reports = await pool.gather(batch)
+        with self._timer("select"):
+            events = scheduler.advance(reports)
         self._unpublished = events, self._timer.timing(reports)
         self._count(reports)
-        if not self._scheduler.busy or self._membership.change_due:
+        if not scheduler.busy or self._membership.change_due:
             self._publish()
 
     def _publish(self) -> None:

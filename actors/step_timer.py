@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
-from typing import ParamSpec, TypeVar
 
 from lopa_ray.protocol.report import StepReport, StepTiming
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class StepTimer:
@@ -21,25 +16,12 @@ class StepTimer:
         self._seconds: dict[str, float] = {}
         """By phase, of the last step that had it."""
 
-    def around(self, phase: str, function: Callable[P, T]) -> Callable[P, T]:
-        """Wrap a function so that the time of each call counts as a phase of the step."""
-
-        @wraps(function)
-        def measured(*args: P.args, **kwargs: P.kwargs) -> T:
-            with self._measure(phase):
-                return function(*args, **kwargs)
-
-        return measured
-
-    def around_async(self, phase: str, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-        """Wrap a coroutine function so that the time of each call counts as a phase of the step."""
-
-        @wraps(function)
-        async def measured(*args: P.args, **kwargs: P.kwargs) -> T:
-            with self._measure(phase):
-                return await function(*args, **kwargs)
-
-        return measured
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Count the time of a block as a phase of the step."""
+        began = time.perf_counter()
+        yield
+        self._seconds[phase] = time.perf_counter() - began
 
     @property
     def seconds(self) -> float:
@@ -59,9 +41,3 @@ class StepTimer:
             gather=max(0.0, self._seconds["gather"] - slowest),
             select=self._seconds["select"],
         )
-
-    @contextmanager
-    def _measure(self, phase: str) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self._seconds[phase] = time.perf_counter() - began
