@@ -22,7 +22,7 @@ from actors.client_streams import StepEvents
 from actors.group_failover import GroupFailover
 from actors.master import MasterStatus
 from actors.rpc import unwrapped_errors
-from actors.worker_info import WorkerInfo
+from actors.worker_handle import WorkerInfo
 from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder

@@ -10,14 +10,12 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from actors.kv_transfer import transfer_of
-from actors.rendezvous import Rendezvous
-from actors.rendezvous_store import RendezvousStore
+from actors.rendezvous import Rendezvous, RendezvousStore
 from actors.rpc import IN_A_STEP, PendingRPCs, RPCBatch, cause_of, is_death
-from actors.start_phases import StartPhases
 from actors.step_transport import make_step_transport
+from actors.timers import StartPhases
 from actors.worker_factory import WorkerFactory
-from actors.worker_handle import WorkerHandle
-from actors.worker_info import WorkerInfo
+from actors.worker_handle import WorkerHandle, WorkerInfo
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_spec import ModelSpec

@@ -15,8 +15,8 @@ import ray
 
 from actors.kv_transfer import CollectiveTransfer, KVTransfer
 from actors.rendezvous import Rendezvous
-from actors.step_thread import StepAddress, StepThread
-from actors.worker_info import WorkerInfo
+from actors.step_connection import StepAddress, StepThread
+from actors.worker_handle import WorkerInfo
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
@@ -26,8 +26,7 @@ from lopa_ray.protocol.slot_checksum import SlotChecksum
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from actors.weight_chunks import WeightChunk
-    from actors.worker_model import RunnerFactory
+    from actors.worker_model import RunnerFactory, WeightChunk
     from lopa_ray.execution.kv_cache import SlotState
 
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import ActorHandleNotFoundError
 
-from actors.bundle_allocator import remove_own_groups
 from actors.master import StartedGroup, start_master
-from actors.placement import Reservation
+from actors.placement import Reservation, remove_own_groups
 from actors.rpc import unwrapped_errors
-from actors.start_phases import StartPhases
-from actors.worker_info import WorkerInfo
+from actors.timers import StartPhases
+from actors.worker_handle import WorkerInfo
 from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.execution.model_spec import ModelSpec

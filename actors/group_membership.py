@@ -9,8 +9,8 @@ from ray.util.placement_group import PlacementGroup
 
 from actors.branch_pool import BranchPool
 from actors.pending_workers import PendingWorkers
-from actors.start_phases import StartPhases
-from actors.worker_info import WorkerInfo
+from actors.timers import StartPhases
+from actors.worker_handle import WorkerInfo
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.scheduling.recovery import recover

@@ -22,9 +22,8 @@ from ray.util.placement_group import PlacementGroup
 from actors.autoscaling_loop import AutoscalingLoop
 from actors.client_streams import ClientStreams, StepEvents
 from actors.group_membership import GroupMembership
-from actors.start_phases import StartPhases
-from actors.step_timer import StepTimer
-from actors.worker_info import WorkerInfo
+from actors.timers import StartPhases, StepTimer
+from actors.worker_handle import WorkerInfo
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
 from lopa_ray.execution.model_spec import ModelSpec

@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
 
-from actors.step_server import ConnectionLostError
+from actors.step_connection import ConnectionLostError
 from actors.worker_handle import WorkerHandle
 from lopa_ray.errors import LopaError, TransferError, WorkerError, WorkerLostError
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from actors.kv_transfer import KVTransfer
 from actors.rpc import RPCBatch
-from actors.step_server import StepServer
-from actors.step_thread import StepAddress
+from actors.step_connection import StepAddress, StepServer
 from actors.worker_handle import WorkerHandle
 from lopa_ray.protocol.plan import StepPlan
 

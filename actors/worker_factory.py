@@ -10,13 +10,11 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from actors.branch_worker import BranchWorker
-from actors.bundle_allocator import Allocation, BundleAllocator
 from actors.kv_transfer import KVTransfer
 from actors.node_weights import NodeWeights
-from actors.placement import actor_options
+from actors.placement import Allocation, BundleAllocator, actor_options
 from actors.rendezvous import Rendezvous
-from actors.worker_handle import WorkerHandle
-from actors.worker_info import WorkerInfo
+from actors.worker_handle import WorkerHandle, WorkerInfo
 from lopa_ray.execution.model_spec import ModelSpec
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""WorkerHandle: a branch worker as its master sees it."""
+"""WorkerHandle and WorkerInfo: a branch worker as its master sees it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+
+from lopa_ray.protocol.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """Facts about a loaded model, which are the same for all workers of a group."""
+
+    vocabulary: Vocabulary
+    position_bytes: int
+    """Bytes of K/V per cached position."""
+    dtype: str
+    """`model.dtype`, or what auto stands for in the worker's group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

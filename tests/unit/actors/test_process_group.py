@@ -20,8 +20,7 @@ import actors.elastic_group
 import actors.process_group
 from actors.elastic_group import ElasticGroup
 from actors.process_group import NCCL_ENVIRONMENT, NCCLGroup, make_process_group
-from actors.rendezvous import Rendezvous
-from actors.rendezvous_store import RendezvousStore
+from actors.rendezvous import Rendezvous, RendezvousStore
 from lopa_ray.errors import SettingsError
 
 CPU = torch.device("cpu")

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError
 
-from actors import step_server
+from actors import step_connection
 from actors.kv_transfer import CollectiveTransfer, ObjectStoreTransfer
 from actors.rpc import cause_of, is_death
-from actors.step_server import ConnectionLostError, StepServer
-from actors.step_thread import HEADER, StepAddress, StepThread
+from actors.step_connection import HEADER, ConnectionLostError, StepAddress, StepServer, StepThread
 from actors.step_transport import CallTransport, ConnectionTransport, make_step_transport
 from lopa_ray.errors import ScoreError, TransferError, WorkerError
 
@@ -131,7 +130,7 @@ def test_a_connection_that_breaks_is_a_lost_worker(dead: bool) -> None:
 
 
 def test_ray_is_asked_about_a_worker_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_server, "CHECK_S", 0.02)
+    monkeypatch.setattr(step_connection, "CHECK_S", 0.02)
     release = asyncio.Event()
 
     async def dead_later() -> None:
