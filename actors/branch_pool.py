@@ -49,7 +49,7 @@ class BranchPool:
         self._store = RendezvousStore()
         transfer = transfer_of(config)
         self.factory = WorkerFactory(spec, runner_factory, reserved, self._rendezvous, transfer)
-        """Of the workers that this pool has and will have."""
+        """Makes the workers that this pool has and will have."""
         self._transport = make_step_transport(transfer)
         self.workers: list[WorkerHandle] = []
         """By rank."""
@@ -156,14 +156,14 @@ class BranchPool:
             ]
             joins[worker] = tuple(calls)
         held: list[tuple[tuple[bool, ...], ...]] = await self._gather(RPCBatch(joins), "join its group")
-        torn = [worker for worker, each in zip(self.workers, held, strict=True) if len(set(each)) > 1]
+        torn = [worker for worker, by_shard in zip(self.workers, held, strict=True) if len(set(by_shard)) > 1]
         if torn:
             # The shards of these workers lost their connection during the commit. Other workers have all of the K/V, or
             # stage it again.
             self.remove_workers(torn)
             raise WorkerLostError(f"{len(torn)} workers had the K/V of a commit on some of their shards only")
         self.intact = True
-        return [each[0] for each in held]
+        return [by_shard[0] for by_shard in held]
 
     async def _rendezvous(
         self, purpose: str, rank: int, size: int, epoch: int, timeout_s: float
@@ -197,7 +197,7 @@ class BranchPool:
     async def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot; with shards, those of the first shard before those of the next."""
         answers = await self._gather(RPCBatch({w: w.call("checksums") for w in self.workers}), "answer")
-        return [[slot for shard in each for slot in shard] for each in answers]
+        return [[slot for shard in by_shard for slot in shard] for by_shard in answers]
 
     async def _gather(
         self,

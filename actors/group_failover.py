@@ -39,7 +39,7 @@ class GroupFailover:
         self.client = uuid.uuid4().hex
         self.reservation = Reservation(config)
         self.stream: Any = None
-        """Of `StepEvents` (object references), until the group is lost."""
+        """Yields `StepEvents` (object references), until the group is lost."""
         self.spec: ModelSpec
         """What is started; once a group has started, with the dtype that it has: those after it decode alike."""
         self.phases: dict[str, float] = {}
@@ -53,7 +53,7 @@ class GroupFailover:
     def _create_master(self) -> None:
         self._clock = StartPhases()
         self.master: Any = start_master()
-        """Of the group started last; calls raise WorkerLostError when it is killed."""
+        """The actor of the group started last; calls raise WorkerLostError when it is killed."""
 
     async def start(self, spec: ModelSpec) -> WorkerInfo:
         """Start the first group. Raises what `Master.start` raises; no actors are left then."""

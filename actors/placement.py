@@ -78,8 +78,8 @@ def scheduled_into(group: PlacementGroup | None, bundle: int = -1) -> dict[str, 
 
 def check_resources(config: Config, available: Mapping[str, float]) -> None:
     """Raises CapacityError if all workers together need more than `available` (resource → amount)."""
-    for name, each in worker_bundle(config).items():
-        needed = each * config.group.num_workers
+    for name, amount in worker_bundle(config).items():
+        needed = amount * config.group.num_workers
         if needed > available.get(name, 0.0):
             raise CapacityError(
                 f"{config.group.num_workers} workers need {needed:g} {name}, but Ray has "
@@ -124,7 +124,7 @@ class Allocation:
     """The place of one worker."""
 
     options: dict[str, Any]
-    """Of all its actors."""
+    """Ray's options of all its actors."""
     bundle: int | None = None
     """Which of the group's bundles it has; None: it goes anywhere in the cluster."""
     own_group: PlacementGroup | None = None

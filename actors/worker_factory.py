@@ -45,7 +45,7 @@ class WorkerFactory:
         """The model with what auto stands for in this group."""
         self._resolving = asyncio.Lock()
         self.weights = NodeWeights(spec.config)
-        """Of all nodes with workers."""
+        """Weights on all nodes with workers."""
 
     def create(self) -> WorkerHandle:
         """A new worker without a model. Ray places it when there is room."""

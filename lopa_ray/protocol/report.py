@@ -81,7 +81,7 @@ class StepReport:
     branches: npt.NDArray[np.int64]
     """[B, 5]: request id, step of its plan, branch, rows, and top tokens of each row."""
     rows: ScoredRows
-    """Of all branches, in order."""
+    """The scores of all branches, in order."""
     commit_s: float = 0.0
     """Seconds that the worker spent on commits, waiting for K/V included."""
     forward_s: float = 0.0
@@ -89,7 +89,7 @@ class StepReport:
 
     @classmethod
     def without_branches(cls, epoch: int, step: int, commit_s: float = 0.0, forward_s: float = 0.0) -> Self:
-        """Of a worker that had none to score."""
+        """The report of a worker that had no branch to score."""
         return cls(
             epoch, step, np.zeros((0, BRANCH_COLUMNS), np.int64), ScoredRows.empty(), commit_s, forward_s
         )
@@ -97,7 +97,7 @@ class StepReport:
     @property
     def reports(self) -> list[tuple[int, BranchReport]]:
         """Request id and report of each branch; the arrays are views."""
-        found = []
+        reports = []
         row = top = 0
         rows = self.rows
         for request_id, step, branch, count, width in self.branches.tolist():
@@ -113,9 +113,9 @@ class StepReport:
                 rows.top_tokens[of_tops].reshape(count, width),
                 rows.top_logprobs[of_tops].reshape(count, width),
             )
-            found.append((request_id, report))
+            reports.append((request_id, report))
             row, top = of_rows.stop, of_tops.stop
-        return found
+        return reports
 
     def __reduce__(self) -> tuple[Any, ...]:
         rows = self.rows
