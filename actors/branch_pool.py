@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
@@ -15,16 +15,13 @@ from actors.rpc import IN_A_STEP, PendingRPCs, RPCBatch, cause_of, is_death
 from actors.step_transport import make_step_transport
 from actors.timers import StartPhases
 from actors.worker_factory import WorkerFactory
-from actors.worker_handle import WorkerHandle, WorkerInfo
+from actors.worker_handle import RunnerFactory, WorkerHandle, WorkerInfo
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.report import StepReport
 from lopa_ray.protocol.slot_checksum import SlotChecksum
-
-if TYPE_CHECKING:
-    from actors.worker_model import RunnerFactory
 
 
 class BranchPool:

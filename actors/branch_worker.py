@@ -16,7 +16,7 @@ import ray
 from actors.kv_transfer import CollectiveTransfer, KVTransfer
 from actors.rendezvous import Rendezvous
 from actors.step_connection import StepAddress, StepThread
-from actors.worker_handle import WorkerInfo
+from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
@@ -26,7 +26,7 @@ from lopa_ray.protocol.slot_checksum import SlotChecksum
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from actors.worker_model import RunnerFactory, WeightChunk
+    from actors.worker_model import WeightChunk
     from lopa_ray.execution.kv_cache import SlotState
 
 

@@ -50,9 +50,9 @@ class CollectiveHandle:
         """
         with self.group(failed) as group:
             collective.broadcast(tensor, source, group)
-        self.wait(failed)
+        self.synchronize(failed)
 
-    def wait(self, failed: str) -> None:
+    def synchronize(self, failed: str) -> None:
         """Return when all collectives so far are computed, so that the host can read what depends on them.
 
         Raises TransferError that begins with `failed`.

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.exceptions import ActorHandleNotFoundError
@@ -15,13 +15,10 @@ from actors.master import StartedGroup, start_master
 from actors.placement import Reservation, remove_own_groups
 from actors.rpc import unwrapped_errors
 from actors.timers import StartPhases
-from actors.worker_handle import WorkerInfo
+from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.execution.model_spec import ModelSpec
-
-if TYPE_CHECKING:
-    from actors.worker_model import RunnerFactory
 
 logger = logging.getLogger("lopa.group")
 

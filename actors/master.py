@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
@@ -23,7 +23,7 @@ from actors.autoscaling_loop import AutoscalingLoop
 from actors.client_streams import ClientStreams, StepEvents
 from actors.group_membership import GroupMembership
 from actors.timers import StartPhases, StepTimer
-from actors.worker_handle import WorkerInfo
+from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
 from lopa_ray.execution.model_spec import ModelSpec
@@ -31,9 +31,6 @@ from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.report import StepReport, StepTiming
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.scheduling.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    from actors.worker_model import RunnerFactory
 
 MAX_STREAMS = 1000
 """Calls that a master serves at once."""
@@ -115,7 +112,7 @@ class Master:
             self._scheduler, self._work_arrived.set, journaled=spec.config.group.resume_timeout_s > 0
         )
         self._membership = GroupMembership(spec, runner_factory, reserved, self._work_arrived.set)
-        info = await self._membership.start(phases)
+        info = await self._membership.pool.start(phases)
         self._loop = asyncio.create_task(self._step_loop())
         if self._config.group.scaling is not None:
             self._autoscaling = AutoscalingLoop(self._config.group.scaling, self._membership, self._scheduler)
@@ -173,7 +170,7 @@ class Master:
         began = self._step_began
         return MasterStatus(
             workers=len(self._membership.pool),
-            pending_workers=self._membership.pending_workers,
+            pending_workers=len(self._membership.pending),
             target_workers=self._membership.target,
             max_num_seqs=self._config.model.max_num_seqs,
             in_flight=self._scheduler.in_flight,
@@ -181,7 +178,7 @@ class Master:
             steps=self._steps,
             stalled_s=0.0 if began is None else time.monotonic() - began,
             broken=self._streams.broken,
-            last_error=self._membership.last_error,
+            last_error=self._membership.pending.last_error,
             prefix_hits=self._scheduler.prefix_index.hit_requests,
             prefix_positions=self._scheduler.prefix_index.hit_positions,
         )

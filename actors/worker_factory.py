@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
@@ -14,11 +14,8 @@ from actors.kv_transfer import KVTransfer
 from actors.node_weights import NodeWeights
 from actors.placement import Allocation, BundleAllocator, actor_options
 from actors.rendezvous import Rendezvous
-from actors.worker_handle import WorkerHandle, WorkerInfo
+from actors.worker_handle import RunnerFactory, WorkerHandle, WorkerInfo
 from lopa_ray.execution.model_spec import ModelSpec
-
-if TYPE_CHECKING:
-    from actors.worker_model import RunnerFactory
 
 
 class WorkerFactory:

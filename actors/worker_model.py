@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,11 +11,11 @@ import numpy.typing as npt
 import ray
 import torch
 
+from actors.worker_handle import RunnerFactory
 from lopa_ray.execution.model_files import download_weights
-from lopa_ray.execution.model_loader import build_runner, load_weights, resolve_auto
+from lopa_ray.execution.model_loader import build_runner, load_weights, resolve_auto, warm_up
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.execution.warm_up import warm_up
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 
@@ -48,10 +48,6 @@ def from_chunks(chunks: Sequence[Any]) -> Weights:
                 # The array is meant to be read-only: all workers of the node map it.
                 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
                 yield name, torch.from_numpy(raw).view(dtype).view(shape)
-
-
-RunnerFactory: TypeAlias = Callable[[ModelSpec, Weights | None, TensorParallelGroup], BranchRunner]
-"""Makes a worker's runner from given weights, or with None from those that it reads itself."""
 
 
 class WorkerModel:
