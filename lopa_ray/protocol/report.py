@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
@@ -155,3 +155,7 @@ class StepTiming:
     gather: float
     """Waiting for reports beyond the slowest worker's own time: messages and queues."""
     select: float
+
+
+PHASES = tuple(field.name for field in fields(StepTiming))
+"""The phases of a step, in order."""
