@@ -117,12 +117,12 @@ def test_a_connection_that_breaks_is_a_lost_worker(dead: bool) -> None:
     async def run() -> list[BaseException]:
         async with connected(execute, _dead if dead else None) as (server, actor, thread):
             threads.append(thread)
-            found = []
+            errors = []
             for _ in range(2):  # in the middle of a step, and before one
                 with pytest.raises(Exception) as caught:
                     await ask(server, actor, "plan")
-                found.append(caught.value)
-            return found
+                errors.append(caught.value)
+            return errors
 
     errors = asyncio.run(run())
     assert all(type(error) is (ActorDiedError if dead else ConnectionLostError) for error in errors)

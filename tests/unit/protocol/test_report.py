@@ -14,7 +14,7 @@ from support.step_reports import pack_reports
 
 @st.composite
 def branch_reports(draw: st.DrawFn) -> BranchReport:
-    """Of any number of rows and of top tokens of each row; NaN and infinity among the numbers."""
+    """Any number of rows, and of top tokens of each row; NaN and infinity among the numbers."""
     rows, width = draw(st.integers(0, 40)), draw(st.sampled_from([0, 1, 5]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
 
@@ -42,9 +42,9 @@ def test_what_arrives_is_what_was_sent(reports: list[tuple[int, BranchReport]]) 
     sent = pack_reports(3, 9, reports)
     arrived = pickle.loads(pickle.dumps(sent))
     assert arrived.epoch == 3
-    for found in (sent, arrived):
-        assert len(found.reports) == len(reports)
-        for (request_id, report), (expected_id, expected) in zip(found.reports, reports, strict=True):
+    for step_report in (sent, arrived):
+        assert len(step_report.reports) == len(reports)
+        for (request_id, report), (expected_id, expected) in zip(step_report.reports, reports, strict=True):
             assert (request_id, report.step, report.branch) == (expected_id, expected.step, expected.branch)
             assert report_bytes(report) == report_bytes(expected)
             assert report.top_tokens.shape == expected.top_tokens.shape
