@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import ray
 
@@ -22,7 +22,7 @@ from actors.client_streams import StepEvents
 from actors.group_failover import GroupFailover
 from actors.master import MasterStatus
 from actors.rpc import unwrapped_errors
-from actors.worker_info import WorkerInfo
+from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder
@@ -34,9 +34,6 @@ from lopa_ray.execution.model_spec import open_model
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from actors.worker_model import RunnerFactory
 
 OnStep: TypeAlias = Callable[[StepEvents], None]
 

@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from actors.rendezvous import Rendezvous
-from actors.rendezvous_store import RendezvousStore
+from actors.kv_transfer import transfer_of
+from actors.rendezvous import Rendezvous, RendezvousStore
 from actors.rpc import IN_A_STEP, PendingRPCs, RPCBatch, cause_of, is_death
-from actors.start_phases import StartPhases
 from actors.step_transport import make_step_transport
+from actors.timers import StartPhases
 from actors.worker_factory import WorkerFactory
-from actors.worker_handle import WorkerHandle
-from actors.worker_info import WorkerInfo
-from lopa_ray.config.config import Config
+from actors.worker_handle import RunnerFactory, WorkerHandle, WorkerInfo
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.report import StepReport
 from lopa_ray.protocol.slot_checksum import SlotChecksum
-
-if TYPE_CHECKING:
-    from actors.worker_model import RunnerFactory
-
-
-def uses_store(config: Config) -> bool:
-    """Whether K/V travels by object store rather than by collective."""
-    shared = config.model.device != "cpu" and config.group.num_accelerators < 1
-    return config.group.transfer == "object_store" or (config.group.transfer == "auto" and shared)
 
 
 class BranchPool:
@@ -55,10 +44,10 @@ class BranchPool:
         """The collective group is as the last `join_epoch` made it, and nothing has failed since."""
         self._config = config = spec.config
         self._store = RendezvousStore()
-        by_store = uses_store(config)
-        self.factory = WorkerFactory(spec, runner_factory, reserved, self._rendezvous, uses_store=by_store)
-        """Of the workers that this pool has and will have."""
-        self._transport = make_step_transport(by_store=by_store)
+        transfer = transfer_of(config)
+        self.factory = WorkerFactory(spec, runner_factory, reserved, self._rendezvous, transfer)
+        """Makes the workers that this pool has and will have."""
+        self._transport = make_step_transport(transfer)
         self.workers: list[WorkerHandle] = []
         """By rank."""
 
@@ -164,14 +153,14 @@ class BranchPool:
             ]
             joins[worker] = tuple(calls)
         held: list[tuple[tuple[bool, ...], ...]] = await self._gather(RPCBatch(joins), "join its group")
-        torn = [worker for worker, each in zip(self.workers, held, strict=True) if len(set(each)) > 1]
+        torn = [worker for worker, by_shard in zip(self.workers, held, strict=True) if len(set(by_shard)) > 1]
         if torn:
             # The shards of these workers lost their connection during the commit. Other workers have all of the K/V, or
             # stage it again.
             self.remove_workers(torn)
             raise WorkerLostError(f"{len(torn)} workers had the K/V of a commit on some of their shards only")
         self.intact = True
-        return [each[0] for each in held]
+        return [by_shard[0] for by_shard in held]
 
     async def _rendezvous(
         self, purpose: str, rank: int, size: int, epoch: int, timeout_s: float
@@ -205,7 +194,7 @@ class BranchPool:
     async def checksums(self) -> list[list[SlotChecksum]]:
         """Per worker, per slot; with shards, those of the first shard before those of the next."""
         answers = await self._gather(RPCBatch({w: w.call("checksums") for w in self.workers}), "answer")
-        return [[slot for shard in each for slot in shard] for each in answers]
+        return [[slot for shard in by_shard for slot in shard] for by_shard in answers]
 
     async def _gather(
         self,

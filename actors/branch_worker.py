@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import ray
 
+from actors.kv_transfer import CollectiveTransfer, KVTransfer
 from actors.rendezvous import Rendezvous
-from actors.step_thread import StepAddress, StepThread
-from actors.worker_info import WorkerInfo
+from actors.step_connection import StepAddress, StepThread
+from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
@@ -25,9 +26,7 @@ from lopa_ray.protocol.slot_checksum import SlotChecksum
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from actors.kv_transfer import KVTransfer
-    from actors.weight_chunks import WeightChunk
-    from actors.worker_model import RunnerFactory
+    from actors.worker_model import WeightChunk
     from lopa_ray.execution.kv_cache import SlotState
 
 
@@ -38,17 +37,15 @@ class BranchWorker:
         self,
         spec: ModelSpec,
         runner_factory: RunnerFactory | None = None,
-        *,
-        uses_store: bool,
+        transfer: type[KVTransfer] = CollectiveTransfer,
         shard: int = 0,
     ) -> None:
         """Does nothing that can fail, since Ray does not report why an actor's constructor failed. See `load_model`."""
-        from actors.kv_transfer import CollectiveTransfer, ObjectStoreTransfer
         from actors.tensor_parallel_group import RayTensorParallelGroup
         from actors.worker_model import WorkerModel
 
         self._model = WorkerModel(spec, runner_factory)
-        self._transfer: KVTransfer = ObjectStoreTransfer() if uses_store else CollectiveTransfer()
+        self._transfer = transfer()
         self._tp_group = RayTensorParallelGroup(shard, spec.config.group.tensor_parallel_size)
         self._epoch = 0
         self._steps: StepThread | None = None
@@ -129,7 +126,7 @@ class BranchWorker:
         self.execute(plan)
 
     def execute(self, plan: StepPlan, *payloads: npt.NDArray[np.uint8]) -> StepReport:
-        """Commit, forward, score; see `BranchRunner.execute`. `payloads`: what `export_payload` gave, in order.
+        """Commit, forward, score; see `BranchRunner.execute`. `payloads`: see `KVTransfer.set_exported`.
 
         All shards have the same reports; the first one's go to the master.
         Raises ProtocolError for a plan of another epoch than the one joined last.
@@ -153,8 +150,8 @@ class BranchWorker:
         self._tp_group.barrier(payload.device)
 
     def export_payload(self, scheduled: ScheduledRequest) -> npt.NDArray[np.uint8]:
-        """The payload that the commit has this worker send, as raw bytes uint8 [bytes]."""
-        return self._transfer.export(self._runner.payload_to_commit(scheduled))
+        """See `BranchRunner.export_payload`."""
+        return self._runner.export_payload(scheduled)
 
     def checksums(self) -> list[SlotChecksum]:
         """Per slot; see `BranchRunner.checksums`."""

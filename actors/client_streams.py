@@ -15,20 +15,21 @@ from lopa_ray.scheduling.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class StepEvents:
-    """What one step meant for a client's requests. `timing` is None for events between steps."""
+    """What one step meant for a client's requests, which have the client's numbers. `timing` is None between steps."""
 
     events: tuple[RequestEvent, ...]
     timing: StepTiming | None
     states: Mapping[int, bytes] = field(default_factory=dict)
-    """Of each request that goes on, its session's state (see `DecodeSession.export_state`), for a client's journal."""
+    """The session's state of each request that goes on (see `DecodeSession.export_state`), for a client's journal."""
 
 
 @dataclass(slots=True)
 class _Client:
-    """An open stream, and the requests whose events go there, by the client's own numbers."""
+    """An open stream, and the requests whose events go there."""
 
     queue: asyncio.Queue[StepEvents] = field(default_factory=asyncio.Queue)
     requests: dict[int, int] = field(default_factory=dict)
+    """The client's number for each unfinished request → the scheduler's id."""
 
 
 @dataclass(slots=True)
@@ -65,9 +66,9 @@ class ClientStreams:
                 yield await opened.queue.get()
         finally:
             del self._clients[client]
-            for request in opened.requests.values():
-                del self._owners[request]
-                self._scheduler.cancel(request)
+            for request_id in opened.requests.values():
+                del self._owners[request_id]
+                self._scheduler.cancel(request_id)
 
     def submit(self, client: str, sessions: Mapping[int, DecodeSession]) -> None:
         """See `Master.submit`. Raises ProtocolError if the client has no open stream."""
@@ -79,19 +80,19 @@ class ClientStreams:
             opened.queue.put_nowait(StepEvents(failures, None))
             return
         for number, session in sessions.items():
-            request = self._scheduler.submit(session)
-            opened.requests[number] = request
-            self._owners[request] = opened, number
+            request_id = self._scheduler.submit(session)
+            opened.requests[number] = request_id
+            self._owners[request_id] = opened, number
         self._on_submit()
 
     def cancel(self, client: str, numbers: list[int]) -> None:
         """See `Master.cancel`."""
         opened = self._clients.get(client)
         for number in numbers:
-            request = opened.requests.pop(number, None) if opened is not None else None
-            if request is not None:
-                del self._owners[request]
-                self._scheduler.cancel(request)
+            request_id = opened.requests.pop(number, None) if opened is not None else None
+            if request_id is not None:
+                del self._owners[request_id]
+                self._scheduler.cancel(request_id)
 
     def publish(self, events: list[RequestEvent], timing: StepTiming | None) -> None:
         """Send each client its events, in one message."""

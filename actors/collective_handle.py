@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from ray.util import collective
 from ray.util.collective.types import Backend
+from torch import Tensor
 
 from actors.elastic_group import BACKEND, register_backend
 from actors.rendezvous import Rendezvous
@@ -42,7 +43,16 @@ class CollectiveHandle:
         if rendezvous is not None:
             collective.destroy_collective_group(rendezvous.group_name)
 
-    def wait(self, failed: str) -> None:
+    def broadcast(self, tensor: Tensor, source: int, failed: str) -> None:
+        """Fill the tensor, of one shape [...] and dtype on all ranks, with that of rank `source`, and wait for it.
+
+        Raises TransferError that begins with `failed`.
+        """
+        with self.group(failed) as group:
+            collective.broadcast(tensor, source, group)
+        self.synchronize(failed)
+
+    def synchronize(self, failed: str) -> None:
         """Return when all collectives so far are computed, so that the host can read what depends on them.
 
         Raises TransferError that begins with `failed`.

@@ -21,7 +21,7 @@ from ray.util.collective.types import ReduceOp
 from torch import Tensor
 
 from actors.process_group import JOIN_TIMEOUT, POLL_S, ProcessGroup, c10d, make_process_group
-from actors.rendezvous_store import abandoned_key
+from actors.rendezvous import abandoned_key
 
 BACKEND = "LOPA_ELASTIC"
 

@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, aclosing
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from actors.async_engine import AsyncRayEngine
 from actors.event_loop_thread import CLOSED, EventLoopThread
 from actors.master import MasterStatus
 from actors.ray_connection import RayConnection
+from actors.worker_handle import RunnerFactory
 from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
@@ -20,9 +21,6 @@ from lopa_ray.errors import ClusterError
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.slot_checksum import SlotChecksum
-
-if TYPE_CHECKING:
-    from actors.worker_model import RunnerFactory
 
 RAY_CHECK_S = 1.0
 """Seconds between two checks, while an engine waits for an event, that it is open and Ray is running."""

@@ -6,23 +6,19 @@ import asyncio
 import logging
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.exceptions import ActorHandleNotFoundError
 
-from actors.bundle_allocator import remove_own_groups
 from actors.master import StartedGroup, start_master
-from actors.placement import Reservation
+from actors.placement import Reservation, remove_own_groups
 from actors.rpc import unwrapped_errors
-from actors.start_phases import StartPhases
-from actors.worker_info import WorkerInfo
+from actors.timers import StartPhases
+from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.config.config import Config
 from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.execution.model_spec import ModelSpec
-
-if TYPE_CHECKING:
-    from actors.worker_model import RunnerFactory
 
 logger = logging.getLogger("lopa.group")
 
@@ -40,7 +36,7 @@ class GroupFailover:
         self.client = uuid.uuid4().hex
         self.reservation = Reservation(config)
         self.stream: Any = None
-        """Of `StepEvents` (object references), until the group is lost."""
+        """Yields `StepEvents` (object references), until the group is lost."""
         self.spec: ModelSpec
         """What is started; once a group has started, with the dtype that it has: those after it decode alike."""
         self.phases: dict[str, float] = {}
@@ -54,7 +50,7 @@ class GroupFailover:
     def _create_master(self) -> None:
         self._clock = StartPhases()
         self.master: Any = start_master()
-        """Of the group started last; calls raise WorkerLostError when it is killed."""
+        """The actor of the group started last; calls raise WorkerLostError when it is killed."""
 
     async def start(self, spec: ModelSpec) -> WorkerInfo:
         """Start the first group. Raises what `Master.start` raises; no actors are left then."""

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ray.util.placement_group import PlacementGroup
 
 from actors.branch_pool import BranchPool
 from actors.pending_workers import PendingWorkers
-from actors.start_phases import StartPhases
-from actors.worker_info import WorkerInfo
-from lopa_ray.errors import LopaError, TransferError, WorkerLostError
+from actors.worker_handle import RunnerFactory
+from lopa_ray.errors import TransferError, WorkerLostError
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.scheduling.recovery import recover
 from lopa_ray.scheduling.scheduler import Scheduler
 
-if TYPE_CHECKING:
-    from actors.worker_model import RunnerFactory
-
 
 class GroupMembership:
-    """The workers of a group (`pool`), the pending ones, and how many there should be."""
+    """The workers of a group (`pool`), those that are to join it (`pending`), and how many there should be."""
 
     def __init__(
         self,
@@ -35,41 +30,20 @@ class GroupMembership:
         self.target = spec.config.group.num_workers
         """How many workers there should be."""
         self._on_change = on_change
-        pool = self.pool
-        self._pending = PendingWorkers(
-            pool.factory.create,
-            pool.factory.kill,
-            pool.factory.load_model,
-            spec.config.group.start_timeout_s,
-            on_change,
-        )
-
-    async def start(self, phases: StartPhases) -> WorkerInfo:
-        """See `BranchPool.start`."""
-        return await self.pool.start(phases)
-
-    @property
-    def pending_workers(self) -> int:
-        """Workers that wait for a place, load their model or wait for the next step."""
-        return len(self._pending)
-
-    @property
-    def last_error(self) -> LopaError | None:
-        """Why the last attempt to get a worker failed; None once one joined after it."""
-        return self._pending.last_error
+        self.pending = PendingWorkers(self.pool.factory, spec.config.group.start_timeout_s, on_change)
 
     def resize(self, num_workers: int) -> None:
         """Have that many workers: at the next step if they are fewer, and as they become ready if they are more."""
         self.target = num_workers
         self.pool.factory.weights.shared |= num_workers > 1
-        self._pending.reset_failures()
-        self._pending.set_target(self.target - len(self.pool))
+        self.pending.reset_failures()
+        self.pending.set_target(self.target - len(self.pool))
         self._on_change()
 
     @property
     def change_due(self) -> bool:
         """The next step needs `change` first."""
-        return not self.pool.intact or self._pending.ready or len(self.pool) > self.target
+        return not self.pool.intact or self.pending.ready or len(self.pool) > self.target
 
     async def change(self, scheduler: Scheduler) -> None:
         """Enter the next epoch with the survivors and the newcomers, without the workers that leave.
@@ -77,7 +51,7 @@ class GroupMembership:
         Raises WorkerLostError if a worker is lost meanwhile, TransferError if the workers do not
         reach each other, and what staging anew raises. Unless no worker is left it may be called again.
         """
-        pool, pending = self.pool, self._pending
+        pool, pending = self.pool, self.pending
         pool.remove_workers(pool.workers[self.target :])
         newcomers = pending.take_ready()
         request_by_slot, uncommitted = scheduler.request_by_slot, scheduler.pending_commits()
@@ -102,5 +76,5 @@ class GroupMembership:
 
     def close(self) -> None:
         """Kill all workers."""
-        self._pending.close()
+        self.pending.close()
         self.pool.close()

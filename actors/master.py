@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
@@ -22,9 +22,8 @@ from ray.util.placement_group import PlacementGroup
 from actors.autoscaling_loop import AutoscalingLoop
 from actors.client_streams import ClientStreams, StepEvents
 from actors.group_membership import GroupMembership
-from actors.start_phases import StartPhases
-from actors.step_timer import StepTimer
-from actors.worker_info import WorkerInfo
+from actors.timers import StartPhases, StepTimer
+from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
 from lopa_ray.execution.model_spec import ModelSpec
@@ -32,9 +31,6 @@ from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.report import StepReport, StepTiming
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.scheduling.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    from actors.worker_model import RunnerFactory
 
 MAX_STREAMS = 1000
 """Calls that a master serves at once."""
@@ -116,11 +112,7 @@ class Master:
             self._scheduler, self._work_arrived.set, journaled=spec.config.group.resume_timeout_s > 0
         )
         self._membership = GroupMembership(spec, runner_factory, reserved, self._work_arrived.set)
-        info = await self._membership.start(phases)
-        self._plan = self._timer.around("plan", self._scheduler.plan)
-        self._scatter = self._timer.around("scatter", self._membership.pool.scatter)
-        self._gather = self._timer.around_async("gather", self._membership.pool.gather)
-        self._advance = self._timer.around("select", self._scheduler.advance)
+        info = await self._membership.pool.start(phases)
         self._loop = asyncio.create_task(self._step_loop())
         if self._config.group.scaling is not None:
             self._autoscaling = AutoscalingLoop(self._config.group.scaling, self._membership, self._scheduler)
@@ -178,7 +170,7 @@ class Master:
         began = self._step_began
         return MasterStatus(
             workers=len(self._membership.pool),
-            pending_workers=self._membership.pending_workers,
+            pending_workers=len(self._membership.pending),
             target_workers=self._membership.target,
             max_num_seqs=self._config.model.max_num_seqs,
             in_flight=self._scheduler.in_flight,
@@ -186,7 +178,7 @@ class Master:
             steps=self._steps,
             stalled_s=0.0 if began is None else time.monotonic() - began,
             broken=self._streams.broken,
-            last_error=self._membership.last_error,
+            last_error=self._membership.pending.last_error,
             prefix_hits=self._scheduler.prefix_index.hit_requests,
             prefix_positions=self._scheduler.prefix_index.hit_positions,
         )
@@ -225,18 +217,23 @@ class Master:
 
     async def _step(self) -> None:
         """One step of all requests in flight. If it fails, the next call runs the same step again."""
+        pool, scheduler = self._membership.pool, self._scheduler
         if self._membership.change_due:
-            await self._membership.change(self._scheduler)
+            await self._membership.change(scheduler)
         try:
-            plans = self._plan(len(self._membership.pool), only=next(iter(self._to_isolate), None))
-            batch = self._scatter(plans)
+            with self._timer("plan"):
+                plans = scheduler.plan(len(pool), only=next(iter(self._to_isolate), None))
+            with self._timer("scatter"):
+                batch = pool.scatter(plans)
         finally:
             self._publish()
-        reports = await self._gather(batch)
-        events = self._advance(reports)
+        with self._timer("gather"):
+            reports = await pool.gather(batch)
+        with self._timer("select"):
+            events = scheduler.advance(reports)
         self._unpublished = events, self._timer.timing(reports)
         self._count(reports)
-        if not self._scheduler.busy or self._membership.change_due:
+        if not scheduler.busy or self._membership.change_due:
             self._publish()
 
     def _publish(self) -> None:

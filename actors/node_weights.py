@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError
 
-from actors.worker_info import WorkerInfo
+from actors.worker_handle import WorkerInfo
 from lopa_ray.config.config import Config
 from lopa_ray.execution.model_files import is_on_hub
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from ray.exceptions import RayError, RayTaskError
 
+from actors.worker_factory import WorkerFactory
 from actors.worker_handle import WorkerHandle
 from lopa_ray.errors import LopaError, WorkerLostError
 
@@ -25,17 +25,13 @@ class PendingWorkers:
 
     def __init__(
         self,
-        create: Callable[[], WorkerHandle],
-        kill: Callable[[WorkerHandle], None],
-        load_model: Callable[[WorkerHandle], Coroutine[Any, Any, object]],
+        factory: WorkerFactory,
         load_timeout_s: float,
         on_ready: Callable[[], None],
     ) -> None:
         """`on_ready` is called when a worker may be taken. A worker may wait for its place for ever: that is the
         demand which Ray's autoscaler sees. `load_timeout_s` counts from the moment when it has one."""
-        self._create = create
-        self._kill = kill
-        self._load_model = load_model
+        self._factory = factory
         self._load_timeout_s = load_timeout_s
         self._on_ready = on_ready
         self._tasks: list[asyncio.Task[WorkerHandle | None]] = []
@@ -89,15 +85,15 @@ class PendingWorkers:
         while self._failures < MAX_FAILURES:
             if self._failures:
                 await asyncio.sleep(min(FIRST_PAUSE_S * 2 ** (self._failures - 1), LONGEST_PAUSE_S))
-            worker = self._create()
+            worker = self._factory.create()
             try:
                 await worker.wait_until_placed()
                 await self._load_in_time(worker)
             except asyncio.CancelledError:
-                self._kill(worker)
+                self._factory.kill(worker)
                 raise
             except (RayError, LopaError) as error:
-                self._kill(worker)
+                self._factory.kill(worker)
                 cause = error.cause if isinstance(error, RayTaskError) else error
                 named = WorkerLostError(f"a new worker failed: {type(cause).__name__}: {cause}")
                 self.record_failure(cause if isinstance(cause, LopaError) else named)
@@ -109,7 +105,7 @@ class PendingWorkers:
 
     async def _load_in_time(self, worker: WorkerHandle) -> None:
         try:
-            await asyncio.wait_for(self._load_model(worker), self._load_timeout_s)
+            await asyncio.wait_for(self._factory.load_model(worker), self._load_timeout_s)
         except TimeoutError:
             raise WorkerLostError(
                 f"a new worker did not load the model within {self._load_timeout_s:g} s"
@@ -119,4 +115,4 @@ class PendingWorkers:
         if not task.done():
             task.cancel()
         elif (worker := task.result()) is not None:
-            self._kill(worker)
+            self._factory.kill(worker)

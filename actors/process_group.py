@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lopa_ray.errors import SettingsError
 from lopa_ray.execution import npu
 
 c10d: Any = importlib.import_module("torch.distributed")  # its type stubs lag behind its bindings
@@ -169,7 +170,7 @@ def make_process_group(
 ) -> ProcessGroup:
     """A process group of the torch.distributed backend gloo, nccl or hccl. Blocks until all peers are there.
 
-    `host`: this node's name or address, for Gloo.
+    `host`: this node's name or address, for Gloo. Raises SettingsError for another backend.
     """
     if name == "gloo":
         gloo = c10d.ProcessGroupGloo._Options()
@@ -183,4 +184,6 @@ def make_process_group(
         nccl._timeout = timeout
         device = torch.device("cuda", torch.cuda.current_device())
         return NCCLGroup(c10d.ProcessGroupNCCL(store, rank, size, nccl), timeout, device)
-    return HostGroup(npu.process_group(store, rank, size, timeout), timeout)
+    if name == "hccl":
+        return HostGroup(npu.process_group(store, rank, size, timeout), timeout)
+    raise SettingsError(f"collective backend: got {name!r}; allowed: gloo, nccl or hccl")

@@ -1,8 +1,14 @@
-"""Rendezvous: where the actors of a collective group find each other."""
+"""Rendezvous and RendezvousStore: how the actors of a collective group find each other."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
+
+import ray.util
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +34,53 @@ class Rendezvous:
         assert self.store is not None
         host, port = self.store
         return f"lopa/{self.collective}/{host}/{port}/{self.epoch}/{self.timeout_s}/{self.purpose}"
+
+
+class RendezvousStore:
+    """torch's TCPStore, which this process serves as long as this object is kept.
+
+    The store is the one thing in a master that needs torch, and importing torch takes longer than all else that a
+    master does to start. So a thread imports it and opens the store, while the workers start their processes; and a
+    group with a single actor has none.
+    """
+
+    def __init__(self) -> None:
+        """Not open yet."""
+        self._opened: Future[tuple[Any, str]] | None = None
+
+    def open(self) -> Future[tuple[Any, str]]:
+        """Begin to open it, if that has not begun."""
+        if self._opened is None:
+            executor = ThreadPoolExecutor(1, "rendezvous")
+            self._opened = executor.submit(_open)
+            executor.shutdown(wait=False)
+        return self._opened
+
+    async def address(self) -> tuple[str, int]:
+        """Its host and port, once it is open. Raises RuntimeError if it cannot be opened."""
+        store, host = await asyncio.wrap_future(self.open())
+        return host, store.port
+
+    def abandon(self, epoch: int) -> None:
+        """Release the workers that wait for peers of an epoch which cannot come about any more.
+
+        Before the store is open there are none.
+        """
+        if self._opened is not None and self._opened.done():
+            store, _ = self._opened.result()
+            store.set(abandoned_key(epoch), b"1")
+
+
+def abandoned_key(epoch: int | str) -> str:
+    """The key that is set when the master has given the epoch up."""
+    return f"abandoned{epoch}"
+
+
+def _open() -> tuple[Any, str]:
+    from actors.process_group import JOIN_TIMEOUT, c10d
+
+    # Creating a store resolves this host's name backwards, which stalls where DNS is slow.
+    os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+    host = ray.util.get_node_ip_address()
+    store = c10d.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=JOIN_TIMEOUT)
+    return store, host

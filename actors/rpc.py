@@ -13,7 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
 
-from actors.step_server import ConnectionLostError
+from actors.step_connection import ConnectionLostError
 from actors.worker_handle import WorkerHandle
 from lopa_ray.errors import LopaError, TransferError, WorkerError, WorkerLostError
 
@@ -35,14 +35,14 @@ class RPCBatch:
 
     def pending_exports(self) -> list[WorkerHandle]:
         """Workers whose exports have not arrived yet."""
-        return [worker for worker, each in self.exports.items() if not all(map(_is_done, each))]
+        return [worker for worker, calls in self.exports.items() if not all(map(_is_done, calls))]
 
 
 class PendingRPCs:
     """Waiting for calls. To be made inside the event loop."""
 
     def __init__(self, batch: RPCBatch) -> None:
-        self._tasks = {worker: tuple(map(_as_future, each)) for worker, each in batch.replies.items()}
+        self._tasks = {worker: tuple(map(_as_future, calls)) for worker, calls in batch.replies.items()}
 
     async def wait(
         self,
@@ -55,7 +55,7 @@ class PendingRPCs:
         `on_error` is called after errors; it has to release the workers that wait for a failed one.
         """
         deadline = time.monotonic() + timeout
-        pending = {task for worker, each in self._tasks.items() if worker not in without for task in each}
+        pending = {task for worker, tasks in self._tasks.items() if worker not in without for task in tasks}
         while pending:
             left = max(0.0, deadline - time.monotonic())
             done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
@@ -66,21 +66,21 @@ class PendingRPCs:
 
     def _release_peers(self) -> None:
         """A call that failed may not even have begun, and the worker's other shards wait for that one."""
-        for worker, each in self._tasks.items():
-            if len(worker.shards) == len(each) > 1:
-                for shard, task in zip(worker.shards, each, strict=True):
+        for worker, tasks in self._tasks.items():
+            if len(worker.shards) == len(tasks) > 1:
+                for shard, task in zip(worker.shards, tasks, strict=True):
                     if task.done() and task.exception() is not None:
                         shard.leave_groups.remote()
 
     def unanswered(self) -> list[WorkerHandle]:
         """Workers that have not replied."""
-        return [worker for worker, each in self._tasks.items() if not all(task.done() for task in each)]
+        return [worker for worker, tasks in self._tasks.items() if not all(task.done() for task in tasks)]
 
     def results(self) -> Iterator[tuple[WorkerHandle, tuple[Any, ...], list[BaseException]]]:
         """Per worker what its shards answered, or what they raised. For calls that are done."""
-        for worker, each in self._tasks.items():
-            errors = [error for task in each if task.done() and (error := task.exception()) is not None]
-            yield worker, () if errors else tuple(task.result() for task in each if task.done()), errors
+        for worker, tasks in self._tasks.items():
+            errors = [error for task in tasks if task.done() and (error := task.exception()) is not None]
+            yield worker, () if errors else tuple(task.result() for task in tasks if task.done()), errors
 
 
 def is_death(error: BaseException) -> bool:

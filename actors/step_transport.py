@@ -8,9 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from actors.kv_transfer import KVTransfer
 from actors.rpc import RPCBatch
-from actors.step_server import StepServer
-from actors.step_thread import StepAddress
+from actors.step_connection import StepAddress, StepServer
 from actors.worker_handle import WorkerHandle
 from lopa_ray.protocol.plan import StepPlan
 
@@ -64,32 +64,23 @@ class ConnectionTransport(StepTransport):
 class CallTransport(StepTransport):
     """As calls of the workers' actors: where Ray encrypts what it sends, and where K/V travels with the calls."""
 
-    def __init__(self, *, by_store: bool) -> None:
-        """`by_store`: K/V travels by object store."""
-        self._by_store = by_store
+    def __init__(self, transfer: type[KVTransfer]) -> None:
+        self._transfer = transfer
 
     def scatter(self, workers: Sequence[WorkerHandle], plans: Sequence[StepPlan]) -> RPCBatch:
         """See `StepTransport.scatter`."""
-        exports: dict[WorkerHandle, tuple[Any, ...]] = {}
-        payloads = []
-        if self._by_store:
-            # Ray resolves these before a step runs, so nothing waits for them here.
-            for scheduled in plans[0].requests:
-                if scheduled.source_rank is not None:
-                    source = workers[scheduled.source_rank]
-                    exports[source] = source.call("export_payload", scheduled)
-                    payloads.append(exports[source])
+        exports = self._transfer.exports(workers, plans[0])
         steps = {
             worker: tuple(
-                shard.execute.remote(plan, *(each[index] for each in payloads))
+                shard.execute.remote(plan, *(payload[index] for _, payload in exports))
                 for index, shard in enumerate(worker.shards)
             )
             for worker, plan in zip(workers, plans, strict=True)
         }
-        return RPCBatch(steps, exports)
+        return RPCBatch(steps, dict(exports))
 
 
-def make_step_transport(*, by_store: bool) -> StepTransport:
-    """Make the transport of a group's steps. `by_store`: K/V travels by object store."""
+def make_step_transport(transfer: type[KVTransfer]) -> StepTransport:
+    """Make the transport of a group's steps."""
     encrypted = os.environ.get("RAY_USE_TLS", "0") == "1"
-    return CallTransport(by_store=by_store) if by_store or encrypted else ConnectionTransport()
+    return CallTransport(transfer) if transfer.needs_calls or encrypted else ConnectionTransport()

@@ -7,35 +7,23 @@ from ray.util import collective
 from torch import Tensor
 
 from actors.collective_handle import CollectiveHandle
-from actors.rendezvous import Rendezvous
 
 LOST_TOUCH = "the shards of a worker lost touch"
 
 
-class RayTensorParallelGroup:
-    """A `TensorParallelGroup` over Ray collectives, made anew for each epoch.
-
-    All methods but `leave` raise TransferError.
-    """
+class RayTensorParallelGroup(CollectiveHandle):
+    """A `TensorParallelGroup` over Ray collectives. All methods but `leave` raise TransferError."""
 
     def __init__(self, rank: int, size: int) -> None:
+        super().__init__()
         self.rank = rank
         self.size = size
-        self._collective = CollectiveHandle()
-
-    def join(self, rendezvous: Rendezvous) -> None:
-        """Enter an epoch; leaves the one before."""
-        self._collective.join(rendezvous)
-
-    def leave(self) -> None:
-        """Drop all connections, which releases the other shards."""
-        self._collective.leave()
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """See `TensorParallelGroup.all_reduce`."""
         if self.size > 1:
             x = x.contiguous()
-            with self._collective.group(LOST_TOUCH) as group:
+            with self.group(LOST_TOUCH) as group:
                 collective.allreduce(x, group)
         return x
 
@@ -44,14 +32,14 @@ class RayTensorParallelGroup:
         if self.size == 1:
             return x[None]
         gathered = x.new_empty(self.size, *x.shape)
-        with self._collective.group(LOST_TOUCH) as group:
+        with self.group(LOST_TOUCH) as group:
             collective.allgather(list(gathered.unbind()), x.contiguous(), group)
         return gathered
 
     def wait(self) -> None:
         """See `TensorParallelGroup`."""
         if self.size > 1:
-            self._collective.wait(LOST_TOUCH)
+            self.synchronize(LOST_TOUCH)
 
     def barrier(self, device: torch.device) -> None:
         """Wait until all shards have called this."""

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
 
 from actors.branch_worker import BranchWorker
-from actors.bundle_allocator import Allocation, BundleAllocator
+from actors.kv_transfer import KVTransfer
 from actors.node_weights import NodeWeights
-from actors.placement import actor_options
+from actors.placement import Allocation, BundleAllocator, actor_options
 from actors.rendezvous import Rendezvous
-from actors.worker_handle import WorkerHandle
-from actors.worker_info import WorkerInfo
+from actors.worker_handle import RunnerFactory, WorkerHandle, WorkerInfo
 from lopa_ray.execution.model_spec import ModelSpec
-
-if TYPE_CHECKING:
-    from actors.worker_model import RunnerFactory
 
 
 class WorkerFactory:
@@ -31,16 +27,14 @@ class WorkerFactory:
         runner_factory: RunnerFactory | None,
         reserved: PlacementGroup | None,
         rendezvous: Callable[[str, int, int, int, float], Coroutine[Any, Any, Rendezvous]],
-        *,
-        uses_store: bool,
+        transfer: type[KVTransfer],
     ) -> None:
-        """`reserved`: see `BranchPool`. `rendezvous`: of a purpose, rank, size, epoch and timeout in seconds.
-        `uses_store`: K/V travels by object store."""
+        """`reserved`: see `BranchPool`. `rendezvous`: of a purpose, rank, size, epoch and timeout in seconds."""
         self._spec = spec
         self._config = spec.config
         self._runner_factory = runner_factory
         self._rendezvous = rendezvous
-        self._uses_store = uses_store
+        self._transfer = transfer
         self._allocator = BundleAllocator(reserved, spec.config)
         self._allocations: dict[WorkerHandle, Allocation] = {}
         self._warm_ups = 0
@@ -48,7 +42,7 @@ class WorkerFactory:
         """The model with what auto stands for in this group."""
         self._resolving = asyncio.Lock()
         self.weights = NodeWeights(spec.config)
-        """Of all nodes with workers."""
+        """Weights on all nodes with workers."""
 
     def create(self) -> WorkerHandle:
         """A new worker without a model. Ray places it when there is room."""
@@ -57,7 +51,7 @@ class WorkerFactory:
         try:
             worker = WorkerHandle(
                 tuple(
-                    remote.remote(self._spec, self._runner_factory, uses_store=self._uses_store, shard=shard)
+                    remote.remote(self._spec, self._runner_factory, self._transfer, shard)
                     for shard in range(self._config.group.tensor_parallel_size)
                 )
             )

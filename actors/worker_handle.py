@@ -1,12 +1,38 @@
-"""WorkerHandle: a branch worker as its master sees it."""
+"""A branch worker as its master sees it: its actors, the facts about its model, and what makes its runner.
+
+Masters start without torch, so nothing here imports it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ray
+
+from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.protocol.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from lopa_ray.execution.runner import BranchRunner
+    from lopa_ray.model.tensor_parallel import TensorParallelGroup
+    from lopa_ray.model.weights import Weights
+
+RunnerFactory: TypeAlias = Callable[[ModelSpec, "Weights | None", "TensorParallelGroup"], "BranchRunner"]
+"""Makes a worker's runner from given weights, or with None from those that it reads itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """Facts about a loaded model, which are the same for all workers of a group."""
+
+    vocabulary: Vocabulary
+    position_bytes: int
+    """Bytes of K/V per cached position."""
+    dtype: str
+    """`model.dtype`, or what auto stands for in the worker's group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,23 +1,53 @@
-"""WorkerModel: a worker's model on its way from a checkpoint to a runner."""
+"""WorkerModel: a worker's model on its way from a checkpoint to a runner, by way of chunks of weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+import ray
 import torch
 
-from actors.weight_chunks import WeightChunk, from_chunks, to_chunks
+from actors.worker_handle import RunnerFactory
 from lopa_ray.execution.model_files import download_weights
-from lopa_ray.execution.model_loader import build_runner, load_weights, resolve_auto
+from lopa_ray.execution.model_loader import build_runner, load_weights, resolve_auto, warm_up
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.execution.warm_up import warm_up
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 
-RunnerFactory: TypeAlias = Callable[[ModelSpec, Weights | None, TensorParallelGroup], BranchRunner]
-"""Makes a worker's runner from given weights, or with None from those that it reads itself."""
+WeightChunk: TypeAlias = list[tuple[str, torch.dtype, tuple[int, ...], npt.NDArray[np.uint8]]]
+"""Some parameters: name, type, shape and bytes."""
+
+CHUNK_BYTES = 64 * 2**20
+"""A chunk ends with the parameter that brings it to this size: few objects in the store, and little memory to pack."""
+
+
+def to_chunks(weights: Weights) -> Iterator[WeightChunk]:
+    """Weights on the CPU as chunks for the object store."""
+    chunk: WeightChunk = []
+    for name, tensor in weights:
+        raw = tensor.contiguous().view(-1).view(torch.uint8).numpy()
+        chunk.append((name, tensor.dtype, tuple(tensor.shape), raw))
+        if sum(entry[-1].nbytes for entry in chunk) >= CHUNK_BYTES:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def from_chunks(chunks: Sequence[Any]) -> Weights:
+    """Weights that lie in the object store of this node, where they stay: read-only, and shared by all who map them."""
+    for reference in chunks:
+        content: WeightChunk = ray.get(reference)
+        for name, dtype, shape, raw in content:
+            with warnings.catch_warnings():
+                # The array is meant to be read-only: all workers of the node map it.
+                warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+                yield name, torch.from_numpy(raw).view(dtype).view(shape)
 
 
 class WorkerModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -28,10 +28,8 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Plan
-from lopa_ray.protocol.report import StepTiming
+from lopa_ray.protocol.report import PHASES
 from lopa_ray.text.tokenizer import Tokenizer
-
-PHASES = tuple(field.name for field in fields(StepTiming))
 
 
 class ChoiceState:

@@ -17,8 +17,7 @@ import ray
 from ray.dag import InputNode, MultiOutputNode
 
 from actors.ray_connection import connect_to_ray, ray_address
-from actors.step_server import StepServer
-from actors.step_thread import StepAddress, StepThread
+from actors.step_connection import StepAddress, StepServer, StepThread
 from lopa_lab.bench.record import Measurements, Row
 
 PLAN, REPORT = bytes(8_000), bytes(3_000)

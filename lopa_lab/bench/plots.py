@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from lopa_lab.bench.comparison import varying_keys
-from lopa_lab.bench.phases import PHASES
 from lopa_lab.bench.record import BenchRecord, Row, number
 from lopa_lab.records.figure import MARKERS, PALETTE, svg
+from lopa_ray.protocol.report import PHASES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,6 @@ import torch
 from actors.engine import RayEngine
 from lopa_lab.bench.launches import StepLaunches, count_launches
 from lopa_lab.bench.local_steps import local_steps
-from lopa_lab.bench.phases import PHASES
 from lopa_lab.bench.prompts import random_prompt
 from lopa_lab.bench.record import Measurements, Row
 from lopa_lab.bench.step_size import StepSize
@@ -25,7 +24,7 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_loader import resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.events import RequestFailure
-from lopa_ray.protocol.report import StepTiming
+from lopa_ray.protocol.report import PHASES, StepTiming
 
 WARM_UPS = 5
 """First steps, which are not counted."""

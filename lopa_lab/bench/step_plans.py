@@ -25,7 +25,6 @@ def plan_of(
     stop = start + rows
     branch = Branch(segments or ((stop, stop),))
     return Plan(
-        epoch=0,
         step=step,
         start=start,
         canvas=(mask,) * rows,

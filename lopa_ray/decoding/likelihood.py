@@ -97,8 +97,7 @@ class LikelihoodSession(DecodeSession):
         first, stop = len(self.prompt), self.max_len
         masks = self._draws.masks[self._evaluated : self._evaluated + num_branches]
         return Plan(
-            epoch=0,
-            step=0,
+            step=self.steps + 1,
             start=0,
             canvas=(*self.prompt, *self.generated),
             branches=tuple(

@@ -5,7 +5,7 @@ from the reports it is handed. It touches neither torch, nor Ray, nor a clock, s
 session runs in one process, on any number of workers, and through their failures:
 
     while not session.finished:
-        plan = session.plan(epoch)
+        plan = session.plan()
         outcome = session.advance(reports_for(plan))
 
 A decoder is a subclass with three methods, `_begin`, `_plan` and `_advance`.
@@ -130,7 +130,7 @@ class DecodeSession(ABC):
 
     @abstractmethod
     def _plan(self, num_branches: int) -> Plan:
-        """The next step's plan, of at most `num_branches` branches; epoch and step are stamped by the caller."""
+        """The next step's plan, of at most `num_branches` branches."""
 
     @abstractmethod
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
@@ -202,13 +202,13 @@ class DecodeSession(ABC):
             top_logprobs=s.top_logprobs,
         )
 
-    def plan(self, epoch: int = 0, num_branches: int | None = None) -> Plan:
-        """The current step's plan, stamped with `epoch`, of at most `num_branches` branches.
+    def plan(self, num_branches: int | None = None) -> Plan:
+        """The current step's plan, of at most `num_branches` branches.
 
         Without `num_branches` the settings alone decide; see `lopa_ray.decoding.branch_budget`.
 
-        Until `advance` has taken its reports the same step is planned again, so a step that
-        was lost with a worker can be run once more under a newer epoch.
+        Until `advance` has taken its reports the plan stays the same, so a step that was lost with a worker
+        can be run once more.
 
         Raises StepLimitError when more steps were used than any correct run can use (the
         published decoders loop for ever when the model keeps predicting the mask token),
@@ -222,30 +222,26 @@ class DecodeSession(ABC):
                     f"{self.steps} steps did not finish {self.settings.max_new_tokens} tokens, though each step "
                     "decides at least one; this is a bug or a broken model, please report it"
                 )
-            self._pending_plan = self._plan(num_branches or requested_branches(self.settings))
-            if self.logit_changes is not None and self._pending_plan.scored:
-                changes = self.logit_changes.with_answer(self.generated)
-                self._pending_plan = replace(self._pending_plan, logit_changes=changes)
-        self._pending_plan = replace(self._pending_plan, epoch=epoch, step=self.steps + 1)
+            plan = self._plan(num_branches or requested_branches(self.settings))
+            if self.logit_changes is not None and plan.scored:
+                plan = replace(plan, logit_changes=self.logit_changes.with_answer(self.generated))
+            self._pending_plan = plan
         return self._pending_plan
 
     def advance(self, reports: Sequence[BranchReport]) -> StepOutcome:
         """Take in the reports of the pending plan, in any order, one per branch.
 
-        Raises ProtocolError, and changes nothing, if a report belongs to another step or
-        epoch, if branches are missing or doubled, or if nothing was planned; likewise
-        ScoreError if a score is NaN.
+        Raises ProtocolError, and changes nothing, if a report belongs to another step, if branches are
+        missing or doubled, or if nothing was planned; likewise ScoreError if a score is NaN. Reports of
+        another epoch do not get here; see `Scheduler.advance`.
         """
         plan = self._pending_plan
         if plan is None:
             raise ProtocolError("no step is planned; call plan() first")
         ordered = sorted(reports, key=lambda report: report.branch)
         for report in ordered:
-            if (report.epoch, report.step) != (plan.epoch, plan.step):
-                raise ProtocolError(
-                    f"got a report of epoch {report.epoch}, step {report.step}; "
-                    f"this is epoch {plan.epoch}, step {plan.step}"
-                )
+            if report.step != plan.step:
+                raise ProtocolError(f"got a report of step {report.step}; this is step {plan.step}")
         if [report.branch for report in ordered] != list(range(len(plan.branches))):
             raise ProtocolError(
                 f"got reports of branches {[report.branch for report in ordered]}; "

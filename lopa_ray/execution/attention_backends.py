@@ -66,13 +66,13 @@ def select_backend(
     """
     if name == "auto":
         name = resolve_attention(device, config, dtype, capacity)
-    found = _first_that_works(name, device, config, dtype, capacity)
-    if isinstance(found, str):
+    backend = _first_that_works(name, device, config, dtype, capacity)
+    if isinstance(backend, str):
         raise SettingsError(
-            f"model.attention: got {name!r}, but {found}; "
+            f"model.attention: got {name!r}, but {backend}; "
             f"allowed on {device.name}: auto, {', '.join(device.attention_backends)}; use auto"
         )
-    return found
+    return backend
 
 
 def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, capacity: int) -> str:
@@ -84,12 +84,12 @@ def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, c
     reasons: list[str] = []
     seconds: dict[str, float] = {}
     for name in device.timed_attention or device.attention_backends:
-        found = _first_that_works(name, device, config, dtype, capacity)
-        if isinstance(found, str):
-            reasons.append(found)
+        backend = _first_that_works(name, device, config, dtype, capacity)
+        if isinstance(backend, str):
+            reasons.append(backend)
         elif device.timed_attention:
             try:
-                seconds[name] = _seconds(found, device, config, dtype, capacity)
+                seconds[name] = _seconds(backend, device, config, dtype, capacity)
             # A backend that works for a small step may fail for a step of usual size, for example for lack of memory.
             except Exception as error:
                 reasons.append(_failure(name, error))

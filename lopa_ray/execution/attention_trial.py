@@ -62,7 +62,7 @@ class AttentionTrial:
         heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
         rows = self._packing.rows_bucket
         self._qkv = [
-            torch.randn(rows, each, config.head_dim, generator=draw).to(device, dtype) for each in heads
+            torch.randn(rows, count, config.head_dim, generator=draw).to(device, dtype) for count in heads
         ]
         self._attend = backend.bind(self._cache, self._packing, self._packing.to_device(device))
 

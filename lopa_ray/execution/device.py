@@ -41,8 +41,8 @@ def _nvidia_driver() -> str:
     """The version of the loaded NVIDIA driver, for error messages."""
     if not _DRIVER_VERSION.exists():
         return "not loaded"
-    found = re.search(r"Module.*?\s(\d+\.[\d.]+)", _DRIVER_VERSION.read_text())
-    return found[1] if found else "of an unknown version"
+    version = re.search(r"Module.*?\s(\d+\.[\d.]+)", _DRIVER_VERSION.read_text())
+    return version[1] if version else "of an unknown version"
 
 
 def _prepare_cuda() -> None:

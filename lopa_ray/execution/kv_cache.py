@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +27,7 @@ import torch
 from torch import Tensor
 
 from lopa_ray.errors import CapacityError, ProtocolError
-from lopa_ray.execution.staging import StagedLane, StagedStep
+from lopa_ray.execution.staging import PendingCommit, StagedLane
 from lopa_ray.kernels.commit_rows import commit_rows
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.protocol.plan import Spans
@@ -122,14 +124,23 @@ class KVCache:
         self.boundary[slot] = boundary
         self.mark_committed(slot, spans)
 
-    def write_staged(self, staged: StagedStep, rows: Tensor, boundaries: Tensor) -> None:
-        """Copy rows that a step staged to any number of slots. The caller has to call `mark_committed` for their spans.
+    def write_staged(self, commits: Sequence[PendingCommit], rows: Tensor, boundaries: Tensor) -> None:
+        """Commit staged K/V, with one copy for all K/V that the same step has staged.
 
-        `rows` int64 [N, 3] is the table of `commit_rows`. `boundaries` int64 [Q, 2]: staged boundary row and slot.
+        Of all commits in order: `rows` int64 [N, 3] is the table of `commit_rows`, `boundaries` int64 [Q, 2] staged
+        boundary row and slot.
         """
-        commit_rows(self.data, staged.kv, rows)
-        row, slot = boundaries.unbind(1)
-        self.boundary.index_copy_(0, slot, staged.boundaries.index_select(0, row))
+        row, boundary = 0, 0
+        for step, of_step in groupby(commits, lambda commit: commit.staged.step):
+            together = list(of_step)
+            next_row = row + sum(len(commit.staged.rows) for commit in together)
+            next_boundary = boundary + len(together)
+            commit_rows(self.data, step.kv, rows[row:next_row])
+            staged, slots = boundaries[boundary:next_boundary].unbind(1)
+            self.boundary.index_copy_(0, slots, step.boundaries.index_select(0, staged))
+            row, boundary = next_row, next_boundary
+        for commit in commits:
+            self.mark_committed(commit.slot, commit.spans)
 
     def mark_committed(self, slot: int, spans: Spans) -> None:
         """Mark positions of the slot as committed, so that later forwards may read them."""

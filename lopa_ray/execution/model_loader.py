@@ -1,4 +1,5 @@
-"""Builds a `BranchRunner` from a configuration: it loads weights, selects device and attention, and compiles layers."""
+"""Builds a `BranchRunner` from a configuration: it loads weights, selects device and attention, compiles layers and
+warms up."""
 
 from __future__ import annotations
 
@@ -12,7 +13,6 @@ from lopa_ray.execution.dtype_trial import resolve_dtype
 from lopa_ray.execution.model_files import adapter_folder, checkpoint_folder
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.execution.warm_up import warm_up
 from lopa_ray.model.implementation import (
     build_model,
     check_positions,
@@ -21,6 +21,10 @@ from lopa_ray.model.implementation import (
 )
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.weights import Weights, shard_weights
+from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, StepPlan
+
+WARM_UP_ROWS = (48, 16)
+"""Rows of the warm-up forwards. There are two sizes, because int8 matmuls of few rows have separate graphs."""
 
 
 def load_weights(
@@ -91,3 +95,20 @@ def build_runner(
     if spec.needs_warm_up and tp_group.size == 1:  # shards warm up after they are connected
         warm_up(runner)
     return runner
+
+
+def warm_up(runner: BranchRunner) -> None:
+    """Compile layers and kernels now. A first step that takes minutes could be taken for a worker that does not answer.
+
+    All shards of a model have to call this at the same time.
+    """
+    for most in WARM_UP_ROWS:
+        rows = min(most, runner.cache.capacity)
+        canvas = (runner.vocabulary.mask_token_id,) * rows
+        whole, in_two = (Branch(((rows, rows),)),), (Branch(((rows - 1, rows - 1), (rows, rows))),)
+        first = Plan(1, 0, canvas, whole, (), range(rows), to_stage=(range(1),))
+        commit = Commit(1, 0, first.to_stage, shared=False)
+        second = Plan(2, 1, canvas[1:], in_two, first.to_stage, range(rows), commit=commit)
+        for plan in (first, second):
+            runner.execute(StepPlan(0, plan.step, (ScheduledRequest(0, 0, plan, (0,)),)))
+        runner.reconcile({}, ())

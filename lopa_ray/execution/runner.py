@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.attention import AttentionBackend, LaneAttention
-from lopa_ray.execution.kv_cache import KVCache, SlotState
+from lopa_ray.execution.kv_cache import KVCache, SlotState, payload_to_bytes
 from lopa_ray.execution.lane import Lane, lanes_of
 from lopa_ray.execution.lm_head import LMHead
 from lopa_ray.execution.packing import Packing, PackingOptions
@@ -93,15 +93,18 @@ class BranchRunner:
         """
         began = time.perf_counter()
         self.prefix_store.evict(plan.evict)
-        commits = [commit for each in plan.requests if (commit := self._begin(each, broadcast)) is not None]
+        for scheduled in plan.requests:
+            self._assign_slot(scheduled.slot, scheduled.request_id)
+            self._receive(scheduled, broadcast)
+        commits = self._commits_of_staged(plan.requests)
         received = time.perf_counter()
         lanes = [lane for scheduled in plan.requests for lane in lanes_of(scheduled)]
         packing = Packing(lanes, commits, self.packing_options)
         columns = packing.to_device(self.device)
         packed = time.perf_counter()
-        self._commit(commits, columns)
+        self.cache.write_staged(commits, columns.commit_rows, columns.commit_boundaries)
         for scheduled in plan.requests:
-            self._ready(scheduled)
+            self._retain(scheduled)
         commit_s = received - began + time.perf_counter() - packed
         if not lanes:
             return StepReport.without_branches(plan.epoch, plan.step, commit_s)
@@ -116,42 +119,36 @@ class BranchRunner:
 
     # Commits
 
-    def _begin(self, scheduled: ScheduledRequest, broadcast: BroadcastPayload | None) -> PendingCommit | None:
-        """Assign the slot to the request. Commit broadcast K/V at once, and return a commit of K/V staged here."""
-        cache, slot, commit = self.cache, scheduled.slot, scheduled.plan.commit
-        if cache.request_ids[slot] != scheduled.request_id:
-            cache.reset(slot, scheduled.request_id)
+    def _assign_slot(self, slot: int, request_id: int | None) -> None:
+        """Assign a slot to a request or to none, and empty it, unless it is the request's already."""
+        if self.cache.request_ids[slot] != request_id:
+            self.cache.reset(slot, request_id)
             self._staging.clear(slot)
-        if commit is None:
-            return None
-        fresh = cache.last_commit[slot] != commit.step
-        if scheduled.source_rank is None:
-            return PendingCommit(self._staged(scheduled), slot, commit.spans) if fresh else None
+
+    def _receive(self, scheduled: ScheduledRequest, broadcast: BroadcastPayload | None) -> None:
+        """Take part in the broadcast of a commit that names its source, and commit the K/V that it brings."""
+        if scheduled.plan.commit is None or scheduled.source_rank is None:
+            return
         payload = self.payload_to_commit(scheduled)
         if broadcast is None:
             raise ProtocolError("a commit names a source worker, but K/V cannot be broadcast here")
         broadcast(scheduled.source_rank, payload)
-        if fresh:
-            cache.write_payload(slot, commit.spans, payload)
-            cache.last_commit[slot] = commit.step
-        return None
+        if not self._is_committed(scheduled):
+            self.cache.write_payload(scheduled.slot, scheduled.plan.commit.spans, payload)
+            self.cache.last_commit[scheduled.slot] = scheduled.plan.commit.step
 
-    def _commit(self, commits: Sequence[PendingCommit], columns: StepColumns[Tensor]) -> None:
-        """Commit K/V that are staged here, with one copy for all K/V that the same step has staged."""
-        rows, boundaries = 0, 0
-        for step, of_step in groupby(commits, lambda commit: commit.staged.step):
-            together = list(of_step)
-            next_row = rows + sum(len(commit.staged.rows) for commit in together)
-            next_boundary = boundaries + len(together)
-            self.cache.write_staged(
-                step, columns.commit_rows[rows:next_row], columns.commit_boundaries[boundaries:next_boundary]
-            )
-            rows, boundaries = next_row, next_boundary
-        for commit in commits:
-            self.cache.mark_committed(commit.slot, commit.spans)
+    def _commits_of_staged(self, requests: Sequence[ScheduledRequest]) -> list[PendingCommit]:
+        """The commits that name no source, and so are of K/V staged here, unless they were applied before."""
+        return [
+            PendingCommit(self._staged(scheduled), scheduled.slot, scheduled.plan.commit.spans)
+            for scheduled in requests
+            if scheduled.plan.commit is not None
+            and scheduled.source_rank is None
+            and not self._is_committed(scheduled)
+        ]
 
-    def _ready(self, scheduled: ScheduledRequest) -> None:
-        """Bring the slot to the state that the plan expects, after its commit was carried out."""
+    def _retain(self, scheduled: ScheduledRequest) -> None:
+        """After the commit: drop what was staged, save a prefix of what is committed, and keep what the plan reads."""
         slot, commit = scheduled.slot, scheduled.plan.commit
         if commit is not None:
             self.cache.last_commit[slot] = commit.step
@@ -160,6 +157,12 @@ class BranchRunner:
                 self.prefix_store.save(scheduled.save_prefix, slot)
         self.cache.retain(slot, scheduled.plan.cached)
         self.prefix_store.load(scheduled.stored_prefix, slot)
+
+    def _is_committed(self, scheduled: ScheduledRequest) -> bool:
+        """Whether the request's commit was applied before, in a step that is now repeated."""
+        commit = scheduled.plan.commit
+        is_here = self.cache.request_ids[scheduled.slot] == scheduled.request_id
+        return commit is not None and is_here and self.cache.last_commit[scheduled.slot] == commit.step
 
     def _staged(self, scheduled: ScheduledRequest) -> StagedLane:
         """The lane that is staged here for the request's commit. Raises ProtocolError if there is none."""
@@ -182,14 +185,17 @@ class BranchRunner:
         cache, slot, commit = self.cache, scheduled.slot, scheduled.plan.commit
         if commit is None:
             raise ProtocolError(f"request {scheduled.request_id} has no commit in step {scheduled.plan.step}")
-        is_here = cache.request_ids[slot] == scheduled.request_id
-        if is_here and cache.last_commit[slot] == commit.step:
+        if self._is_committed(scheduled):
             return cache.read_payload(slot, commit.spans)
         branch = None if commit.shared else commit.branch
         if scheduled.source_rank is None or self._staging.get(slot, commit.step, branch) is not None:
             return cache.staged_payload(slot, commit.spans, self._staged(scheduled))
         # NaN makes the error visible if a source that lacks the K/V sends this payload.
         return cache.empty_payload(sum(map(len, commit.spans))).fill_(torch.nan)
+
+    def export_payload(self, scheduled: ScheduledRequest) -> npt.NDArray[np.uint8]:
+        """The payload of the request's commit as raw bytes, uint8 [bytes]. Raises as `payload_to_commit`."""
+        return payload_to_bytes(self.payload_to_commit(scheduled))
 
     # Changes of membership
 
@@ -203,20 +209,16 @@ class BranchRunner:
         """
         self.prefix_store.clear()
         steps = {scheduled.slot: scheduled.plan.step for scheduled in pending_commits}
-        for slot, previous_id in enumerate(self.cache.request_ids):
-            request_id = request_by_slot.get(slot)
-            if request_id != previous_id:
-                self.cache.reset(slot, request_id)
-                self._staging.clear(slot)
+        for slot in range(len(self.cache.request_ids)):
+            self._assign_slot(slot, request_by_slot.get(slot))
             self._staging.retain_step(slot, steps.get(slot))
         return tuple(self._has_payload(scheduled) for scheduled in pending_commits)
 
     def _has_payload(self, scheduled: ScheduledRequest) -> bool:
         slot, plan = scheduled.slot, scheduled.plan
-        if self.cache.last_commit[slot] == plan.step:
-            return True
         branch = None if plan.stage_shared else scheduled.branch_indices[0]
-        return self._staging.get(slot, plan.step, branch) is not None
+        is_staged = self._staging.get(slot, plan.step, branch) is not None
+        return is_staged or self.cache.last_commit[slot] == plan.step
 
     def export_slots(self, request_by_slot: Mapping[int, int]) -> list[SlotState]:
         """The states of the slots of requests in flight (slot → request), for a worker that joins."""

@@ -69,22 +69,17 @@ class StagingBuffer:
         self._lanes: dict[int, dict[int, StagedLane]] = {}
         """Slot → branch → staged lane."""
 
-    def add(self, slot: int, step: int, branch: int, staged: StagedLane) -> None:
-        """Keep the K/V that a branch has staged, and drop those that an earlier step staged for that slot."""
-        self.retain_step(slot, step)
-        self._steps[slot] = step
-        self._lanes.setdefault(slot, {})[branch] = staged
-
     def add_step(self, lanes: Sequence[Lane], rows: Sequence[range], step: StagedStep) -> None:
-        """Keep the K/V that the lanes of a step stage.
+        """Keep the K/V that the lanes of a step stage, and drop those that an earlier step staged for the same slots.
 
         `rows` has, for each staging lane in order, the range of its rows among the staged rows.
         """
         staging = [lane for lane in lanes if lane.to_stage]
         for at, (lane, of_lane) in enumerate(zip(staging, rows, strict=True)):
             if lane.request is not None:
-                staged = StagedLane(step, of_lane, at, lane.start)
-                self.add(lane.slot, lane.request.plan.step, lane.index, staged)
+                self.retain_step(lane.slot, lane.request.plan.step)
+                self._steps[lane.slot] = lane.request.plan.step
+                self._lanes.setdefault(lane.slot, {})[lane.index] = StagedLane(step, of_lane, at, lane.start)
 
     def get(self, slot: int, step: int, branch: int | None) -> StagedLane | None:
         """The lane that a branch staged in that step, or None. If `branch` is None, the lane of any branch is returned.

@@ -18,7 +18,7 @@ class RequestStep:
     plan: Plan
     outcome: StepOutcome
     timing: StepTiming | None = None
-    """Of the group's step; None where it is not measured."""
+    """Times of the group's step; None where they are not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,4 +30,5 @@ class RequestFailure:
 
 
 RequestEvent: TypeAlias = RequestStep | RequestFailure
-"""`request_id` depends on the source of the event: the scheduler's own id, a client's number, or an index."""
+"""`request_id` is what the event's receiver was given for the request: the scheduler's id inside of a group, a client's
+own number in its stream, the index of the session from an engine."""

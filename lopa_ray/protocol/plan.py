@@ -60,8 +60,8 @@ class Commit:
 class Plan:
     """The evaluations of one request in one step."""
 
-    epoch: int
     step: int
+    """The request's own count of its steps, from 1 on."""
     start: int
     """First input position; the same for all branches."""
     canvas: tuple[int, ...]
@@ -135,7 +135,9 @@ class StepPlan:
     """One worker's part of one step: all requests in flight, in the same order everywhere."""
 
     epoch: int
+    """The number of the membership of workers in which the step runs."""
     step: int
+    """The group's count of its steps."""
     requests: tuple[ScheduledRequest, ...]
     evict: tuple[int, ...] = ()
     """Ids of the stored prefixes that the worker drops, before anything else."""

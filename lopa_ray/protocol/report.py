@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
@@ -23,8 +23,8 @@ class BranchReport:
     Where the plan has `targets`, these are `tokens`, and probabilities and scores are those of the plain softmax too.
     """
 
-    epoch: int
     step: int
+    """That of the branch's plan."""
     branch: int
     positions: npt.NDArray[np.int32]
     tokens: npt.NDArray[np.int32]
@@ -81,7 +81,7 @@ class StepReport:
     branches: npt.NDArray[np.int64]
     """[B, 5]: request id, step of its plan, branch, rows, and top tokens of each row."""
     rows: ScoredRows
-    """Of all branches, in order."""
+    """The scores of all branches, in order."""
     commit_s: float = 0.0
     """Seconds that the worker spent on commits, waiting for K/V included."""
     forward_s: float = 0.0
@@ -89,7 +89,7 @@ class StepReport:
 
     @classmethod
     def without_branches(cls, epoch: int, step: int, commit_s: float = 0.0, forward_s: float = 0.0) -> Self:
-        """Of a worker that had none to score."""
+        """The report of a worker that had no branch to score."""
         return cls(
             epoch, step, np.zeros((0, BRANCH_COLUMNS), np.int64), ScoredRows.empty(), commit_s, forward_s
         )
@@ -97,13 +97,12 @@ class StepReport:
     @property
     def reports(self) -> list[tuple[int, BranchReport]]:
         """Request id and report of each branch; the arrays are views."""
-        found = []
+        reports = []
         row = top = 0
         rows = self.rows
         for request_id, step, branch, count, width in self.branches.tolist():
             of_rows, of_tops = slice(row, row + count), slice(top, top + count * width)
             report = BranchReport(
-                self.epoch,
                 step,
                 branch,
                 rows.positions[of_rows],
@@ -114,9 +113,9 @@ class StepReport:
                 rows.top_tokens[of_tops].reshape(count, width),
                 rows.top_logprobs[of_tops].reshape(count, width),
             )
-            found.append((request_id, report))
+            reports.append((request_id, report))
             row, top = of_rows.stop, of_tops.stop
-        return found
+        return reports
 
     def __reduce__(self) -> tuple[Any, ...]:
         rows = self.rows
@@ -156,3 +155,7 @@ class StepTiming:
     gather: float
     """Waiting for reports beyond the slowest worker's own time: messages and queues."""
     select: float
+
+
+PHASES = tuple(field.name for field in fields(StepTiming))
+"""The phases of a step, in order."""

@@ -177,7 +177,7 @@ class Scheduler:
                 continue
             try:
                 branches = self._budget.num_branches(entry.session.settings, len(self._running))
-                entry.plan = entry.session.plan(self.epoch, branches)
+                entry.plan = entry.session.plan(branches)
                 entry.stored_prefix = self.prefix_index.match(self.prefix_index.hash_prefixes(entry.plan))
             except Exception as error:  # an error of one request must not end the others
                 self.abort(request_id, error)

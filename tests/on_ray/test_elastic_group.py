@@ -12,8 +12,7 @@ from ray.util import collective
 
 from actors.elastic_group import BACKEND
 from actors.kv_transfer import CollectiveTransfer
-from actors.rendezvous import Rendezvous
-from actors.rendezvous_store import RendezvousStore
+from actors.rendezvous import Rendezvous, RendezvousStore
 from actors.tensor_parallel_group import RayTensorParallelGroup
 from lopa_ray.errors import TransferError
 

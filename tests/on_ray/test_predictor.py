@@ -27,7 +27,7 @@ def engine() -> LocalEngine:
 
 
 def expected(engine: LocalEngine, prompt: Any, **settings: Any) -> dict[str, Any]:
-    """Of a row that is decoded alone; times left out."""
+    """The results of a row that is decoded alone; times left out."""
     values = engine.config.decode.model_dump(exclude_unset=True)
     wanted = parse_decoder_settings(merge_decoder_settings(values, settings))
     session = engine.create_session(prompt, wanted)

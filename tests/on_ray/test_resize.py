@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -119,7 +120,8 @@ def test_pending_workers_that_fail_are_tried_again_but_not_for_ever(
 
     async def main() -> None:
         awake = asyncio.Event()
-        pending = PendingWorkers(start, WorkerHandle.kill, load_model, TIMEOUT_S, awake.set)
+        factory = SimpleNamespace(create=start, kill=WorkerHandle.kill, load_model=load_model)
+        pending = PendingWorkers(factory, TIMEOUT_S, awake.set)
         pending.set_target(1)
         await awake.wait()
         assert pending.ready and pending.take_ready() == []

@@ -13,8 +13,8 @@ import pytest
 import ray
 from ray.util import placement_group_table
 
-from actors.bundle_allocator import BundleAllocator, remove_own_groups
 from actors.engine import RayEngine
+from actors.placement import BundleAllocator, remove_own_groups
 from lopa_ray.errors import SettingsError
 from support.fault_injection import FaultInjection
 from support.group_under_test import (

@@ -55,7 +55,6 @@ class FakeModel:
             scores = _rounded(-3 * rng.random(n), self.levels)
         top = plan.sampling_params.top_logprobs
         return BranchReport(
-            epoch=plan.epoch,
             step=plan.step,
             branch=branch,
             positions=positions,

@@ -15,6 +15,7 @@ from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.report import BranchReport, StepReport
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.scheduling.prefix_index import PrefixIndex
+from lopa_ray.scheduling.recovery import Recovery, recover
 from lopa_ray.scheduling.scheduler import Scheduler
 
 ReportBytes = tuple[bytes, ...]
@@ -67,16 +68,20 @@ class InProcessGroup:
         """All workers' reports, but for those of the ranks in `skip`: they were lost before the step."""
         if not plans:
             return []
-        payloads: dict[int, Tensor] = {}
-        for runner, plan in zip(self.runners, plans, strict=True):
-            for scheduled in plan.requests:
-                if scheduled.source_rank is not None and self.runners[scheduled.source_rank] is runner:
-                    payloads[scheduled.request_id] = runner.payload_to_commit(scheduled).clone()
-        reports = []
-        for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True)):
-            if rank not in skip:
-                reports.append(runner.execute(plan, self._broadcast(rank, plan, payloads)))
-        return reports
+        payloads = self.payloads(plans)
+        return [
+            runner.execute(plan, self._broadcast(rank, plan, payloads))
+            for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True))
+            if rank not in skip
+        ]
+
+    def payloads(self, plans: list[StepPlan]) -> dict[int, Tensor]:
+        """What the step's commits have sources send, by request id: flat [values] in the cache's dtype each."""
+        return {
+            scheduled.request_id: self.runners[scheduled.source_rank].payload_to_commit(scheduled).clone()
+            for scheduled in plans[0].requests
+            if scheduled.source_rank is not None
+        }
 
     def _broadcast(
         self, rank: int, plan: StepPlan, payloads: dict[int, Tensor]
@@ -97,6 +102,19 @@ class InProcessGroup:
         plans = self.scheduler.plan(len(self.runners))
         return self.scheduler.advance(self.evaluate(plans))
 
-    def checksums(self) -> list[list[SlotChecksum]]:
-        """Per worker, per slot."""
-        return [runner.checksums() for runner in self.runners]
+    def regroup(self, runners: list[BranchRunner]) -> Recovery:
+        """Enter the next epoch with these workers, as `GroupMembership.change` does."""
+        self.runners = runners
+        request_by_slot, pending = self.scheduler.request_by_slot, self.scheduler.pending_commits()
+        recovery = recover(pending, [runner.reconcile(request_by_slot, pending) for runner in runners])
+        epoch = self.scheduler.epoch + 1
+        for rank, requests in recovery.restage.items():
+            runners[rank].execute(StepPlan(epoch, 0, requests))
+        self.scheduler.enter_epoch(epoch, recovery.source_ranks)
+        return recovery
+
+    def agreed_checksums(self) -> list[SlotChecksum]:
+        """The checksum of every slot, which is the same on all workers."""
+        first, *others = [runner.checksums() for runner in self.runners]
+        assert all(other == first for other in others)
+        return first

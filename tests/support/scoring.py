@@ -33,9 +33,7 @@ def rows_to_score(
 ) -> RowsToScore:
     """Rows of one branch of a request, one per position."""
     branch = Branch(((0, 0),), fills)
-    plan = Plan(
-        0, step, 0, (), (branch,), (), range(0), sampling_params=sampling, logit_changes=logit_changes
-    )
+    plan = Plan(step, 0, (), (branch,), (), range(0), sampling_params=sampling, logit_changes=logit_changes)
     lane = Lane(0, 0, np.zeros(0, np.int64), ((0, 0),), fills, (), ScheduledRequest(1, 0, plan, (0,)), 0)
     return RowsToScore(
         [lane],

@@ -114,7 +114,7 @@ def test_branch_workers_do_without_transformers() -> None:
     worker = (
         "import base64, pickle, sys\n"
         "from actors.branch_worker import BranchWorker\n"
-        "worker = BranchWorker(pickle.loads(base64.b64decode(sys.stdin.read())), uses_store=False)\n"
+        "worker = BranchWorker(pickle.loads(base64.b64decode(sys.stdin.read())))\n"
         "list(worker.read_weights()), worker.load_model(None)\n"
         "found = {'transformers', 'tokenizers', 'huggingface_hub'} & set(sys.modules)\n"
         "assert not found, found"

@@ -98,8 +98,7 @@ class BlockwiseSession(DecodeSession):
         self._branches = self._lookahead.next_branches(num_branches)
         bitmasks = TokenBitmasks()
         return Plan(
-            epoch=0,
-            step=0,
+            step=self.steps + 1,
             start=window.input_span.start,
             canvas=tuple(self._ids[window.input_span.start : window.input_span.stop]),
             branches=tuple(

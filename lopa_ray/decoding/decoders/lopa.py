@@ -93,8 +93,7 @@ class LopaSession(DecodeSession):
         longest = max((branch.canvas for branch in branches), key=len)
         bitmasks = TokenBitmasks()
         return Plan(
-            epoch=0,
-            step=0,
+            step=self.steps + 1,
             start=start,
             canvas=tuple(self._anchor.ids[start:])
             + (self.vocabulary.mask_token_id,) * (len(longest) - len(self._anchor)),

@@ -12,6 +12,7 @@ import torch
 
 from actors.branch_pool import BranchPool
 from actors.branch_worker import BranchWorker
+from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer, transfer_of
 from actors.rendezvous import Rendezvous
 from actors.worker_handle import WorkerHandle
 from lopa_ray.execution import dtype_trial
@@ -75,17 +76,17 @@ def test_shards_compile_together_before_they_take_part(
     }
     pool = BranchPool(tiny_spec(model={"compile": compiled == "layers", "load_format": "dummy"}, group=group))
     workers = [[FakeShard() for _ in range(shards)] for _ in range(2)]
-    for each in workers:
-        assert asyncio.run(pool.factory.load_model(WorkerHandle(tuple(each)))) == "info"
+    for of_worker in workers:
+        assert asyncio.run(pool.factory.load_model(WorkerHandle(tuple(of_worker)))) == "info"
     if not (compiled and shards > 1):
-        assert not any(shard.rendezvous for each in workers for shard in each)
+        assert not any(shard.rendezvous for of_worker in workers for shard in of_worker)
         return
-    joined = [[rendezvous for shard in each for rendezvous in shard.rendezvous] for each in workers]
-    for each in joined:
-        assert [(r.rank, r.world_size, r.timeout_s) for r in each] == [(0, 2, 600.0), (1, 2, 600.0)]
-        assert len({r.epoch for r in each}) == 1
+    joined = [[rendezvous for shard in of_worker for rendezvous in shard.rendezvous] for of_worker in workers]
+    for of_worker in joined:
+        assert [(r.rank, r.world_size, r.timeout_s) for r in of_worker] == [(0, 2, 600.0), (1, 2, 600.0)]
+        assert len({r.epoch for r in of_worker}) == 1
     assert joined[0][0].group_name != joined[1][0].group_name
-    assert all(r.epoch < pool.epoch for each in joined for r in each)  # no epoch of a step
+    assert all(r.epoch < pool.epoch for of_worker in joined for r in of_worker)  # no epoch of a step
 
 
 class TimedShard:
@@ -132,8 +133,25 @@ def test_workers_agree_on_what_is_the_fastest_on_the_first(
     ]
 
 
+@pytest.mark.parametrize(
+    ("config", "transfer"),
+    [
+        ({}, CollectiveTransfer),
+        ({"group": {"transfer": "collective"}}, CollectiveTransfer),
+        ({"group": {"transfer": "object_store"}}, ObjectStoreTransfer),
+        ({"group": {"num_accelerators": 0.5}}, CollectiveTransfer),
+        ({"group": {"num_accelerators": 0.5}, "model": {"device": "cuda"}}, ObjectStoreTransfer),
+        ({"model": {"device": "cuda"}}, CollectiveTransfer),
+    ],
+)
+def test_workers_that_share_an_accelerator_form_no_collective(
+    config: dict[str, Any], transfer: type[KVTransfer]
+) -> None:
+    assert transfer_of(tiny_spec(**config).config) is transfer
+
+
 def test_a_worker_uses_what_it_is_told_to() -> None:
-    worker = BranchWorker(tiny_spec(model={"dtype": "auto"}), uses_store=False)
+    worker = BranchWorker(tiny_spec(model={"dtype": "auto"}))
     worker.use(tiny_spec(model={"dtype": "bfloat16", "attention": "reference"}))
     assert worker.load_model(None).dtype == "bfloat16"
     assert worker._runner.attention == PackedAttention()
@@ -147,14 +165,14 @@ def test_a_worker_measures_with_the_threads_that_it_decodes_with(monkeypatch: py
     monkeypatch.setattr(dtype_trial, "product_seconds", threads_decide)
     before = torch.get_num_threads()
     try:
-        found = [
+        specs = [
             BranchWorker(
-                tiny_spec(model={"dtype": "auto"}, group={"threads_per_worker": threads}), uses_store=False
+                tiny_spec(model={"dtype": "auto"}, group={"threads_per_worker": threads})
             ).resolve_auto()
             for threads in (1, 3)
         ]
     finally:
         torch.set_num_threads(before)
-    assert [spec.config.model.dtype for spec in found] == ["float32", "bfloat16"]
-    assert found[0].weight_bytes == 2 * found[1].weight_bytes
-    assert found[0].slots_bytes == 2 * found[1].slots_bytes
+    assert [spec.config.model.dtype for spec in specs] == ["float32", "bfloat16"]
+    assert specs[0].weight_bytes == 2 * specs[1].weight_bytes
+    assert specs[0].slots_bytes == 2 * specs[1].slots_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,19 @@ import pytest
 
 from actors.master import Master
 from lopa_ray.errors import WorkerLostError
+
+
+class FakePool(list[str]):
+    """One worker that records what is asked of it."""
+
+    def __init__(self, called: Callable[[str], Any]) -> None:
+        super().__init__(["worker"])
+        self.scatter = lambda plans: called("scatter")
+        self._called = called
+
+    async def gather(self, _: Any) -> Any:
+        """See `BranchPool.gather`."""
+        return self._called("gather")
 
 
 class Recorded(Master):
@@ -21,18 +35,13 @@ class Recorded(Master):
         self.steps_left = steps
         self.failing = ""
         self.changing = False
-        pool: list[str] = ["worker"]
-        self._scheduler: Any = SimpleNamespace()
-        self._membership: Any = SimpleNamespace(pool=pool, change=self._record_change)
+        self._scheduler: Any = SimpleNamespace(
+            plan=lambda size, only: self._called("plan"), advance=self._record_advance
+        )
+        self._membership: Any = SimpleNamespace(pool=FakePool(self._called), change=self._record_change)
         self._streams: Any = SimpleNamespace(
             publish=lambda events, _: self.calls.append(f"publish {events[0]}")
         )
-        self._timer: Any = SimpleNamespace(timing=lambda reports: None)
-        self._plan = lambda size, only: self._called("plan")
-        self._scatter = lambda plans: self._called("scatter")
-        self._gather = self._record_gather
-        self._advance = self._record_advance
-        self._count = lambda reports: None
         self._look()
 
     def _look(self) -> None:
@@ -48,9 +57,6 @@ class Recorded(Master):
         self.changing = False
         self._called("change")
         self._look()
-
-    async def _record_gather(self, _: Any) -> Any:
-        return self._called("gather")
 
     def _record_advance(self, _: Any) -> list[Any]:
         self.steps_left -= 1

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors.bundle_allocator import Allocation, BundleAllocator
-from actors.placement import actor_options, check_nodes, worker_bundle
+from actors.placement import Allocation, BundleAllocator, actor_options, check_nodes, worker_bundle
 from lopa_ray.config.config import Config
 from lopa_ray.errors import CapacityError, SettingsError
 

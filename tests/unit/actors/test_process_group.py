@@ -20,8 +20,8 @@ import actors.elastic_group
 import actors.process_group
 from actors.elastic_group import ElasticGroup
 from actors.process_group import NCCL_ENVIRONMENT, NCCLGroup, make_process_group
-from actors.rendezvous import Rendezvous
-from actors.rendezvous_store import RendezvousStore
+from actors.rendezvous import Rendezvous, RendezvousStore
+from lopa_ray.errors import SettingsError
 
 CPU = torch.device("cpu")
 
@@ -225,3 +225,8 @@ def test_a_master_that_gives_an_epoch_up_releases_who_waits_in_it(
     while "abort" not in nccl.calls:  # by the thread that still connected
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_an_unknown_backend_is_an_error() -> None:
+    with pytest.raises(SettingsError, match="got 'xccl'; allowed: gloo, nccl or hccl"):
+        make_process_group("xccl", None, 0, 1, timedelta(seconds=1), "here")

@@ -42,7 +42,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[tuple[str, bool]]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a process that has not imported Ray, and for which nothing is set."""
+    """The environment of a process that has not imported Ray, and for which nothing is set."""
     for name in (AUTH_MODE, "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delitem(sys.modules, "ray", raising=False)

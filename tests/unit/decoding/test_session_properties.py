@@ -158,16 +158,14 @@ def test_foreign_reports_change_nothing(prompt, wanted, model, skipped, random):
         return
     with pytest.raises(ProtocolError, match="plan"):
         session.advance([])
-    old = model.reports(session.plan(epoch=3))
-    plan = session.plan(epoch=4)
+    plan = session.plan()
     good = model.reports(plan)
     generated, steps = session.generated, session.steps
     nan = replace(good[-1], scores=np.full(max(1, len(good[-1].scores)), np.nan, np.float32))
     wrong: list[list[BranchReport]] = [
-        old,
+        [replace(report, step=plan.step - 1) for report in good],
         [*good[:-1], replace(good[-1], step=plan.step + 1)],
         [*good[:-1], replace(good[-1], step=plan.step - 1)],
-        [*good[:-1], replace(good[-1], epoch=5)],
         good[:-1],
         [*good, good[0]],
         [*good[1:], replace(good[0], branch=len(good))],
@@ -178,7 +176,7 @@ def test_foreign_reports_change_nothing(prompt, wanted, model, skipped, random):
             session.advance(reports)
     with pytest.raises(ScoreError, match="NaN"):
         session.advance([*good[:-1], nan])
-    assert (session.generated, session.steps, session.plan(epoch=4)) == (generated, steps, plan)
+    assert (session.generated, session.steps, session.plan()) == (generated, steps, plan)
 
     random.shuffle(good)
     outcome = session.advance(good)
@@ -192,15 +190,13 @@ def test_foreign_reports_change_nothing(prompt, wanted, model, skipped, random):
 
 @settings(max_examples=50)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
-def test_planning_again_restamps_the_epoch_and_nothing_else(prompt, wanted, model):
+def test_planning_again_gives_the_same_plan(prompt, wanted, model):
     once, again = create_session(prompt, wanted), create_session(prompt, wanted)
-    epoch = 0
     while not once.finished:
         plan = once.plan()
         for _ in range(3):
-            epoch += 1
-            assert again.plan(epoch) == replace(plan, epoch=epoch)
-        assert once.advance(model.reports(plan)) == again.advance(model.reports(again.plan(epoch)))
+            assert again.plan() == plan
+        assert once.advance(model.reports(plan)) == again.advance(model.reports(again.plan()))
     assert again.finished
 
 

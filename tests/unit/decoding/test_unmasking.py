@@ -27,7 +27,6 @@ def scores(*probabilities: float, ranks: list[float] | None = None) -> dict[int,
     """Positions 10, 11, ... with these probabilities, ranked by them or by `ranks`."""
     count = len(probabilities)
     report = BranchReport(
-        epoch=0,
         step=1,
         branch=0,
         positions=np.arange(10, 10 + count, dtype=np.int32),

@@ -20,13 +20,13 @@ CONFIG = MODEL.config
 
 
 def cache(num_slots: int = 3, capacity: int = 20) -> KVCache:
-    made = KVCache(CONFIG, num_slots, capacity, torch.float32, torch.device("cpu"))
-    made.data.normal_(generator=torch.Generator().manual_seed(1))
-    return made
+    kv_cache = KVCache(CONFIG, num_slots, capacity, torch.float32, torch.device("cpu"))
+    kv_cache.data.normal_(generator=torch.Generator().manual_seed(1))
+    return kv_cache
 
 
-def filled(made: KVCache, positions: int, seed: int = 0) -> torch.Tensor:
-    return made.empty_payload(positions).normal_(generator=torch.Generator().manual_seed(seed))
+def filled(kv_cache: KVCache, positions: int, seed: int = 0) -> torch.Tensor:
+    return kv_cache.empty_payload(positions).normal_(generator=torch.Generator().manual_seed(seed))
 
 
 def test_merge_spans():
@@ -36,59 +36,59 @@ def test_merge_spans():
 
 
 def test_a_payload_comes_back_as_it_was_written():
-    made = cache()
-    made.reset(1, request_id=7)
+    kv_cache = cache()
+    kv_cache.reset(1, request_id=7)
     spans = (range(0, 3), range(8, 10))
-    payload = filled(made, 5)
-    before = made.data.clone()
-    made.write_payload(1, spans, payload)
-    assert torch.equal(made.read_payload(1, spans), payload)
-    assert made.committed[1] == spans
-    kv, boundary = made.split_payload(payload)
-    assert torch.equal(made.boundary[1], boundary)
-    assert torch.equal(made.data[1, :, :, :, 8:10], kv[:, :, :, 3:])
-    untouched = torch.ones(made.data.shape[4], dtype=torch.bool)
+    payload = filled(kv_cache, 5)
+    before = kv_cache.data.clone()
+    kv_cache.write_payload(1, spans, payload)
+    assert torch.equal(kv_cache.read_payload(1, spans), payload)
+    assert kv_cache.committed[1] == spans
+    kv, boundary = kv_cache.split_payload(payload)
+    assert torch.equal(kv_cache.boundary[1], boundary)
+    assert torch.equal(kv_cache.data[1, :, :, :, 8:10], kv[:, :, :, 3:])
+    untouched = torch.ones(kv_cache.data.shape[4], dtype=torch.bool)
     untouched[[0, 1, 2, 8, 9]] = False
-    assert torch.equal(made.data[1][:, :, :, untouched], before[1][:, :, :, untouched])
-    assert torch.equal(made.data[[0, 2]], before[[0, 2]])
+    assert torch.equal(kv_cache.data[1][:, :, :, untouched], before[1][:, :, :, untouched])
+    assert torch.equal(kv_cache.data[[0, 2]], before[[0, 2]])
 
 
 def test_retain_keeps_only_what_is_there():
-    made = cache()
-    made.reset(0, 1)
-    made.write_payload(0, (range(0, 6),), filled(made, 6))
-    made.retain(0, (range(1, 3), range(4, 6)))
-    assert made.committed[0] == (range(1, 3), range(4, 6))
+    kv_cache = cache()
+    kv_cache.reset(0, 1)
+    kv_cache.write_payload(0, (range(0, 6),), filled(kv_cache, 6))
+    kv_cache.retain(0, (range(1, 3), range(4, 6)))
+    assert kv_cache.committed[0] == (range(1, 3), range(4, 6))
     for span in (range(0, 2), range(2, 5), range(5, 7)):
         with pytest.raises(ProtocolError, match=f"positions {span.start} to {span.stop} are not cached"):
-            made.retain(0, (span,))
-    assert made.committed[0] == (range(1, 3), range(4, 6))
-    made.retain(0, ())
-    assert made.committed[0] == ()
+            kv_cache.retain(0, (span,))
+    assert kv_cache.committed[0] == (range(1, 3), range(4, 6))
+    kv_cache.retain(0, ())
+    assert kv_cache.committed[0] == ()
 
 
 def test_reset_hands_an_empty_slot_over():
-    made = cache()
-    made.write_payload(2, (range(0, 4),), filled(made, 4))
-    made.last_commit[2] = 3
-    made.reset(2, 9)
-    assert (made.request_ids[2], made.committed[2], made.last_commit[2]) == (9, (), 0)
+    kv_cache = cache()
+    kv_cache.write_payload(2, (range(0, 4),), filled(kv_cache, 4))
+    kv_cache.last_commit[2] = 3
+    kv_cache.reset(2, 9)
+    assert (kv_cache.request_ids[2], kv_cache.committed[2], kv_cache.last_commit[2]) == (9, (), 0)
 
 
 def test_the_checksum_covers_owner_spans_keys_values_and_boundary_and_no_scratch():
-    def made() -> KVCache:
+    def filled_cache() -> KVCache:
         fresh = cache()
         fresh.reset(0, 1)
         fresh.write_payload(0, (range(0, 4),), filled(fresh, 4))
         return fresh
 
-    reference = made().checksum(0)
-    assert made().checksum(0) == reference
-    scratch = made()
+    reference = filled_cache().checksum(0)
+    assert filled_cache().checksum(0) == reference
+    scratch = filled_cache()
     scratch.data[0, :, :, :, 4:] += 1
     assert scratch.checksum(0) == reference
     for change in ("key", "value", "boundary", "spans", "owner"):
-        other = made()
+        other = filled_cache()
         if change in ("key", "value"):
             other.data[0, -1, ("key", "value").index(change), -1, 3, -1] += 1e-6
         elif change == "boundary":
@@ -103,11 +103,11 @@ def test_the_checksum_covers_owner_spans_keys_values_and_boundary_and_no_scratch
 def test_heads_begin_at_64_bytes_in_every_slot():
     for capacity in (1, 20, 33):
         odd = replace(CONFIG, head_dim=14)
-        made = KVCache(odd, 3, capacity, torch.float32, torch.device("cpu"))
-        assert made.capacity == capacity
-        assert made.data.shape[4] >= capacity
+        kv_cache = KVCache(odd, 3, capacity, torch.float32, torch.device("cpu"))
+        assert kv_cache.capacity == capacity
+        assert kv_cache.data.shape[4] >= capacity
         for slot in range(3):
-            keys, values = made.layer_views(slot, 1)
+            keys, values = kv_cache.layer_views(slot, 1)
             assert all(head.data_ptr() % 64 == 0 for part in (keys, values) for head in part)
 
 
@@ -115,8 +115,7 @@ def test_heads_begin_at_64_bytes_in_every_slot():
 
 
 def plan(**changes: object) -> Plan:
-    made = Plan(
-        epoch=0,
+    first = Plan(
         step=1,
         start=0,
         canvas=(1, 2, 127, 127),
@@ -125,11 +124,11 @@ def plan(**changes: object) -> Plan:
         scored=range(2, 4),
         to_stage=(range(0, 2),),
     )
-    return replace(made, **changes)
+    return replace(first, **changes)
 
 
-def step(runner: BranchRunner, made: Plan, request: int = 1, source_rank: int | None = None) -> None:
-    runner.execute(StepPlan(0, made.step, (ScheduledRequest(request, 0, made, (0,), source_rank),)))
+def step(runner: BranchRunner, planned: Plan, request: int = 1, source_rank: int | None = None) -> None:
+    runner.execute(StepPlan(0, planned.step, (ScheduledRequest(request, 0, planned, (0,), source_rank),)))
 
 
 SECOND = plan(

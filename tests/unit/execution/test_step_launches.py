@@ -133,12 +133,12 @@ def test_penalties_cost_launches_and_no_wait_where_they_are_on():
     forks = [
         replace(
             plan,
-            logit_changes=each,
+            logit_changes=change,
             branches=tuple(
                 replace(branch, fills=((PROMPT + at, 7),)) for at, branch in enumerate(plan.branches)
             ),
         )
-        for plan, each in zip(plain, changes, strict=True)
+        for plan, change in zip(plain, changes, strict=True)
     ]
     counters = []
     for together in (plain, forks[:1], forks, plain[:2] + forks[2:]):
@@ -147,7 +147,7 @@ def test_penalties_cost_launches_and_no_wait_where_they_are_on():
         assert (counter.copies_in, counter.syncs) == (1, 1)
         counters.append(counter)
     without, one, four, mixed = counters
-    fused = [sum(n for name, n in each.launches.items() if "row_scores" in name) for each in counters]
+    fused = [sum(n for name, n in counter.launches.items() if "row_scores" in name) for counter in counters]
     assert fused == [1, 0, 0, 1]
     assert one.total == four.total <= without.total + 70
     assert not any("scatter" in name for name in without.launches)
@@ -170,7 +170,7 @@ def test_given_tokens_cost_launches_and_no_wait():
 
 
 def graph_hash(runner: BranchRunner, packing: Packing) -> str:
-    """Of the traced forward and scoring of a step."""
+    """The hash of the traced forward and scoring of a step."""
 
     def step(*columns: torch.Tensor) -> torch.Tensor:
         given = StepColumns(*columns)
@@ -247,14 +247,14 @@ def test_the_graph_of_a_step_depends_on_its_bucket_alone():
                 lane_plans.append(plan_of(mask, branches, per_lane, start=start, segments=segments))
             requests = step_of(runner, lane_plans, slots[: len(lane_plans)]).requests
             packing = Packing(
-                [lane for each in requests for lane in lanes_of(each)], (), runner.packing_options
+                [lane for scheduled in requests for lane in lanes_of(scheduled)], (), runner.packing_options
             )
             assert packing.rows_bucket == rows
             hashes[rows].add(graph_hash(runner, packing))
             shapes[rows].add((lanes, len(lane_plans)))
-    assert [len(each) for each in hashes.values()] == [1, 1]
+    assert [len(of_bucket) for of_bucket in hashes.values()] == [1, 1]
     assert hashes[64] != hashes[96]
-    assert all(len(each) > 5 for each in shapes.values())
+    assert all(len(of_bucket) > 5 for of_bucket in shapes.values())
 
 
 def test_buckets_waste_little():

@@ -107,7 +107,7 @@ def odd_experts(quantization: Quantization = "none", expert_parallel: ExpertPara
 
 
 def logits_of(whole: Transformer, size: int) -> tuple[Tensor, Tensor]:
-    """Of the model as a whole, and in shards: of a span that is cached, and one behind it."""
+    """Logits of the whole model and of its shards, for a span that is cached and one behind it."""
     ids = torch.randint(0, 100, (60,), generator=torch.Generator().manual_seed(1)).tolist()
     runners = (
         BranchRunner(whole, max_num_seqs=1, max_model_len=64),

@@ -14,7 +14,7 @@ from support.step_reports import pack_reports
 
 @st.composite
 def branch_reports(draw: st.DrawFn) -> BranchReport:
-    """Of any number of rows and of top tokens of each row; NaN and infinity among the numbers."""
+    """Any number of rows, and of top tokens of each row; NaN and infinity among the numbers."""
     rows, width = draw(st.integers(0, 40)), draw(st.sampled_from([0, 1, 5]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
 
@@ -25,7 +25,6 @@ def branch_reports(draw: st.DrawFn) -> BranchReport:
         return rng.integers(0, 2**31, shape, dtype=np.int32)
 
     return BranchReport(
-        epoch=3,
         step=draw(st.integers(1, 1000)),
         branch=draw(st.integers(0, 100)),
         positions=ids(rows),
@@ -42,15 +41,11 @@ def branch_reports(draw: st.DrawFn) -> BranchReport:
 def test_what_arrives_is_what_was_sent(reports: list[tuple[int, BranchReport]]) -> None:
     sent = pack_reports(3, 9, reports)
     arrived = pickle.loads(pickle.dumps(sent))
-    for found in (sent, arrived):
-        assert len(found.reports) == len(reports)
-        for (request_id, report), (expected_id, expected) in zip(found.reports, reports, strict=True):
-            assert (request_id, report.epoch, report.step, report.branch) == (
-                expected_id,
-                3,
-                expected.step,
-                expected.branch,
-            )
+    assert arrived.epoch == 3
+    for step_report in (sent, arrived):
+        assert len(step_report.reports) == len(reports)
+        for (request_id, report), (expected_id, expected) in zip(step_report.reports, reports, strict=True):
+            assert (request_id, report.step, report.branch) == (expected_id, expected.step, expected.branch)
             assert report_bytes(report) == report_bytes(expected)
             assert report.top_tokens.shape == expected.top_tokens.shape
             assert [array.dtype for array in arrays_of(report)] == [
@@ -74,7 +69,7 @@ def test_a_large_report_is_one_buffer_of_little_more_than_its_numbers() -> None:
     rows = np.arange(64, dtype=np.int32)
     scores = np.linspace(0, 1, 64)
     no_tops = np.zeros((64, 0), np.int32), np.zeros((64, 0), np.float32)
-    report = BranchReport(1, 1, 0, rows, rows, scores, scores.astype(np.float32), scores, *no_tops)
+    report = BranchReport(1, 0, rows, rows, scores, scores.astype(np.float32), scores, *no_tops)
     sent = pack_reports(1, 1, [(request, report) for request in range(32) for _ in range(8)])
     buffers: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps(sent, protocol=5, buffer_callback=buffers.append)

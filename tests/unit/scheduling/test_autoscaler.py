@@ -113,7 +113,7 @@ def test_whoever_resizes_decides_and_the_load_is_followed_from_there() -> None:
 
 @given(st.integers(1, 7), st.lists(st.floats(-0.4, 0.4), min_size=50, max_size=50))
 def test_a_load_on_the_border_of_two_numbers_changes_nothing_for_long(at: int, noise: list[float]) -> None:
-    numbers = followed({"cool_down_s": 0.0}, [at + each for each in noise], start=at)
+    numbers = followed({"cool_down_s": 0.0}, [at + change for change in noise], start=at)
     assert sum(a != b for a, b in pairwise([at, *numbers])) <= 2
 
 
@@ -287,7 +287,7 @@ def test_a_steady_load_settles() -> None:
 def test_short_bursts_do_not_shrink_the_group() -> None:
     """A burst every ten seconds: workers that were added for the first burst stay for the others."""
     scaling = settings(policy="requests", target=1.0)
-    arrivals = sorted(10.0 * burst + 0.01 * each for burst in range(30) for each in range(6))
+    arrivals = sorted(10.0 * burst + 0.01 * request for burst in range(30) for request in range(6))
     run = simulate(scaling, arrivals, 300.0)
     shrunk = [number for (_, old), (_, number) in pairwise(run.wanted) if number < old]
     assert shrunk == []

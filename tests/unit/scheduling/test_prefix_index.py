@@ -25,7 +25,6 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan, StoredPrefix
 from lopa_ray.scheduling.prefix_index import PrefixHashes, PrefixIndex
-from lopa_ray.scheduling.recovery import recover
 from support.in_process_group import InProcessGroup, ReportBytes, reference_reports, report_bytes
 from support.tiny_model import load_tiny_model
 
@@ -109,8 +108,7 @@ def test_exact_prefixes_change_no_bit(kind: str, model: str) -> None:
             evicted += len(plans[0].evict) if plans else 0
             group.scheduler.advance(reports)
             check(group)
-        first, *others = group.checksums()
-        assert all(other == first for other in others)
+        group.agreed_checksums()
         hits += group.scheduler.prefix_index.hit_requests
     assert min(hits, evicted) > 2 and cancelled
 
@@ -181,22 +179,9 @@ def test_a_newcomer_gets_what_others_have_of_another_prompt(lost: int) -> None:
     newcomer = BranchRunner(
         load_tiny_model(), max_num_seqs=group.runners[0].cache.data.shape[0], max_model_len=96
     )
-    group.runners = [group.runners[1 - lost], newcomer]
-    request_by_slot, pending_commits = (
-        group.scheduler.request_by_slot,
-        group.scheduler.pending_commits(),
-    )
-    recovery = recover(
-        pending_commits,
-        [runner.reconcile(request_by_slot, pending_commits) for runner in group.runners],
-    )
-    for rank, requests in recovery.restage.items():
-        group.runners[rank].execute(StepPlan(1, 0, requests))
-    group.scheduler.enter_epoch(1, recovery.source_ranks)
+    group.regroup([group.runners[1 - lost], newcomer])
     group.step()
-    first, second = group.checksums()
-    assert first == second
-    assert any(slot.digest for slot in first)
+    assert any(slot.digest for slot in group.agreed_checksums())
 
 
 @pytest.mark.parametrize("kind", NEVER)
@@ -220,7 +205,7 @@ def test_a_local_engine_keeps_prefixes_as_its_configuration_says() -> None:
 
 def test_a_worker_that_lacks_a_prefix_says_so() -> None:
     runner = BranchRunner(load_tiny_model(), max_num_seqs=1, max_model_len=20)
-    plan = Plan(0, 1, 0, (1, 2, 127), (Branch(((2, 2), (3, 3))),), (), range(2, 3), (range(2),), True)
+    plan = Plan(1, 0, (1, 2, 127), (Branch(((2, 2), (3, 3))),), (), range(2, 3), (range(2),), True)
     with pytest.raises(ProtocolError, match="prefix 5 is not stored"):
         runner.execute(
             StepPlan(0, 1, (ScheduledRequest(1, 0, plan, (0,), stored_prefix=(StoredPrefix(5, range(2)),)),))

@@ -106,11 +106,7 @@ class Chaos(InProcessGroup):
     def attempt(self, plans: list[StepPlan], dying: set[int]) -> list[StepReport] | None:
         """The reports of a step; None if a worker died in it. Then some survivors have carried out all of
         it, some only its first commits, and none knows which."""
-        payloads = {
-            scheduled.request_id: self.runners[scheduled.source_rank].payload_to_commit(scheduled).clone()
-            for scheduled in plans[0].requests
-            if scheduled.source_rank is not None
-        }
+        payloads = self.payloads(plans)
         reports = []
         for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True)):
             if rank not in dying:
@@ -131,26 +127,18 @@ class Chaos(InProcessGroup):
 
         return fails_at_times
 
-    def regroup(self, lost: set[int], joining: int) -> None:
-        """As `GroupMembership.regroup`."""
+    def change(self, lost: set[int], joining: int) -> None:
+        """Go on without some workers, and with new ones, in another order."""
         survivors = [runner for rank, runner in enumerate(self.runners) if rank not in lost]
         self.draw.shuffle(survivors)
-        request_by_slot, pending_commits = self.scheduler.request_by_slot, self.scheduler.pending_commits()
         for _ in range(joining):
             newcomer = BranchRunner(self.model, max_num_seqs=3, max_model_len=48)
-            newcomer.import_slots(survivors[0].export_slots(request_by_slot))
+            newcomer.import_slots(survivors[0].export_slots(self.scheduler.request_by_slot))
             survivors.append(newcomer)
-        self.runners = survivors
-        recovery = recover(
-            pending_commits, [runner.reconcile(request_by_slot, pending_commits) for runner in survivors]
-        )
-        epoch = self.scheduler.epoch + 1
-        for rank, requests in recovery.restage.items():
-            self.counts[
-                "staged again, two phases" if requests[0].branch_indices else "staged again, one phase"
-            ] += 1
-            survivors[rank].execute(StepPlan(epoch, 0, requests))
-        self.scheduler.enter_epoch(epoch, recovery.source_ranks)
+        recovery = self.regroup(survivors)
+        for requests in recovery.restage.values():
+            phases = "two phases" if requests[0].branch_indices else "one phase"
+            self.counts[f"staged again, {phases}"] += 1
         self.counts["moved"] += any(recovery.source_ranks.values())
 
 
@@ -190,7 +178,7 @@ def run(
             canvases = {numbers[request]: canvas for request, canvas in canvases.items()}
         size = len(group.runners)
         if draw.random() < 0.15:
-            group.regroup(set(draw.sample(range(size), draw.randint(0, size - 1))), draw.randint(0, 2))
+            group.change(set(draw.sample(range(size), draw.randint(0, size - 1))), draw.randint(0, 2))
         only = (
             draw.choice(group.scheduler.running_ids)
             if group.scheduler.running_ids and draw.random() < 0.1
@@ -207,7 +195,7 @@ def run(
         reports = group.attempt(plans, dying)
         if reports is None:
             group.counts["lost"] += len(dying)
-            group.regroup(dying, draw.randint(0, 2) if size < 4 else 0)
+            group.change(dying, draw.randint(0, 2) if size < 4 else 0)
             continue
         replayed = (
             {scheduled.request_id for scheduled in plans[0].requests if not scheduled.plan.scored}
@@ -226,8 +214,7 @@ def run(
         if not group.scheduler.busy:
             publish()
         if only is None:  # else commits of other requests, broken off before, may still be pending
-            first, *others = group.checksums()
-            assert all(other == first for other in others)
+            group.agreed_checksums()
     assert not canvases
     group.counts["prefixes"] += group.scheduler.prefix_index.hit_requests
     return group.counts

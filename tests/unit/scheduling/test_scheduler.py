@@ -60,7 +60,7 @@ def test_nothing_to_do():
 def test_requests_wait_for_slots_and_join_in_order():
     scheduler = Scheduler(2)
     wanted = [SMALL, SMALL.replace(max_new_tokens=1), SMALL, SMALL.replace(max_new_tokens=2), SMALL]
-    requests = [scheduler.submit(session(each)) for each in wanted]
+    requests = [scheduler.submit(session(decoding)) for decoding in wanted]
     assert requests == sorted(requests)
     joined: list[int] = []
     slots: dict[int, int] = {}
@@ -108,10 +108,10 @@ def test_every_branch_is_evaluated_once_and_the_load_is_even(workers, slots, len
 def test_outcomes_depend_on_neither_workers_nor_slots(workers, slots):
     wanted = [SMALL, D2FSettings(max_new_tokens=9), FastDllmSettings(max_new_tokens=7, block_size=3), SMALL]
     scheduler = Scheduler(slots)
-    requests = [scheduler.submit(session(each, (number,))) for number, each in enumerate(wanted)]
+    requests = [scheduler.submit(session(decoding, (number,))) for number, decoding in enumerate(wanted)]
     events = finish(scheduler, workers)
-    for request, (number, each) in zip(requests, enumerate(wanted), strict=True):
-        alone = session(each, (number,))
+    for request, (number, decoding) in zip(requests, enumerate(wanted), strict=True):
+        alone = session(decoding, (number,))
         expected = []
         while not alone.finished:
             plan = alone.plan()
@@ -261,7 +261,8 @@ def decode(workers: int, *, repeat: bool = False) -> tuple[list[tuple[int, ...]]
     group = InProcessGroup(load_tiny_model(), workers, max_num_seqs=3, max_model_len=40)
     scheduler = group.scheduler
     requests = [
-        scheduler.submit(group.create_session([5, 6, number], each)) for number, each in enumerate(MIX)
+        scheduler.submit(group.create_session([5, 6, number], decoding))
+        for number, decoding in enumerate(MIX)
     ]
     canvases: dict[int, tuple[int, ...]] = {}
     while scheduler.busy:
@@ -274,8 +275,7 @@ def decode(workers: int, *, repeat: bool = False) -> tuple[list[tuple[int, ...]]
         for event in group.step():
             assert isinstance(event, RequestStep)
             canvases[event.request_id] = event.outcome.canvas
-        first, *others = group.checksums()
-        assert all(other == first for other in others)
+        group.agreed_checksums()
     return [canvases[request] for request in requests], group
 
 

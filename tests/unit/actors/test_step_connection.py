@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from ray.exceptions import ActorDiedError
 
-from actors import step_server
+from actors import step_connection
+from actors.kv_transfer import CollectiveTransfer, ObjectStoreTransfer
 from actors.rpc import cause_of, is_death
-from actors.step_server import ConnectionLostError, StepServer
-from actors.step_thread import HEADER, StepAddress, StepThread
+from actors.step_connection import HEADER, ConnectionLostError, StepAddress, StepServer, StepThread
 from actors.step_transport import CallTransport, ConnectionTransport, make_step_transport
 from lopa_ray.errors import ScoreError, TransferError, WorkerError
 
@@ -117,12 +117,12 @@ def test_a_connection_that_breaks_is_a_lost_worker(dead: bool) -> None:
     async def run() -> list[BaseException]:
         async with connected(execute, _dead if dead else None) as (server, actor, thread):
             threads.append(thread)
-            found = []
+            errors = []
             for _ in range(2):  # in the middle of a step, and before one
                 with pytest.raises(Exception) as caught:
                     await ask(server, actor, "plan")
-                found.append(caught.value)
-            return found
+                errors.append(caught.value)
+            return errors
 
     errors = asyncio.run(run())
     assert all(type(error) is (ActorDiedError if dead else ConnectionLostError) for error in errors)
@@ -130,7 +130,7 @@ def test_a_connection_that_breaks_is_a_lost_worker(dead: bool) -> None:
 
 
 def test_ray_is_asked_about_a_worker_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_server, "CHECK_S", 0.02)
+    monkeypatch.setattr(step_connection, "CHECK_S", 0.02)
     release = asyncio.Event()
 
     async def dead_later() -> None:
@@ -181,9 +181,9 @@ def test_nothing_is_unpickled_for_a_stranger() -> None:
 def test_steps_are_calls_where_ray_encrypts_and_where_kv_travels_with_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert isinstance(make_step_transport(by_store=False), ConnectionTransport)
-    assert isinstance(make_step_transport(by_store=True), CallTransport)
+    assert isinstance(make_step_transport(CollectiveTransfer), ConnectionTransport)
+    assert isinstance(make_step_transport(ObjectStoreTransfer), CallTransport)
     monkeypatch.setenv("RAY_USE_TLS", "1")
-    transport = make_step_transport(by_store=False)
+    transport = make_step_transport(CollectiveTransfer)
     assert isinstance(transport, CallTransport)
     assert asyncio.run(transport.address(object())) is None

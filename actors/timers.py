@@ -1,0 +1,62 @@
+"""StartPhases and StepTimer: the time of each phase of a group's start, and of each of its steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+from lopa_ray.protocol.report import StepReport, StepTiming
+
+
+class StartPhases:
+    """A clock that runs from when it is made; each phase begins when the one before has ended."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._ends: dict[str, float] = {}
+
+    def end(self, phase: str) -> None:
+        """The phase ends now. If several actors go through it, the last call counts."""
+        self._ends[phase] = time.monotonic()
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Phase → seconds, for each phase that has ended, in order."""
+        edges = [self._began, *self._ends.values()]
+        return {phase: end - begin for phase, (begin, end) in zip(self._ends, pairwise(edges), strict=True)}
+
+
+class StepTimer:
+    """Measures the phases of each step: plan, scatter, gather and select."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        """By phase, of the last step that had it."""
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Count the time of a block as a phase of the step."""
+        began = time.perf_counter()
+        yield
+        self._seconds[phase] = time.perf_counter() - began
+
+    @property
+    def seconds(self) -> float:
+        """All phases of the last step, in seconds."""
+        return sum(self._seconds.values())
+
+    def timing(self, reports: Sequence[StepReport]) -> StepTiming | None:
+        """The last step, with what the workers report of their own parts. None for a step without workers."""
+        if not reports:
+            return None
+        slowest = max(report.commit_s + report.forward_s for report in reports)
+        return StepTiming(
+            plan=self._seconds["plan"],
+            scatter=self._seconds["scatter"],
+            commit=max(report.commit_s for report in reports),
+            forward=max(report.forward_s for report in reports),
+            gather=max(0.0, self._seconds["gather"] - slowest),
+            select=self._seconds["select"],
+        )
