@@ -17,7 +17,7 @@ from actors.step_transport import make_step_transport
 from actors.worker_factory import WorkerFactory
 from actors.worker_handle import WorkerHandle
 from actors.worker_info import WorkerInfo
-from lopa_ray.config.config import Config
+from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_spec import ModelSpec
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from actors.worker_model import RunnerFactory
 
 
-def uses_store(config: Config) -> bool:
+def uses_store(config: ExecutionConfig) -> bool:
     """Whether K/V travels by object store rather than by collective."""
     shared = config.model.device != "cpu" and config.group.num_accelerators < 1
     return config.group.transfer == "object_store" or (config.group.transfer == "auto" and shared)

@@ -14,7 +14,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.placement import listed, scheduled_into, worker_bundle
-from lopa_ray.config.config import Config
+from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import CapacityError
 
 
@@ -34,7 +34,7 @@ class BundleAllocator:
     """Hands out the bundles of a group. A worker for which none is left, after a `resize`, goes anywhere in the
     cluster."""
 
-    def __init__(self, reserved: PlacementGroup | None, config: Config) -> None:
+    def __init__(self, reserved: PlacementGroup | None, config: ExecutionConfig) -> None:
         """One bundle for each of the workers that the configuration asks for; see `Reservation`."""
         self._reserved = reserved
         self._group = config.group

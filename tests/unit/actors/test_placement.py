@@ -9,7 +9,7 @@ import pytest
 
 from actors.bundle_allocator import Allocation, BundleAllocator
 from actors.placement import actor_options, check_nodes, worker_bundle
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import CapacityError, SettingsError
 
 

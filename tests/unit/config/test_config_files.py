@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import D2FSettings, LopaSettings
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
 

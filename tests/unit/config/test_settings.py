@@ -8,19 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import (
-    DECODER_SETTINGS,
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    LopaSettings,
-    VanillaSettings,
-    merge_decoder_settings,
-    parse_decoder_settings,
-)
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
+from lopa_ray.decoding.decoders import DECODERS, merge_decoder_settings, parse_decoder_settings
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSettings
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import LopaError, SettingsError
 
@@ -195,10 +190,10 @@ def test_but_is_checked_too():
         made.replace(block_size=0)
 
 
-@pytest.mark.parametrize("name", DECODER_SETTINGS)
+@pytest.mark.parametrize("name", DECODERS)
 def test_decode_settings_choose_the_class(name):
     made = parse_decoder_settings({"decoder": name, "max_new_tokens": 7})
-    assert type(made) is DECODER_SETTINGS[name]
+    assert type(made) is DECODERS[name].settings
     assert (made.decoder, made.max_new_tokens) == (name, 7)
 
 

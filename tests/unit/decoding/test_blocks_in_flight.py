@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import BlockDiffusionSettings, D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from support.in_process_group import InProcessGroup

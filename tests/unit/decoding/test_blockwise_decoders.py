@@ -8,15 +8,13 @@ from functools import cache
 import pytest
 import torch
 
-from lopa_ray.config.decoder_settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    VanillaSettings,
-)
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.config.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSettings
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.local import LocalEngine

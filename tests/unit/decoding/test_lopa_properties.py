@@ -7,8 +7,8 @@ from itertools import combinations
 
 from hypothesis import given, settings
 
-from lopa_ray.config.decoder_settings import D2FSettings, LopaSettings
-from lopa_ray.config.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.execution.kv_cache import merge_spans
 from lopa_ray.protocol.plan import Plan
 from support.fake_model import FakeModel

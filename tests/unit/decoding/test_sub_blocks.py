@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from torch import Tensor
 
-from lopa_ray.config.decoder_settings import BlockDiffusionSettings
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
