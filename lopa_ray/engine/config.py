@@ -44,7 +44,9 @@ class Config(ExecutionConfig):
         """The values that were set, from which `parse` makes the same configuration: a checkpoint may have defaults
         for the others."""
         sections = {"model": self.model, "group": self.group}
-        values = {name: each.model_dump(mode="json", exclude_unset=True) for name, each in sections.items()}
+        values = {
+            name: section.model_dump(mode="json", exclude_unset=True) for name, section in sections.items()
+        }
         return {**values, "decode": self.decode.given("json")}
 
     def with_decode_defaults(self, defaults: Mapping[str, Any]) -> Self:

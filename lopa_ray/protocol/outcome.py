@@ -28,9 +28,9 @@ class Decision:
     position: int
     token: int
     probability: float
-    """After temperature, top-p and top-k."""
+    """The token's probability after temperature, top-p and top-k."""
     logprob: float
-    """Of the plain softmax, like `top_logprobs`."""
+    """The token's log-probability under the plain softmax, which `top_logprobs` are of, too."""
     top_logprobs: tuple[tuple[int, float], ...]
     """The most likely (token, log-probability); empty unless asked for."""
 

@@ -19,13 +19,13 @@ from pydantic import Field, model_validator
 
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
-from lopa_ray.decoding.lookahead_settings import LookaheadSettings
-from lopa_ray.decoding.unmasking import (
+from lopa_ray.decoding.filling_rules import (
     even_fill_count,
     rank_by_score,
     select_above_threshold_or_count,
     select_within_entropy,
 )
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.protocol.plan import Plan, Segment
 from lopa_ray.protocol.sampling_params import SamplingParams
 
@@ -219,7 +219,7 @@ class BlockDiffusionSession(BlockwiseSession):
         if not self.exhausted:
             super()._advance_block(plan)
 
-    def _positions_to_fill(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
         settings, size = self.settings, self.settings.sub_block_size or self.settings.block_size
         steps = settings.denoising_steps or size
         if settings.minimal_topk is not None:

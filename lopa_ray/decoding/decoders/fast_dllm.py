@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.decoders.vanilla import MAX_STEPS, MaskedAnswerSession, MaskedAnswerSettings
-from lopa_ray.decoding.unmasking import rank_by_score, select_above_threshold, select_by_factor
+from lopa_ray.decoding.filling_rules import rank_by_score, select_above_threshold, select_by_factor
 from lopa_ray.protocol.plan import Spans
 
 
@@ -82,7 +82,7 @@ class FastDllmSession(MaskedAnswerSession):
         input_span = self._block if self.settings.cache == "dual" else range(self._block.start, total)
         return Window(input_span, ((input_span.stop, total),), self._block, cached=self._cached_spans)
 
-    def _positions_to_fill(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
         settings = self.settings
         first_only = self._uses_dream_sampler and settings.cache != "none"
         if first_only and self._calls == 0:

@@ -17,8 +17,8 @@ from pydantic import Field, model_validator
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
+from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
 from lopa_ray.decoding.branching import Fork, anchor_fills, filter_by_constraint, scores_by_position
-from lopa_ray.decoding.canvas import Block, BlockState, Canvas
 from lopa_ray.decoding.lookahead import Lookahead, fork_decisions
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings, NumBranches
 from lopa_ray.decoding.session import DecodeSession
@@ -107,11 +107,11 @@ class LopaSettings(BlockSettings, LookaheadSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class CanvasBranch:
+class PlannedBranch:
     """A branch of the coming step: its fork (None: the anchor), its canvas, and the constraint laid over that."""
 
     fork: Fork | None
-    canvas: Canvas
+    canvas: BlockCanvas
     constraint_state: ConstraintState | None
 
 
@@ -124,8 +124,8 @@ class LopaSession(DecodeSession):
         self._lookahead = Lookahead(self.settings)
         self._tiled = self.settings.block_origin == "start"
         remainder = len(self.prompt) % self.settings.block_size if self._tiled else 0
-        self._anchor = Canvas(self.prompt, self.vocabulary.mask_token_id, remainder)
-        self._branches: list[CanvasBranch] = []
+        self._anchor = BlockCanvas(self.prompt, self.vocabulary.mask_token_id, remainder)
+        self._branches: list[PlannedBranch] = []
         self._commit: Commit | None = None
 
     @property
@@ -144,12 +144,12 @@ class LopaSession(DecodeSession):
         anchor = self._anchor
         return not anchor.masks and not anchor.active and not self._can_grow(anchor)
 
-    def _can_grow(self, canvas: Canvas) -> bool:
+    def _can_grow(self, canvas: BlockCanvas) -> bool:
         return len(canvas) < self.max_len and not self.has_ended(canvas.generated)
 
     # Planning
 
-    def _canvas_branch(self, fork: Fork | None) -> CanvasBranch:
+    def _planned_branch(self, fork: Fork | None) -> PlannedBranch:
         """A branch grows on its own: a fork may earn its next block a step before the anchor.
 
         Where blocks tile, a fork that decides all there is does not: like such a fork in other decoders of these models
@@ -161,11 +161,11 @@ class LopaSession(DecodeSession):
         if not is_decided and self._can_grow(canvas):
             canvas.grow(settings.block_add_threshold, settings.block_size, self.max_len)
         canvas.mark_complete(settings.decoded_token_threshold)
-        return CanvasBranch(fork, canvas, self._constraint_state(canvas.generated))
+        return PlannedBranch(fork, canvas, self._constraint_state(canvas.generated))
 
     def _plan(self, num_branches: int) -> Plan:
         branches = self._branches = [
-            self._canvas_branch(fork) for fork in self._lookahead.next_branches(num_branches)
+            self._planned_branch(fork) for fork in self._lookahead.next_branches(num_branches)
         ]
 
         # The anchor alone decides which blocks are cached, so these are the same on every branch.
@@ -198,7 +198,7 @@ class LopaSession(DecodeSession):
             token_bitmasks=bitmasks.unique,
         )
 
-    def _segments(self, canvas: Canvas, start: int) -> tuple[Segment, ...]:
+    def _segments(self, canvas: BlockCanvas, start: int) -> tuple[Segment, ...]:
         if self.settings.window_attention == "full":
             return ((len(canvas), len(canvas)),)
         stops = (stop for block in canvas.blocks if block.stop > start for stop in self._tile_stops(block))

@@ -15,8 +15,7 @@ from pydantic import Field, model_validator
 
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
-from lopa_ray.decoding.lookahead_settings import LookaheadSettings
-from lopa_ray.decoding.unmasking import (
+from lopa_ray.decoding.filling_rules import (
     dream_fill_counts,
     dream_fill_fractions,
     even_fill_count,
@@ -24,6 +23,7 @@ from lopa_ray.decoding.unmasking import (
     sample_by_score,
     sample_independently,
 )
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 MAX_STEPS = 2**16
@@ -150,7 +150,7 @@ class VanillaSession(MaskedAnswerSession):
         sampling_params = super().sampling_params
         return replace(sampling_params, precision="float16") if self._uses_dream_sampler else sampling_params
 
-    def _positions_to_fill(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
         settings, step = self.settings, self.steps
         if settings.remasking == "origin":
             fractions = dream_fill_fractions(self._block_steps, settings.eps)

@@ -132,7 +132,7 @@ def test_the_sampler_is_that_of_the_family():
 
 @pytest.mark.parametrize("kind", [D2FSettings, FastDllmSettings, BlockDiffusionSettings])
 def test_stop_tokens_end_an_answer_like_eos(kind):
-    """Of the request (DiffuCoder stops on its PAD token) or of the checkpoint."""
+    """Those of the request (DiffuCoder stops on its PAD token) or of the checkpoint."""
     model = FakeModel(seed=3)
     plain = kind(max_new_tokens=40, stop_at_eos=True)
 
