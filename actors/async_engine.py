@@ -23,14 +23,14 @@ from actors.group_failover import GroupFailover
 from actors.master import MasterStatus
 from actors.rpc import unwrapped_errors
 from actors.worker_handle import RunnerFactory, WorkerInfo
-from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult, ResultBuilder
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.config import Config
+from lopa_ray.engine.open_model import open_model
 from lopa_ray.engine.session_factory import Prompt, SessionFactory
 from lopa_ray.errors import LopaError, ProtocolError, WorkerLostError
 from lopa_ray.execution.model_files import download_weights
-from lopa_ray.execution.model_spec import open_model
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.text.tokenizer import Tokenizer
@@ -83,7 +83,7 @@ class AsyncRayEngine(SessionFactory):
         """
         group = GroupFailover(config, runner_factory)
         try:
-            spec, tokenizer = await asyncio.to_thread(open_model, config)
+            config, spec, tokenizer = await asyncio.to_thread(open_model, config)
             if sum(node["Alive"] for node in ray.nodes()) == 1:
                 # The workers' download, here with a visible progress bar and without a deadline.
                 await asyncio.to_thread(download_weights, spec.config.model)
@@ -91,7 +91,7 @@ class AsyncRayEngine(SessionFactory):
         except BaseException:
             group.close()
             raise
-        return cls(group.spec.config, info, tokenizer, group, on_step)
+        return cls(config.replace(model=group.spec.config.model), info, tokenizer, group, on_step)
 
     # Requests
 

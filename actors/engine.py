@@ -14,10 +14,11 @@ from actors.event_loop_thread import CLOSED, EventLoopThread
 from actors.master import MasterStatus
 from actors.ray_connection import RayConnection
 from actors.worker_handle import RunnerFactory
-from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import ClusterError
+from lopa_ray.execution.model_files import pin_model
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.slot_checksum import SlotChecksum
@@ -52,14 +53,14 @@ class RayEngine(Engine):
         Raises CapacityError, CheckpointError, ClusterError, SettingsError, WorkerLostError.
         `runner_factory` makes each worker's runner; tests inject faults through it.
         """
-        spec = ModelSpec.read(config)
-        spec.model.shard(config.group.tensor_parallel_size)
+        config = pin_model(config)
+        ModelSpec.read(config).model.shard(config.group.tensor_parallel_size)
         with ExitStack() as started:
-            connection = RayConnection(spec.config, address)
+            connection = RayConnection(config, address)
             started.callback(connection.close)
             loop = EventLoopThread()
             started.callback(loop.close)
-            engine = loop.run(AsyncRayEngine.start(spec.config, runner_factory=runner_factory))
+            engine = loop.run(AsyncRayEngine.start(config, runner_factory=runner_factory))
             started.callback(loop.call, engine.close)
             return cls(engine, loop, connection, started.pop_all())
 

@@ -16,7 +16,7 @@ from actors.placement import Reservation, remove_own_groups
 from actors.rpc import unwrapped_errors
 from actors.timers import StartPhases
 from actors.worker_handle import RunnerFactory, WorkerInfo
-from lopa_ray.config.config import Config
+from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import LopaError, WorkerLostError
 from lopa_ray.execution.model_spec import ModelSpec
 
@@ -30,7 +30,7 @@ missed several health checks, 10 to 20 seconds by default; such an attempt fails
 class GroupFailover:
     """A master actor with its workers, and the stream of one client's events; one group after the other."""
 
-    def __init__(self, config: Config, runner_factory: RunnerFactory | None) -> None:
+    def __init__(self, config: ExecutionConfig, runner_factory: RunnerFactory | None) -> None:
         """Reserves the bundles of the workers and starts the first master's process, which takes as long as reading
         the checkpoint's tokenizer; `start` starts the first group."""
         self.client = uuid.uuid4().hex

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from actors.rendezvous import Rendezvous
 from actors.worker_handle import WorkerHandle
-from lopa_ray.config.config import Config
+from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.protocol.plan import StepPlan
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ TRANSFERS: dict[str, type[KVTransfer]] = {
 """By the value of `GroupSettings.transfer`."""
 
 
-def transfer_of(config: Config) -> type[KVTransfer]:
+def transfer_of(config: ExecutionConfig) -> type[KVTransfer]:
     """The transfer of a group. auto: the collective, or the object store where workers share an accelerator."""
     name = config.group.transfer
     if name == "auto":

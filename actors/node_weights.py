@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import ObjectLostError
 
 from actors.worker_handle import WorkerInfo
-from lopa_ray.config.config import Config
+from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.execution.model_files import is_on_hub
 
 STORE_SHARE = 0.75
@@ -41,7 +41,7 @@ class _Node:
 class NodeWeights:
     """The copies of one group's weights. For the master's event loop."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ExecutionConfig) -> None:
         """The only actor of a group reads for itself, because a shared copy would need more memory."""
         self.shared = config.group.max_actors > 1
         self._random = config.model.load_format == "dummy"  # drawing them in the worker is faster than a copy

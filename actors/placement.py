@@ -14,19 +14,19 @@ import ray.util
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from lopa_ray.config.config import Config
+from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import CapacityError
 from lopa_ray.execution.device import DEVICES
 
 
-def worker_bundle(config: Config) -> dict[str, float]:
+def worker_bundle(config: ExecutionConfig) -> dict[str, float]:
     """Ray resource → what one worker takes of it, all its shards together."""
     return {
         name: amount * config.group.tensor_parallel_size for name, amount in _actor_bundle(config).items()
     }
 
 
-def _actor_bundle(config: Config) -> dict[str, float]:
+def _actor_bundle(config: ExecutionConfig) -> dict[str, float]:
     """The same for one shard; without resources of which it takes nothing."""
     group, resource = config.group, DEVICES[config.model.device].ray_resource
     bundle = {"CPU": group.num_cpus, **group.resources}
@@ -35,7 +35,7 @@ def _actor_bundle(config: Config) -> dict[str, float]:
     return {name: amount for name, amount in bundle.items() if amount}
 
 
-def actor_options(config: Config) -> dict[str, Any]:
+def actor_options(config: ExecutionConfig) -> dict[str, Any]:
     """Options of the Ray actor of a worker, or of a shard. The master replaces lost workers, so Ray restarts none."""
     bundle = _actor_bundle(config)
     options: dict[str, Any] = {"num_cpus": bundle.pop("CPU", 0.0), "max_restarts": 0, "max_task_retries": 0}
@@ -50,7 +50,7 @@ class Reservation:
     """A placement group with a bundle per worker. Inside of another placement group (a Serve replica's) there is none:
     workers then go into the bundles of that one by themselves."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: ExecutionConfig) -> None:
         """Asks for the bundles without waiting for them."""
         bundle = worker_bundle(config)
         self.placement_group: PlacementGroup | None = None
@@ -76,7 +76,7 @@ def scheduled_into(group: PlacementGroup | None, bundle: int = -1) -> dict[str, 
     return {"scheduling_strategy": strategy}
 
 
-def check_resources(config: Config, available: Mapping[str, float]) -> None:
+def check_resources(config: ExecutionConfig, available: Mapping[str, float]) -> None:
     """Raises CapacityError if all workers together need more than `available` (resource → amount)."""
     for name, amount in worker_bundle(config).items():
         needed = amount * config.group.num_workers
@@ -87,7 +87,7 @@ def check_resources(config: Config, available: Mapping[str, float]) -> None:
             )
 
 
-def check_nodes(config: Config, nodes: Iterable[Mapping[str, Any]]) -> None:
+def check_nodes(config: ExecutionConfig, nodes: Iterable[Mapping[str, Any]]) -> None:
     """Raises CapacityError if the workers do not fit on the nodes (as `ray.nodes` gives them) even when all of these
     are free: Ray would never place them. With `wait_for_nodes` an autoscaler may add nodes."""
     group = config.group
@@ -135,7 +135,7 @@ class BundleAllocator:
     """Hands out the bundles of a group. A worker for which none is left, after a `resize`, goes anywhere in the
     cluster."""
 
-    def __init__(self, reserved: PlacementGroup | None, config: Config) -> None:
+    def __init__(self, reserved: PlacementGroup | None, config: ExecutionConfig) -> None:
         """One bundle for each of the workers that the configuration asks for; see `Reservation`."""
         self._reserved = reserved
         self._group = config.group

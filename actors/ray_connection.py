@@ -17,7 +17,7 @@ from ray.exceptions import AuthenticationError
 from actors.node_weights import STORE_SHARE
 from actors.placement import check_nodes, check_resources
 from actors.ray_token import AUTH_MODE, wants_token
-from lopa_ray.config.config import Config
+from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import ClusterError
 from lopa_ray.execution.model_spec import ModelSpec
 
@@ -43,7 +43,7 @@ class RayConnection:
     _owners: ClassVar[set[RayConnection]] = set()
     """Those on the local Ray that this process started, if it was not shut down since."""
 
-    def __init__(self, config: Config, address: str | None = None) -> None:
+    def __init__(self, config: ExecutionConfig, address: str | None = None) -> None:
         """Connect unless that is done already.
 
         `address` (or RAY_ADDRESS) names a cluster; without either a local Ray is started, with at
@@ -94,7 +94,7 @@ def _ray_session() -> tuple[str, str]:
     return context.get_node_id(), context.get_job_id()
 
 
-def _bytes_to_share(config: Config) -> int:
+def _bytes_to_share(config: ExecutionConfig) -> int:
     """Bytes for the weights that the workers share, and for the slots that a new worker takes over. The system hands
     them out as they are used. Where both do not fit: for the slots; where these do not, 0."""
     shared_memory = Path("/dev/shm")

@@ -1,16 +1,12 @@
-from .config.config import Config as Config
-from .config.decoder_settings import (
-    BlockDiffusionSettings as BlockDiffusionSettings,
-    D2FSettings as D2FSettings,
-    FastDllmSettings as FastDllmSettings,
-    LopaSettings as LopaSettings,
-    VanillaSettings as VanillaSettings,
-)
 from .config.generation_settings import GenerationSettings as GenerationSettings
 from .config.group_settings import GroupSettings as GroupSettings
-from .config.lookahead_settings import LookaheadSettings as LookaheadSettings
 from .config.model_settings import ModelSettings as ModelSettings
 from .config.scaling_settings import ScalingSettings as ScalingSettings
+from .decoding.decoders.block_diffusion import BlockDiffusionSettings as BlockDiffusionSettings
+from .decoding.decoders.fast_dllm import FastDllmSettings as FastDllmSettings
+from .decoding.decoders.lopa import D2FSettings as D2FSettings, LopaSettings as LopaSettings
+from .decoding.decoders.vanilla import VanillaSettings as VanillaSettings
+from .decoding.lookahead_settings import LookaheadSettings as LookaheadSettings
 from .decoding.result import (
     GenerationResult as GenerationResult,
     TraceBranch as TraceBranch,
@@ -18,6 +14,7 @@ from .decoding.result import (
 )
 from .decoding.session import DecodeSession as DecodeSession
 from .engine.base import Engine as Engine
+from .engine.config import Config as Config
 from .engine.local import LocalEngine as LocalEngine
 from .engine.session_factory import Prompt as Prompt
 from .errors import (

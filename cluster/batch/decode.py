@@ -16,8 +16,8 @@ from cluster.batch.lines import (
 from cluster.batch.openai_line import BadLineError, OpenAIWork, failed_line
 from cluster.batch.result_format import StepRecorder, result_as_dict
 from cluster.openai.errors import api_error
-from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import override_settings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
@@ -112,7 +112,4 @@ def _failure(line: PromptLine | OpenAILine, error: Exception) -> FailedLine:
 
 def _settings(line: PromptLine, engine: Engine) -> GenerationSettings:
     default = engine.config.decode
-    if not line.settings:
-        return default
-    values = {"decoder": default.decoder, **default.model_dump(exclude_unset=True)}
-    return parse_decoder_settings(merge_decoder_settings(values, line.settings))
+    return override_settings(default, line.settings) if line.settings else default

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 
 if TYPE_CHECKING:
     from lopa_ray.engine.base import Engine

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.config.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.result import GenerationResult, TraceStep
 
 if TYPE_CHECKING:

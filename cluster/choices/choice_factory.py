@@ -9,8 +9,8 @@ from typing import Any
 from cluster.choices.answer_format import answer_format
 from cluster.choices.choice import ChoiceState
 from cluster.choices.messages import EngineRequest
-from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import override_settings
 from lopa_ray.engine.session_factory import SessionFactory
 from lopa_ray.errors import PromptTooLongError
 from lopa_ray.text.tokenizer import require_tokenizer
@@ -64,7 +64,6 @@ class ChoiceFactory:
     def _generation_settings(self, overrides: Mapping[str, Any], prompt_len: int) -> GenerationSettings:
         """The model's decode settings with those of the request on top."""
         config = self._sessions.config
-        defaults = config.decode.model_dump(exclude_unset=True)
         overrides = dict(overrides)
         if "num_branches" in overrides:
             overrides.setdefault("branch_budget", "fixed")
@@ -77,6 +76,4 @@ class ChoiceFactory:
                 )
             overrides["max_new_tokens"] = min(config.decode.max_new_tokens, available)
             overrides.setdefault("min_tokens", min(config.decode.min_tokens, available))
-        return parse_decoder_settings(
-            merge_decoder_settings({"decoder": config.decode.decoder, **defaults}, overrides)
-        )
+        return override_settings(config.decode, overrides)

@@ -17,7 +17,7 @@ from cluster.command_line import options
 from cluster.command_line.exit_status import exit_on_error, run_app
 from cluster.command_line.installed_commands import add_installed_commands
 from lopa_ray import __version__
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
 app = typer.Typer(

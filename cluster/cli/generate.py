@@ -19,8 +19,8 @@ from cluster.batch.progress_bar import progress_bar
 from cluster.batch.result_format import StepRecorder, result_as_dict, stats_table
 from cluster.cli.watch import Watcher
 from cluster.command_line.exit_status import FAILED, error_exit
-from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import TraceStep
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import PromptError, SettingsError
 
 

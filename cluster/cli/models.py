@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.config import Quantization
 from lopa_ray.model.families import FAMILIES

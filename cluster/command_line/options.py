@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 import typer
 import yaml
 
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import DECODER_SETTINGS
 from lopa_ray.config.shorthands import SHORTHANDS
 from lopa_ray.config.yaml_files import parse_yaml
+from lopa_ray.decoding.decoders import DECODERS
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
 ConfigOption = Annotated[
@@ -38,7 +38,7 @@ DtypeOption = Annotated[
 ]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or npu (model.device).")]
 DecoderOption = Annotated[
-    str | None, typer.Option("--decoder", help=f"{', '.join(DECODER_SETTINGS)} (decode.decoder).")
+    str | None, typer.Option("--decoder", help=f"{', '.join(DECODERS)} (decode.decoder).")
 ]
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cluster.jobs.progress import JobProgress
     from cluster.jobs.resumable_output import JobOutput, JobResult, JobSpec
     from cluster.jobs.source import Chunk, InputSummary
-    from lopa_ray.config.config import Config
+    from lopa_ray.engine.config import Config
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -77,7 +77,7 @@ def run(source: str, output: str, config: Config, groups: int, *, raw: bool) -> 
     from cluster.jobs.progress import JobProgress
     from cluster.jobs.resumable_output import JobOutput
     from cluster.jobs.source import Source
-    from lopa_ray.execution.model_spec import resolve_config
+    from lopa_ray.engine.open_model import resolve_config
 
     config = resolve_config(config)
     prompts = Source(source)

@@ -19,8 +19,8 @@ from actors.engine import RayEngine
 from cluster.batch.decode import decode_lines
 from cluster.batch.lines import PROMPT_KEYS, CompletedLine, parse_record
 from cluster.jobs.source import without_nulls
-from lopa_ray.config.config import Config
 from lopa_ray.engine.base import Engine
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 

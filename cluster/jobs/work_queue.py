@@ -13,7 +13,7 @@ from actors.placement import Reservation, scheduled_into
 from actors.rpc import unwrapped_errors
 from cluster.jobs.group import ChunkResult, JobGroup
 from cluster.jobs.source import Chunk
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import CapacityError, WorkerLostError
 
 CHUNKS_IN_FLIGHT = 2

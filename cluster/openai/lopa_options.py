@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from cluster.openai.errors import short_repr
 from cluster.openai.request_model import MAX_INT, RequestModel, unknown_field_message
-from lopa_ray.config.decoder_settings import DECODER_SETTINGS
+from lopa_ray.decoding.decoders import DECODERS
 
 OPENAI_FIELDS = {
     "max_new_tokens": "max_tokens or max_completion_tokens",
@@ -35,7 +35,7 @@ OPENAI_FIELDS = {
 """Decode settings that have a field of their own beside `lopa`."""
 
 LOPA_DECODE_SETTINGS = sorted(
-    {name for settings in DECODER_SETTINGS.values() for name in settings.model_fields} - OPENAI_FIELDS.keys()
+    {name for decoder in DECODERS.values() for name in decoder.settings.model_fields} - OPENAI_FIELDS.keys()
 )
 """Decode settings that go into `lopa`, of all decoders."""
 
@@ -110,8 +110,8 @@ def _setting_error(error_type: str, name: str, message: str) -> PydanticCustomEr
 def _setting_schema(name: str) -> dict[str, Any]:
     """The values that any of the decoders with a setting accepts."""
     variants: list[dict[str, Any]] = []
-    for settings in DECODER_SETTINGS.values():
-        schema = settings.model_json_schema()["properties"].get(name, {})
+    for decoder in DECODERS.values():
+        schema = decoder.settings.model_json_schema()["properties"].get(name, {})
         variant = {key: value for key, value in schema.items() if key not in ("title", "default")}
         if variant and variant not in variants:
             variants.append(variant)

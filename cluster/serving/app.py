@@ -27,7 +27,7 @@ from cluster.serving.http.auth import load_api_keys
 from cluster.serving.replica.group_server import GroupServer
 from cluster.serving.replica.ingress import Ingress
 from cluster.serving.settings import ServeSettings
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import PromptError, SettingsError
 from lopa_ray.execution.model_files import pin_model
 

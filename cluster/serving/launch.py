@@ -22,10 +22,10 @@ from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_applicat
 from cluster.serving.http.auth import API_KEYS_VARIABLE, load_api_keys
 from cluster.serving.serve_config_file import read_serve_config
 from cluster.serving.settings import ServeSettings
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
+from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.execution.model_files import download_weights
-from lopa_ray.execution.model_spec import open_model
 from lopa_ray.model.hub import HubName
 
 DRAIN_TIMEOUT_S = 600.0
@@ -92,7 +92,7 @@ class ServeLauncher:
         os.environ.update({name: value for name, value in self.env_vars.items() if name.startswith("HF_")})
         settings = ServeSettings(**self.args)
         for entry in settings.models:
-            spec, tokenizer = open_model(entry.load())
+            _, spec, tokenizer = open_model(entry.load())
             spec.model.shard(spec.config.group.tensor_parallel_size)
             if tokenizer is None:
                 raise CheckpointError(

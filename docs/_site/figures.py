@@ -31,10 +31,10 @@ def decodes() -> dict[str, Any]:
         "d2f": D2FSettings(max_new_tokens=64),
         "lopa": LopaSettings(max_new_tokens=64, num_branches=8),
     }
-    made: dict[str, Any] = {"problem": PROBLEM}
+    recorded: dict[str, Any] = {"problem": PROBLEM}
     for name in DECODERS:
         result = engine.generate(PROBLEM, settings[name], trace=True)
-        made[name] = {
+        recorded[name] = {
             "tokens": result.tokens,
             "steps": [
                 {
@@ -48,32 +48,35 @@ def decodes() -> dict[str, Any]:
                 for step in result.trace
             ],
         }
-    return made
+    return recorded
 
 
-def filling_order(made: dict[str, Any]) -> str:
+def filling_order(recorded: dict[str, Any]) -> str:
     """Which step decides which position, with D2F above and LoPA below."""
 
     def draw(*axes: Any) -> None:
         for at, (axis, name) in enumerate(zip(axes, ("d2f", "lopa"), strict=True)):
-            steps = made[name]["steps"]
+            steps = recorded[name]["steps"]
             spots = [
-                (p, n) for n, step in enumerate(steps, 1) for p in step["decided"] if p < made[name]["tokens"]
+                (p, n)
+                for n, step in enumerate(steps, 1)
+                for p in step["decided"]
+                if p < recorded[name]["tokens"]
             ]
             axis.scatter(*zip(*spots, strict=True), s=12, marker="s", color=PALETTE[at])
             axis.set_ylabel(f"{name}: step")
-            axis.set_ylim(len(made["d2f"]["steps"]) + 0.7, 0.3)
+            axis.set_ylim(len(recorded["d2f"]["steps"]) + 0.7, 0.3)
         axes[-1].set_xlabel("position of the answer")
 
     return svg(draw, (1, 1))
 
 
-def branch_confidences(made: dict[str, Any]) -> str:
+def branch_confidences(recorded: dict[str, Any]) -> str:
     """Branch confidence of all branches of each step; the winner is filled."""
 
     def draw(axis: Any) -> None:
         anchors, lookaheads, winners = [], [], []
-        for n, step in enumerate(made["lopa"]["steps"], 1):
+        for n, step in enumerate(recorded["lopa"]["steps"], 1):
             for at, confidence in enumerate(step["confidences"]):
                 (anchors if at == step["anchor"] else lookaheads).append((n, confidence))
             winners.append((n, step["confidences"][step["winner"]]))
@@ -90,14 +93,14 @@ def branch_confidences(made: dict[str, Any]) -> str:
     return svg(draw)
 
 
-def progress(made: dict[str, Any]) -> str:
+def progress(recorded: dict[str, Any]) -> str:
     """Decided tokens of the answer against forward rounds."""
 
     def draw(axis: Any) -> None:
         for at, name in enumerate(DECODERS):
             counts = [0]
-            for step in made[name]["steps"]:
-                counts.append(counts[-1] + sum(p < made[name]["tokens"] for p in step["decided"]))
+            for step in recorded[name]["steps"]:
+                counts.append(counts[-1] + sum(p < recorded[name]["tokens"] for p in step["decided"]))
             axis.plot(
                 range(len(counts)), counts, marker=MARKERS[at], markersize=4, color=PALETTE[at], label=name
             )
@@ -119,9 +122,9 @@ def main() -> None:
     """Decode unless told otherwise, and write all figures."""
     if "--draw" not in sys.argv[1:]:
         DECODES.write_text(json.dumps(decodes(), indent=1) + "\n", encoding="utf-8")
-    made = json.loads(DECODES.read_text(encoding="utf-8"))
+    recorded = json.loads(DECODES.read_text(encoding="utf-8"))
     for name, draw in DRAWN.items():
-        (FIGURES / name).write_text(draw(made), encoding="utf-8")
+        (FIGURES / name).write_text(draw(recorded), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Links of a page as they are on the site, and lists as python-markdown reads them."""
     address = page.file.src_uri
-    source = next((name for name, made in OUTSIDE.items() if made == address), f"docs/{address}")
+    source = next((name for name, page in OUTSIDE.items() if page == address), f"docs/{address}")
     lines: list[str] = []
     in_code = False
     for line in markdown.splitlines():

@@ -8,19 +8,20 @@ from typing import Any
 from pydantic import BaseModel
 
 from cluster.serving.settings import HttpSettings, ModelEntry, ServeSettings
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import DECODER_SETTINGS
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.scaling_settings import ScalingSettings
+from lopa_ray.decoding.decoders import DECODERS
+from lopa_ray.engine.config import Config
 
 HEAD = """# Settings
 
 A YAML file has three sections: `model` (the checkpoint and its format), `group` (workers and the resources of each) and
 `decode` (the defaults of a request). Any setting can be given on the command line as `--set section.key=value`. Unknown
 keys and impossible combinations are errors. `lopa config` prints every setting with its value. A server on Ray Serve
-has settings of its own, the arguments of its application. This page is generated from the classes in `lopa_ray/config`
-and `cluster/serving/settings.py`.
+has settings of its own, the arguments of its application. This page is generated from the classes in `lopa_ray/config`,
+`lopa_ray/decoding/decoders` and `cluster/serving/settings.py`.
 """
 
 DERIVED_DEFAULTS = {"commit_protocol": "by `window_attention`"}
@@ -70,18 +71,15 @@ def settings_page() -> str:
     assert {"model", "group", "decode"} == set(Config.model_fields), (
         "a new section of Config needs its table here"
     )
-    decoders = list(DECODER_SETTINGS.values())
-    common = frozenset.intersection(*(frozenset(decoder.model_fields) for decoder in decoders))
-    base = next(cls for cls in decoders[0].__mro__ if cls.__name__ == "GenerationSettings")
     parts = [
         HEAD,
         _section("model", ModelSettings),
         _section("group", GroupSettings),
         _section("group.scaling", ScalingSettings),
-        _section("decode, for every decoder", base),
+        _section("decode, for every decoder", GenerationSettings),
     ]
-    shared = frozenset(base.model_fields) & common
-    parts += [_section(f"decode, for {name}", cls, shared) for name, cls in DECODER_SETTINGS.items()]
+    shared = frozenset(GenerationSettings.model_fields)
+    parts += [_section(f"decode, for {name}", decoder.settings, shared) for name, decoder in DECODERS.items()]
     parts += [
         _section("server", ServeSettings),
         _section("server, an entry of models", ModelEntry),

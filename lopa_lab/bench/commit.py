@@ -17,8 +17,8 @@ from lopa_lab.bench.pre_write import pre_write_ms
 from lopa_lab.bench.prompts import random_prompt
 from lopa_lab.bench.record import Measurements, Row
 from lopa_lab.bench.step_size import StepSize
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
+from lopa_ray.engine.config import Config
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_loader import build_runner, resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
@@ -78,7 +78,7 @@ def _rows_of(
     spec = resolve_auto(
         ModelSpec.read(config.replace(model=config.model.replace(max_num_seqs=1, max_model_len=room)))
     )
-    config = spec.config
+    config = config.replace(model=spec.config.model)
     staging_ms = _staging_ms(spec, clock, spans, prompt)
     clock.free_memory()
     for count, transport in product(workers, transports):

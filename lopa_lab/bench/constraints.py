@@ -10,8 +10,8 @@ import torch
 from ray import cloudpickle
 
 from lopa_lab.bench.record import Measurements, Row
-from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.plan import StepPlan

@@ -15,9 +15,9 @@ from lopa_lab.bench.answered_request import percentile_ms
 from lopa_lab.bench.prompts import random_prompt
 from lopa_lab.bench.record import Measurements, Row, Value
 from lopa_lab.word_problems import Problem, held_out_problems, is_correct
-from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.base import Engine
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.session_factory import Prompt
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary

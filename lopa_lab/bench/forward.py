@@ -15,7 +15,7 @@ from lopa_lab.bench.floor import DeviceRates, floor_ms
 from lopa_lab.bench.record import Measurements, Row
 from lopa_lab.bench.step_plans import step_of
 from lopa_lab.bench.step_size import StepSize
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_loader import build_runner, resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec

@@ -15,8 +15,8 @@ import torch
 
 from lopa_lab.bench.launch_counter import META
 from lopa_lab.bench.record import Measurements, Row
-from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.execution.lane import lanes_of
 from lopa_ray.execution.packing import Packing, PackingOptions, bucket_rows
 from lopa_ray.kernels.row_scores import SCORE_COLUMNS

@@ -16,11 +16,11 @@ import torch
 from lopa_lab.bench.agreement import same_tokens_percent
 from lopa_lab.bench.record import Measurements, Row
 from lopa_lab.word_problems import Problem, is_correct, training_problems
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import BlockDiffusionSettings
 from lopa_ray.config.model_settings import DEMO_MODEL
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.result import GenerationResult, TraceStep
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from lopa_lab.bench.agreement import same_tokens_percent
 from lopa_lab.bench.record import Measurements, Row
 from lopa_lab.word_problems import Problem, held_out_problems, is_correct
-from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import GenerationResult
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.model.config import Quantization
 

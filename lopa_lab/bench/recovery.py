@@ -16,7 +16,7 @@ from actors.engine import RayEngine
 from lopa_lab.bench.own_ray import actor_processes, own_ray
 from lopa_lab.bench.prompts import random_prompt
 from lopa_lab.bench.record import Measurements, Row
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import WorkerLostError
 from lopa_ray.protocol.events import RequestFailure
 

@@ -16,10 +16,10 @@ from lopa_lab.bench.local_steps import local_steps
 from lopa_lab.bench.prompts import random_prompt
 from lopa_lab.bench.record import Measurements, Row
 from lopa_lab.bench.step_size import StepSize
-from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_loader import resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
@@ -47,7 +47,8 @@ def measure_steps(
     """Decode `requests` prompts of `prompt` random tokens together for so many steps, for each number of workers
     (`LOCAL`: in this process, without shards), of shards and of branches. Raises what engines raise."""
     sizes = {"max_num_seqs": requests, "max_model_len": prompt + config.decode.max_new_tokens}
-    config = resolve_auto(ModelSpec.read(config.replace(model=config.model.replace(**sizes)))).config
+    spec = resolve_auto(ModelSpec.read(config.replace(model=config.model.replace(**sizes))))
+    config = config.replace(model=spec.config.model)
     rows: list[Row] = []
     tokens: dict[int, list[tuple[int, ...]]] = {}
     grids = [(count, size) for count in workers for size in (shards if count else (1,))]

@@ -116,7 +116,7 @@ def step(
     with benchmark("step", device, output, against) as run:
         from lopa_lab.bench.model_shapes import model_name, model_to_measure
         from lopa_lab.bench.step import measure_steps
-        from lopa_ray.config.config import Config
+        from lopa_ray.engine.config import Config
 
         with model_to_measure(model, shape, layers) as settings:
             config = Config.parse(
@@ -158,7 +158,7 @@ def commit(
     with benchmark("commit", device, output, against) as run:
         from lopa_lab.bench.commit import TRANSPORTS, measure_commits
         from lopa_lab.bench.model_shapes import model_name, model_to_measure
-        from lopa_ray.config.config import Config
+        from lopa_ray.engine.config import Config
 
         for each in transport:
             if each not in TRANSPORTS:

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from lopa_lab.conformance import Verdict, read_cases, replay
-from lopa_ray.config.config import Config
 from lopa_ray.engine.base import Engine
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.device import DEVICES

@@ -6,14 +6,11 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 from lopa_lab.conformance.cases import Case, MalformedCaseError, UnsupportedCaseError, abbreviate, token_ids
-from lopa_ray.config.decoder_settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    LopaSettings,
-    VanillaSettings,
-)
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.sampling_params import Ranking
 

@@ -17,10 +17,10 @@ from lopa_lab.conformance.cases import (
 from lopa_lab.conformance.compare import ReplayedRun, compare_decode
 from lopa_lab.conformance.logits import compare_logits, forward_inputs
 from lopa_lab.conformance.recorded import recorded_settings
-from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import LopaError, PromptError, PromptTooLongError
 from lopa_ray.protocol.events import RequestFailure

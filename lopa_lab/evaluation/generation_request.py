@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.batch.stop_strings import cut_at_stop
-from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders import override_settings
 
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 """Names of the answer's length in the harness; the first one that is given counts."""
@@ -44,8 +44,7 @@ class GenerationRequest:
             values["temperature"] = float(temperature)
         if length is not None:
             values["max_new_tokens"] = int(length)
-        current = {"decoder": default.decoder, **default.model_dump(exclude_unset=True)}
-        settings = parse_decoder_settings(merge_decoder_settings(current, values))
+        settings = override_settings(default, values)
         if repeat and settings.temperature:
             settings = settings.replace(seed=settings.seed + repeat)
         return GenerationRequest(settings, (until,) if isinstance(until, str) else tuple(until))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import DECODER_SETTINGS
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.shorthands import SHORTHANDS
+from lopa_ray.decoding.decoders import DECODERS
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
 
@@ -35,7 +35,7 @@ def _full_name(name: str) -> str:
     if name in SHORTHANDS:
         return SHORTHANDS[name]
     sections = {"model": set(ModelSettings.model_fields), "group": set(GroupSettings.model_fields)}
-    sections["decode"] = {field for settings in DECODER_SETTINGS.values() for field in settings.model_fields}
+    sections["decode"] = {field for decoder in DECODERS.values() for field in decoder.settings.model_fields}
     having = [section for section, fields in sections.items() if name in fields]
     if len(having) != 1:
         raise SettingsError(

@@ -12,10 +12,9 @@ from lopa_lab.experiments.run.ranks import spearman
 from lopa_lab.experiments.run.record import ExperimentRecord, Point
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
-from lopa_ray.config.branch_confidence import parse_metric
-from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.branch_confidence import parse_metric
 from lopa_ray.decoding.branching import anchor_fills, scores_by_position
-from lopa_ray.decoding.decoders.lopa import LopaSession
+from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE, best_branch, fork_decisions
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome

@@ -10,7 +10,7 @@ from cluster.batch.open_engine import open_engine
 from lopa_lab.paper.reports.report import summary_table, write_reports
 from lopa_lab.paper.runs.run import RunOptions, run_benchmark, with_concurrency
 from lopa_lab.paper.tasks.benchmarks import check_benchmark
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 
 
 def run_command(name: str, config: Config, output: Path, options: RunOptions) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -99,6 +99,11 @@ class GenerationSettings(StrictModel):
 
     bad_words: tuple[str, ...] = Field(default=(), max_length=256)
     """No run of whole tokens in the answer spells one of these words, by itself or behind a space."""
+
+    def given(self, mode: Literal["json", "python"] = "python") -> dict[str, Any]:
+        """The decoder and the values that were set, from which `parse_decoder_settings` makes the same settings."""
+        values = self.model_dump(mode=mode, exclude_unset=True, exclude={*self.implied})
+        return {"decoder": self.decoder, **values}
 
     @property
     def constrained(self) -> bool:

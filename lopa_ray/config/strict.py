@@ -24,9 +24,14 @@ class StrictModel(BaseModel):
         except ValidationError as error:
             raise SettingsError(_describe(error, type(self))) from None
 
+    @property
+    def implied(self) -> frozenset[str]:
+        """Names of settings that have the value that others imply: they count as not set."""
+        return frozenset()
+
     def replace(self, **changes: Any) -> Self:
         """A validated copy with some values changed."""
-        given = {name: getattr(self, name) for name in self.model_fields_set}
+        given = {name: getattr(self, name) for name in self.model_fields_set - self.implied}
         return type(self)(**{**given, **changes})
 
 

@@ -35,11 +35,11 @@ def parse_yaml(text: str) -> Any:
 def presets() -> dict[str, Path]:
     """The configurations of decode groups that ship with the package, by name (`demo`, `paper/s7`)."""
     top = Path(str(files("configs")))
-    found = {path.stem: path for path in sorted(top.glob("*.yaml")) if path.stem != SERVE}
+    by_name = {path.stem: path for path in sorted(top.glob("*.yaml")) if path.stem != SERVE}
     for folder in FOLDERS:
         paths = sorted((top / folder).glob("*.yaml"), key=lambda path: _natural_key(path.stem))
-        found |= {f"{folder}/{path.stem}": path for path in paths}
-    return found
+        by_name |= {f"{folder}/{path.stem}": path for path in paths}
+    return by_name
 
 
 def _natural_key(name: str) -> str:

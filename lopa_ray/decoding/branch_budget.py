@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.config.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 
 
 def requested_branches(settings: GenerationSettings) -> int:

@@ -8,7 +8,7 @@ from itertools import combinations, count, islice, repeat
 from typing import NamedTuple
 
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.canvas import Canvas
+from lopa_ray.decoding.block_canvas import BlockCanvas
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.report import BranchReport
 
@@ -17,12 +17,12 @@ class PositionScore(NamedTuple):
     """The scores of one position in a report. A step makes one per masked position, and few of them are decided."""
 
     probability: float
-    """Of the chosen token."""
+    """The probability of the chosen token."""
     score: float
-    """By the plan's ranking."""
+    """The ranking score."""
     report: BranchReport
     row: int
-    """Of the position in the report."""
+    """The position's row in the report."""
 
     @property
     def decision(self) -> Decision:
@@ -58,7 +58,7 @@ def scores_by_position(report: BranchReport) -> dict[int, PositionScore]:
 
 
 def anchor_fills(
-    canvas: Canvas,
+    canvas: BlockCanvas,
     scores: dict[int, PositionScore],
     threshold: float,
     constraint_state: ConstraintState | None = None,
@@ -117,7 +117,7 @@ def lookahead_forks(
 
 
 def _fork(scores: tuple[PositionScore, ...]) -> Fork:
-    return Fork(tuple(each.decision for each in scores), sum(each.score for each in scores) / len(scores))
+    return Fork(tuple(score.decision for score in scores), sum(score.score for score in scores) / len(scores))
 
 
 def filter_by_constraint(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lopa_ray.config.decoder_settings import VanillaSettings
-from lopa_ray.decoding.decoders.vanilla import VanillaSession
+from lopa_ray.decoding.decoders.vanilla import VanillaSession, VanillaSettings
 from lopa_ray.decoding.likelihood import check_target
 from lopa_ray.protocol.outcome import FinishReason
 from lopa_ray.protocol.sampling_params import SamplingParams

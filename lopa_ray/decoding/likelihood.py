@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from lopa_ray.config.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.mask_draws import MaskDraws, draw_key
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import PromptError, SettingsError

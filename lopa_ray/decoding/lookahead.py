@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from lopa_ray.config.branch_confidence import parse_metric
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.config.lookahead_settings import LookaheadSettings
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branch_budget import AutoBudget
+from lopa_ray.decoding.branch_confidence import parse_metric
 from lopa_ray.decoding.branching import Fork, PositionScore, lookahead_forks
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.report import BranchReport
 

@@ -40,7 +40,7 @@ class MaskDraws:
 
 
 def num_masked_of_draws(length: int, mc_num: int, key: int) -> list[int]:
-    """Of each draw how many of `length` positions it masks.
+    """How many of `length` positions each draw masks.
 
     Halves are rounded up. LLaDA's code rounds them to even numbers, which makes some numbers of masks likelier than
     others: of 4 draws from 2 positions 3 would mask both. So every number is as likely as any other.

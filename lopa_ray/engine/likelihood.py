@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lopa_ray.config.decoder_settings import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.greedy_match import GreedyMatchSession
 from lopa_ray.decoding.likelihood import DEFAULT_MC_NUM, LikelihoodSession
 from lopa_ray.decoding.session import DecodeSession

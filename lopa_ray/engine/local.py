@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from lopa_ray.config.config import Config
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
+from lopa_ray.engine.config import Config
+from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import RequestCancelledError
 from lopa_ray.execution.model_loader import build_runner, resolve_auto
-from lopa_ray.execution.model_spec import open_model
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.scheduling.prefix_index import PrefixIndex
@@ -43,9 +43,9 @@ class LocalEngine(Engine):
 
         Raises CheckpointError if it cannot be loaded, and SettingsError if it cannot run on this machine.
         """
-        spec, tokenizer = open_model(config)
+        config, spec, tokenizer = open_model(config)
         spec = resolve_auto(spec)
-        return cls(spec.config, build_runner(spec), tokenizer)
+        return cls(config.replace(model=spec.config.model), build_runner(spec), tokenizer)
 
     @classmethod
     def from_pretrained(cls, path: str | Path = "demo", **model: Any) -> Self:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.constraint_compiler import ConstraintCompiler
 from lopa_ray.errors import PromptError, PromptTooLongError, SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary

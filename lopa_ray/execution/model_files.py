@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
-from lopa_ray.config.config import Config
+from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.config.model_settings import DEMO_MODEL, ModelSettings
 from lopa_ray.model.hub import HubName, download, pin
 
 DEMO = "demo"
 
+ConfigT = TypeVar("ConfigT", bound=ExecutionConfig)
 
-def pin_model(config: Config) -> Config:
+
+def pin_model(config: ConfigT) -> ConfigT:
     """The same configuration, with names on the Hub pinned to their current commits.
 
     All workers then load the same weights, also workers that join later. A path that is not pinned is a local folder

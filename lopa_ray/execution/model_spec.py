@@ -10,13 +10,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from lopa_ray.config.config import Config
-from lopa_ray.errors import CheckpointError, SettingsError
+from lopa_ray.config.execution_config import ExecutionConfig
+from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_files import checkpoint_folder, pin_model
 from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.generation_defaults import GENERATION, read_generation_defaults
 from lopa_ray.model.special_tokens import MissingMaskTokenError
 from lopa_ray.text.tokenizer import Tokenizer
 
@@ -28,15 +27,15 @@ if TYPE_CHECKING:
 class ModelSpec:
     """Everything that a worker needs to load its model, except the weights, which it reads from the checkpoint."""
 
-    config: Config
-    """The configuration, with pinned names; see `pin_model`."""
+    config: ExecutionConfig
+    """The model and the group, with pinned names; see `pin_model`."""
     model: ModelConfig
     """The architecture of the model that `config` names."""
 
     @classmethod
-    def read(cls, config: Config) -> Self:
+    def read(cls, config: ExecutionConfig) -> Self:
         """Read the checkpoint's configuration, and of its tokenizer at most the mask token. Raises CheckpointError."""
-        config = pin_model(config)
+        config = ExecutionConfig(model=pin_model(config).model, group=config.group)
         settings = config.model
         folder = checkpoint_folder(settings)
         try:
@@ -97,30 +96,3 @@ class ModelSpec:
     def needs_warm_up(self) -> bool:
         """Whether layers or kernels are compiled; workers do that when they load the model, by `warm_up`."""
         return self.config.model.compile or DEVICES[self.config.model.device].compiles_kernels
-
-
-def open_model(config: Config) -> tuple[ModelSpec, Tokenizer | None]:
-    """The spec and the tokenizer (None if there is none) of a configuration's checkpoint. Raises CheckpointError.
-
-    The configuration of the spec has the checkpoint's sampling settings; see `resolve_config`.
-    """
-    config = resolve_config(config)
-    tokenizer = Tokenizer.from_pretrained(checkpoint_folder(config.model))
-    return ModelSpec.read(config).with_tokenizer(tokenizer), tokenizer
-
-
-def resolve_config(config: Config) -> Config:
-    """The same configuration with pinned names, in which missing sampling settings are those of the checkpoint.
-
-    Raises CheckpointError.
-    """
-    config = pin_model(config)
-    if config.model.generation_config == "none":
-        return config
-    folder = checkpoint_folder(config.model)
-    try:
-        return config.with_decode_defaults(read_generation_defaults(folder))
-    except SettingsError as error:
-        raise CheckpointError(
-            f"{folder / GENERATION}: {error}; correct it, or set model.generation_config to none"
-        ) from None

@@ -1,1 +1,1 @@
-"""What ships for a first try: a small model, and the word problems that it solves."""
+"""The model that ships for a first try."""

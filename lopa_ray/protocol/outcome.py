@@ -28,7 +28,7 @@ class Decision:
     position: int
     token: int
     probability: float
-    """After temperature, top-p and top-k."""
+    """The token's probability after temperature, top-p and top-k."""
     logprob: float
     """Log-probability under the plain softmax, like `top_logprobs`."""
     top_logprobs: tuple[tuple[int, float], ...]

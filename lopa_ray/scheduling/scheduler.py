@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from lopa_ray.config.config import Config
+from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.decoding.branch_budget import BranchBudget
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
@@ -72,7 +72,7 @@ class Scheduler:
         """Ids of stored prefixes that the workers evict in the current step."""
 
     @classmethod
-    def from_config(cls, config: Config) -> Self:
+    def from_config(cls, config: ExecutionConfig) -> Self:
         """The scheduler of a configuration."""
         prefix_index = PrefixIndex.from_settings(config.model)
         return cls(config.model.max_num_seqs, BranchBudget(config.group.shared_branches), prefix_index)

@@ -11,7 +11,7 @@ pytest.importorskip("pydantic")
 
 from lopa_lab.conformance import read_cases, replay
 from lopa_lab.conformance.replay import EngineFactory
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
 from support.thread_tensor_parallel import engine_in_two_shards

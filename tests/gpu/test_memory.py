@@ -11,8 +11,8 @@ pytest.importorskip("pydantic")
 
 from lopa_lab.bench.model_shapes import model_to_measure
 from lopa_lab.bench.step_plans import plan_of, step_of
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.runner import BranchRunner
 

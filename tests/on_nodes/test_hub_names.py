@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lopa_ray.config.config import Config
 from lopa_ray.config.model_settings import DEMO_MODEL
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from programs.hub_nodes import PROMPTS
 from support.hub_client import hub_environment

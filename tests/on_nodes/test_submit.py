@@ -13,7 +13,7 @@ import psutil
 import pytest
 from ray.job_submission import JobStatus
 
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from support.paths import ROOT
 from support.ray_nodes import RayHead, run_head

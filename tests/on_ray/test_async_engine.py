@@ -12,9 +12,9 @@ import pytest
 import ray
 
 from actors.async_engine import AsyncRayEngine
-from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure, RequestStep

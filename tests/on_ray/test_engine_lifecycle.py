@@ -14,7 +14,7 @@ import pytest
 
 from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
-from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.errors import ClusterError, LopaError, WorkerLostError
 from lopa_ray.protocol.events import RequestFailure
 from support.faulty_runner import LoadFaultFactory

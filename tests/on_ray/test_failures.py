@@ -11,9 +11,9 @@ import pytest
 import ray
 
 from actors.engine import RayEngine
-from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import TraceStep
 from lopa_ray.engine.base import OnStep
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import (
     CapacityError,
     CheckpointError,

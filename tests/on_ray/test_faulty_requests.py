@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from actors.engine import RayEngine
-from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.errors import ProtocolError, ScoreError, WorkerError, WorkerLostError
 from support.faulty_runner import HANG_S, Poison, faulty_runner

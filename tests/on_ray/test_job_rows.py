@@ -10,7 +10,7 @@ import pytest
 from cluster.batch.decode import decode_lines
 from cluster.batch.lines import parse_record
 from cluster.jobs.group import JobGroup
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 
 HI = [{"role": "user", "content": "Tom has 3 boxes with 4 pens each."}]

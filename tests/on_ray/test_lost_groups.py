@@ -15,8 +15,8 @@ import pytest
 
 from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
-from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerLostError
 from lopa_ray.protocol.events import RequestFailure, RequestStep

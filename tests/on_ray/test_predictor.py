@@ -13,7 +13,7 @@ from cluster.jobs import LopaPredictor
 from cluster.jobs.predictor import RESULT_TYPES
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray import Config, LocalEngine, SettingsError
-from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
+from lopa_ray.decoding.decoders import override_settings
 
 PROBLEMS = [problem.question for problem in held_out_problems(seed=3, count=5)]
 OVERRIDES = {"group": {"num_workers": 1, "num_cpus": 0.5}, "decode": {"max_new_tokens": 48}}
@@ -28,8 +28,7 @@ def engine() -> LocalEngine:
 
 def expected(engine: LocalEngine, prompt: Any, **settings: Any) -> dict[str, Any]:
     """The results of a row that is decoded alone; times left out."""
-    values = engine.config.decode.model_dump(exclude_unset=True)
-    wanted = parse_decoder_settings(merge_decoder_settings(values, settings))
+    wanted = override_settings(engine.config.decode, settings)
     session = engine.create_session(prompt, wanted)
     ((_, result),) = engine.run([session])
     row = result_as_dict(result, wanted) | {"error": None}

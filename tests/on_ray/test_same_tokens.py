@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actors.engine import RayEngine
-from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError

@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from actors.engine import RayEngine
-from lopa_ray.config.decoder_settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    LopaSettings,
-)
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from support.tiny_model import TINY_EXPERTS, TINY_MODEL, tiny_config

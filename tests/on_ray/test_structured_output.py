@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from actors.engine import RayEngine
-from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from support.tiny_model import tiny_config
 

@@ -14,7 +14,7 @@ from cluster.batch.lines import PromptLine
 from cluster.jobs.group import JobGroup
 from cluster.jobs.source import Chunk
 from cluster.jobs.work_queue import WorkQueue
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import CapacityError, CheckpointError, WorkerLostError
 from support.fake_job_group import EXIT_ONCE_PREFIX, EXIT_PROMPT, CapacityOne, CapacityZero, FakeJobGroup
 

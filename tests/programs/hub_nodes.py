@@ -16,7 +16,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from actors.engine import RayEngine
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from support.processes import actor_pids
 from support.ray_nodes import NODE_ARGS
 from support.tiny_model import SETTINGS

@@ -16,7 +16,7 @@ import ray
 from ray.util import placement_group_table
 
 from actors.async_engine import AsyncRayEngine
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config

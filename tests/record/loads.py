@@ -16,7 +16,7 @@ from dataclasses import asdict
 
 import torch
 
-from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.scheduling.autoscaler import LoadMeter
 from lopa_ray.scheduling.scheduler import Scheduler

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 
 from lopa_lab.word_problems import held_out_problems
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import merge_decoder_settings, parse_decoder_settings
+from lopa_ray.decoding.decoders import override_settings
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 
 PROMPTS = [problem.question for problem in held_out_problems(seed=5, count=300)]
@@ -101,8 +101,7 @@ class ClientRequest:
 
     def decode_locally(self, engine: LocalEngine) -> ClientResponse:
         """Decode it alone, in this process."""
-        values = engine.config.decode.model_dump(exclude_unset=True)
-        settings = parse_decoder_settings(merge_decoder_settings(values, dict(self.settings)))
+        settings = override_settings(engine.config.decode, self.settings)
         session = engine.create_session([{"role": "user", "content": self.prompt}], settings)
         began = time.monotonic()
         ((_, result),) = engine.run([session], trace=True)

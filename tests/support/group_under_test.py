@@ -13,8 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from actors.engine import RayEngine
-from lopa_ray.config.config import Config
 from lopa_ray.decoding.result import GenerationResult, TraceStep
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from support.fault_injection import FaultInjection

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from lopa_ray.config.decoder_settings import (
-    BlockDiffusionSettings,
-    BlockSettings,
-    D2FSettings,
-    FastDllmSettings,
-    LopaSettings,
-    VanillaSettings,
-)
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import BlockSettings, D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from support.fake_model import VOCABULARY, FakeModel
 
 MASK, EOS = VOCABULARY.mask_token_id, VOCABULARY.eos_token_id

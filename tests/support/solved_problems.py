@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.batch.open_engine import open_engine
 from lopa_lab.word_problems import Problem, held_out_problems, is_correct
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 
 CANDIDATES = 24
 """Problems to choose from. Most are solved, which ones depends on the model that ships."""

@@ -17,7 +17,9 @@ def pack_reports(epoch: int, step: int, reports: Sequence[tuple[int, BranchRepor
     empty = ScoredRows.empty()
 
     def column(name: str) -> np.ndarray:
-        return np.concatenate([getattr(empty, name), *(getattr(each, name).ravel() for _, each in reports)])
+        return np.concatenate(
+            [getattr(empty, name), *(getattr(report, name).ravel() for _, report in reports)]
+        )
 
     names = ("positions", "tokens", "probabilities", "logprobs", "scores", "top_tokens", "top_logprobs")
     rows = ScoredRows(*map(column, names))

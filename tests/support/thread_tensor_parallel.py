@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
+from lopa_ray.engine.open_model import open_model
 from lopa_ray.execution.model_loader import build_runner
-from lopa_ray.execution.model_spec import open_model
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.experts_config import ExpertParallel
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
@@ -162,7 +162,7 @@ class ShardedRunner:
 def engine_in_two_shards(config: Config, expert_parallel: ExpertParallel = "auto") -> LocalEngine:
     """As `LocalEngine.from_config`, but for the model being in two shards."""
     model = config.model
-    spec, tokenizer = open_model(config)
+    _, spec, tokenizer = open_model(config)
     spec = replace(spec, model=spec.model.with_expert_parallel(expert_parallel))
     whole = build_runner(spec).model
     runner = ShardedRunner(whole, 2, max_num_seqs=model.max_num_seqs, max_model_len=model.max_model_len)

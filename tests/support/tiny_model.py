@@ -6,15 +6,12 @@ from typing import Any
 
 import torch
 
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    LopaSettings,
-    VanillaSettings,
-)
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSettings
+from lopa_ray.engine.config import Config
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.checkpoint import load_model
 from lopa_ray.model.config import Quantization

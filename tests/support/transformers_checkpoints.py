@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner

@@ -7,8 +7,8 @@ import pickle
 import subprocess
 import sys
 
-from lopa_ray.config.config import Config
-from lopa_ray.execution.model_spec import open_model
+from lopa_ray.engine.config import Config
+from lopa_ray.engine.open_model import open_model
 from support.paths import ROOT
 
 EXTRAS = {
@@ -101,24 +101,24 @@ def test_engines_and_masters_of_groups_start_without_torch() -> None:
         "from actors import AsyncRayEngine, RayEngine\n"
         "from actors.master import Master\n"
         "from cluster.serving.replica.group_server import GroupServer\n"
-        "from lopa_ray.config.config import Config\n"
-        "from lopa_ray.execution.model_spec import open_model\n"
+        "from lopa_ray.engine.config import Config\n"
+        "from lopa_ray.engine.open_model import open_model\n"
         "open_model(Config.load('demo'))\n"
         "found = {'torch', 'safetensors'} & set(sys.modules)\n"
         "assert not found, found"
     )
 
 
-def test_branch_workers_do_without_transformers() -> None:
+def test_branch_workers_do_without_transformers_and_decoders() -> None:
     """The engine reads the tokenizer, and sends what workers need of it."""
     worker = (
         "import base64, pickle, sys\n"
         "from actors.branch_worker import BranchWorker\n"
         "worker = BranchWorker(pickle.loads(base64.b64decode(sys.stdin.read())))\n"
         "list(worker.read_weights()), worker.load_model(None)\n"
-        "found = {'transformers', 'tokenizers', 'huggingface_hub'} & set(sys.modules)\n"
+        "found = {'transformers', 'tokenizers', 'huggingface_hub', 'lopa_ray.decoding'} & set(sys.modules)\n"
         "assert not found, found"
     )
-    spec, tokenizer = open_model(Config.load("demo"))
+    _, spec, tokenizer = open_model(Config.load("demo"))
     assert tokenizer is not None and spec.model.unpadded_vocab_size is not None
     run(worker, stdin=base64.b64encode(pickle.dumps(spec)).decode())

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from cluster.serving.settings import HttpSettings, ModelEntry, ServeSettings
-from lopa_ray.config.decoder_settings import DECODER_SETTINGS
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.scaling_settings import ScalingSettings
+from lopa_ray.decoding.decoders import DECODERS
 from support.paths import ROOT
 
 
@@ -59,7 +59,8 @@ def test_the_page_of_settings_has_all_of_them() -> None:
 
     page = settings_page()
     served = (ServeSettings, ModelEntry, HttpSettings)
-    for settings in (ModelSettings, GroupSettings, ScalingSettings, *DECODER_SETTINGS.values(), *served):
+    decoders = [decoder.settings for decoder in DECODERS.values()]
+    for settings in (ModelSettings, GroupSettings, ScalingSettings, *decoders, *served):
         for name, field in settings.model_fields.items():
             assert f"| `{name}` |" in page
             assert name == "decoder" or field.description, f"{settings.__name__}.{name} has no description"

@@ -27,8 +27,8 @@ from cluster.choices.messages import (
 )
 from cluster.serving.backend import GroupWorkers
 from cluster.serving.replica.metrics import GroupMetrics
-from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import CONSTRAINING
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import (
     ClusterError,
     DeadlineError,

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import TypeAlias
 
-from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import Fork, PositionScore
-from lopa_ray.decoding.decoders.lopa import LopaSession
+from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.session import DecodeSession
 

@@ -18,7 +18,7 @@ from lopa_lab.records.files import replace_file
 from lopa_lab.records.machine import Machine
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray import __version__
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 
 
 def run_experiment(
@@ -38,7 +38,7 @@ def run_experiment(
     SettingsError if that file is of another setup, a figure does not exist for these problems, or matplotlib is
     missing, and what engines raise.
     """
-    from lopa_ray.execution.model_spec import resolve_config
+    from lopa_ray.engine.open_model import resolve_config
 
     require_matplotlib()
     config = resolve_config(config)

@@ -11,9 +11,9 @@ import numpy as np
 
 from lopa_lab.experiments.run.estimates import Array
 from lopa_lab.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
-from lopa_ray.config.block_settings import BlockSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.branching import Fork
+from lopa_ray.decoding.decoders.lopa import BlockSettings
 from lopa_ray.decoding.lookahead import Lookahead, fork_decisions
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome

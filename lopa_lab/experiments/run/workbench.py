@@ -16,11 +16,11 @@ from cluster.batch.open_engine import open_engine
 from lopa_lab.experiments.run.outcomes import Outcomes
 from lopa_lab.experiments.run.record import Setup
 from lopa_lab.word_problems import Problem, held_out_problems, is_correct
-from lopa_ray.config.config import Config
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
+from lopa_ray.engine.config import Config
 
 if TYPE_CHECKING:
     from lopa_ray.engine.local import LocalEngine

@@ -19,8 +19,8 @@ from lopa_lab.paper.tasks.sandbox import check_sandbox
 from lopa_lab.records.checkout import checkout_commit
 from lopa_lab.records.machine import Machine
 from lopa_ray import __version__
-from lopa_ray.config.config import Config
 from lopa_ray.engine.base import Engine
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 from lopa_ray.text.tokenizer import require_tokenizer
 

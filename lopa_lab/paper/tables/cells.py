@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lopa_lab.paper.tables.published import Metric, published_table
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
 COLUMNS = {

@@ -17,8 +17,8 @@ from lopa_lab.paper.runs.run import FinishedRun, RunOptions, run_benchmark, with
 from lopa_lab.paper.tables.cells import Cell, cells
 from lopa_lab.paper.tables.earlier_runs import read_finished
 from lopa_lab.paper.tasks.benchmarks import benchmark_names
-from lopa_ray.config.config import Config
 from lopa_ray.engine.base import Engine
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import CheckpointError, LopaError, SettingsError
 
 

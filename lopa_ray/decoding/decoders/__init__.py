@@ -1,26 +1,36 @@
-"""The decoders: one file, one subclass of `DecodeSession` each."""
+"""The decoders: one file each, with its settings and its session; `DECODERS` lists them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint
-from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSession
-from lopa_ray.decoding.decoders.fast_dllm import FastDllmSession
-from lopa_ray.decoding.decoders.lopa import LopaSession
-from lopa_ray.decoding.decoders.vanilla import VanillaSession
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSession, BlockDiffusionSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSession, FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSession, LopaSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSession, VanillaSettings
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 
-DECODERS: dict[str, type[DecodeSession]] = {
-    "lopa": LopaSession,
-    "d2f": LopaSession,
-    "vanilla": VanillaSession,
-    "fast_dllm": FastDllmSession,
-    "block_diffusion": BlockDiffusionSession,
+
+class Decoder(NamedTuple):
+    """What a value of the setting `decoder` stands for."""
+
+    settings: type[GenerationSettings]
+    session: type[DecodeSession]
+
+
+DECODERS = {
+    "lopa": Decoder(LopaSettings, LopaSession),
+    "d2f": Decoder(D2FSettings, LopaSession),
+    "vanilla": Decoder(VanillaSettings, VanillaSession),
+    "fast_dllm": Decoder(FastDllmSettings, FastDllmSession),
+    "block_diffusion": Decoder(BlockDiffusionSettings, BlockDiffusionSession),
 }
-"""The value of the setting `decoder` → its session."""
+"""The value of the setting `decoder` → its settings and its session."""
 
 
 def new_session(
@@ -30,4 +40,46 @@ def new_session(
     constraint: Constraint | None = None,
 ) -> DecodeSession:
     """The session of the decoder that the settings name. Raises what `DecodeSession` raises."""
-    return DECODERS[settings.decoder](prompt, settings, vocabulary, constraint)
+    return DECODERS[settings.decoder].session(prompt, settings, vocabulary, constraint)
+
+
+def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:
+    """Settings of a decoder from plain values; `decoder` (default lopa) chooses the class.
+
+    Raises SettingsError for an unknown decoder and for whatever its class refuses.
+    """
+    name = values.get("decoder", "lopa")
+    if not isinstance(name, str) or name not in DECODERS:
+        raise SettingsError(f"decoder: got {name!r}; allowed: {', '.join(DECODERS)}; choose one of these")
+    settings = DECODERS[name].settings
+    for key in (key for key in values if key not in settings.model_fields):
+        others = [other for other, decoder in DECODERS.items() if key in decoder.settings.model_fields]
+        if others:
+            raise SettingsError(
+                f"unknown setting {key} = {values[key]!r} for decoder {name}; decoders with it: "
+                f"{', '.join(others)}; set decoder to one of these, or leave {key} out"
+            )
+    return settings(**values)
+
+
+def merge_decoder_settings(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with `overrides` on top.
+
+    When these switch to another decoder, values are dropped that it does not know, or has another
+    default for: they were meant for the decoder before.
+    """
+    old = values.get("decoder", "lopa")
+    new = overrides.get("decoder", old)
+    if old != new and all(isinstance(name, str) and name in DECODERS for name in (old, new)):
+        old_fields, new_fields = (DECODERS[name].settings.model_fields for name in (old, new))
+        values = {
+            key: value
+            for key, value in values.items()
+            if key in old_fields and key in new_fields and new_fields[key].default == old_fields[key].default
+        }
+    return {**values, **overrides}
+
+
+def override_settings(settings: GenerationSettings, overrides: Mapping[str, Any]) -> GenerationSettings:
+    """`settings` with plain values on top, which may choose another decoder. Raises SettingsError."""
+    return parse_decoder_settings(merge_decoder_settings(settings.given(), overrides))

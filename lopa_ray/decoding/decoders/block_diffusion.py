@@ -13,18 +13,107 @@ on the whole block as long as the sub-block's first position is masked: the row 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, Literal, Self
 
-from lopa_ray.config.decoder_settings import BlockDiffusionSettings
+from pydantic import Field, model_validator
+
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
-from lopa_ray.decoding.unmasking import (
+from lopa_ray.decoding.filling_rules import (
     even_fill_count,
     rank_by_score,
     select_above_threshold_or_count,
     select_within_entropy,
 )
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.protocol.plan import Plan, Segment
 from lopa_ray.protocol.sampling_params import SamplingParams
+
+
+class BlockDiffusionSettings(LookaheadSettings):
+    """Block diffusion (SDAR, arXiv 2510.06303; with sub-blocks Fast-dLLM v2, arXiv 2509.26328): blocks one after
+    the other, earlier ones cached exactly."""
+
+    decoder: Literal["block_diffusion"] = "block_diffusion"
+
+    block_size: int = Field(default=4, ge=1)
+    """Positions per block, counted from the start of the prompt; what the model was trained with."""
+
+    denoising_steps: int | None = Field(default=None, ge=1)
+    """Forward passes per block (per sub-block, where there are any) over which its positions are spread
+    evenly. None: one per position."""
+
+    minimal_topk: int | None = Field(default=None, ge=1)
+    """LLaDA2.0: a block takes at most max_new_tokens ÷ this passes, so short answers are filled in larger shares.
+    None: no such limit."""
+
+    remasking: Literal["low_confidence_dynamic", "low_confidence_static", "sequential", "entropy_bounded"] = (
+        "low_confidence_dynamic"
+    )
+    """Which positions a pass fills. static: its share, best ranked first. dynamic: all above the threshold
+    if they are more than that. sequential: its share from the left. entropy_bounded: the surest, as long as
+    their entropies sum up to less than `eb_threshold`."""
+
+    confidence_threshold: float = Field(default=0.85, ge=0.0, le=1.0)
+    """Positions whose probability is strictly above this are filled (low_confidence_dynamic)."""
+
+    eb_threshold: float = Field(default=0.35, ge=0.0)
+    """Bound on the summed entropy of what a pass fills, in nats (entropy_bounded)."""
+
+    sdar_confidence: float = Field(default=1.0, gt=0.0)
+    """Temperature that shapes confidences where tokens are not drawn: probabilities are those of
+    softmax(logits ÷ this), tokens the most likely ones all the same."""
+
+    fuse_store: bool = False
+    """The pass that caches a finished block is also the next block's first one: the same tokens from one
+    pass fewer per block. The published decoder has a pass of its own for it."""
+
+    sub_block_size: int | None = Field(default=None, ge=1)
+    """Fast-dLLM v2: a block is filled in parts of this size, one after the other. None: as a whole."""
+
+    sub_block_cache: bool = False
+    """Passes on a sub-block feed it alone, and read K/V around it as a pass on the whole block left them. Such a
+    pass begins each sub-block; others follow while its first position is masked."""
+
+    @model_validator(mode="after")
+    def _sub_blocks_fit(self) -> Self:
+        size = self.sub_block_size
+        if size is None and self.sub_block_cache:
+            raise ValueError(
+                "sub_block_cache without sub_block_size: there is nothing to cache around; set sub_block_size "
+                "or leave sub_block_cache out"
+            )
+        if size is not None and self.block_size % size:
+            raise ValueError(
+                f"sub_block_size: got {size}; allowed: a divisor of block_size ({self.block_size})"
+            )
+        if size is not None and self.fuse_store:
+            raise ValueError(
+                "fuse_store with sub_block_size: a pass that caches a block decides the next one's first token "
+                "before any other; leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _entropy_ranks(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("remasking") == "entropy_bounded":
+            return {"ranking": "neg_entropy", **values}
+        return values
+
+    @model_validator(mode="after")
+    def _entropy_needs_its_ranking(self) -> Self:
+        if self.remasking == "entropy_bounded" and self.ranking != "neg_entropy":
+            raise ValueError(
+                f"ranking {self.ranking} with remasking entropy_bounded, which ranks by neg_entropy; leave "
+                "ranking out"
+            )
+        return self
+
+    @property
+    def implied(self) -> frozenset[str]:
+        """`ranking`, where the rule has its own. See `StrictModel.implied`."""
+        return frozenset({"ranking"} if self.remasking == "entropy_bounded" else ())
 
 
 class BlockDiffusionSession(BlockwiseSession):
@@ -130,7 +219,7 @@ class BlockDiffusionSession(BlockwiseSession):
         if not self.exhausted:
             super()._advance_block(plan)
 
-    def _positions_to_fill(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
         settings, size = self.settings, self.settings.sub_block_size or self.settings.block_size
         steps = settings.denoising_steps or size
         if settings.minimal_topk is not None:

@@ -1,6 +1,6 @@
 """Decoders that finish one block before they begin the next: what they share.
 
-They differ in what a call feeds and reads (its `Window`) and in the positions it fills (`_positions_to_fill`). The
+They differ in what a call feeds and reads (its `Window`) and in the positions it fills (`_filling_rule`). The
 lookahead on top is the same for all: forks within the current block compete with the anchor.
 """
 
@@ -60,8 +60,8 @@ class BlockwiseSession(DecodeSession):
         """The window of the coming call."""
 
     @abstractmethod
-    def _positions_to_fill(self, scores: dict[int, PositionScore]) -> list[int]:
-        """Positions to fill, of the current block's masked ones, from their scores."""
+    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+        """The positions to fill, of the current block's masked ones, by their scores."""
 
     # What they share
 
@@ -148,7 +148,7 @@ class BlockwiseSession(DecodeSession):
         self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
     ) -> tuple[Decision, ...]:
         """Fill what the rule chooses and a constraint allows, and what a constraint leaves no choice about."""
-        chosen = set(self._positions_to_fill(scores)) if scores else set()
+        chosen = set(self._filling_rule(scores)) if scores else set()
         chosen.update(p for p in scores if is_forced(constraint_state, p))
         filled = filter_by_constraint(constraint_state, [scores[p].decision for p in sorted(chosen)], scores)
         self._set_tokens(filled)

@@ -7,12 +7,57 @@ decides the block's first position and no other, since later ones do not feed th
 
 from __future__ import annotations
 
-from lopa_ray.config.decoder_settings import FastDllmSettings
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import Window
-from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSession
-from lopa_ray.decoding.unmasking import rank_by_score, select_above_threshold, select_by_factor
+from lopa_ray.decoding.decoders.vanilla import MAX_STEPS, MaskedAnswerSession, MaskedAnswerSettings
+from lopa_ray.decoding.filling_rules import rank_by_score, select_above_threshold, select_by_factor
 from lopa_ray.protocol.plan import Spans
+
+
+class FastDllmSettings(MaskedAnswerSettings):
+    """Fast-dLLM (arXiv 2505.22618): parallel decoding by confidence, and approximate K/V caches."""
+
+    decoder: Literal["fast_dllm"] = "fast_dllm"
+
+    block_size: int | None = Field(default=32, ge=1)
+    """Positions per block; the last block is cut to fit `max_new_tokens`. None: the answer is one block."""
+
+    cache: Literal["none", "prefix", "dual"] = "dual"
+    """K/V that a block's first call leaves for its other calls: none, of everything before the block,
+    or of everything around it."""
+
+    fill: Literal["threshold", "factor", "schedule"] = "threshold"
+    """Fill by confidence, by confidence and number, or a fixed number of positions per call."""
+
+    confidence_threshold: float = Field(default=0.9, ge=0.0, le=1.0)
+    """Positions with at least this probability are filled, and always the best one (fill: threshold)."""
+
+    factor: float = Field(default=1.0, gt=0.0)
+    """Fills the n best as long as the n-th has at least probability 1 - factor ÷ (n + 1) (fill: factor)."""
+
+    steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
+    """fill schedule: forward passes for the whole answer, spread evenly over its blocks. fill threshold:
+    fill no faster than an even pace of that many passes would; None: no such limit."""
+
+    @model_validator(mode="after")
+    def _steps_fit_fill(self) -> Self:
+        if (self.fill == "schedule" and self.steps is None) or (
+            self.fill == "factor" and self.steps is not None
+        ):
+            raise ValueError(
+                f"fill {self.fill!r} with steps {self.steps}; give steps with fill: schedule, and never with "
+                "fill: factor"
+            )
+        if self.fill == "schedule" and self.cache != "none" and (self.steps or 0) < 2 * self.num_blocks:
+            raise ValueError(
+                f"steps: got {self.steps}; allowed: a multiple of the number of blocks ({self.num_blocks}), "
+                "at least twice as many"
+            )
+        return self
 
 
 class FastDllmSession(MaskedAnswerSession):
@@ -37,7 +82,7 @@ class FastDllmSession(MaskedAnswerSession):
         input_span = self._block if self.settings.cache == "dual" else range(self._block.start, total)
         return Window(input_span, ((input_span.stop, total),), self._block, cached=self._cached_spans)
 
-    def _positions_to_fill(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
         settings = self.settings
         first_only = self._uses_dream_sampler and settings.cache != "none"
         if first_only and self._calls == 0:

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
-from lopa_ray.config.block_settings import BlockSettings
+from pydantic import Field, model_validator
+
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
+from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
 from lopa_ray.decoding.branching import Fork, anchor_fills, filter_by_constraint, scores_by_position
-from lopa_ray.decoding.canvas import Block, BlockState, Canvas
 from lopa_ray.decoding.lookahead import Lookahead, fork_decisions
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings, NumBranches
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, Segment
@@ -24,12 +28,90 @@ from lopa_ray.protocol.report import BranchReport
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 
+class BlockSettings(GenerationSettings):
+    """Block-parallel decoding: blocks are appended before the ones in front are done."""
+
+    block_size: int = Field(default=32, ge=1)
+    """Positions per block; the last block is cut to fit `max_new_tokens`."""
+
+    block_add_threshold: float = Field(default=0.1, ge=0.0, le=1.0)
+    """A block is appended when the last one is decided to at least this share."""
+
+    decoded_token_threshold: float = Field(default=0.95, ge=0.0, le=1.0)
+    """A block becomes complete (it fills at least one position per step) when the block
+    before it is decided to at least this share."""
+
+    confidence_threshold: float = Field(default=0.9, ge=0.0, le=1.0)
+    """Positions whose probability is strictly above this are filled."""
+
+    window_attention: Literal["full", "block_causal"] = "full"
+    """The positions that a position of the active window sees: all of the window, or its own and earlier blocks."""
+
+    block_origin: Literal["answer", "start"] = "answer"
+    """Where blocks are counted from. answer: the prompt is one block, and the first behind it begins with the answer
+    (D2F). start: position 0, for models that were trained so (SDAR, LLaDA2): the prompt is blocks too, and what is
+    left of it lies in the first block of the answer. Needs window_attention block_causal."""
+
+    commit_protocol: Literal["two_phase", "single_phase"] = "two_phase"
+    """two_phase: the winner's K/V is broadcast (needed with full attention, where K/V differ by
+    branch). single_phase: each worker commits its own (block-causal only). Default: the one
+    that the attention implies."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _protocol_follows_attention(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("commit_protocol") is None:
+            causal = values.get("window_attention") == "block_causal"
+            values = {**values, "commit_protocol": "single_phase" if causal else "two_phase"}
+        return values
+
+    @model_validator(mode="after")
+    def _origin_needs_blocks(self) -> Self:
+        if self.block_origin == "start" and self.window_attention == "full":
+            raise ValueError(
+                "block_origin start with window_attention full, which has no blocks; use block_causal or leave "
+                "block_origin out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _protocol_allows_attention(self) -> Self:
+        if self.window_attention == "full" and self.commit_protocol == "single_phase":
+            raise ValueError(
+                "commit_protocol single_phase needs window_attention block_causal: under full attention the "
+                "K/V of finished blocks differ by branch; use two_phase or leave commit_protocol out"
+            )
+        return self
+
+    @property
+    def implied(self) -> frozenset[str]:
+        """`commit_protocol`, unless it is another than that of the attention. See `StrictModel.implied`."""
+        follows = (self.commit_protocol == "single_phase") == (self.window_attention == "block_causal")
+        return frozenset({"commit_protocol"} if follows else ())
+
+
+class D2FSettings(BlockSettings):
+    """Discrete diffusion forcing (D2F): block-parallel decoding of a single branch."""
+
+    decoder: Literal["d2f"] = "d2f"
+
+
+class LopaSettings(BlockSettings, LookaheadSettings):
+    """Lookahead parallel decoding (LoPA, arXiv 2512.16229) on top of D2F."""
+
+    decoder: Literal["lopa"] = "lopa"
+
+    num_branches: NumBranches = 4
+    """Branches per step, the anchor included; 1 is plain decoding. auto: as many as have paid off in this
+    request's own steps, max_branches at most."""
+
+
 @dataclass(frozen=True, slots=True)
-class CanvasBranch:
+class PlannedBranch:
     """A branch of the coming step: its fork (None: the anchor), its canvas, and the constraint laid over that."""
 
     fork: Fork | None
-    canvas: Canvas
+    canvas: BlockCanvas
     constraint_state: ConstraintState | None
 
 
@@ -42,8 +124,8 @@ class LopaSession(DecodeSession):
         self._lookahead = Lookahead(self.settings)
         self._tiled = self.settings.block_origin == "start"
         remainder = len(self.prompt) % self.settings.block_size if self._tiled else 0
-        self._anchor = Canvas(self.prompt, self.vocabulary.mask_token_id, remainder)
-        self._branches: list[CanvasBranch] = []
+        self._anchor = BlockCanvas(self.prompt, self.vocabulary.mask_token_id, remainder)
+        self._branches: list[PlannedBranch] = []
         self._commit: Commit | None = None
 
     @property
@@ -62,12 +144,12 @@ class LopaSession(DecodeSession):
         anchor = self._anchor
         return not anchor.masks and not anchor.active and not self._can_grow(anchor)
 
-    def _can_grow(self, canvas: Canvas) -> bool:
+    def _can_grow(self, canvas: BlockCanvas) -> bool:
         return len(canvas) < self.max_len and not self.has_ended(canvas.generated)
 
     # Planning
 
-    def _canvas_branch(self, fork: Fork | None) -> CanvasBranch:
+    def _planned_branch(self, fork: Fork | None) -> PlannedBranch:
         """A branch grows on its own: a fork may earn its next block a step before the anchor.
 
         Where blocks tile, a fork that decides all there is does not: like such a fork in other decoders of these models
@@ -79,11 +161,11 @@ class LopaSession(DecodeSession):
         if not is_decided and self._can_grow(canvas):
             canvas.grow(settings.block_add_threshold, settings.block_size, self.max_len)
         canvas.mark_complete(settings.decoded_token_threshold)
-        return CanvasBranch(fork, canvas, self._constraint_state(canvas.generated))
+        return PlannedBranch(fork, canvas, self._constraint_state(canvas.generated))
 
     def _plan(self, num_branches: int) -> Plan:
         branches = self._branches = [
-            self._canvas_branch(fork) for fork in self._lookahead.next_branches(num_branches)
+            self._planned_branch(fork) for fork in self._lookahead.next_branches(num_branches)
         ]
 
         # The anchor alone decides which blocks are cached, so these are the same on every branch.
@@ -116,7 +198,7 @@ class LopaSession(DecodeSession):
             token_bitmasks=bitmasks.unique,
         )
 
-    def _segments(self, canvas: Canvas, start: int) -> tuple[Segment, ...]:
+    def _segments(self, canvas: BlockCanvas, start: int) -> tuple[Segment, ...]:
         if self.settings.window_attention == "full":
             return ((len(canvas), len(canvas)),)
         stops = (stop for block in canvas.blocks if block.stop > start for stop in self._tile_stops(block))

@@ -9,11 +9,13 @@ logits in half precision: its recorded decodes agree with that, and some of them
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal, Self
 
-from lopa_ray.config.decoder_settings import MaskedAnswerSettings, VanillaSettings
+from pydantic import Field, model_validator
+
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import BlockwiseSession, Window
-from lopa_ray.decoding.unmasking import (
+from lopa_ray.decoding.filling_rules import (
     dream_fill_counts,
     dream_fill_fractions,
     even_fill_count,
@@ -21,7 +23,42 @@ from lopa_ray.decoding.unmasking import (
     sample_by_score,
     sample_independently,
 )
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.protocol.sampling_params import SamplingParams
+
+MAX_STEPS = 2**16
+"""Longest schedule of an answer: it is kept in memory as a whole."""
+
+
+class MaskedAnswerSettings(LookaheadSettings):
+    """The whole answer is masked from the start, and decided block by block."""
+
+    sampler: Literal["auto", "dream", "llada"] = "auto"
+    """Whose published sampler: how a schedule is rounded, what a block's first call fills, and in which
+    precision confidences are computed. auto: dream for models whose logits are shifted, as Dream's are."""
+
+    block_size: int | None = Field(default=None, ge=1)
+    """Positions per block (semi-autoregressive decoding); the last block is cut to fit `max_new_tokens`.
+    None: the whole answer is one block."""
+
+    steps: int | None = Field(default=None, ge=1, le=MAX_STEPS)
+    """Forward passes for the whole answer, spread evenly over its blocks. None: one per position."""
+
+    eps: float = Field(default=1e-3, gt=0.0, lt=1.0)
+    """Noise level at which Dream's schedule ends."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in the answer."""
+        return max(1, -(-self.max_new_tokens // (self.block_size or max(1, self.max_new_tokens))))
+
+    @model_validator(mode="after")
+    def _steps_fit_blocks(self) -> Self:
+        if self.steps is not None and self.steps % self.num_blocks:
+            raise ValueError(
+                f"steps: got {self.steps}; allowed: a multiple of the number of blocks ({self.num_blocks})"
+            )
+        return self
 
 
 class MaskedAnswerSession(BlockwiseSession):
@@ -79,6 +116,29 @@ class MaskedAnswerSession(BlockwiseSession):
         return even_fill_count(masks, steps, call)
 
 
+class VanillaSettings(MaskedAnswerSettings):
+    """The samplers that Dream and LLaDA were published with: a schedule, and no cache."""
+
+    decoder: Literal["vanilla"] = "vanilla"
+
+    remasking: Literal["low_confidence", "random", "origin"] = "low_confidence"
+    """Which positions a call fills: the best ranked; any, as many; or each with the schedule's chance.
+    Dream's maskgit_plus, topk_margin and entropy are low_confidence with ranking probability, margin and
+    neg_entropy."""
+
+    alg_temp: float = Field(default=0.0, ge=0.0)
+    """Above 0 the best ranked are drawn, from the softmax of score ÷ alg_temp."""
+
+    @model_validator(mode="after")
+    def _alg_temp_ranks(self) -> Self:
+        if self.alg_temp > 0 and self.remasking != "low_confidence":
+            raise ValueError(
+                f"alg_temp {self.alg_temp} with remasking {self.remasking}: nothing is ranked there; leave "
+                "alg_temp out or use remasking low_confidence"
+            )
+        return self
+
+
 class VanillaSession(MaskedAnswerSession):
     """One request under a published sampler."""
 
@@ -90,7 +150,7 @@ class VanillaSession(MaskedAnswerSession):
         sampling_params = super().sampling_params
         return replace(sampling_params, precision="float16") if self._uses_dream_sampler else sampling_params
 
-    def _positions_to_fill(self, scores: dict[int, PositionScore]) -> list[int]:
+    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
         settings, step = self.settings, self.steps
         if settings.remasking == "origin":
             fractions = dream_fill_fractions(self._block_steps, settings.eps)

@@ -20,7 +20,7 @@ from cluster.choices.messages import EngineOutput, EngineRequest, RequestAccepte
 from cluster.cli import app
 from cluster.jobs.group import JobGroup
 from cluster.jobs.source import Source
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerLostError
 from support.answers import outputs

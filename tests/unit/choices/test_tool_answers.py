@@ -12,7 +12,7 @@ import pytest
 
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import ChoiceFinished, EngineOutput, EngineRequest, TextDelta
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from support.answers import answers, outputs

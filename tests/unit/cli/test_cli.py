@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from cluster.cli import app
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 
 from cluster.cli import app
 from cluster.serving.launch import ServeLauncher
-from lopa_ray.config.config import Config
 from lopa_ray.config.model_settings import DEMO_MODEL
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.model_files import checkpoint_folder, pin_model

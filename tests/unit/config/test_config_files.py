@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import D2FSettings, LopaSettings
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
 
@@ -20,7 +20,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_a_file_with_everything(tmp_path):
-    made = Config.load(
+    config = Config.load(
         write(
             tmp_path,
             """
@@ -34,9 +34,9 @@ def test_a_file_with_everything(tmp_path):
             """,
         )
     )
-    assert made.model == ModelSettings(path="/models/x", dtype="bfloat16", max_num_seqs=3)
-    assert made.group == GroupSettings(num_workers=4, resources={"big": 0.5})
-    assert made.decode == D2FSettings(block_size=16)
+    assert config.model == ModelSettings(path="/models/x", dtype="bfloat16", max_num_seqs=3)
+    assert config.group == GroupSettings(num_workers=4, resources={"big": 0.5})
+    assert config.decode == D2FSettings(block_size=16)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "model:\ngroup:\ndecode:\n", "{}"])
@@ -46,9 +46,9 @@ def test_empty_files_and_sections_mean_the_defaults(tmp_path, text):
 
 def test_overrides_lie_on_top_of_the_file(tmp_path):
     file = write(tmp_path, "decode: {num_branches: 6, block_size: 8}\nmodel: {max_num_seqs: 2}\n")
-    made = Config.load(file, {"decode": {"block_size": 4}, "group": {"num_workers": 3}})
-    assert made.decode == LopaSettings(num_branches=6, block_size=4)
-    assert (made.model.max_num_seqs, made.group.num_workers) == (2, 3)
+    config = Config.load(file, {"decode": {"block_size": 4}, "group": {"num_workers": 3}})
+    assert config.decode == LopaSettings(num_branches=6, block_size=4)
+    assert (config.model.max_num_seqs, config.group.num_workers) == (2, 3)
     assert Config.load(file, {"decode": {"decoder": "d2f"}}).decode == D2FSettings(block_size=8)
 
 

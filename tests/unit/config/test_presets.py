@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 import yaml
 
-from lopa_ray.config.branch_confidence import METRICS
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import DECODER_SETTINGS, parse_decoder_settings
 from lopa_ray.config.yaml_files import parse_yaml, presets
+from lopa_ray.decoding.branch_confidence import METRICS
+from lopa_ray.decoding.decoders import DECODERS, parse_decoder_settings
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
 COMPLETE = [name for name in presets() if "/" not in name]
@@ -49,7 +49,7 @@ def test_a_preset_names_every_setting(name: str) -> None:
 def allowed_values(name: str, annotation: Any) -> set[str] | None:
     """What a setting may be, if that is one of a list; None for numbers, texts and so on."""
     if name == "decoder":
-        return set(DECODER_SETTINGS)
+        return set(DECODERS)
     if name == "branch_confidence":
         return set(METRICS)
     return set(get_args(annotation)) if get_origin(annotation) is Literal else None

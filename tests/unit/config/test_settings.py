@@ -8,19 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import (
-    DECODER_SETTINGS,
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    LopaSettings,
-    VanillaSettings,
-    merge_decoder_settings,
-    parse_decoder_settings,
-)
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
+from lopa_ray.decoding.decoders import DECODERS, merge_decoder_settings, parse_decoder_settings
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSettings
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import LopaError, SettingsError
 
@@ -166,19 +161,19 @@ def test_several_mistakes_are_named_together():
 
 
 def test_settings_are_frozen_and_travel():
-    made = LopaSettings(num_branches=3, window_attention="block_causal")
+    settings = LopaSettings(num_branches=3, window_attention="block_causal")
     with pytest.raises(ValueError):
-        made.num_branches = 4
-    assert pickle.loads(pickle.dumps(made)) == made
+        settings.num_branches = 4
+    assert pickle.loads(pickle.dumps(settings)) == settings
 
 
 @pytest.mark.parametrize(("attention", "protocol"), [("full", "two_phase"), ("block_causal", "single_phase")])
 def test_the_commit_protocol_follows_the_attention(attention, protocol):
-    made = D2FSettings(window_attention=attention)
-    assert made.commit_protocol == protocol
+    settings = D2FSettings(window_attention=attention)
+    assert settings.commit_protocol == protocol
     assert D2FSettings(window_attention=attention, commit_protocol=None).commit_protocol == protocol
     for other in ("full", "block_causal"):
-        assert made.replace(window_attention=other) == D2FSettings(window_attention=other)
+        assert settings.replace(window_attention=other) == D2FSettings(window_attention=other)
     assert (
         LopaSettings(window_attention="block_causal", commit_protocol="two_phase")
         .replace(block_size=8)
@@ -188,18 +183,18 @@ def test_the_commit_protocol_follows_the_attention(attention, protocol):
 
 
 def test_but_is_checked_too():
-    made = LopaSettings(num_branches=3)
-    assert made.replace(block_size=8) == LopaSettings(num_branches=3, block_size=8)
-    assert made.num_branches == 3
+    settings = LopaSettings(num_branches=3)
+    assert settings.replace(block_size=8) == LopaSettings(num_branches=3, block_size=8)
+    assert settings.num_branches == 3
     with pytest.raises(SettingsError, match="block_size"):
-        made.replace(block_size=0)
+        settings.replace(block_size=0)
 
 
-@pytest.mark.parametrize("name", DECODER_SETTINGS)
+@pytest.mark.parametrize("name", DECODERS)
 def test_decode_settings_choose_the_class(name):
-    made = parse_decoder_settings({"decoder": name, "max_new_tokens": 7})
-    assert type(made) is DECODER_SETTINGS[name]
-    assert (made.decoder, made.max_new_tokens) == (name, 7)
+    settings = parse_decoder_settings({"decoder": name, "max_new_tokens": 7})
+    assert type(settings) is DECODERS[name].settings
+    assert (settings.decoder, settings.max_new_tokens) == (name, 7)
 
 
 @pytest.mark.parametrize("name", ["llada", "", None, 3, ["lopa"], {"a": 1}])
@@ -257,8 +252,8 @@ def test_override_keeps_drops_and_replaces():
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
 def test_a_dtype_of_torch_is_as_good_as_its_name(name: str) -> None:
     dtype = getattr(torch, name)
-    made = ModelSettings(dtype=dtype)
-    assert made == ModelSettings(dtype=name) and made.model_dump()["dtype"] == name
+    settings = ModelSettings(dtype=dtype)
+    assert settings == ModelSettings(dtype=name) and settings.model_dump()["dtype"] == name
     assert Config.load("demo", {"model": {"dtype": dtype}}).model.dtype == name
     with LocalEngine.from_pretrained("demo", dtype=dtype, max_model_len=64) as engine:
         assert engine.runner.model.embed.weight.dtype == dtype

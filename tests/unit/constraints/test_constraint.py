@@ -13,19 +13,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from lopa_ray.config.decoder_settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    LopaSettings,
-    VanillaSettings,
-)
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints import byte_automaton
 from lopa_ray.constraints.byte_automaton import ByteAutomaton, normalize_regex
 from lopa_ray.constraints.constraint import Constraint, ConstraintState, unpack_bitmask
 from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.result import length_through_end
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.structural_tag import StructuralTag, tagged_text_automaton
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.errors import SettingsError
 
 NUMBER = {"type": "integer", "minimum": 0, "maximum": 9}

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import BlockDiffusionSettings, D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from support.in_process_group import InProcessGroup
@@ -131,8 +132,8 @@ def assert_one_block_is_block_diffusion(
     shared = {"confidence_threshold": threshold, **values}
     one_block = {"window_attention": "block_causal", "block_origin": "start", "block_add_threshold": 1.0}
     wanted = engine.generate(asked, BlockDiffusionSettings(fuse_store=True, **shared))
-    found = engine.generate(asked, LopaSettings(**one_block, **shared))
-    for one, other in zip(wanted, found, strict=True):
+    in_flight = engine.generate(asked, LopaSettings(**one_block, **shared))
+    for one, other in zip(wanted, in_flight, strict=True):
         assert (one.token_ids, one.steps) == (other.token_ids, other.steps)
         assert one.finish_reason == other.finish_reason
 
@@ -151,8 +152,8 @@ def test_several_blocks_take_fewer_steps(name: str) -> None:
     shared = {"max_new_tokens": 48, "block_size": block_size, "confidence_threshold": 0.85}
     one = {"fuse_store": True, "ignore_eos": True, **shared}
     several = tiled(block_add_threshold=0.25, ignore_eos=True, **shared)
-    found = [
-        sum(each.steps for each in engine_of(name).generate(prompts(), settings))
+    steps = [
+        sum(result.steps for result in engine_of(name).generate(prompts(), settings))
         for settings in (
             BlockDiffusionSettings(**one),
             BlockDiffusionSettings(num_branches=4, **one),
@@ -160,7 +161,7 @@ def test_several_blocks_take_fewer_steps(name: str) -> None:
             LopaSettings(num_branches=4, **several),
         )
     ]
-    assert found == pytest.approx(recorded, rel=0.05)
+    assert steps == pytest.approx(recorded, rel=0.05)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -198,8 +199,8 @@ def test_a_prompts_blocks_are_found_in_the_prefix_cache() -> None:
     engine = LocalEngine.from_config(Config.parse({"model": model}))
     settings = LopaSettings(num_branches=2, max_new_tokens=16, block_size=4, **tiled(ignore_eos=True))
     for prompt in (list(range(30)), [*range(22), 90, 91]):
-        found = engine.generate(prompt, settings)
-        assert found.token_ids == engine_of(NAMES[0]).generate(prompt, settings).token_ids
+        result = engine.generate(prompt, settings)
+        assert result.token_ids == engine_of(NAMES[0]).generate(prompt, settings).token_ids
     assert (engine.prefix_index.hit_requests, engine.prefix_index.hit_positions) == (1, 20)
 
 
@@ -209,7 +210,7 @@ def test_full_attention_has_no_tiles() -> None:
 
 
 def test_short_answers_take_fewer_passes_per_block() -> None:
-    """Of 8 positions at least 4 per pass: 2 passes, where there would be one for each."""
+    """At least 4 of 8 positions per pass: 2 passes, where there would be one for each."""
     engine = engine_of("llada2-tiny-3l")
     shared = {"max_new_tokens": 8, "block_size": 8, "confidence_threshold": 1.0, "ignore_eos": True}
     steps = [

@@ -8,15 +8,13 @@ from functools import cache
 import pytest
 import torch
 
-from lopa_ray.config.decoder_settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    VanillaSettings,
-)
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.config.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSettings
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.local import LocalEngine
@@ -134,7 +132,7 @@ def test_the_sampler_is_that_of_the_family():
 
 @pytest.mark.parametrize("kind", [D2FSettings, FastDllmSettings, BlockDiffusionSettings])
 def test_stop_tokens_end_an_answer_like_eos(kind):
-    """Of the request (DiffuCoder stops on its PAD token) or of the checkpoint."""
+    """Those of the request (DiffuCoder stops on its PAD token) or of the checkpoint."""
     model = FakeModel(seed=3)
     plain = kind(max_new_tokens=40, stop_at_eos=True)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from lopa_ray.config.decoder_settings import D2FSettings, FastDllmSettings, LopaSettings
 from lopa_ray.decoding.branch_budget import AutoBudget, BranchBudget
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.scheduling.scheduler import Scheduler
 from support.fake_model import VOCABULARY, FakeModel

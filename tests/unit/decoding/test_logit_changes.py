@@ -7,7 +7,8 @@ import pickle
 import pytest
 from hypothesis import given, settings
 
-from lopa_ray.config.decoder_settings import LopaSettings, VanillaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.fake_model import VOCABULARY, FakeModel

@@ -7,8 +7,8 @@ from itertools import combinations
 
 from hypothesis import given, settings
 
-from lopa_ray.config.decoder_settings import D2FSettings, LopaSettings
-from lopa_ray.config.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.execution.kv_cache import merge_spans
 from lopa_ray.protocol.plan import Plan
 from support.fake_model import FakeModel
@@ -122,7 +122,7 @@ def test_the_winner_is_filled_by_threshold_or_its_best_position(prompt, wanted, 
     _, steps = decode(prompt, wanted, model)
     for step in steps:
         report = step.reports[step.outcome.winner]
-        found = {
+        by_position = {
             p: (t, q, s)
             for p, t, q, s in zip(
                 report.positions.tolist(),
@@ -134,18 +134,18 @@ def test_the_winner_is_filled_by_threshold_or_its_best_position(prompt, wanted, 
         }
         expected = []
         for block in step.outcome.blocks:
-            masked = [p for p in range(block.start, block.stop) if p in found]
-            above = [p for p in masked if found[p][1] > wanted.confidence_threshold]
+            masked = [p for p in range(block.start, block.stop) if p in by_position]
+            above = [p for p in masked if by_position[p][1] > wanted.confidence_threshold]
             if not above and masked and block.complete:
-                above = [min(masked, key=lambda p: (-found[p][2], p))]
-            expected += [(p, found[p][0]) for p in above]
-        left = sorted(found.keys() - dict(expected))
+                above = [min(masked, key=lambda p: (-by_position[p][2], p))]
+            expected += [(p, by_position[p][0]) for p in above]
+        left = sorted(by_position.keys() - dict(expected))
         forks = isinstance(wanted, LookaheadSettings) and wanted.num_branches > 1 and wanted.anchor != "win"
         if forks and wanted.block_origin == "start" and len(left) == 1:
-            expected += [(p, found[p][0]) for p in left]
+            expected += [(p, by_position[p][0]) for p in left]
         assert list(step.outcome.fills) == expected
         assert [decision.probability for decision in step.outcome.filled] == [
-            found[p][1] for p, _ in expected
+            by_position[p][1] for p, _ in expected
         ]
 
 

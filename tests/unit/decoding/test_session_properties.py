@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from lopa_ray.config.decoder_settings import (
-    DECODER_SETTINGS,
-    FastDllmSettings,
-    LopaSettings,
-    MaskedAnswerSettings,
-)
+from lopa_ray.decoding.decoders import DECODERS
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
+from lopa_ray.decoding.decoders.vanilla import MaskedAnswerSettings
 from lopa_ray.decoding.result import ResultBuilder, returned_token_ids
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
 from lopa_ray.execution.kv_cache import merge_spans
@@ -212,9 +210,9 @@ def test_prompts_that_cannot_be_decoded_are_refused():
             create_session(prompt, wanted)
 
 
-@pytest.mark.parametrize("kind", DECODER_SETTINGS.values())
-def test_nothing_to_generate_is_finished_at_once(kind):
-    session = create_session([1], kind(max_new_tokens=0))
+@pytest.mark.parametrize("name", DECODERS)
+def test_nothing_to_generate_is_finished_at_once(name):
+    session = create_session([1], DECODERS[name].settings(max_new_tokens=0))
     assert (session.finished, session.finish_reason, session.generated) == (True, "length", [])
     with pytest.raises(ProtocolError, match="finished"):
         session.plan()

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from torch import Tensor
 
-from lopa_ray.config.decoder_settings import BlockDiffusionSettings
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
@@ -51,14 +51,14 @@ class Published:
     ) -> tuple[Tensor, KeysValues]:
         """Logits [len(ids), V] behind `past`, and K/V of `ids`, or of all of `block` with `ids` put in at `offset`."""
         seen = len(past[0][0]) if past else 0
-        made: KeysValues = []
+        keys_values: KeysValues = []
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             if block is not None:
                 (old_k, old_v), end = block[layer], offset + len(k)
                 k = torch.cat((old_k[:offset], k, old_k[end:]))
                 v = torch.cat((old_v[:offset], v, old_v[end:]))
-            made.append((k, v))
+            keys_values.append((k, v))
             if past:
                 k, v = torch.cat((past[layer][0], k)), torch.cat((past[layer][1], v))
             rows, columns = torch.arange(len(q)) + seen + offset, torch.arange(len(k))
@@ -71,7 +71,7 @@ class Published:
             positions = torch.arange(len(ids)) + seen + offset
             logits: Tensor = self.model.lm_head(self.model(torch.tensor(ids), positions, attend))
             logits[:, self.model.config.mask_token_id] = -torch.inf
-        return logits, made
+        return logits, keys_values
 
     def shifted(self, logits: Tensor) -> Tensor:
         return torch.cat((logits[:1], logits[:-1])) if self.model.config.shifted else logits

@@ -6,8 +6,9 @@ import pytest
 
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray import LocalEngine
-from lopa_ray.config.decoder_settings import BlockDiffusionSettings, LopaSettings
-from lopa_ray.config.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.errors import SettingsError
 from support.fake_model import FakeModel
 from support.fake_session import decode

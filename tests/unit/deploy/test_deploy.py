@@ -23,7 +23,7 @@ from typer.main import get_command
 from cluster.jobs.__main__ import app
 from cluster.serving.settings import ServeSettings
 from lopa_ray import __version__
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from support.kuberay_schema import schema
 from support.paths import ROOT
 

@@ -10,12 +10,14 @@ from math import comb
 import pytest
 import torch
 
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import BlockDiffusionSettings, LopaSettings, VanillaSettings
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.likelihood import LikelihoodSession
 from lopa_ray.decoding.mask_draws import MaskDraws, draw_key
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.likelihood import LikelihoodRequest, LogLikelihood, log_likelihoods
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import PromptError, PromptTooLongError, ScoreError, SettingsError

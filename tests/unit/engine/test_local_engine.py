@@ -9,18 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    LopaSettings,
-    VanillaSettings,
-)
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.base import Prompt
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CapacityError, LopaError, PromptError
 from lopa_ray.protocol.events import RequestStep

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution import attention_backends

@@ -10,15 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from lopa_ray.config.decoder_settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    LopaSettings,
-    VanillaSettings,
-)
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution import lm_head
 from lopa_ray.execution.runner import BranchRunner

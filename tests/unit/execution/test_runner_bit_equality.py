@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from lopa_ray.config.decoder_settings import FastDllmSettings, LopaSettings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.execution.lm_head import MAX_LOGITS_BYTES, head_rows
 from lopa_ray.execution.packing import ROW_MULTIPLE, padded_rows
 from lopa_ray.execution.runner import BranchRunner

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from lopa_lab.conformance import Case, Verdict, read_cases, replay
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import BlockDiffusionSettings, LopaSettings
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.runner import BranchRunner

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from cluster.cli import app
 from cluster.jobs.__main__ import _job_spec
 from cluster.jobs.source import InputSummary
-from lopa_ray.config.config import Config
-from lopa_ray.config.decoder_settings import DECODER_SETTINGS
+from lopa_ray.decoding.decoders import DECODERS
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
+from lopa_ray.engine.open_model import open_model, resolve_config
 from lopa_ray.errors import CheckpointError
-from lopa_ray.execution.model_spec import open_model, resolve_config
 from lopa_ray.model.generation_defaults import read_generation_defaults
 from support.paths import GOLDEN
 
@@ -26,7 +26,7 @@ SDAR = GOLDEN / "models" / "sdar-tiny-3l"
 
 def opened(folder: Path, **sections: dict[str, Any]) -> Config:
     model = {"path": str(folder), **sections.get("model", {})}
-    return open_model(Config.parse({**sections, "model": model}))[0].config
+    return open_model(Config.parse({**sections, "model": model}))[0]
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_a_configuration_that_travels_still_leaves_room_for_them() -> None:
     assert Config.parse(config.given()) == config
 
 
-@pytest.mark.parametrize("decoder", DECODER_SETTINGS)
+@pytest.mark.parametrize("decoder", DECODERS)
 def test_settings_that_were_made_in_python_travel_with_their_decoder(decoder: str) -> None:
-    config = Config(decode=DECODER_SETTINGS[decoder](seed=3))
+    config = Config(decode=DECODERS[decoder].settings(seed=3))
     assert Config.parse(config.given()) == config
-    assert Config.parse(Config(decode=DECODER_SETTINGS[decoder]()).given()).decode.decoder == decoder
+    assert Config.parse(Config(decode=DECODERS[decoder].settings()).given()).decode.decoder == decoder
 
 
 def test_a_printed_configuration_leaves_open_what_the_checkpoint_decides(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.config import ModelConfig

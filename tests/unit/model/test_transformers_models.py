@@ -12,7 +12,8 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from lopa_ray.config.decoder_settings import BlockDiffusionSettings, LopaSettings
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import CheckpointError, SettingsError
 from lopa_ray.model import transformers_families

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from lopa_ray.config.config import Config
 from lopa_ray.config.scaling_settings import ScalingSettings
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 from lopa_ray.scheduling.autoscaler import POLICIES, Autoscaler, Load, LoadMeter
 from support.paths import DATA

@@ -11,14 +11,11 @@ from hypothesis import given, settings as checks, strategies as st
 
 from actors.master import MasterStatus
 from cluster.serving.replica import metrics
-from lopa_ray.config.decoder_settings import (
-    BlockDiffusionSettings,
-    D2FSettings,
-    FastDllmSettings,
-    LopaSettings,
-    VanillaSettings,
-)
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.runner import BranchRunner

@@ -8,9 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from lopa_ray.config.decoder_settings import parse_decoder_settings
 from lopa_ray.constraints.json_schema import schema_regex
-from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders import new_session, parse_decoder_settings
 from lopa_ray.errors import LopaError, PromptError, PromptTooLongError, SettingsError
 from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of
 from support.fake_model import VOCABULARY

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.errors import SettingsError
 from support.fake_backend import CHAT, MODEL, TEXT, Server
 

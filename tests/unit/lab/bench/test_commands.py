@@ -15,7 +15,7 @@ from lopa_lab.bench.parts import parts_of
 from lopa_lab.bench.record import BenchRecord
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray import LocalEngine
-from lopa_ray.config.decoder_settings import D2FSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings
 from support.paths import MODELS
 
 TINY = ("--shape", "dream-27m", "--layers", "1")

@@ -12,7 +12,7 @@ import torch
 
 from lopa_lab.conformance import Case, Verdict, replay
 from lopa_lab.conformance.recorded import recorded_settings
-from lopa_ray.config.decoder_settings import BlockDiffusionSettings
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
 

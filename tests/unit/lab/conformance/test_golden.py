@@ -17,7 +17,7 @@ import torch
 
 from lopa_lab.conformance import Case, Verdict, read_cases, replay
 from lopa_lab.conformance.recorded import recorded_settings
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep
 from support.paths import GOLDEN

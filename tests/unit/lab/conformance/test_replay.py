@@ -12,7 +12,7 @@ import torch
 
 from lopa_lab.conformance import Case, Verdict, read_cases, replay
 from lopa_lab.conformance.recorded import recorded_settings
-from lopa_ray.config.decoder_settings import D2FSettings, LopaSettings
+from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lopa_lab.conformance import Verdict, read_cases, replay, routing
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
 

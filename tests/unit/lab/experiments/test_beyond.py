@@ -24,9 +24,8 @@ from lopa_lab.experiments.run.winner_rules import (
     fit_predictor,
     summed_probability,
 )
-from lopa_ray.config.decoder_settings import LopaSettings
 from lopa_ray.decoding.branching import Fork
-from lopa_ray.decoding.decoders.lopa import LopaSession
+from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Branch, Plan
 from lopa_ray.protocol.report import BranchReport

@@ -13,8 +13,7 @@ from lopa_lab.experiments.run.lookaheads import (
     RandomPositions,
     VariedLopaSession,
 )
-from lopa_ray.config.decoder_settings import LopaSettings
-from lopa_ray.decoding.decoders.lopa import LopaSession
+from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.protocol.plan import Plan
 from support.fake_model import VOCABULARY, FakeModel

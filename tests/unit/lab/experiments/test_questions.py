@@ -13,8 +13,7 @@ from lopa_lab.experiments.predictor import Observed, ObservedSession
 from lopa_lab.experiments.run.outcomes import Outcomes
 from lopa_lab.experiments.run.record import ExperimentRecord, MeasuredPoint, Setup
 from lopa_lab.records.machine import Machine
-from lopa_ray.config.decoder_settings import LopaSettings
-from lopa_ray.decoding.decoders.lopa import LopaSession
+from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from support.fake_model import VOCABULARY, FakeModel
 
 

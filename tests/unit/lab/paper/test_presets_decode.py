@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from lopa_ray.config.config import Config
 from lopa_ray.config.yaml_files import presets
+from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from support.paths import MODELS
 

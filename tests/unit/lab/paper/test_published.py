@@ -16,7 +16,7 @@ from lopa_lab.paper.tables.published import (
     published_table,
     system_settings,
 )
-from lopa_ray.config.config import Config
+from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
 

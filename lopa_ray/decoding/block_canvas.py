@@ -46,7 +46,7 @@ class Block:
         return BlockView(self.start, self.stop, self.state.value, self.masks, self.complete)
 
 
-class Canvas:
+class BlockCanvas:
     """The ids of prompt and blocks of one branch. The prompt is block 0, or what of it is not in the first answer's
     block."""
 
@@ -59,9 +59,9 @@ class Canvas:
         state = BlockState.TO_CACHE if stop else BlockState.IN_CACHE
         self.blocks = [Block(0, stop, 0, state, complete=True)]
 
-    def copy(self) -> Canvas:
+    def copy(self) -> BlockCanvas:
         """An independent copy."""
-        copied = object.__new__(Canvas)
+        copied = object.__new__(BlockCanvas)
         copied.ids = self.ids.copy()
         copied.mask_id = self.mask_id
         copied.prompt_len = self.prompt_len
@@ -108,7 +108,7 @@ class Canvas:
                 block.masks -= 1
                 return
 
-    def with_fills(self, fills: tuple[Fill, ...]) -> Canvas:
+    def with_fills(self, fills: tuple[Fill, ...]) -> BlockCanvas:
         """A copy with a fill set put in."""
         copied = self.copy()
         for position, token in fills:

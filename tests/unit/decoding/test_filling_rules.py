@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from lopa_ray.decoding.branching import PositionScore, scores_by_position
-from lopa_ray.decoding.unmasking import (
+from lopa_ray.decoding.filling_rules import (
     dream_fill_counts,
     even_fill_count,
     rank_by_score,
@@ -45,17 +45,17 @@ def test_ties_keep_their_order():
 
 
 def test_a_threshold_takes_what_reaches_it_or_the_best():
-    found = scores(0.9, 0.2, 0.95, 0.5)
-    assert select_above_threshold(found, 0.9) == [12, 10]
-    assert select_above_threshold(found, 0.96) == [12]
-    assert select_above_threshold(found, 0.1, max_count=3) == [12, 10, 13]
-    assert select_above_threshold(found, 0.99, max_count=3) == [12]
+    masked = scores(0.9, 0.2, 0.95, 0.5)
+    assert select_above_threshold(masked, 0.9) == [12, 10]
+    assert select_above_threshold(masked, 0.96) == [12]
+    assert select_above_threshold(masked, 0.1, max_count=3) == [12, 10, 13]
+    assert select_above_threshold(masked, 0.99, max_count=3) == [12]
 
 
 def test_sdar_takes_all_above_or_its_share():
-    found = scores(0.9, 0.2, 0.95, 0.5)
-    assert select_above_threshold_or_count(found, 0.5, 1) == [10, 12]  # strictly above
-    assert select_above_threshold_or_count(found, 0.5, 3) == [12, 10, 13]  # instead of, not in addition
+    masked = scores(0.9, 0.2, 0.95, 0.5)
+    assert select_above_threshold_or_count(masked, 0.5, 1) == [10, 12]  # strictly above
+    assert select_above_threshold_or_count(masked, 0.5, 3) == [12, 10, 13]  # instead of, not in addition
 
 
 def test_the_factor_rule_by_hand():
@@ -70,11 +70,11 @@ def test_the_factor_rule_by_hand():
 
 
 def test_entropy_is_bounded_in_sum():
-    found = scores(0.5, 0.5, 0.5, ranks=[-0.3, -0.1, -0.5])
-    assert select_within_entropy(found, 0.4) == [11]  # 0.1; 0.1 + 0.3 is not less than 0.4
-    assert select_within_entropy(found, 0.41) == [11, 10]
-    assert select_within_entropy(found, 0.0) == [11]
-    assert select_within_entropy(found, 9.0) == [11, 10, 12]
+    masked = scores(0.5, 0.5, 0.5, ranks=[-0.3, -0.1, -0.5])
+    assert select_within_entropy(masked, 0.4) == [11]  # 0.1; 0.1 + 0.3 is not less than 0.4
+    assert select_within_entropy(masked, 0.41) == [11, 10]
+    assert select_within_entropy(masked, 0.0) == [11]
+    assert select_within_entropy(masked, 9.0) == [11, 10, 12]
 
 
 @given(st.integers(0, 70), st.integers(1, 80))
@@ -88,21 +88,21 @@ def test_schedules_fill_everything(masks, steps):
 
 
 def test_drawn_positions_follow_the_softmax_of_their_scores():
-    found = scores(0.2, 0.4, 0.8)
-    first = Counter(sample_by_score(found, 1, 0.4, seed, 3)[0] for seed in range(4000))
+    masked = scores(0.2, 0.4, 0.8)
+    first = Counter(sample_by_score(masked, 1, 0.4, seed, 3)[0] for seed in range(4000))
     weights = {10: 1.0, 11: 1.6487, 12: 4.4817}  # exp(0), exp(0.5), exp(1.5)
     for position, weight in weights.items():
         assert first[position] / 4000 == pytest.approx(weight / sum(weights.values()), abs=0.03)
-    even = Counter(sample_by_score(found, 1, float("inf"), seed, 3)[0] for seed in range(4000))
-    assert all(abs(even[p] / 4000 - 1 / 3) < 0.03 for p in found)
-    assert len(set(sample_by_score(found, 3, 0.4, 7, 1))) == 3
-    assert sample_by_score(found, 2, 0.4, 7, 1) == sample_by_score(found, 2, 0.4, 7, 1)
+    even = Counter(sample_by_score(masked, 1, float("inf"), seed, 3)[0] for seed in range(4000))
+    assert all(abs(even[p] / 4000 - 1 / 3) < 0.03 for p in masked)
+    assert len(set(sample_by_score(masked, 3, 0.4, 7, 1))) == 3
+    assert sample_by_score(masked, 2, 0.4, 7, 1) == sample_by_score(masked, 2, 0.4, 7, 1)
 
 
 def test_each_position_has_the_chance_for_itself():
-    found = scores(*[0.5] * 10)
-    filled = Counter(p for seed in range(800) for p in sample_independently(found, 0.3, seed, 2))
+    masked = scores(*[0.5] * 10)
+    filled = Counter(p for seed in range(800) for p in sample_independently(masked, 0.3, seed, 2))
     assert all(count / 800 == pytest.approx(0.3, abs=0.06) for count in filled.values())
     assert len(filled) == 10
-    assert sample_independently(found, 0.0, 1, 1) == []
-    assert sample_independently(found, 1.0, 1, 1) == list(found)
+    assert sample_independently(masked, 0.0, 1, 1) == []
+    assert sample_independently(masked, 1.0, 1, 1) == list(masked)

@@ -6,26 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from lopa_ray.config.decoder_settings import LopaSettings, merge_decoder_settings, parse_decoder_settings
+from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.config.group_settings import GroupSettings
-from lopa_ray.config.model_settings import ModelSettings
-from lopa_ray.config.strict import StrictModel
 from lopa_ray.config.yaml_files import read_config
+from lopa_ray.decoding.decoders import merge_decoder_settings, parse_decoder_settings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.generation_defaults import SAMPLING_DEFAULTS
 
 
-class Config(StrictModel):
+class Config(ExecutionConfig):
     """All settings of one YAML file."""
-
-    model: ModelSettings = Field(default_factory=ModelSettings)
-    """The checkpoint."""
-
-    group: GroupSettings = Field(default_factory=GroupSettings)
-    """The decode group."""
 
     decode: GenerationSettings = Field(default_factory=LopaSettings)
     """Decode settings of requests that do not set them."""
@@ -34,49 +27,6 @@ class Config(StrictModel):
     @classmethod
     def _choose_decoder(cls, value: Any) -> Any:
         return parse_decoder_settings(value) if isinstance(value, dict) else value
-
-    @field_validator("model", "group", mode="before")
-    @classmethod
-    def _build_section(cls, value: Any, info: Any) -> Any:
-        section = {"model": ModelSettings, "group": GroupSettings}[info.field_name]
-        return section(**value) if isinstance(value, dict) else value
-
-    @model_validator(mode="after")
-    def _collectives_need_an_accelerator_each(self) -> Self:
-        shared = self.model.device != "cpu" and self.group.num_accelerators < 1
-        if shared and self.group.tensor_parallel_size > 1:
-            raise ValueError(
-                f"group.tensor_parallel_size {self.group.tensor_parallel_size} with num_accelerators "
-                f"{self.group.num_accelerators}: shards that share an accelerator cannot form a collective; set "
-                "num_accelerators to 1, or tensor_parallel_size to 1"
-            )
-        if shared and self.group.transfer == "collective":
-            raise ValueError(
-                f"group.transfer collective with num_accelerators {self.group.num_accelerators}: workers that share "
-                "an accelerator cannot form a collective; use object_store or auto"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _shards_reserve_resources(self) -> Self:
-        group = self.group
-        reserved = [group.num_cpus, *group.resources.values()]
-        if group.tensor_parallel_size > 1 and self.model.device == "cpu" and not any(reserved):
-            raise ValueError(
-                f"group.tensor_parallel_size {group.tensor_parallel_size} with num_cpus 0: shards need a reservation "
-                "that keeps them on one node; set num_cpus above 0, or tensor_parallel_size to 1"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _shards_are_native(self) -> Self:
-        size = self.group.tensor_parallel_size
-        if size > 1 and self.model.implementation == "transformers":
-            raise ValueError(
-                f"group.tensor_parallel_size {size} with model.implementation transformers: only native models can be "
-                "cut; set tensor_parallel_size to 1, or implementation to auto"
-            )
-        return self
 
     def as_dict(self) -> dict[str, Any]:
         """Every section as plain values."""
@@ -93,12 +43,11 @@ class Config(StrictModel):
     def given(self) -> dict[str, Any]:
         """The values that were set, from which `parse` makes the same configuration: a checkpoint may have defaults
         for the others."""
+        sections = {"model": self.model, "group": self.group}
         values = {
-            name: getattr(self, name).model_dump(mode="json", exclude_unset=True)
-            for name in type(self).model_fields
+            name: section.model_dump(mode="json", exclude_unset=True) for name, section in sections.items()
         }
-        values["decode"]["decoder"] = self.decode.decoder
-        return values
+        return {**values, "decode": self.decode.given("json")}
 
     def with_decode_defaults(self, defaults: Mapping[str, Any]) -> Self:
         """The same, with `defaults` for decode settings that were not set. Raises SettingsError for a wrong value."""

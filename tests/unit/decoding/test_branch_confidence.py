@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from lopa_ray.config.branch_confidence import (
+from lopa_ray.decoding.branch_confidence import (
     METRICS,
     bottom,
     geometric,
@@ -18,7 +18,7 @@ from lopa_ray.config.branch_confidence import (
     segment,
     window,
 )
-from lopa_ray.config.decoder_settings import LopaSettings
+from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE, best_branch, mix_confidence
 
 SCORES = st.lists(st.floats(-5, 1), min_size=1, max_size=20)

@@ -1,4 +1,4 @@
-"""Which positions a call fills: the published rules, as functions of the scores of masked positions.
+"""Filling rules: which positions a call fills, by the scores of the masked ones. Papers and settings say remasking too.
 
 Every rule gives positions; equal scores keep their order. The session decides the
 result, as far as a constraint allows it.
@@ -26,7 +26,7 @@ def rank_by_score(scores: dict[int, PositionScore]) -> list[int]:
 def select_above_threshold(
     scores: dict[int, PositionScore], threshold: float, max_count: int | None = None
 ) -> list[int]:
-    """Of the `max_count` best ranked those with at least probability `threshold`, or the best (Fast-dLLM)."""
+    """Those of the `max_count` best ranked with at least probability `threshold`, or the best one (Fast-dLLM)."""
     best = rank_by_score(scores)[:max_count]
     return [p for p in best if scores[p].probability >= threshold] or best[:1]
 

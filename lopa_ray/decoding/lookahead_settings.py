@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from lopa_ray.config.branch_confidence import check_metric, parse_metric
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.branch_confidence import check_metric, parse_metric
 
 MAX_BRANCHES = 1024
 

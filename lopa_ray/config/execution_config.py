@@ -1,0 +1,64 @@
+"""ExecutionConfig: the sections of a configuration that say how forwards run."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from lopa_ray.config.group_settings import GroupSettings
+from lopa_ray.config.model_settings import ModelSettings
+from lopa_ray.config.strict import StrictModel
+
+
+class ExecutionConfig(StrictModel):
+    """The model, and the decode group that runs it."""
+
+    model: ModelSettings = Field(default_factory=ModelSettings)
+    """The checkpoint."""
+
+    group: GroupSettings = Field(default_factory=GroupSettings)
+    """The decode group."""
+
+    @field_validator("model", "group", mode="before")
+    @classmethod
+    def _build_section(cls, value: Any, info: Any) -> Any:
+        section = {"model": ModelSettings, "group": GroupSettings}[info.field_name]
+        return section(**value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _collectives_need_an_accelerator_each(self) -> Self:
+        shared = self.model.device != "cpu" and self.group.num_accelerators < 1
+        if shared and self.group.tensor_parallel_size > 1:
+            raise ValueError(
+                f"group.tensor_parallel_size {self.group.tensor_parallel_size} with num_accelerators "
+                f"{self.group.num_accelerators}: shards that share an accelerator cannot form a collective; set "
+                "num_accelerators to 1, or tensor_parallel_size to 1"
+            )
+        if shared and self.group.transfer == "collective":
+            raise ValueError(
+                f"group.transfer collective with num_accelerators {self.group.num_accelerators}: workers that share "
+                "an accelerator cannot form a collective; use object_store or auto"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _shards_reserve_resources(self) -> Self:
+        group = self.group
+        reserved = [group.num_cpus, *group.resources.values()]
+        if group.tensor_parallel_size > 1 and self.model.device == "cpu" and not any(reserved):
+            raise ValueError(
+                f"group.tensor_parallel_size {group.tensor_parallel_size} with num_cpus 0: shards need a reservation "
+                "that keeps them on one node; set num_cpus above 0, or tensor_parallel_size to 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _shards_are_native(self) -> Self:
+        size = self.group.tensor_parallel_size
+        if size > 1 and self.model.implementation == "transformers":
+            raise ValueError(
+                f"group.tensor_parallel_size {size} with model.implementation transformers: only native models can be "
+                "cut; set tensor_parallel_size to 1, or implementation to auto"
+            )
+        return self

@@ -1,0 +1,37 @@
+"""From a configuration to its model, in the process of an engine."""
+
+from __future__ import annotations
+
+from lopa_ray.engine.config import Config
+from lopa_ray.errors import CheckpointError, SettingsError
+from lopa_ray.execution.model_files import checkpoint_folder, pin_model
+from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.model.generation_defaults import GENERATION, read_generation_defaults
+from lopa_ray.text.tokenizer import Tokenizer
+
+
+def open_model(config: Config) -> tuple[Config, ModelSpec, Tokenizer | None]:
+    """A configuration as `resolve_config` gives it, and its checkpoint's spec and tokenizer (None if there is none).
+
+    Raises CheckpointError.
+    """
+    config = resolve_config(config)
+    tokenizer = Tokenizer.from_pretrained(checkpoint_folder(config.model))
+    return config, ModelSpec.read(config).with_tokenizer(tokenizer), tokenizer
+
+
+def resolve_config(config: Config) -> Config:
+    """The same configuration with pinned names, in which missing sampling settings are those of the checkpoint.
+
+    Raises CheckpointError.
+    """
+    config = pin_model(config)
+    if config.model.generation_config == "none":
+        return config
+    folder = checkpoint_folder(config.model)
+    try:
+        return config.with_decode_defaults(read_generation_defaults(folder))
+    except SettingsError as error:
+        raise CheckpointError(
+            f"{folder / GENERATION}: {error}; correct it, or set model.generation_config to none"
+        ) from None

@@ -1,0 +1,112 @@
+"""Blocks and the canvas: growth, completion, caching, copies."""
+
+from __future__ import annotations
+
+import pytest
+
+from lopa_ray.decoding.block_canvas import BlockCanvas, BlockState
+
+MASK = 9
+
+
+def canvas(blocks: list[list[int]], prompt: int = 2) -> BlockCanvas:
+    """A canvas with a prompt of ones and the given blocks."""
+    filled = BlockCanvas([1] * prompt, MASK)
+    for ids in blocks:
+        start = len(filled)
+        filled.append_block(len(ids))
+        for offset, token in enumerate(ids):
+            if token != MASK:
+                filled.fill(start + offset, token)
+    return filled
+
+
+def states(filled: BlockCanvas) -> str:
+    return "".join({"active": "a", "to_cache": "t", "in_cache": "c"}[b.state.value] for b in filled.blocks)
+
+
+def test_the_prompt_is_a_block_that_waits_to_be_cached():
+    filled = BlockCanvas([1, 2, 3], MASK)
+    assert (states(filled), filled.cacheable_end, filled.masks, filled.generated) == ("t", 3, 0, [])
+    filled.mark_cached()
+    assert states(filled) == "c"
+
+
+def test_a_decided_position_is_never_filled_again():
+    filled = canvas([[MASK, 5]])
+    filled.fill(2, 4)
+    assert filled.generated == [4, 5]
+    for position in (0, 2, 3):
+        with pytest.raises(ValueError, match=f"position {position} already"):
+            filled.fill(position, 6)
+    assert filled.ids == [1, 1, 4, 5]
+    assert filled.masks == 0
+
+
+def test_masks_are_counted_per_block():
+    filled = canvas([[MASK, 5, MASK], [MASK, MASK]])
+    assert [block.masks for block in filled.blocks] == [0, 2, 2]
+    assert [filled.masked_positions(block) for block in filled.blocks] == [[], [2, 4], [5, 6]]
+    assert filled.blocks[1].decided_fraction == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("decided", "threshold", "grows"), [(0, 0.0, True), (0, 0.1, False), (1, 0.25, True), (1, 0.26, False)]
+)
+def test_growth_needs_the_last_block_decided_to_the_threshold(decided, threshold, grows):
+    filled = canvas([[3] * decided + [MASK] * (4 - decided)])
+    filled.grow(threshold, 4, limit=100)
+    assert len(filled.blocks) == (3 if grows else 2)
+
+
+def test_growth_stops_exactly_at_the_limit():
+    filled = canvas([])
+    for expected in (6, 10, 11, 11):
+        filled.grow(0.0, 4, limit=11)
+        assert len(filled) == expected
+    assert [block.stop - block.start for block in filled.blocks] == [2, 4, 4, 1]
+
+
+def test_completeness_is_sticky_and_follows_the_block_before():
+    filled = canvas([[3, MASK], [MASK, MASK], [MASK, MASK]])
+    filled.mark_complete(0.6)
+    assert [block.complete for block in filled.blocks] == [True, True, False, False]
+    filled.mark_complete(0.5)
+    assert [block.complete for block in filled.blocks] == [True, True, True, False]
+    filled.mark_complete(1.0)
+    assert [block.complete for block in filled.blocks] == [True, True, True, False]
+
+
+def test_a_block_settles_only_behind_settled_ones():
+    filled = canvas([[3, MASK], [4, 4], [5, 5]])
+    filled.mark_to_cache()
+    assert (states(filled), filled.cacheable_end) == ("taaa", 2)
+    filled.mark_cached()
+    filled.fill(3, 3)
+    assert states(filled) == "caaa"
+    filled.mark_to_cache()
+    assert (states(filled), filled.cacheable_end) == ("cttt", 8)
+    filled.mark_cached()
+    assert states(filled) == "cccc"
+    filled.append_block(2)
+    assert (states(filled), filled.cacheable_end) == ("cccca", 8)
+
+
+def test_a_fork_is_independent():
+    filled = canvas([[MASK, MASK]])
+    copied = filled.with_fills(((3, 7),))
+    copied.fill(2, 6)
+    copied.mark_to_cache()
+    copied.append_block(2)
+    assert (filled.generated, filled.masks, states(filled)) == ([MASK, MASK], 2, "ta")
+    assert (copied.generated, states(copied)) == ([6, 7, MASK, MASK], "tta")
+    assert (copied.prompt_len, copied.mask_id) == (2, MASK)
+
+
+def test_views_are_frozen_copies():
+    filled = canvas([[MASK, 3]])
+    view = filled.block_views()[1]
+    filled.fill(2, 3)
+    filled.mark_to_cache()
+    assert (view.start, view.stop, view.state, view.masks, view.complete) == (2, 4, "active", 1, False)
+    assert filled.blocks[1].state is BlockState.TO_CACHE
