@@ -19,7 +19,7 @@ from ray import serve
 from actors.placement import check_nodes
 from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application
-from cluster.serving.http.auth import API_KEYS_VARIABLE, load_api_keys
+from cluster.serving.http.api_keys import API_KEYS_VARIABLE, load_api_keys
 from cluster.serving.serve_config_file import read_serve_config
 from cluster.serving.settings import ServeSettings
 from lopa_ray.config.config import Config

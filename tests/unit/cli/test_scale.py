@@ -8,7 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from cluster.cli import app
-from cluster.serving.http.status_models import ModelWorkers
+from cluster.serving.http.server_models import ModelWorkers
 from lopa_ray.errors import WorkerLostError
 from support.fake_backend import MODEL, OTHER_MODEL, Server
 

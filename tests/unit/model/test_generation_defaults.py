@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from cluster.jobs.__main__ import _job_spec
+from cluster.jobs.job import job_spec
 from cluster.jobs.source import InputSummary
 from lopa_ray.config.config import Config
 from lopa_ray.config.decoder_settings import DECODER_SETTINGS
@@ -84,7 +84,7 @@ def test_a_job_that_goes_on_has_the_same_sampling(tmp_path: Path) -> None:
         resolve_config(Config.parse({"model": {"path": str(SDAR)}, "decode": decode}))
         for decode in ({}, {"temperature": 0.0, "top_p": None, "top_k": None})
     )
-    specs = [_job_spec(config, InputSummary("", 1), raw=False) for config in (open_, said)]
+    specs = [job_spec(config, InputSummary("", 1), raw=False) for config in (open_, said)]
     assert specs[0].decode["temperature"] == 0.6 and specs[1].decode["temperature"] == 0.0
 
 

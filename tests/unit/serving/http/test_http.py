@@ -13,9 +13,9 @@ import pytest
 
 from cluster.openai.errors import api_error
 from cluster.openai.response_models import ModelCard, ModelList
+from cluster.serving.http.api_keys import load_api_keys
 from cluster.serving.http.asgi_app import create_app
-from cluster.serving.http.auth import load_api_keys
-from cluster.serving.http.status_models import Health
+from cluster.serving.http.server_models import Health
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
 from lopa_ray.errors import LopaError, SettingsError, WorkerLostError
