@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -59,21 +60,16 @@ class CheckpointNeeds:
     formats: list[FormatNeeds]
 
 
-@dataclass(frozen=True, slots=True)
-class FamilyEntry:
-    """A family of published checkpoints."""
-
-    family: str
-    checkpoints: str
-    implementations: list[str]
-    """The values of `model.implementation` that run it; auto takes the first."""
-    checked_against: str
-
-
-def known_families() -> list[FamilyEntry]:
-    """The model families with a row of their own, native ones first."""
+def known_families() -> list[dict[str, Any]]:
+    """The model families with a row of their own, native ones first: name, published checkpoints, the values of
+    `model.implementation` that run it (auto takes the first), and what it was checked against."""
     return [
-        FamilyEntry(family.name, family.checkpoints, implementations, family.checked_against)
+        {
+            "family": family.name,
+            "checkpoints": family.checkpoints,
+            "implementations": implementations,
+            "checked_against": family.checked_against,
+        }
         for implementations, families in (
             (["native", "transformers"], FAMILIES),
             (["transformers"], TRANSFORMERS_FAMILIES),
@@ -82,13 +78,12 @@ def known_families() -> list[FamilyEntry]:
     ]
 
 
-def families_table(families: Sequence[FamilyEntry]) -> Table:
+def families_table(families: Sequence[Mapping[str, Any]]) -> Table:
     """For people to read."""
     table = Table("family", "checkpoints", "implementation", "checked against", box=SIMPLE_HEAD)
-    for entry in families:
-        table.add_row(
-            entry.family, entry.checkpoints, ", ".join(entry.implementations), entry.checked_against
-        )
+    for row in families:
+        implementations = ", ".join(row["implementations"])
+        table.add_row(row["family"], row["checkpoints"], implementations, row["checked_against"])
     table.caption = (
         "model.implementation transformers runs other causal language models of transformers too, if their config.json "
         "names a mask_token_id (docs/models.md)."
@@ -178,7 +173,7 @@ def print_families(*, as_json: bool) -> None:
     """Print the families, as a table or as a JSON object per line."""
     families = known_families()
     if as_json:
-        print("\n".join(json.dumps(asdict(entry)) for entry in families))
+        print("\n".join(json.dumps(row) for row in families))
     else:
         _console().print(families_table(families))
 

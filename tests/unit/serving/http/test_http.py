@@ -19,7 +19,8 @@ from cluster.serving.http.server_models import Health
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
 from lopa_ray.errors import LopaError, SettingsError, WorkerLostError
-from support.fake_backend import CHAT, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving, wait_until
+from support.fake_backend import CHAT, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving
+from support.waiting import wait_until
 
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 
