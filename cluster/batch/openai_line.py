@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cluster.batch.lines import CompletedLine, FailedLine, LineResult, OpenAILine
+from cluster.batch.lines import CompletedLine, LineResult, OpenAILine
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import EngineRequest, RequestAccepted
 from cluster.openai.chat import ChatRequest, ChatResponseBuilder
 from cluster.openai.completions import CompletionRequest, CompletionResponseBuilder
 from cluster.openai.engine_request import make_engine_request
-from cluster.openai.errors import ApiError, api_error, invalid_value
+from cluster.openai.errors import api_error, invalid_value
 from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.response_builder import ResponseBuilder
 from cluster.openai.responses import ResponsesRequest
@@ -20,7 +20,7 @@ from cluster.openai.responses_builder import ResponsesBuilder
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.session_factory import SessionFactory
-from lopa_ray.errors import PromptError, SettingsError, WorkerLostError
+from lopa_ray.errors import PromptError, SettingsError
 from lopa_ray.protocol.events import RequestStep
 
 NewBuilder = Callable[[Any, EngineRequest], ResponseBuilder]
@@ -36,21 +36,15 @@ class OpenAIWork:
     """The choices of one request. Its `model` is repeated in the response, and not checked: a run has one model."""
 
     def __init__(self, line: OpenAILine, sessions: SessionFactory) -> None:
-        """Raises BadLineError for a request that cannot be answered."""
-        self._line = line
-        request_id = f"batch-{line.line}"
+        """Raises ApiError and LopaError for a request that cannot be answered."""
+        self.line = line
+        request, new_builder = self._parse()
+        engine_request = make_engine_request(f"batch-{line.line}", request)
+        self._builder = new_builder(request, engine_request)
         try:
-            request, new_builder = self._parse()
-            engine_request = make_engine_request(request_id, request)
-            self._builder = new_builder(request, engine_request)
-            try:
-                self._choices = ChoiceFactory(sessions, draws_anew=False).create(
-                    engine_request, time.monotonic()
-                )
-            except (PromptError, SettingsError) as error:
-                raise request.field_names().translate(error, api_error(error, 1)) from None
-        except ApiError as error:
-            raise BadLineError(failed_line(line, error)) from None
+            self._choices = ChoiceFactory(sessions, draws_anew=False).create(engine_request, time.monotonic())
+        except (PromptError, SettingsError) as error:
+            raise request.field_names().translate(error, api_error(error, 1)) from None
         prompts = self._choices[:: engine_request.n]
         settings = self._choices[0].session.settings
         self._builder.add(
@@ -62,10 +56,10 @@ class OpenAIWork:
                 self._builder.add(output)
 
     def _parse(self) -> tuple[GenerationRequest, NewBuilder]:
-        if self._line.url not in URLS:
-            raise invalid_value("url", f"got {self._line.url!r}; allowed: {', '.join(URLS)}")
-        request_class, new_builder = URLS[self._line.url]
-        request = request_class.parse(self._line.body)
+        if self.line.url not in URLS:
+            raise invalid_value("url", f"got {self.line.url!r}; allowed: {', '.join(URLS)}")
+        request_class, new_builder = URLS[self.line.url]
+        request = request_class.parse(self.line.body)
         if request.stream:
             raise invalid_value("stream", "got true; a file has complete responses only: leave it out")
         if request.lopa is not None and request.lopa.deadline is not None:
@@ -81,32 +75,14 @@ class OpenAIWork:
 
     def result(self, results: Sequence[GenerationResult]) -> LineResult:
         """The line's result, when all its sessions have ended."""
-        row = _row(self._line, 200, self._builder.completion())
+        row = response_row(self.line, 200, self._builder.completion())
         return CompletedLine(
-            self._line.line, row, self._builder.completion_tokens, sum(result.steps for result in results)
+            self.line.line, row, self._builder.completion_tokens, sum(result.steps for result in results)
         )
 
-    def failure(self, error: Exception) -> FailedLine:
-        """The line's result when one of its sessions has failed."""
-        worker_lost = isinstance(error, WorkerLostError)
-        return failed_line(self._line, api_error(error, 1), worker_lost=worker_lost)
 
-
-class BadLineError(Exception):
-    """A line that cannot be answered, with its result."""
-
-    def __init__(self, result: FailedLine) -> None:
-        super().__init__(result.error)
-        self.result = result
-
-
-def failed_line(line: OpenAILine, error: ApiError, *, worker_lost: bool = False) -> FailedLine:
-    """The result of a line: the response that a server would have sent."""
-    row = _row(line, error.status, error.body)
-    return FailedLine(line.line, error.message, line.custom_id, worker_lost, row)
-
-
-def _row(line: OpenAILine, status: int, body: Any) -> dict[str, Any]:
+def response_row(line: OpenAILine, status: int, body: Any) -> dict[str, Any]:
+    """The row of the output for a line: the response that a server would have sent."""
     response = {"status_code": status, "request_id": f"batch-{line.line}", "body": body}
     return {
         "id": f"batch_req_{line.line}",

@@ -177,7 +177,7 @@ def scale(
     place and have loaded the model. A key may also stand in LOPA_API_KEYS.
     """
     from cluster.cli.scale import call_workers_endpoint, format_status
-    from cluster.serving.http.auth import load_api_keys
+    from cluster.serving.http.api_keys import load_api_keys
 
     with exit_on_error():
         keys = load_api_keys(api_keys, os.environ)

@@ -12,7 +12,7 @@ from typing import TextIO
 import typer
 from rich.console import Console
 
-from cluster.batch.decode import decode_lines
+from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import FailedLine, LineResult, read_lines, require_unicode
 from cluster.batch.open_engine import open_engine
 from cluster.batch.progress_bar import progress_bar

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -35,9 +36,9 @@ class FormatNeeds:
     weights_bytes: int
     kv_bytes_per_position: int
     kv_bytes_per_request: int
-    """Of a request that fills `model.max_model_len`; every one in flight has as much reserved."""
+    """K/V of a request that fills `model.max_model_len`; every one in flight has as much reserved."""
     total_bytes: int
-    """Of weights, and the K/V of `model.max_num_seqs` requests."""
+    """Weights, and the K/V of `model.max_num_seqs` requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,36 +60,30 @@ class CheckpointNeeds:
     formats: list[FormatNeeds]
 
 
-@dataclass(frozen=True, slots=True)
-class FamilyEntry:
-    """A family of published checkpoints."""
-
-    family: str
-    checkpoints: str
-    implementations: list[str]
-    """The values of `model.implementation` that run it; auto takes the first."""
-    checked_against: str
-
-
-def known_families() -> list[FamilyEntry]:
-    """The model families with a row of their own, native ones first."""
+def known_families() -> list[dict[str, Any]]:
+    """The model families with a row of their own, native ones first: name, published checkpoints, the values of
+    `model.implementation` that run it (auto takes the first), and what it was checked against."""
     return [
-        *(
-            FamilyEntry(each.name, each.checkpoints, ["native", "transformers"], each.checked_against)
-            for each in FAMILIES
-        ),
-        *(
-            FamilyEntry(each.name, each.checkpoints, ["transformers"], each.checked_against)
-            for each in TRANSFORMERS_FAMILIES
-        ),
+        {
+            "family": family.name,
+            "checkpoints": family.checkpoints,
+            "implementations": implementations,
+            "checked_against": family.checked_against,
+        }
+        for implementations, families in (
+            (["native", "transformers"], FAMILIES),
+            (["transformers"], TRANSFORMERS_FAMILIES),
+        )
+        for family in families
     ]
 
 
-def families_table(families: Sequence[FamilyEntry]) -> Table:
+def families_table(families: Sequence[Mapping[str, Any]]) -> Table:
     """For people to read."""
     table = Table("family", "checkpoints", "implementation", "checked against", box=SIMPLE_HEAD)
-    for each in families:
-        table.add_row(each.family, each.checkpoints, ", ".join(each.implementations), each.checked_against)
+    for row in families:
+        implementations = ", ".join(row["implementations"])
+        table.add_row(row["family"], row["checkpoints"], implementations, row["checked_against"])
     table.caption = (
         "model.implementation transformers runs other causal language models of transformers too, if their config.json "
         "names a mask_token_id (docs/models.md)."
@@ -109,7 +104,7 @@ def checkpoint_needs(config: Config) -> CheckpointNeeds:
         config.model.max_model_len,
         config.model.max_num_seqs,
         list(model.shard_sizes),
-        [_format_needs(spec, *each) for each in _formats(spec)],
+        [_format_needs(spec, *number_format) for number_format in _formats(spec)],
     )
 
 
@@ -142,19 +137,17 @@ def needs_table(needs: CheckpointNeeds) -> Table:
     """For people to read."""
     table = Table(
         "",
-        *(f"{each.dtype} {each.quantization}".removesuffix(" none") for each in needs.formats),
+        *(f"{column.dtype} {column.quantization}".removesuffix(" none") for column in needs.formats),
         box=SIMPLE_HEAD,
     )
     amounts = {
-        "weights": [each.weights_bytes for each in needs.formats],
-        "K/V per position": [each.kv_bytes_per_position for each in needs.formats],
-        f"K/V per request of {needs.max_model_len} positions": [
-            each.kv_bytes_per_request for each in needs.formats
-        ],
-        f"in all, with {needs.max_num_seqs} requests": [each.total_bytes for each in needs.formats],
+        "weights": "weights_bytes",
+        "K/V per position": "kv_bytes_per_position",
+        f"K/V per request of {needs.max_model_len} positions": "kv_bytes_per_request",
+        f"in all, with {needs.max_num_seqs} requests": "total_bytes",
     }
-    for name, row in amounts.items():
-        table.add_row(name, *map(format_bytes, row))
+    for name, amount in amounts.items():
+        table.add_row(name, *(format_bytes(getattr(column, amount)) for column in needs.formats))
     return table
 
 
@@ -180,7 +173,7 @@ def print_families(*, as_json: bool) -> None:
     """Print the families, as a table or as a JSON object per line."""
     families = known_families()
     if as_json:
-        print("\n".join(json.dumps(asdict(each)) for each in families))
+        print("\n".join(json.dumps(row) for row in families))
     else:
         _console().print(families_table(families))
 

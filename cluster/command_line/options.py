@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 import typer
 import yaml
 
+from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.shorthands import SHORTHANDS
 from lopa_ray.config.yaml_files import parse_yaml
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
+
+
+def allowed_values(setting: str) -> str:
+    """The values of a setting of the model that has few, as a help text lists them: "cpu, cuda or npu"."""
+    *others, last = get_args(ModelSettings.model_fields[setting].annotation)
+    return f"{', '.join(others)} or {last}"
+
 
 ConfigOption = Annotated[
     str, typer.Option("--config", "-c", metavar="FILE|PRESET", help="YAML file, or a preset that ships.")
@@ -33,10 +41,10 @@ LoraOption = Annotated[
     str | None,
     typer.Option("--lora", metavar="DIR|NAME", help="PEFT LoRA adapter: folder, or Hub name (model.lora)."),
 ]
-DtypeOption = Annotated[
-    str | None, typer.Option("--dtype", help="auto, float32, bfloat16 or float16 (model.dtype).")
+DtypeOption = Annotated[str | None, typer.Option("--dtype", help=f"{allowed_values('dtype')} (model.dtype).")]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help=f"{allowed_values('device')} (model.device).")
 ]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda or npu (model.device).")]
 DecoderOption = Annotated[
     str | None, typer.Option("--decoder", help=f"{', '.join(DECODERS)} (decode.decoder).")
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.engine import RayEngine
-from cluster.batch.decode import decode_lines
+from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import FailedLine, ParsedLine
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import WorkerLostError

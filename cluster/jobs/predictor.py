@@ -16,7 +16,7 @@ import ray
 import torch
 
 from actors.engine import RayEngine
-from cluster.batch.decode import decode_lines
+from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import PROMPT_KEYS, CompletedLine, parse_record
 from cluster.jobs.source import without_nulls
 from lopa_ray.engine.base import Engine
@@ -138,9 +138,9 @@ def _plain(value: Any) -> Any:
     """Lists for arrays of numbers, and whole numbers again where Ray Data has made floats of them, as it does beside
     nulls in numpy's format."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(field) for key, field in value.items()}
     if isinstance(value, list | np.ndarray):
-        return [_plain(each) for each in (value.tolist() if isinstance(value, np.ndarray) else value)]
+        return [_plain(item) for item in (value.tolist() if isinstance(value, np.ndarray) else value)]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

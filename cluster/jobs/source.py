@@ -26,7 +26,7 @@ class InputSummary:
     """What a file holds."""
 
     sha256: str
-    """Of its bytes as they are stored."""
+    """SHA-256 of its bytes as they are stored, in hexadecimal digits."""
     lines: int
     """Prompts; blank lines do not count."""
 
@@ -125,6 +125,6 @@ def without_nulls(row: dict[str, Any]) -> dict[str, Any]:
         kept["settings"] = without_nulls(kept["settings"])
     if isinstance(kept.get("messages"), list):
         kept["messages"] = [
-            without_nulls(each) if isinstance(each, dict) else each for each in kept["messages"]
+            without_nulls(message) if isinstance(message, dict) else message for message in kept["messages"]
         ]
     return kept

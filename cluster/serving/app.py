@@ -22,8 +22,8 @@ from ray.serve import Application
 from actors.placement import worker_bundle
 from cluster.choices.messages import EngineOutput, EngineRequest, PromptToTokenize, TokenizedPrompt
 from cluster.serving.backend import Backend, RequestRejected
+from cluster.serving.http.api_keys import load_api_keys
 from cluster.serving.http.asgi_app import create_app
-from cluster.serving.http.auth import load_api_keys
 from cluster.serving.replica.group_server import GroupServer
 from cluster.serving.replica.ingress import Ingress
 from cluster.serving.settings import ServeSettings

@@ -84,13 +84,13 @@ class Backend(Protocol):
         otherwise what `tokenize` raises."""
 
     async def metrics(self) -> list[ReplicaMetrics]:
-        """Of every group of every model, as they are now."""
+        """The metrics of every group of every model, as they are now."""
 
     async def status(self) -> list[GroupStatus]:
-        """Of every group. Raises LopaError if one does not answer."""
+        """The state of every group. Raises LopaError if one does not answer."""
 
     async def workers(self, model: str) -> list[GroupWorkers]:
-        """Of every group of the model. Raises LopaError if one does not answer."""
+        """The workers of every group of the model. Raises LopaError if one does not answer."""
 
     async def resize(self, model: str, num_workers: int) -> list[GroupWorkers]:
         """Have that many workers in every group of the model that runs now, while they decode.

@@ -19,7 +19,7 @@ from ray import serve
 from actors.placement import check_nodes
 from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application
-from cluster.serving.http.auth import API_KEYS_VARIABLE, load_api_keys
+from cluster.serving.http.api_keys import API_KEYS_VARIABLE, load_api_keys
 from cluster.serving.serve_config_file import read_serve_config
 from cluster.serving.settings import ServeSettings
 from lopa_ray.engine.config import Config
@@ -74,14 +74,13 @@ class ServeLauncher:
         self.http_options |= {"host": host or self.host, "port": port or self.port}
         if api_keys_file is not None:
             self.args["api_keys_file"] = str(Path(api_keys_file).absolute())
-        settings = ServeSettings(**self.args)
-        first = settings.models[0]
+        first, *others = self.settings.models
         unknown = sorted(set(sections) - set(Config.model_fields))
         if unknown:
             raise SettingsError(f"unknown section {unknown[0]!r}; allowed: {', '.join(Config.model_fields)}")
         changed = {name: {**getattr(first, name), **values} for name, values in sections.items()}
         renamed = {} if model is None else {"id": _model_id(model)}
-        entries = [first.replace(**changed, **renamed), *settings.models[1:]]
+        entries = [first.replace(**changed, **renamed), *others]
         if first.deployment in self.deployments:
             self.deployments[entries[0].deployment] = self.deployments.pop(first.deployment)
         self.args["models"] = [entry.model_dump() for entry in entries]
@@ -90,8 +89,7 @@ class ServeLauncher:
         """Raises SettingsError and CheckpointError for errors that would otherwise occur inside a replica."""
         # This process uses the same Hub, token and cache as the replicas.
         os.environ.update({name: value for name, value in self.env_vars.items() if name.startswith("HF_")})
-        settings = ServeSettings(**self.args)
-        for entry in settings.models:
+        for entry in self.settings.models:
             _, spec, tokenizer = open_model(entry.load())
             spec.model.shard(spec.config.group.tensor_parallel_size)
             if tokenizer is None:
@@ -104,14 +102,19 @@ class ServeLauncher:
                 download_weights(spec.config.model)
         build_application(self.args, self.deployments)
         if ray_address() == LOCAL_RAY:
-            keys = load_api_keys(settings.api_keys_file, {**os.environ, **self.env_vars})
-            settings.http.replace(api_keys=keys)
+            keys = load_api_keys(self.settings.api_keys_file, {**os.environ, **self.env_vars})
+            self.settings.http.replace(api_keys=keys)
         elif API_KEYS_VARIABLE in os.environ:
             # Ray would pass it to the cluster in a runtime environment, which every user can read.
             raise SettingsError(
                 f"{API_KEYS_VARIABLE} is set, but does not reach the cluster at RAY_ADDRESS; unset it, and name a file "
                 "of keys on the node of the ingress with --api-keys"
             )
+
+    @property
+    def settings(self) -> ServeSettings:
+        """The arguments of the application, checked. Raises SettingsError."""
+        return ServeSettings(**self.args)
 
     @property
     def host(self) -> str:
@@ -127,7 +130,7 @@ class ServeLauncher:
     def num_cpus(self) -> int:
         """Logical CPUs that the application may request."""
         total = REPLICA_CPUS * self._max_replicas(INGRESS_DEPLOYMENT)
-        for entry in ServeSettings(**self.args).models:
+        for entry in self.settings.models:
             group = entry.load().group
             total += (REPLICA_CPUS + group.max_actors * group.num_cpus) * self._max_replicas(entry.deployment)
         return math.ceil(total)
@@ -149,7 +152,7 @@ class ServeLauncher:
         with ExitStack() as cleanup:
             # A Ray that this process started ends with it, and so does everything on it.
             cleanup.callback(ray.shutdown)
-            for entry in ServeSettings(**self.args).models:
+            for entry in self.settings.models:
                 # Without this check Serve would wait forever, with a message in its log only.
                 check_nodes(entry.load(), ray.nodes())
             address = f"http://{self.host}:{self.port}"
@@ -175,15 +178,11 @@ class ServeLauncher:
                 if local:
                     # Ray's dashboard would write the address to a file for Prometheus, but it is not started.
                     echo(f"Metrics for Prometheus on {_metrics_url()}")
-                echo(f"Serving {', '.join(self._model_ids)} on {address}")
+                echo(f"Serving {', '.join(entry.id for entry in self.settings.models)} on {address}")
                 stop.wait()
                 echo("Finishing the requests in flight; press Ctrl-C again to stop at once")
                 stop.clear()
                 self._drain(handle, stop)
-
-    @property
-    def _model_ids(self) -> list[str]:
-        return [entry.id for entry in ServeSettings(**self.args).models]
 
     def _deploy(self) -> Any:
         application = build_application(self.args, self.deployments)

@@ -67,7 +67,7 @@ def serve(
         import os
 
         from cluster.command_line.options import check_url, parse_overrides
-        from cluster.serving.http.auth import load_api_keys
+        from cluster.serving.http.api_keys import load_api_keys
         from lopa_lab.bench.serve import Loads, measure_server
 
         if start is None and (assignments or layers is not None or device != "cpu"):

@@ -16,8 +16,10 @@ def conformance(
     models: Annotated[Path, typer.Option(help="Folder of the recorded checkpoints; adapters in ../lora.")],
     workers: options.WorkersOption = None,
     tensor_parallel_size: options.TensorParallelSizeOption = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or npu.")] = "cpu",
-    implementation: Annotated[str, typer.Option(help="auto, native or transformers.")] = "auto",
+    device: Annotated[str, typer.Option(help=f"{options.allowed_values('device')}.")] = "cpu",
+    implementation: Annotated[
+        str, typer.Option(help=f"{options.allowed_values('implementation')}.")
+    ] = "auto",
     as_json: options.JsonOption = False,
 ) -> None:
     """Replay recorded cases and say what differs first.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.batch.stop_strings import cut_at_stop
+from lopa_lab.stop_strings import cut_at_stop
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import override_settings
 

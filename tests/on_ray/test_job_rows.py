@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cluster.batch.decode import decode_lines
+from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import parse_record
 from cluster.jobs.group import JobGroup
 from lopa_ray.engine.config import Config

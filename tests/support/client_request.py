@@ -132,7 +132,7 @@ def send_all(
 
 
 def random_requests(seed: int, count: int) -> list[ClientRequest]:
-    """Of the model `demo`, with every decoder."""
+    """Requests to the model `demo`, with every decoder."""
     rng = random.Random(seed)
     return [ClientRequest(rng.choice(PROMPTS), _random_settings(rng)) for _ in range(count)]
 

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -239,14 +239,6 @@ class Server:
 
     url: str
     backend: FakeBackend
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Fails if the condition does not come true in time."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
 
 
 @contextlib.contextmanager

@@ -24,4 +24,4 @@ class Order(BaseModel):
 
 
 PARAMETERS: dict[str, Any] = Order.model_json_schema()
-"""Of a function that takes an order."""
+"""The parameters of a function that takes an order."""

@@ -25,7 +25,7 @@ TOKEN_MODE = {"RAY_AUTH_MODE": "token"}
 """What is to be set on all nodes and for all clients of a cluster that is made by hand."""
 
 NODE_ARGS = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
-"""Of each node of `three_node_cluster`."""
+"""Resources of each node of `three_node_cluster`."""
 
 
 @contextlib.contextmanager

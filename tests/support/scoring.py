@@ -58,7 +58,7 @@ def score_rows(
     logit_changes: LogitChanges | None = None,
     fills: tuple[Fill, ...] = (),
 ) -> SamplerOutput:
-    """Of whole rows [N, V], or of the columns that `ops` names."""
+    """Scores of whole rows [N, V], or of the columns that `ops` names."""
     ops = ops or VocabOps(logits.shape[-1])
     rows = rows_to_score(
         positions, step, sampling, ops.vocab_size, eos, logit_changes=logit_changes, fills=fills

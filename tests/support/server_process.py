@@ -27,7 +27,7 @@ START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 
 Entries = Sequence[Mapping[str, Any]]
-"""Of a list in a Serve config: models, or deployments."""
+"""Entries of a list in a Serve config: models, or deployments."""
 
 
 @dataclass

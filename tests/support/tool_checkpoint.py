@@ -17,7 +17,7 @@ from support.paths import DATA, MODELS
 SPECIAL = ("<|endoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>")
 MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 SDAR_TEMPLATE = (DATA / "sdar_chat_template.jinja").read_text()
-"""Of JetLM/SDAR-4B-Chat, which has it from Qwen3."""
+"""The template of JetLM/SDAR-4B-Chat, which has it from Qwen3."""
 THINKING_TEMPLATE = SDAR_TEMPLATE + "{%- if enable_thinking is not defined %}{{- '<think>\n' }}{%- endif %}"
 """Opens the reasoning in the prompt."""
 

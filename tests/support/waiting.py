@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> float:
+def wait_until(
+    condition: Callable[[], object], timeout_s: float = 10.0, what: str = "the condition"
+) -> float:
     """Returns the seconds that it took; fails after `timeout_s`, with `what` in the message."""
     began = time.monotonic()
     while not condition():

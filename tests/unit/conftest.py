@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from lopa_ray.execution import runner
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.device import DEVICES
+from support.fake_backend import Server, serving
 from support.paths import MODELS
 
 LONGER = {
@@ -30,6 +33,7 @@ LONGER = {
         "test_vocab_parallel.py",
     ),
     "experiments": ("test_experiments.py",),
+    "http": ("test_contract.py",),
     "kernels": ("test_triton_kernels.py",),
     "model": (
         "test_experts.py",
@@ -40,7 +44,6 @@ LONGER = {
     ),
     "paper": ("test_code_tasks.py", "test_commands.py", "test_report_page.py", "test_sandbox.py"),
     "scheduling": ("test_prefix_index.py", "test_recovery.py"),
-    "serving": ("test_contract.py",),
     "unit": ("test_imports.py",),
 }
 """Files by folder whose tests take the longest. `make test-fast` leaves them out; all others are `fast`."""
@@ -74,3 +77,24 @@ def either_attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         packed = dataclasses.replace(DEVICES["cpu"], attention_backends=("reference",))
         monkeypatch.setitem(DEVICES, "cpu", packed)
     return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def module_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The HTTP application over a fake backend, with the settings in the file's HTTP_SETTINGS, if it has them."""
+    with serving(**getattr(request.module, "HTTP_SETTINGS", {})) as running:
+        yield running
+
+
+@pytest.fixture
+def server(module_server: Server) -> Server:
+    """The module's server as it was at the start."""
+    module_server.backend.reset()
+    return module_server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[httpx.Client]:
+    """A client without an API key."""
+    with httpx.Client(base_url=server.url, timeout=30) as opened:
+        yield opened

@@ -11,8 +11,7 @@ from cluster.serving.backend import Backend, GroupWorkers
 from cluster.serving.http.body import read_json_object
 from cluster.serving.http.dependencies import check_model, require_api_key
 from cluster.serving.http.openapi import error_responses, request_body
-from cluster.serving.http.scale_request import ScaleRequest
-from cluster.serving.http.status_models import ModelWorkers, WorkersOfGroup
+from cluster.serving.http.server_models import ModelWorkers, ScaleRequest, WorkersOfGroup
 from cluster.serving.settings import HttpSettings
 
 

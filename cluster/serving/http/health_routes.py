@@ -11,7 +11,7 @@ from cluster.openai.errors import ApiError
 from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import log_record_of, log_unexpected_error
 from cluster.serving.http.openapi import error_responses
-from cluster.serving.http.status_models import GroupHealth, Health, Version
+from cluster.serving.http.server_models import GroupHealth, Health, Version
 from lopa_ray import __version__
 from lopa_ray.errors import LopaError
 

@@ -24,8 +24,8 @@ def metrics_routes(backend: Callable[[], Backend]) -> APIRouter:
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def metrics(request: Request) -> Response:
-        """Of every decode group, whichever replica of the server is asked. `replica` says which group it is, and
-        `lopa_replica_up` which ones have answered."""
+        """Metrics of every decode group, whichever replica of the server is asked. `replica` says which group it is,
+        and `lopa_replica_up` which ones have answered."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         page = encode(ServerMetrics(await backend().metrics()))
         return Response(page, headers={"content-type": content_type})

@@ -36,7 +36,7 @@ from cluster.serving.http.openapi import (
     responses_response,
 )
 from cluster.serving.http.responder import Responder
-from cluster.serving.http.status_models import CancelledRequest
+from cluster.serving.http.server_models import CancelledRequest
 from cluster.serving.settings import HttpSettings
 
 AnyRequest = TypeVar("AnyRequest", bound=GenerationRequest)

@@ -13,7 +13,7 @@ from cluster.openai.response_models import ChatChunk, CompletionChunk, ErrorObje
 from cluster.openai.responses import ResponsesRequest
 from cluster.openai.responses_models import ResponseEvent, ResponseObject
 from cluster.openai.tokenization import DetokenizeRequest, TokenizeRequest
-from cluster.serving.http.scale_request import ScaleRequest
+from cluster.serving.http.server_models import ScaleRequest
 
 ADDED_SCHEMAS: tuple[type[BaseModel], ...] = (
     ChatRequest,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.batch.stop_strings import cut_at_stop
+from lopa_lab.stop_strings import cut_at_stop
 from lopa_ray.text.chat_template import Message
 
 

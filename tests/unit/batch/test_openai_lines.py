@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import cluster.jobs.group
-from cluster.batch.decode import decode_lines
+from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import CompletedLine, FailedLine, LineResult, OpenAILine, PromptLine, parse_record
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import EngineOutput, EngineRequest, RequestAccepted

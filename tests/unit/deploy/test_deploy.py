@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import importlib.util
 import json
 import os
@@ -24,8 +25,7 @@ from cluster.jobs.__main__ import app
 from cluster.serving.settings import ServeSettings
 from lopa_ray import __version__
 from lopa_ray.engine.config import Config
-from support.kuberay_schema import schema
-from support.paths import ROOT
+from support.paths import DATA, ROOT
 
 DEPLOY = ROOT / "cluster" / "deploy"
 MANIFESTS = {"raycluster.yaml": "RayCluster", "rayjob.yaml": "RayJob", "rayservice.yaml": "RayService"}
@@ -52,6 +52,33 @@ def cluster_of(manifest: dict[str, Any]) -> dict[str, Any]:
 def pods(cluster: dict[str, Any]) -> list[dict[str, Any]]:
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     return [group["template"]["spec"] for group in groups]
+
+
+def schema(kind: str, version: str) -> dict[str, Any]:
+    """KubeRay's custom resource definition as JSON Schema: of a kind, as "RayJob", in a version of its API, as "v1"."""
+    packed = DATA / "kuberay" / f"ray.io_{kind.lower()}s.yaml.gz"
+    definition = yaml.load(gzip.decompress(packed.read_bytes()), Loader=yaml.CSafeLoader)
+    (served,) = [served for served in definition["spec"]["versions"] if served["name"] == version]
+    return strict(served["schema"]["openAPIV3Schema"])
+
+
+def strict(node: Any) -> Any:
+    """OpenAPI, as Kubernetes uses it, → JSON Schema that refuses fields which Kubernetes would drop."""
+    if isinstance(node, list):
+        return [strict(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    # Under `properties` keys are names of fields, not words of the schema.
+    refusing = {
+        key: {name: strict(field) for name, field in value.items()} if key == "properties" else strict(value)
+        for key, value in node.items()
+        if not key.startswith("x-kubernetes-") and key != "nullable"
+    }
+    if "properties" in refusing and not node.get("x-kubernetes-preserve-unknown-fields"):
+        refusing.setdefault("additionalProperties", False)
+    if node.get("nullable") and "type" in refusing:
+        refusing["type"] = [refusing["type"], "null"]
+    return refusing
 
 
 # Each by itself

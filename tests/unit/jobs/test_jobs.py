@@ -18,10 +18,14 @@ from typer.testing import CliRunner
 from cluster.batch.lines import FailedLine, PromptLine
 from cluster.jobs.__main__ import app
 from cluster.jobs.group import ChunkResult
+from cluster.jobs.job import job_spec
 from cluster.jobs.progress import JobProgress
 from cluster.jobs.resumable_output import JobOutput, JobResult, JobSpec
-from cluster.jobs.source import Source
+from cluster.jobs.source import InputSummary, Source
+from lopa_ray.engine.config import Config
+from lopa_ray.engine.open_model import resolve_config
 from lopa_ray.errors import SettingsError
+from support.paths import MODELS
 
 LINES = ['{"prompt": "one", "id": 7}', "", "nonsense", '{"token_ids": [1, 2]}', '"five"']
 
@@ -242,6 +246,16 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text("mine")
     with pytest.raises(SettingsError, match="exists, and no job"):
         JobOutput(str(tmp_path / "results.jsonl")).start_or_resume(spec(), 2)
+
+
+def test_a_job_that_goes_on_has_the_same_sampling() -> None:
+    """Whether a setting was written down, or comes from the checkpoint."""
+    open_, said = (
+        resolve_config(Config.parse({"model": {"path": str(MODELS / "sdar-tiny-3l")}, "decode": decode}))
+        for decode in ({}, {"temperature": 0.0, "top_p": None, "top_k": None})
+    )
+    specs = [job_spec(config, InputSummary("", 1), raw=False) for config in (open_, said)]
+    assert specs[0].decode["temperature"] == 0.6 and specs[1].decode["temperature"] == 0.0
 
 
 # Logging

@@ -11,12 +11,10 @@ import yaml
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from cluster.jobs.__main__ import _job_spec
-from cluster.jobs.source import InputSummary
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.engine.open_model import open_model, resolve_config
+from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.generation_defaults import read_generation_defaults
 from support.paths import GOLDEN
@@ -76,16 +74,6 @@ def test_a_printed_configuration_leaves_open_what_the_checkpoint_decides(tmp_pat
     file.write_text(result.stdout)
     decode = opened(SDAR, **yaml.safe_load(result.stdout)).decode
     assert (decode.temperature, decode.top_k, decode.top_p) == (0.6, 3, 0.95)
-
-
-def test_a_job_that_goes_on_has_the_same_sampling(tmp_path: Path) -> None:
-    """Whether a setting was written down, or comes from the checkpoint."""
-    open_, said = (
-        resolve_config(Config.parse({"model": {"path": str(SDAR)}, "decode": decode}))
-        for decode in ({}, {"temperature": 0.0, "top_p": None, "top_k": None})
-    )
-    specs = [_job_spec(config, InputSummary("", 1), raw=False) for config in (open_, said)]
-    assert specs[0].decode["temperature"] == 0.6 and specs[1].decode["temperature"] == 0.0
 
 
 def test_files_with_settings_that_greedy_decoding_ignores_print_nothing(

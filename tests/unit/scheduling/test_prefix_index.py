@@ -9,8 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings as checks, strategies as st
 
-from actors.master import MasterStatus
-from cluster.serving.replica import metrics
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
@@ -223,14 +221,6 @@ def test_a_step_that_failed_on_a_worker_is_made_again() -> None:
     alone, _ = run(InProcessGroup(load_tiny_model("sdar-tiny-3l"), 1), list(range(24)), wanted)
     assert run(group, list(range(24)), wanted)[0] == alone
     check(group)
-
-
-def test_the_servers_counters_follow_a_group_and_the_one_in_its_place() -> None:
-    group = metrics.GroupMetrics("m")
-    for hits, saved in ((0, 0), (2, 64), (2, 64), (3, 80), (1, 16)):  # the last one is another group's
-        group.on_status(MasterStatus(1, 0, 1, 8, 0, 0, 9, 0.0, None, None, hits, saved))
-    assert 'lopa_prefix_hits_total{model="m"} 4.0\n' in group.text()
-    assert 'lopa_prefix_positions_total{model="m"} 96.0\n' in group.text()
 
 
 # The index alone

@@ -10,7 +10,8 @@ import openai
 import pytest
 
 from lopa_ray.errors import OverloadedError, PromptTooLongError, RequestCancelledError
-from support.fake_backend import HI, MODEL, OTHER_MODEL, WORDS, Server, wait_until
+from support.fake_backend import HI, MODEL, OTHER_MODEL, WORDS, Server
+from support.waiting import wait_until
 
 WHOLE = "".join(WORDS)
 KEY = "right"

@@ -1,15 +1,10 @@
-"""API keys: where they come from, and whether a request has one."""
+"""API keys: the file and the environment variable that they come from."""
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 
-from pydantic import SecretStr
-
-from cluster.openai.errors import ApiError
 from lopa_ray.errors import SettingsError
 
 API_KEYS_VARIABLE = "LOPA_API_KEYS"
@@ -40,24 +35,3 @@ def _require_keys(entries: Sequence[str], where: str) -> list[str]:
     if not keys:
         raise SettingsError(f"{where} has no key; write one into it, or leave it out to serve without keys")
     return keys
-
-
-def check_api_key(header: str | None, keys: Sequence[SecretStr]) -> None:
-    """`header` is the request's Authorization. Raises ApiError (401) unless it bears one of the keys.
-
-    Takes the same time for every wrong key.
-    """
-    if not keys:
-        return
-    scheme, _, token = (header or "").partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
-        raise _unauthorized("got no API key; send one as 'Authorization: Bearer KEY'")
-    digest = sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
-    # A list, not a generator: every key is compared, whichever matches.
-    matches = [hmac.compare_digest(digest, sha256(key.get_secret_value().encode()).digest()) for key in keys]
-    if not any(matches):
-        raise _unauthorized("got an API key that is not valid here; ask the operator of this server for one")
-
-
-def _unauthorized(message: str) -> ApiError:
-    return ApiError(401, message, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

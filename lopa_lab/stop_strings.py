@@ -7,4 +7,4 @@ from collections.abc import Iterable
 
 def cut_at_stop(text: str, stop: Iterable[str]) -> str:
     """`text` without the first of the texts `stop` that it has, and without what follows it."""
-    return text[: min((at for each in stop if (at := text.find(each)) >= 0), default=len(text))]
+    return text[: min((at for string in stop if (at := text.find(string)) >= 0), default=len(text))]

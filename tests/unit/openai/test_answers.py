@@ -25,7 +25,8 @@ from lopa_ray.errors import (
     WorkerError,
     WorkerLostError,
 )
-from support.fake_backend import CHAT, MODEL, TEXT, WORDS, FakeBackend, Server, wait_until
+from support.fake_backend import CHAT, MODEL, TEXT, WORDS, FakeBackend, Server
+from support.waiting import wait_until
 
 WHOLE = "".join(WORDS)
 

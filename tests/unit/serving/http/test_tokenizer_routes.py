@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import httpx
 import pytest
 
 from cluster.choices.messages import PromptToTokenize
-from cluster.serving.replica.group_server import GroupServer
-from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import OverloadedError, PromptError
 from support.fake_backend import (
     HI,
@@ -142,44 +139,3 @@ def test_keys() -> None:
             assert client.post(path, json=whole, headers={"Authorization": "Bearer right"}).status_code == 200
         operation = client.get("/openapi.json").json()["paths"][TOKENIZE]["post"]
         assert operation["security"] and "401" in operation["responses"]
-
-
-# In a group
-
-
-@pytest.fixture(scope="module")
-def engine() -> LocalEngine:
-    return LocalEngine.from_pretrained("demo")
-
-
-@pytest.fixture(scope="module")
-def group(engine: LocalEngine) -> GroupServer:
-    """Over an engine in this process: text and tokens need nothing of the others."""
-    server = GroupServer("demo", {"model": {"path": "demo"}})
-    server._engine = engine
-    return server
-
-
-TEXT = "Ben has 7 pens — «ünïcode» 🙂 <|im_end|>"
-
-
-def test_a_groups_tokens_are_those_that_it_decodes(engine: LocalEngine, group: GroupServer) -> None:
-    text = asyncio.run(group.tokenize(PromptToTokenize(TEXT)))
-    assert list(text.tokens) == engine.encode(TEXT, raw=True)
-    assert text.max_model_len == engine.config.model.max_model_len
-    chat = asyncio.run(group.tokenize(PromptToTokenize(({"role": "user", "content": TEXT},))))
-    assert list(chat.tokens) == engine.encode(TEXT) and len(chat.tokens) > len(text.tokens)
-    assert "<|im_start|>" in chat.token_strings
-    assert len(chat.token_strings) == len(chat.tokens)
-
-
-def test_tokens_of_a_group_and_back(engine: LocalEngine, group: GroupServer) -> None:
-    tokens = engine.encode(TEXT, raw=True)
-    assert asyncio.run(group.detokenize(tokens)) == TEXT
-    mask = engine.vocabulary.mask_token_id
-    assert asyncio.run(group.detokenize([*tokens, mask])) == TEXT + engine.tokenizer.token_text(mask)
-    for outside in (-1, engine.vocabulary.size):
-        with pytest.raises(
-            PromptError, match=rf"token 1 is {outside}, .* 0 to {engine.vocabulary.size - 1};"
-        ):
-            asyncio.run(group.detokenize([tokens[0], outside]))

@@ -1,10 +1,16 @@
-"""The objects of responses that OpenAI's API does not have: health, version, workers and cancelled requests."""
+"""The objects that OpenAI's API does not have: health, version, workers and cancelled requests."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
+from cluster.openai.request_model import RequestModel
 from cluster.openai.response_model import ResponseModel
+
+MAX_WORKERS = 1024
+"""Each of them is an actor that waits for its place, if there is none."""
 
 
 class CancelledRequest(ResponseModel):
@@ -13,6 +19,14 @@ class CancelledRequest(ResponseModel):
     id: str
     object: Literal["request"]
     cancelled: bool
+
+
+class ScaleRequest(RequestModel):
+    """How many branch workers each group of a model should have."""
+
+    num_workers: int = Field(ge=1, le=MAX_WORKERS)
+    """In each of the model's groups (replicas) that run now. Those that start later begin with
+    `group.num_workers` of the model's configuration."""
 
 
 class WorkersOfGroup(ResponseModel):

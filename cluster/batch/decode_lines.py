@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from cluster.batch.lines import (
@@ -13,9 +14,9 @@ from cluster.batch.lines import (
     PromptLine,
     identity,
 )
-from cluster.batch.openai_line import BadLineError, OpenAIWork, failed_line
+from cluster.batch.openai_line import OpenAIWork, response_row
 from cluster.batch.result_format import StepRecorder, result_as_dict
-from cluster.openai.errors import api_error
+from cluster.openai.errors import ApiError, api_error
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import override_settings
 from lopa_ray.decoding.result import GenerationResult
@@ -30,7 +31,7 @@ class PromptWork:
 
     def __init__(self, line: PromptLine, engine: Engine, *, raw: bool) -> None:
         """Raises LopaError for what cannot be decoded."""
-        self._line = line
+        self.line = line
         self._settings = _settings(line, engine)
         self.sessions: Sequence[DecodeSession] = (
             engine.create_session(line.prompt, self._settings, raw=raw),
@@ -42,12 +43,8 @@ class PromptWork:
     def result(self, results: Sequence[GenerationResult]) -> LineResult:
         """The line's result, when its session has ended."""
         (result,) = results
-        row = {**identity(self._line.line, self._line.id), **result_as_dict(result, self._settings)}
-        return CompletedLine(self._line.line, row, result.tokens, result.steps)
-
-    def failure(self, error: Exception) -> FailedLine:
-        """The line's result when its session has failed."""
-        return _failure(self._line, error)
+        row = {**identity(self.line.line, self.line.id), **result_as_dict(result, self._settings)}
+        return CompletedLine(self.line.line, row, result.tokens, result.steps)
 
 
 def decode_lines(
@@ -68,15 +65,11 @@ def decode_lines(
                 work[index] = OpenAIWork(line, engine)
             else:
                 work[index] = PromptWork(line, engine, raw=raw)
-        except BadLineError as error:
-            finished[index] = error.result
-        except LopaError as error:
-            finished[index] = _failure(line, error)
-    of_session = [(index, at) for index, each in work.items() for at in range(len(each.sessions))]
-    sessions = [session for each in work.values() for session in each.sessions]
-    results: dict[int, list[GenerationResult | None]] = {
-        index: [None] * len(each.sessions) for index, each in work.items()
-    }
+        except (ApiError, LopaError) as error:
+            finished[index] = _failed_line(line, error)
+    of_session = [(index, at) for index, request in work.items() for at in range(len(request.sessions))]
+    sessions = [session for request in work.values() for session in request.sessions]
+    results: defaultdict[int, list[GenerationResult]] = defaultdict(list)
     next_index = 0
 
     def pop_in_order() -> Iterator[LineResult]:
@@ -93,21 +86,23 @@ def decode_lines(
     numbers = [lines[index].line for index, _ in of_session]
     on_step = None if recorder is None else recorder.listener(numbers)
     for number, result in engine.run(sessions, on_step=on_step, on_event=on_event) if sessions else ():
-        index, at = of_session[number]
+        index, _ = of_session[number]
         if isinstance(result, Exception):
-            finished.setdefault(index, work[index].failure(result))
+            finished.setdefault(index, _failed_line(work[index].line, result))
         else:
-            results[index][at] = result
-            ended = [each for each in results[index] if each is not None]
-            if len(ended) == len(results[index]):
-                finished[index] = work[index].result(ended)
+            results[index].append(result)
+            if len(results[index]) == len(work[index].sessions):
+                finished[index] = work[index].result(results[index])
         yield from pop_in_order()
 
 
-def _failure(line: PromptLine | OpenAILine, error: Exception) -> FailedLine:
-    if isinstance(line, OpenAILine):
-        return failed_line(line, api_error(error, 1))
-    return FailedLine(line.line, str(error), line.id, isinstance(error, WorkerLostError))
+def _failed_line(line: PromptLine | OpenAILine, error: Exception) -> FailedLine:
+    worker_lost = isinstance(error, WorkerLostError)
+    if isinstance(line, PromptLine):
+        return FailedLine(line.line, str(error), line.id, worker_lost)
+    response = api_error(error, 1)
+    row = response_row(line, response.status, response.body)
+    return FailedLine(line.line, response.message, line.custom_id, worker_lost, row)
 
 
 def _settings(line: PromptLine, engine: Engine) -> GenerationSettings:

@@ -13,13 +13,14 @@ import pytest
 
 from cluster.openai.errors import api_error
 from cluster.openai.response_models import ModelCard, ModelList
+from cluster.serving.http.api_keys import load_api_keys
 from cluster.serving.http.asgi_app import create_app
-from cluster.serving.http.auth import load_api_keys
-from cluster.serving.http.status_models import Health
+from cluster.serving.http.server_models import Health
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
 from lopa_ray.errors import LopaError, SettingsError, WorkerLostError
-from support.fake_backend import CHAT, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving, wait_until
+from support.fake_backend import CHAT, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving
+from support.waiting import wait_until
 
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 
