@@ -98,7 +98,7 @@ def checkpoint_needs(config: Config) -> CheckpointNeeds:
     return CheckpointNeeds(
         spec.config.model.path,
         model.family,
-        "native" if model.transformers_config is None else "transformers",
+        model.implementation,
         model.num_layers,
         model.vocab_size,
         config.model.max_model_len,
@@ -114,7 +114,7 @@ def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
     others = FORMATS
     if quantization != "none":  # int8 in the checkpoint or in the settings
         others = tuple((dtype, quantization) for dtype, _ in FORMATS[:2])
-    elif spec.model.transformers_config is not None:
+    elif spec.model.implementation == "transformers":
         others = FORMATS[:2]
     dtype = spec.config.model.dtype
     configured = [] if dtype == "auto" else [(dtype, quantization)]

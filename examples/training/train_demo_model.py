@@ -33,7 +33,7 @@ from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID, TOKENIZER_FILES, load_to
 from lopa_lab.word_problems import Problem, held_out_problems, is_correct
 from lopa_ray import D2FSettings, LocalEngine
 from lopa_ray.model.checkpoint import save_model
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.transformer import Transformer
 
 Report = Callable[[dict[str, float]], None]
@@ -76,7 +76,7 @@ class TrainConfig:
 
 def build_model(config: TrainConfig, vocab_size: int) -> Transformer:
     """A fresh model."""
-    shape = ModelConfig(
+    shape = NativeConfig(
         family="dream",
         vocab_size=vocab_size,
         hidden_size=config.hidden_size,

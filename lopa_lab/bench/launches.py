@@ -9,7 +9,7 @@ from lopa_lab.bench.step_plans import step_of
 from lopa_lab.bench.step_size import StepSize
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.transformer import Transformer
 
 COMMITTED = 8
@@ -26,7 +26,7 @@ class StepLaunches:
     """Copies back, for each of which the host waits."""
 
 
-def count_launches(config: ModelConfig, size: StepSize) -> StepLaunches:
+def count_launches(config: NativeConfig, size: StepSize) -> StepLaunches:
     """Count those of a worker's step of a native model in bf16 that commits, stages and scores, where attention is one
     call for all branches."""
     with META:

@@ -135,13 +135,15 @@ def _local_steps(
 
 def _launches(config: Config, branches: int, workers: int, requests: int, prompt: int) -> StepLaunches | None:
     """Those of the worker with the most branches; None for shards, and for models that transformers runs."""
-    model = replace(ModelSpec.read(config).model, quantization="none")
-    if model.transformers_config is not None or config.group.tensor_parallel_size > 1:
+    model = ModelSpec.read(config).model
+    if not isinstance(model, NativeConfig) or config.group.tensor_parallel_size > 1:
         return None
     window = min(
         getattr(config.decode, "block_size", config.decode.max_new_tokens), config.decode.max_new_tokens
     )
-    return count_launches(model, StepSize(requests, -(-branches // workers), window, prompt))
+    return count_launches(
+        replace(model, quantization="none"), StepSize(requests, -(-branches // workers), window, prompt)
+    )
 
 
 def _row(

@@ -47,12 +47,10 @@ def product_seconds(where: torch.device, config: ModelConfig) -> dict[torch.dtyp
 
     The time is the least of `REPEATS` products. The dtypes alternate.
     """
-    # The configuration has no width for models that only transformers implements.
-    width = config.intermediate_size or 4 * config.hidden_size
     factors = {
         dtype: (
             torch.ones(ROWS, config.hidden_size, dtype=dtype, device=where),
-            torch.ones(width, config.hidden_size, dtype=dtype, device=where),
+            torch.ones(config.intermediate_size, config.hidden_size, dtype=dtype, device=where),
         )
         for dtype in (torch.float32, torch.bfloat16)
     }

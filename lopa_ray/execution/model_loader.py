@@ -18,9 +18,10 @@ from lopa_ray.model.implementation import (
     check_positions,
     random_weights,
     read_weights,
+    shard_weights,
 )
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
-from lopa_ray.model.weights import Weights, shard_weights
+from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, StepPlan
 
 WARM_UP_ROWS = (48, 16)
@@ -33,8 +34,7 @@ def load_weights(
     """The parameters of the model, or of a shard, in `spec.dtype` on `device`, one by one. Raises CheckpointError."""
     model = spec.config.model
     if model.load_format == "dummy":
-        whole = random_weights(spec.model, seed=0, dtype=spec.dtype, device=device)
-        return shard_weights(whole, spec.model, tp_group.rank, tp_group.size)
+        return random_weights(spec.model, seed=0, dtype=spec.dtype, device=device, tp_group=tp_group)
     return read_weights(
         spec.model,
         checkpoint_folder(model, weights=True),
@@ -79,7 +79,7 @@ def build_runner(
     if weights is None:
         weights = load_weights(spec, torch_device if tp_group.size == 1 else "cpu", tp_group)
     else:
-        weights = shard_weights(weights, spec.model, tp_group.rank, tp_group.size)
+        weights = shard_weights(weights, spec.model, tp_group)
     loaded = build_model(spec.model, weights, dtype=spec.dtype, device=torch_device, tp_group=tp_group)
     check_positions(loaded, model.max_model_len)
     if model.compile:

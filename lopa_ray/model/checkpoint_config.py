@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, overload
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.config import Implementation, ModelConfig
+from lopa_ray.model.config import Implementation, ModelConfig, NativeConfig
 from lopa_ray.model.families import FAMILIES, find_family
 from lopa_ray.model.generation_defaults import GENERATION
 from lopa_ray.model.json_file import read_json
@@ -13,6 +14,18 @@ from lopa_ray.model.transformers_config import parse_transformers_config
 
 CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
+
+
+@overload
+def load_config(
+    path: str | Path, implementation: Literal["native"] = "native", mask_token_id: int | None = None
+) -> NativeConfig: ...
+
+
+@overload
+def load_config(
+    path: str | Path, implementation: Implementation, mask_token_id: int | None = None
+) -> ModelConfig: ...
 
 
 def load_config(

@@ -1,9 +1,9 @@
-"""The shape of a dLLM, read from a Hugging Face `config.json`."""
+"""Configurations of models, read from a Hugging Face `config.json`: one class per implementation that runs them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.experts_config import ExpertParallel, ExpertsConfig
@@ -19,21 +19,14 @@ QUANTIZATION_CONFIGS: dict[Quantization, dict[str, Any]] = {
 """`quantization_config` in the config.json of a checkpoint that was saved in int8."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """The architecture of a checkpoint, as far as the transformer depends on it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """What runner, cache and vocabulary need to know of a model, whatever runs it.
 
     `shifted` says that row p - 1 of the logits decides position p (Dream keeps the
     autoregressive shift of the model it was trained from); without it row p decides p.
     `stop_token_ids` end an answer like EOS.
     Ids from `unpadded_vocab_size` on, if given, are padding of the embedding and are never chosen.
-    `qk_norm`: an RMS norm per head on queries and keys, before they are rotated.
-    `partial_rotary_factor`: the share of a head, from its first dim on, that is rotated.
-    `experts`: the mixture of experts in place of the MLP; None: all layers are dense.
-    `quantization`: the format of the linear layers between embedding and LM head.
-    `transformers_config`: the config.json, as text, by which the package transformers runs the model; None: this
-    project's own transformer runs it. Where only transformers knows the model, fields that its classes do not
-    share are 0 or false: `intermediate_size`, `rope_theta`, `rms_norm_eps`, `qkv_bias`, `qk_norm`.
     """
 
     family: str
@@ -43,63 +36,66 @@ class ModelConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    shifted: bool
+    mask_token_id: int
+    eos_token_id: int
+    stop_token_ids: tuple[int, ...] = ()
+    unpadded_vocab_size: int | None = None
+
+    @property
+    def kv_shape(self) -> tuple[int, int, int, int]:
+        """Shape of one position's keys and values: (layers, 2, KV heads, head dim)."""
+        return (self.num_layers, 2, self.num_kv_heads, self.head_dim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeConfig(ModelShape):
+    """The architecture of a model that this project's own transformer runs.
+
+    `qk_norm`: an RMS norm per head on queries and keys, before they are rotated.
+    `partial_rotary_factor`: the share of a head, from its first dim on, that is rotated.
+    `experts`: the mixture of experts in place of the MLP; None: all layers are dense.
+    `quantization`: the format of the linear layers between embedding and LM head.
+    """
+
+    implementation: ClassVar[Implementation] = "native"
+
     intermediate_size: int
     rope_theta: float
     rms_norm_eps: float
     qkv_bias: bool
     tie_word_embeddings: bool
-    shifted: bool
-    mask_token_id: int
-    eos_token_id: int
     pad_token_id: int | None
     bos_token_id: int | None
     max_position_embeddings: int
     qk_norm: bool = False
     partial_rotary_factor: float = 1.0
     experts: ExpertsConfig | None = None
-    stop_token_ids: tuple[int, ...] = ()
     quantization: Quantization = "none"
-    unpadded_vocab_size: int | None = None
-    transformers_config: str | None = None
 
     def with_quantization(self, quantization: Quantization) -> Self:
-        """The same model in that format; with none in the format that it has.
-
-        Raises SettingsError for another format of a model that transformers runs.
-        """
-        if quantization != "none" and self.transformers_config is not None:
-            raise SettingsError(
-                f"model.quantization: got {quantization!r} for a {self.family} model, which transformers runs; allowed "
-                "there: none; set it to none"
-            )
+        """The same model in that format; with none in the format that it has."""
         return self if quantization == "none" else replace(self, quantization=quantization)
 
     def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
         """The same model, whose shards have whole experts or parts of them as `parallel` says.
 
-        Raises SettingsError for true and a model without experts of this project's own.
+        Raises SettingsError for true and a model without experts.
         """
-        if self.experts is not None and self.transformers_config is None:
+        if self.experts is not None:
             return replace(self, experts=replace(self.experts, parallel=parallel))
         if parallel is True:
-            why = "has no experts" if self.transformers_config is None else "transformers runs"
             raise SettingsError(
-                f"group.expert_parallel: got true for a {self.family} model, which {why}; allowed there: auto or false"
+                f"group.expert_parallel: got true for a {self.family} model, which has no experts; allowed there: auto "
+                "or false"
             )
         return self
 
     def shard(self, size: int) -> Self:
         """The configuration of one of `size` tensor parallel shards: its heads, KV heads and MLP width.
 
-        Raises SettingsError if these cannot be spread evenly, or transformers runs the model.
+        Raises SettingsError if these cannot be spread evenly.
         """
-        if self.transformers_config is not None:
-            if size == 1:
-                return self
-            raise SettingsError(
-                f"group.tensor_parallel_size: got {size} for a {self.family} model, which transformers runs; allowed "
-                "there: 1; set it to 1"
-            )
         if size not in self.shard_sizes:
             sizes = ", ".join(f"{count} {what}" for what, count in self._cut_sizes(size).items())
             raise SettingsError(
@@ -118,12 +114,10 @@ class ModelConfig:
     @property
     def shard_sizes(self) -> tuple[int, ...]:
         """Into how many shards the model can be cut."""
-        if self.transformers_config is not None:
-            return (1,)
         return tuple(
             size
             for size in range(1, self.num_kv_heads + 1)
-            if not any(each % size for each in self._cut_sizes(size).values())
+            if not any(count % size for count in self._cut_sizes(size).values())
         )
 
     def _cut_sizes(self, size: int) -> dict[str, int]:
@@ -149,7 +143,50 @@ class ModelConfig:
         """Whether a layer has one MLP, and no experts."""
         return self.experts is None or layer < self.experts.dense_layers
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformersConfig(ModelShape):
+    """The configuration of a model that the package transformers runs.
+
+    `config_json` is the text of a config.json as its class reads it. `native` is the same model for this project's own
+    transformer; None if only transformers knows the family.
+    """
+
+    implementation: ClassVar[Implementation] = "transformers"
+    quantization: ClassVar[Quantization] = "none"
+    shard_sizes: ClassVar[tuple[int, ...]] = (1,)
+
+    config_json: str
+    native: NativeConfig | None = None
+
     @property
-    def kv_shape(self) -> tuple[int, int, int, int]:
-        """Shape of one position's keys and values: (layers, 2, KV heads, head dim)."""
-        return (self.num_layers, 2, self.num_kv_heads, self.head_dim)
+    def intermediate_size(self) -> int:
+        """The width of the MLP, or the usual one where only transformers knows the family: its classes share no key."""
+        return self.native.intermediate_size if self.native is not None else 4 * self.hidden_size
+
+    def with_quantization(self, quantization: Quantization) -> Self:
+        """The same model; raises SettingsError for any format but none."""
+        if quantization != "none":
+            raise self.refusal("model.quantization", repr(quantization), "none; set it to none")
+        return self
+
+    def with_expert_parallel(self, parallel: ExpertParallel) -> Self:
+        """The same model; raises SettingsError for true."""
+        if parallel is True:
+            raise self.refusal("group.expert_parallel", "true", "auto or false")
+        return self
+
+    def shard(self, size: int) -> Self:
+        """The same model; raises SettingsError for any size but 1."""
+        if size != 1:
+            raise self.refusal("group.tensor_parallel_size", str(size), "1; set it to 1")
+        return self
+
+    def refusal(self, setting: str, value: str, allowed: str) -> SettingsError:
+        """The error for a value of a setting that only native models have."""
+        return SettingsError(
+            f"{setting}: got {value} for a {self.family} model, which transformers runs; allowed there: {allowed}"
+        )
+
+
+ModelConfig: TypeAlias = NativeConfig | TransformersConfig

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lopa_ray.kernels.grouped_matmul import grouped_matmul
 from lopa_ray.kernels.silu_mul import silu_mul
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.mlp import GatedMLP
 from lopa_ray.model.quantized import quantize_rows
 from lopa_ray.model.router import Router
@@ -96,7 +96,7 @@ class Experts(nn.Module):
     [R, P, D], of which one shard alone has each.
     """
 
-    def __init__(self, config: ModelConfig, tp_group: TensorParallelGroup) -> None:
+    def __init__(self, config: NativeConfig, tp_group: TensorParallelGroup) -> None:
         """`config` is the shard's."""
         super().__init__()
         assert config.experts is not None
@@ -137,7 +137,7 @@ class MixtureOfExperts(nn.Module):
     layers, in sums that are exact.
     """
 
-    def __init__(self, config: ModelConfig, tp_group: TensorParallelGroup) -> None:
+    def __init__(self, config: NativeConfig, tp_group: TensorParallelGroup) -> None:
         """`config` is the shard's."""
         super().__init__()
         assert config.experts is not None

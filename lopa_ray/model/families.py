@@ -6,7 +6,7 @@ A family is data, not code. Another one of the same transformer shape is one mor
 from __future__ import annotations
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.dense_families import DREAM, FAST_DLLM_V2, LLADA, SDAR
 from lopa_ray.model.family import Family
 from lopa_ray.model.moe_families import LLADA2, SDAR_MOE
@@ -33,7 +33,7 @@ def known_types() -> str:
     return ", ".join(f"{family.model_type!r} with [{family.architecture!r}]" for family in FAMILIES)
 
 
-def family_of(config: ModelConfig) -> Family:
+def family_of(config: NativeConfig) -> Family:
     """The family that `config` names; raises `CheckpointError` for an unknown name."""
     for family in FAMILIES:
         if family.name == config.family:

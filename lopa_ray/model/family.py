@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.config import QUANTIZATION_CONFIGS, ModelConfig, Quantization
+from lopa_ray.model.config import QUANTIZATION_CONFIGS, NativeConfig, Quantization
 from lopa_ray.model.experts_config import ExpertsConfig, RouterKind
 from lopa_ray.model.special_tokens import TOKEN_ID_KEYS, Json, SpecialTokens
 
@@ -22,7 +22,7 @@ _MAY_BE_ZERO = ("shared", "dense_layers")
 class Family:
     """One family of published checkpoints.
 
-    `config_keys` maps a `ModelConfig` field to its published key. `config_defaults` holds what the published
+    `config_keys` maps a `NativeConfig` field to its published key. `config_defaults` holds what the published
     code assumes where the published key is absent or null. `supported_values` lists, for keys that change the
     result, the only values this project computes: any other value is refused, absence is not.
     `transformers_type` is the model type of transformers whose class computes the same, from a config.json with
@@ -75,8 +75,8 @@ class Family:
         """Whether a published tensor is a leftover buffer that the model recomputes."""
         return any(re.fullmatch(pattern, tensor) for pattern in self.ignored_tensors)
 
-    def parse_config(self, raw: Json, generation: Json, where: str) -> ModelConfig:
-        """Build a `ModelConfig` from config.json `raw`, special ids also from `generation`.
+    def parse_config(self, raw: Json, generation: Json, where: str) -> NativeConfig:
+        """Build a `NativeConfig` from config.json `raw`, special ids also from `generation`.
 
         Raises `CheckpointError`, naming `where` and the key, for a missing key, a bad value or a
         feature that this project does not compute.
@@ -112,7 +112,7 @@ class Family:
         vocab = reader.positive_int("vocab_size")
         ids = {"eos_token_id": raw.get(self.eos_key), **given}
         tokens = SpecialTokens.read(ids, generation, self.mask_token_id, vocab, where)
-        return ModelConfig(
+        return NativeConfig(
             family=self.name,
             vocab_size=vocab,
             hidden_size=hidden,
@@ -152,7 +152,7 @@ class Family:
             raise CheckpointError(f"{reader.where}: got {experts.problem}; correct the file")
         return experts
 
-    def to_config_json(self, config: ModelConfig) -> dict[str, Any]:
+    def to_config_json(self, config: NativeConfig) -> dict[str, Any]:
         """The published `config.json` of `config`, special ids included: what `parse_config` accepts."""
         raw: dict[str, Any] = {"architectures": [self.architecture], "model_type": self.model_type}
         raw |= self.extra_config
@@ -168,7 +168,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class _ConfigReader:
-    """Typed look-ups of `ModelConfig` fields in a published config."""
+    """Typed look-ups of `NativeConfig` fields in a published config."""
 
     raw: Json
     config_keys: Mapping[str, str]
@@ -215,7 +215,7 @@ def _quantization(raw: Json) -> Quantization:
     return next((name for name, value in QUANTIZATION_CONFIGS.items() if value == found), "none")
 
 
-def fused_rows(config: ModelConfig, parameter: str) -> tuple[int, ...] | None:
+def fused_rows(config: NativeConfig, parameter: str) -> tuple[int, ...] | None:
     """Rows of each part of a fused own parameter, in order, and of one expert; None for one that is not fused."""
     owner, module = ["", *parameter.split(".")][-3:-1]
     if module == "qkv":
@@ -229,7 +229,7 @@ def fused_rows(config: ModelConfig, parameter: str) -> tuple[int, ...] | None:
     return (width, width)
 
 
-def published_rows(family: Family, config: ModelConfig, parameter: str, total: int) -> dict[str, int]:
+def published_rows(family: Family, config: NativeConfig, parameter: str, total: int) -> dict[str, int]:
     """Published tensors of an own parameter of `total` rows (all experts' together) → the rows of each, in order."""
     names = family.published_names(parameter, config.experts.count if config.experts else 0)
     parts = fused_rows(config, parameter)

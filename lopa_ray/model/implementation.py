@@ -8,7 +8,7 @@ import torch
 
 from lopa_ray.errors import SettingsError
 from lopa_ray.model import checkpoint, transformers_weights, weights as native_weights
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import ModelConfig, TransformersConfig
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.model.tensor_parallel import (
     SINGLE_SHARD,
@@ -17,8 +17,7 @@ from lopa_ray.model.tensor_parallel import (
     own_experts,
     shard_parameter,
 )
-from lopa_ray.model.transformers_model import TransformersModel
-from lopa_ray.model.weights import Weights, shard_weights
+from lopa_ray.model.weights import Weights
 
 
 def read_weights(
@@ -37,7 +36,7 @@ def read_weights(
     PEFT adapter folder that is merged (in fp32) into the published tensors.
     Raises `CheckpointError`, naming file and tensor, for anything missing, extra, misshapen or unreadable.
     """
-    if config.transformers_config is not None:
+    if isinstance(config, TransformersConfig):
         return transformers_weights.read_weights(config, path, dtype=dtype, lora=lora)
     rank, size = tp_group.rank, tp_group.size
     experts = own_experts(config.experts, rank, size) if config.experts is not None else None
@@ -51,23 +50,37 @@ def read_weights(
         experts=experts,
     )
     if config.experts is None or not config.experts.are_whole(size):
-        return shard_weights(weights, config, rank, size)
+        return native_weights.shard_weights(weights, config, rank, size)
     return (
         (name, tensor if is_of_experts(name) else shard_parameter(name, tensor, config, rank, size))
         for name, tensor in weights
     )
 
 
-def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype, device: torch.device | str) -> Weights:
+def random_weights(
+    config: ModelConfig,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    tp_group: TensorParallelGroup = SINGLE_SHARD,
+) -> Weights:
     """Random parameters, which the seed decides, where `read_weights` puts them; for benchmarks: only shapes matter."""
-    if config.transformers_config is not None:
+    if isinstance(config, TransformersConfig):
         return transformers_weights.random_weights(config, seed, dtype)
-    return native_weights.random_weights(config, seed, dtype, device)
+    weights = native_weights.random_weights(config, seed, dtype, device)
+    return native_weights.shard_weights(weights, config, tp_group.rank, tp_group.size)
+
+
+def shard_weights(weights: Weights, config: ModelConfig, tp_group: TensorParallelGroup) -> Weights:
+    """A shard's part of whole parameters, each cut as it is read. Models that transformers runs are not cut."""
+    if isinstance(config, TransformersConfig):
+        return weights
+    return native_weights.shard_weights(weights, config, tp_group.rank, tp_group.size)
 
 
 def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Bytes that the parameters of a model take up."""
-    if config.transformers_config is not None:
+    if isinstance(config, TransformersConfig):
         return transformers_weights.weight_bytes(config, dtype)
     return native_weights.weight_bytes(config, dtype)
 
@@ -87,7 +100,7 @@ def build_model(
     Raises CheckpointError if one is missing or transformers computes something else there than this project does, and
     SettingsError if the model cannot be cut like that.
     """
-    if config.transformers_config is not None:
+    if isinstance(config, TransformersConfig):
         config.shard(tp_group.size)
         return transformers_weights.build_model(config, weights, dtype=dtype, device=device)
     return native_weights.build_model(config, weights, dtype=dtype, device=device, tp_group=tp_group)
@@ -95,7 +108,7 @@ def build_model(
 
 def check_positions(model: MaskPredictor, count: int) -> None:
     """Raise SettingsError for a model that has embeddings for fewer positions than `count`."""
-    limit = model.learned_positions if isinstance(model, TransformersModel) else None
+    limit = model.learned_positions
     if limit is not None and count > limit:
         raise SettingsError(
             f"model.max_model_len: got {count} for a {model.config.family} model, which has {limit} positions; lower it"

@@ -16,7 +16,7 @@ class MaskPredictor(Protocol):
 
     @property
     def config(self) -> ModelConfig:
-        """Of the whole model."""
+        """The configuration of the whole model."""
         ...
 
     @property
@@ -37,6 +37,11 @@ class MaskPredictor(Protocol):
     @property
     def lm_head(self) -> nn.Linear:
         """Hidden rows [N, D] → logits [N, V], of this shard."""
+        ...
+
+    @property
+    def learned_positions(self) -> int | None:
+        """How many positions the model has embeddings for; None: positions are rotations."""
         ...
 
     def compile_layers(self, backend: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from lopa_ray.kernels.silu_mul import silu_mul
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.quantized import column_parallel_linear, row_parallel_linear
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 
@@ -13,7 +13,7 @@ from lopa_ray.model.tensor_parallel import TensorParallelGroup
 class GatedMLP(nn.Module):
     """down(silu(gate(x)) · up(x)), with one product for gate and up."""
 
-    def __init__(self, config: ModelConfig, width: int, tp_group: TensorParallelGroup) -> None:
+    def __init__(self, config: NativeConfig, width: int, tp_group: TensorParallelGroup) -> None:
         """Of `width`, which is the shard's, in the format that `config` names."""
         super().__init__()
         self.gate_up = column_parallel_linear(config, config.hidden_size, 2 * width)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lopa_ray.kernels import int8
 from lopa_ray.kernels.int8 import dequantize
 from lopa_ray.kernels.int8_matmul import has_int8_kernel, int8_matmul
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, RowParallelLinear, TensorParallelGroup
 
 
@@ -66,7 +66,7 @@ def probe_int8_kernels(model: nn.Module) -> None:
 
 
 def column_parallel_linear(
-    config: ModelConfig, in_features: int, out_features: int, *, bias: bool = False
+    config: NativeConfig, in_features: int, out_features: int, *, bias: bool = False
 ) -> nn.Module:
     """A linear layer of whose outputs each shard has a part, and all inputs, in the format that `config` names."""
     if config.quantization == "none":
@@ -75,7 +75,7 @@ def column_parallel_linear(
 
 
 def row_parallel_linear(
-    config: ModelConfig, in_features: int, out_features: int, tp_group: TensorParallelGroup
+    config: NativeConfig, in_features: int, out_features: int, tp_group: TensorParallelGroup
 ) -> nn.Module:
     """A linear layer of whose inputs each shard has a part (`in_features`), without bias, in the same format."""
     if config.quantization == "none":

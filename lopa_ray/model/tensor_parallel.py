@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.experts_config import ExpertsConfig
 from lopa_ray.model.family import fused_rows
 
@@ -104,7 +104,7 @@ def is_of_experts(name: str) -> bool:
     return ".experts." in name
 
 
-def shard_parameter(name: str, parameter: Tensor, config: ModelConfig, rank: int, size: int) -> Tensor:
+def shard_parameter(name: str, parameter: Tensor, config: NativeConfig, rank: int, size: int) -> Tensor:
     """A shard's part of the parameter `name` of the model `config`: a copy, but for what all shards have whole.
 
     The parameter is [outputs, inputs], or [outputs] for a bias; the part has its dtype. Cut are rows of `qkv` and

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lopa_ray.kernels.int8_matmul import has_int8_kernel
 from lopa_ray.kernels.rms_norm import add_rms_norm
 from lopa_ray.kernels.rotary import rotate_qkv
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.mlp import GatedMLP
 from lopa_ray.model.quantized import column_parallel_linear, row_parallel_linear
@@ -57,7 +57,7 @@ def rope_table(rotary_dim: int, theta: float, positions: Tensor) -> tuple[Tensor
 class Layer(nn.Module):
     """Attention and MLP with fused QKV and gate/up projections."""
 
-    def __init__(self, config: ModelConfig, index: int, tp_group: TensorParallelGroup) -> None:
+    def __init__(self, config: NativeConfig, index: int, tp_group: TensorParallelGroup) -> None:
         """`config` is the shard's."""
         super().__init__()
         self.num_heads, self.head_dim = config.num_heads, config.head_dim
@@ -117,7 +117,7 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     """Token ids in, normed hidden rows out; `lm_head` turns chosen rows into logits."""
 
-    def __init__(self, config: ModelConfig, tp_group: TensorParallelGroup = SINGLE_SHARD) -> None:
+    def __init__(self, config: NativeConfig, tp_group: TensorParallelGroup = SINGLE_SHARD) -> None:
         """The shard of the model `config` that `tp_group` says. Raises SettingsError if it cannot be cut like that."""
         super().__init__()
         self.config = config
@@ -134,6 +134,10 @@ class Transformer(nn.Module):
         self._vocabulary = shard_range(config.vocab_size, tp_group.rank, tp_group.size)
         self.lm_head = nn.Linear(config.hidden_size, len(self._vocabulary), bias=False)
         self.tie_weights()
+
+    @property
+    def learned_positions(self) -> None:
+        """None: positions are rotations. See `MaskPredictor.learned_positions`."""
 
     def tie_weights(self) -> None:
         """Let the LM head share the embedding's memory, or its shard's rows, where the configuration says so."""

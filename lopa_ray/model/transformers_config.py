@@ -1,4 +1,4 @@
-"""From a checkpoint's config.json to a `ModelConfig` of a model that the package transformers runs, and on to its own.
+"""From a checkpoint's config.json to a `TransformersConfig`, and on to the configuration object of the package.
 
 transformers is imported where it is needed: native models run without it.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import ModelShape, TransformersConfig
 from lopa_ray.model.families import FAMILIES, known_types
 from lopa_ray.model.special_tokens import Json, SpecialTokens
 from lopa_ray.model.transformers_families import (
@@ -51,7 +51,7 @@ _BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Frequencies depend on the largest position in a forward, of whatever request it is; K/V here outlive a forward."""
 
 
-def parse_transformers_config(raw: Json, generation: Json, where: str) -> ModelConfig:
+def parse_transformers_config(raw: Json, generation: Json, where: str) -> TransformersConfig:
     """The model that config.json `raw` describes, to be run by transformers; special ids also from `generation`.
 
     Raises `CheckpointError`, naming `where` and the key, if the installed transformers has no class for it, for a
@@ -61,7 +61,9 @@ def parse_transformers_config(raw: Json, generation: Json, where: str) -> ModelC
         if native.claims(raw):
             config = native.parse_config(raw, generation, where)
             _refuse({"quantization_config": raw.get("quantization_config")}, where)
-            return replace(config, transformers_config=json.dumps(translate_native(config, native)))
+            shape = {field.name: getattr(config, field.name) for field in fields(ModelShape)}
+            text = json.dumps(translate_native(config, native))
+            return TransformersConfig(**shape, config_json=text, native=config)
     family = listed_family(raw) or _unlisted(raw, where)
     translated = {
         key: value
@@ -78,12 +80,11 @@ def parse_transformers_config(raw: Json, generation: Json, where: str) -> ModelC
         ) from None
     _refuse({key: getattr(theirs, key, None) for key in _COMPUTED_VALUES}, where)
     _refuse_other_attention(theirs, where)
-    config = _model_config(family, translated, theirs, generation, where)
-    return replace(config, transformers_config=text)
+    return _config_of_family(family, text, theirs, generation, where)
 
 
 def make_pretrained_config(text: str) -> Any:
-    """transformers' own configuration object, of `ModelConfig.transformers_config`."""
+    """transformers' own configuration object, of `TransformersConfig.config_json`."""
     raw = json.loads(text)
     return import_transformers().CONFIG_MAPPING[raw["model_type"]].from_dict(raw)
 
@@ -146,9 +147,9 @@ def _unsupported(key: str, value: object, where: str) -> CheckpointError:
     )
 
 
-def _model_config(
-    family: TransformersFamily, translated: Json, theirs: Any, generation: Json, where: str
-) -> ModelConfig:
+def _config_of_family(
+    family: TransformersFamily, text: str, theirs: Any, generation: Json, where: str
+) -> TransformersConfig:
     numbers = {
         key: _positive_int(theirs, key, where)
         for key in (
@@ -159,6 +160,7 @@ def _model_config(
             "max_position_embeddings",
         )
     }
+    translated = json.loads(text)
     heads, vocab = numbers["num_attention_heads"], numbers["vocab_size"]
     ends = translated.get("eos_token_id")
     if isinstance(ends, list) and ends:
@@ -168,7 +170,7 @@ def _model_config(
         translated = {**translated, "eos_token_id": ends[0]}
         generation = {**generation, "eos_token_id": list(dict.fromkeys([*ends, *others]))}
     tokens = SpecialTokens.read(translated, generation, family.mask_token_id, vocab, where)
-    return ModelConfig(
+    return TransformersConfig(
         family=family.name,
         vocab_size=vocab,
         hidden_size=numbers["hidden_size"],
@@ -176,18 +178,11 @@ def _model_config(
         num_heads=heads,
         num_kv_heads=getattr(theirs, "num_key_value_heads", None) or heads,
         head_dim=getattr(theirs, "head_dim", None) or numbers["hidden_size"] // heads,
-        intermediate_size=0,
-        rope_theta=0.0,
-        rms_norm_eps=0.0,
-        qkv_bias=False,
-        tie_word_embeddings=bool(theirs.tie_word_embeddings),
         shifted=family.shifted,
         mask_token_id=tokens.mask,
         eos_token_id=tokens.eos,
-        pad_token_id=tokens.pad,
-        bos_token_id=tokens.bos,
         stop_token_ids=tokens.stops,
-        max_position_embeddings=numbers["max_position_embeddings"],
+        config_json=text,
     )
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import NativeConfig, TransformersConfig
 from lopa_ray.model.dense_families import QWEN_CONFIG_KEYS, QWEN_HEAD_NORMS, QWEN_PUBLISHED_MODULES
-from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.families import family_of
 from lopa_ray.model.family import Family, fused_rows, is_of_type
 from lopa_ray.model.special_tokens import Json
 
@@ -110,7 +110,7 @@ def unlisted_family(model_type: str, architecture: str) -> TransformersFamily:
     )
 
 
-def translate_native(config: ModelConfig, family: Family) -> dict[str, Any]:
+def translate_native(config: NativeConfig, family: Family) -> dict[str, Any]:
     """config.json of a model of a native family, as the class of transformers that computes the same reads it."""
     named = {key: getattr(config, name) for name, key in QWEN_CONFIG_KEYS.items()}
     if config.experts is not None:
@@ -121,20 +121,19 @@ def translate_native(config: ModelConfig, family: Family) -> dict[str, Any]:
     return {"model_type": family.transformers_type, **named}
 
 
-def tensor_names(config: ModelConfig) -> RenameTensor:
+def tensor_names(config: TransformersConfig) -> RenameTensor:
     """The renaming of published tensors for a model that transformers runs."""
-    for family in FAMILIES:
+    if config.native is not None:
+        return _native_names(config.native)
+    for family in TRANSFORMERS_FAMILIES:
         if family.name == config.family:
-            return _native_names(config, family)
-    for other in TRANSFORMERS_FAMILIES:
-        if other.name == config.family:
-            return lambda name: {other.rename_tensor(name): slice(None)}
+            return lambda name: {family.rename_tensor(name): slice(None)}
     return lambda name: {name: slice(None)}
 
 
-def _native_names(config: ModelConfig, family: Family) -> RenameTensor:
+def _native_names(config: NativeConfig) -> RenameTensor:
     modules: dict[str, dict[str, slice]] = {}
-    for own, published in family.published_modules.items():
+    for own, published in family_of(config).published_modules.items():
         theirs = _THEIR_MODULES.get(own, published)
         parts = [{name: slice(None)} for name in theirs]
         if len(published) < len(theirs):  # one published tensor has the rows of all of theirs

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from lopa_ray.errors import SettingsError
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import TransformersConfig
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.transformer import AttentionFn
 from lopa_ray.model.transformers_package import import_transformers
@@ -95,7 +94,7 @@ def _is_off(given: Any) -> bool:
 class TransformersModel(nn.Module):
     """Token ids in, normed hidden rows out; `lm_head` turns chosen rows into logits. See `MaskPredictor`."""
 
-    def __init__(self, config: ModelConfig, causal_lm: Any) -> None:
+    def __init__(self, config: TransformersConfig, causal_lm: Any) -> None:
         """Over a causal language model of transformers that has `register_attention` for its attention."""
         super().__init__()
         self.config = config
@@ -105,7 +104,7 @@ class TransformersModel(nn.Module):
 
     @property
     def embed(self) -> nn.Embedding:
-        """Of token ids."""
+        """The embedding of token ids."""
         embed: nn.Embedding = self.causal_lm.get_input_embeddings()
         return embed
 
@@ -117,7 +116,7 @@ class TransformersModel(nn.Module):
 
     @property
     def learned_positions(self) -> int | None:
-        """How many positions the model has embeddings for; None: positions are rotations."""
+        """See `MaskPredictor.learned_positions`."""
         tables = [
             module.num_embeddings
             for module in self.causal_lm.modules()
@@ -127,10 +126,7 @@ class TransformersModel(nn.Module):
 
     def compile_layers(self, backend: str) -> None:
         """Raises SettingsError: how the layers of a class of transformers may be cut differs from class to class."""
-        raise SettingsError(
-            f"model.compile: got true for a {self.config.family} model, which transformers runs; allowed there: false; "
-            "set it to false"
-        )
+        raise self.config.refusal("model.compile", "true", "false; set it to false")
 
     def forward(
         self, ids: Tensor, positions: Tensor, attention: AttentionFn, kv: Tensor | None = None

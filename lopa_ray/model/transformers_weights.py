@@ -24,8 +24,7 @@ from lopa_ray.model.checkpoint import (
     refuse_extra,
 )
 from lopa_ray.model.checkpoint_files import TensorFiles
-from lopa_ray.model.config import ModelConfig
-from lopa_ray.model.families import FAMILIES
+from lopa_ray.model.config import TransformersConfig
 from lopa_ray.model.lora import LoraAdapter
 from lopa_ray.model.transformers_config import causal_lm_class, make_pretrained_config
 from lopa_ray.model.transformers_experts import register_padded_experts
@@ -37,7 +36,7 @@ from lopa_ray.model.weights import Weights, check_dtype, meta_model
 
 
 def read_weights(
-    config: ModelConfig, path: str | Path, *, dtype: torch.dtype, lora: str | Path | None = None
+    config: TransformersConfig, path: str | Path, *, dtype: torch.dtype, lora: str | Path | None = None
 ) -> Weights:
     """The parameters of `config` from the checkpoint folder `path`, one by one on the CPU, in transformers' names.
 
@@ -49,8 +48,8 @@ def read_weights(
     folder = Path(path)
     _refuse_attention(config)
     tensor_files = find_tensors(folder)
-    if any(family.name == config.family for family in FAMILIES):
-        check_tensors(folder, tensor_files, meta_model(config, dtype))
+    if config.native is not None:
+        check_tensors(folder, tensor_files, meta_model(config.native, dtype))
     rename = tensor_names(config)
     published: dict[str, str] = {}
     rows: dict[str, slice] = {}
@@ -84,7 +83,7 @@ def read_weights(
     yield from _give_away(loaded.model)
 
 
-def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype) -> Weights:
+def random_weights(config: TransformersConfig, seed: int, dtype: torch.dtype) -> Weights:
     """Random weights on the CPU as the class of transformers initialises them, which the seed decides."""
     check_dtype(dtype)
     with torch.random.fork_rng(devices=[]):
@@ -93,7 +92,7 @@ def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype) -> Weight
     yield from _give_away(model)
 
 
-def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+def weight_bytes(config: TransformersConfig, dtype: torch.dtype) -> int:
     """Bytes that the parameters of a model take up."""
     check_dtype(dtype)
     _refuse_attention(config)
@@ -103,7 +102,7 @@ def weight_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
 
 
 def build_model(
-    config: ModelConfig, weights: Weights, *, dtype: torch.dtype, device: torch.device | str
+    config: TransformersConfig, weights: Weights, *, dtype: torch.dtype, device: torch.device | str
 ) -> TransformersModel:
     """A `TransformersModel` of `config` in eval mode, without gradients, that holds `weights` on `device`.
 
@@ -149,14 +148,13 @@ class _Loaded:
 
 
 def _load(
-    config: ModelConfig, tensors: dict[str, Any], dtype: torch.dtype, experts: str | None = None
+    config: TransformersConfig, tensors: dict[str, Any], dtype: torch.dtype, experts: str | None = None
 ) -> _Loaded:
     """Have transformers make a model of `tensors`, by its names or published ones, on the CPU.
 
     `experts`: its name of how experts are computed; None: its default.
     """
-    assert config.transformers_config is not None
-    theirs = make_pretrained_config(config.transformers_config)
+    theirs = make_pretrained_config(config.config_json)
     with _without_reports():
         try:
             model, found = causal_lm_class(type(theirs)).from_pretrained(
@@ -181,15 +179,14 @@ def _load(
     return _Loaded(model.requires_grad_(False), found["unexpected_keys"], "; ".join(reasons))
 
 
-def _make(config: ModelConfig, dtype: torch.dtype) -> Any:
-    assert config.transformers_config is not None
-    theirs = make_pretrained_config(config.transformers_config)
+def _make(config: TransformersConfig, dtype: torch.dtype) -> Any:
+    theirs = make_pretrained_config(config.config_json)
     return import_transformers().AutoModelForCausalLM.from_config(
         theirs, dtype=dtype, attn_implementation=register_attention()
     )
 
 
-def _make_empty(config: ModelConfig, dtype: torch.dtype) -> Any:
+def _make_empty(config: TransformersConfig, dtype: torch.dtype) -> Any:
     """The model on the meta device. Raises CheckpointError if its class cannot be made."""
     try:
         with torch.device("meta"):
@@ -202,13 +199,13 @@ def _make_empty(config: ModelConfig, dtype: torch.dtype) -> Any:
     return made
 
 
-def _refuse_attention(config: ModelConfig) -> None:
+def _refuse_attention(config: TransformersConfig) -> None:
     """Raise CheckpointError for a class whose attention is not computed here, before its weights are read."""
     # The product over experts that transformers takes by default has no fp32 on the meta device.
     try_attention(TransformersModel(config, _make_empty(config, torch.bfloat16)).eval())
 
 
-def _expected_shapes(config: ModelConfig, dtype: torch.dtype) -> dict[str, tuple[int, ...]]:
+def _expected_shapes(config: TransformersConfig, dtype: torch.dtype) -> dict[str, tuple[int, ...]]:
     """Names that transformers publishes tensors by → their shapes."""
     from transformers.core_model_loading import revert_weight_conversion
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.config import ModelConfig
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.experts import Int8ExpertLinear
 from lopa_ray.model.quantized import Int8Linear, probe_int8_kernels, quantize_rows
 from lopa_ray.model.router import Router
@@ -29,7 +29,7 @@ INT8_LAYERS = (Int8Linear, Int8ExpertLinear)
 
 
 def build_model(
-    config: ModelConfig,
+    config: NativeConfig,
     weights: Weights,
     *,
     dtype: torch.dtype,
@@ -53,12 +53,14 @@ def build_model(
     return model.eval()
 
 
-def shard_weights(weights: Weights, config: ModelConfig, rank: int, size: int) -> Weights:
+def shard_weights(weights: Weights, config: NativeConfig, rank: int, size: int) -> Weights:
     """A shard's part of whole parameters of the model `config`, each cut as it is read; see `shard_parameter`."""
     return ((name, shard_parameter(name, tensor, config, rank, size)) for name, tensor in weights)
 
 
-def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype, device: torch.device | str) -> Weights:
+def random_weights(
+    config: NativeConfig, seed: int, dtype: torch.dtype, device: torch.device | str
+) -> Weights:
     """Normal weights (std 0.02), zero biases and unit norms.
 
     Drawn in fp32 on `device` and then cast: the same seed gives the same weights on the same kind
@@ -79,14 +81,14 @@ def random_weights(config: ModelConfig, seed: int, dtype: torch.dtype, device: t
 
 
 def random_model(
-    config: ModelConfig, seed: int, dtype: torch.dtype, device: torch.device | str
+    config: NativeConfig, seed: int, dtype: torch.dtype, device: torch.device | str
 ) -> Transformer:
     """A model with `random_weights`."""
     return build_model(config, random_weights(config, seed, dtype, device), dtype=dtype, device=device)
 
 
 def meta_model(
-    config: ModelConfig, dtype: torch.dtype, tp_group: TensorParallelGroup = SINGLE_SHARD
+    config: NativeConfig, dtype: torch.dtype, tp_group: TensorParallelGroup = SINGLE_SHARD
 ) -> Transformer:
     """The module with every parameter on the meta device. Raises CheckpointError for a dtype that is not supported."""
     check_dtype(dtype)
@@ -101,7 +103,7 @@ def check_dtype(dtype: torch.dtype) -> None:
         raise CheckpointError(f"got dtype {dtype} for weights; allowed are {allowed}; choose one of them")
 
 
-def weight_bytes(config: ModelConfig, dtype: torch.dtype, shards: int = 1) -> int:
+def weight_bytes(config: NativeConfig, dtype: torch.dtype, shards: int = 1) -> int:
     """Bytes that the parameters of a model take up, or those of the largest of its shards, which is the first."""
     model = meta_model(config, dtype, SingleShard(0, shards))
     return sum(

@@ -12,8 +12,9 @@ from lopa_ray.execution import dtype_trial
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.dtype_trial import product_seconds, resolve_dtype
 from lopa_ray.execution.model_loader import resolve_auto
+from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.config import ModelConfig
-from support.tiny_model import PROMPTS, SETTINGS, load_tiny_model, tiny_config, tiny_spec
+from support.tiny_model import PROMPTS, SETTINGS, TINY_MODEL, load_tiny_model, tiny_config, tiny_spec
 
 
 def take(monkeypatch: pytest.MonkeyPatch, float32: float, bfloat16: float) -> list[ModelConfig]:
@@ -66,9 +67,10 @@ def test_memory_is_set_aside_for_the_largest_as_long_as_it_is_open() -> None:
     assert unknown.slots_bytes == wide.slots_bytes > narrow.slots_bytes
 
 
-def test_products_of_models_with_and_without_a_width_are_measured() -> None:
-    config = load_tiny_model().config
-    for each in (config, dataclasses.replace(config, intermediate_size=0)):
-        seconds = product_seconds(torch.device("cpu"), each)
+def test_products_of_models_of_both_implementations_are_measured() -> None:
+    known_family = load_config(TINY_MODEL, "transformers")
+    unknown_family = dataclasses.replace(known_family, native=None)
+    for config in (load_tiny_model().config, known_family, unknown_family):
+        seconds = product_seconds(torch.device("cpu"), config)
         assert set(seconds) == {torch.float32, torch.bfloat16}
         assert all(0 < value < 10 for value in seconds.values())
