@@ -19,8 +19,10 @@ from actors.engine import RayEngine
 from lopa_lab.bench.own_ray import actor_processes, own_ray, proportional_mib
 from lopa_lab.bench.record import Measurements, Row
 from lopa_ray.engine.config import Config
+from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.checkpoint import save_model
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.model.weights import random_model
 
 MIB = 2**20
@@ -63,11 +65,18 @@ def measure_starts(name: str, model: dict[str, Any], workers: Sequence[int], rou
 
 
 def _with_weights(model: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The same model as a checkpoint in files, in bfloat16, if its weights were to be random."""
+    """The same model as a checkpoint in files, in bfloat16, if its weights were to be random.
+
+    Raises SettingsError for a model that transformers runs.
+    """
     if model.get("load_format") != "dummy":
         return model
     copytree(model["path"], folder, dirs_exist_ok=True)
     shape = ModelSpec.read(Config.parse({"model": model})).model
+    if not isinstance(shape, NativeConfig):
+        raise SettingsError(
+            f"{model['path']}: random weights are those of native models; name another checkpoint"
+        )
     save_model(random_model(shape, 0, torch.bfloat16, "cpu"), folder, dtype=torch.bfloat16)
     return {**model, "path": str(folder), "load_format": "safetensors"}
 

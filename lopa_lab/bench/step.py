@@ -23,6 +23,7 @@ from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_loader import resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.model.config import NativeConfig
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.report import PHASES, StepTiming
 
