@@ -18,7 +18,8 @@ from lopa_lab.bench.record import Measurements, Row
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.execution.lane import lanes_of
-from lopa_ray.execution.packing import Packing, PackingOptions, bucket_rows
+from lopa_ray.execution.packing import Packing, PackingOptions
+from lopa_ray.kernels.padding import bucket_rows
 from lopa_ray.kernels.row_scores import SCORE_COLUMNS
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.plan import StepPlan

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from lopa_ray.execution.kv_cache import KVCache
-from lopa_ray.execution.packing import Packing, bucket_rows, padded_rows
+from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.operators import triton_works
+from lopa_ray.kernels.padding import bucket_rows, padded_rows
 from lopa_ray.kernels.slot_attention import slot_attention
 from lopa_ray.model.transformer import AttentionFn
 

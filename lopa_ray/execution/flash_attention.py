@@ -20,8 +20,9 @@ from torch import Tensor
 
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.kv_cache import KVCache
-from lopa_ray.execution.packing import Packing, bucket_rows
+from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.step_columns import StepColumns
+from lopa_ray.kernels.padding import bucket_rows
 from lopa_ray.model.transformer import AttentionFn
 
 OutputAndLSE = tuple[Tensor, Tensor]

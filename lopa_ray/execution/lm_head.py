@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from lopa_ray.execution.logit_changes import DeviceChanges, change_logits
-from lopa_ray.execution.packing import ROW_MULTIPLE, padded_rows
 from lopa_ray.execution.rows_to_score import ScoringGroup
 from lopa_ray.execution.sampler import SamplerOutput, score_rows, score_targets
 from lopa_ray.execution.scoring_kind import BITMASK
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.vocab_parallel import vocab_ops
+from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
 from lopa_ray.kernels.row_scores import row_scores
 from lopa_ray.model.mask_predictor import MaskPredictor
 

@@ -16,14 +16,8 @@ from lopa_ray.execution.lane import Lane
 from lopa_ray.execution.rows_to_score import RowsToScore
 from lopa_ray.execution.staging import PendingCommit
 from lopa_ray.execution.step_columns import StepColumns, copy_to_device
+from lopa_ray.kernels.padding import bucket_rows
 from lopa_ray.kernels.slot_attention import TILE_COLUMNS, TILE_ROWS
-
-ROW_MULTIPLE = 16
-"""Matmuls have a multiple of this number of rows, so that results do not depend on the number of rows.
-
-On CPU a row of a matmul has the same bits for any other rows, provided that every thread gets at least 4 rows. With
-this multiple this was observed with 1 and 2 threads.
-"""
 
 MIN_LANE_ROWS = 4
 """A bucket of rows has tiles for lanes of this many rows each. Steps with more lanes get more tiles, in larger buckets
@@ -33,17 +27,6 @@ of tiles."""
 NOTHING = np.zeros(0, np.int64)
 
 NO_RUN = (0, 0)
-
-
-def padded_rows(rows: int) -> int:
-    """The number of rows of a matmul for `rows` rows, with padding, so that its bits do not depend on their number."""
-    return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE
-
-
-def bucket_rows(rows: int) -> int:
-    """The padded number of rows of a step: 8 sizes between two powers of 2, so that few graphs serve all steps."""
-    step = max(ROW_MULTIPLE, 1 << max(0, (rows - 1).bit_length() - 4))
-    return -(-rows // step) * step
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from lopa_ray.kernels.int8_matmul import int8_matmul
 from lopa_ray.kernels.operators import define
-
-ROW_MULTIPLE = 16
-"""On CPUs each expert's rows are padded to a multiple of so many: then a row's bits do not depend on their number."""
+from lopa_ray.kernels.padding import padded_rows
 
 GROUPED_MM_BYTES = 16
 """torch's grouped product takes rows that are a multiple of so many bytes long."""
@@ -61,7 +59,7 @@ def _reference(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 def _matmul(x: Tensor, weight: Tensor) -> Tensor:
     if x.dtype == torch.int8:
         return int8_matmul(x, weight)
-    padded = F.pad(x, (0, 0, 0, -x.shape[0] % ROW_MULTIPLE))
+    padded = F.pad(x, (0, 0, 0, padded_rows(x.shape[0]) - x.shape[0]))
     # Rows in memory of their own: CPU kernels may round by alignment.
     return F.linear(padded.clone() if padded is x else padded, weight.to(x.dtype))[: x.shape[0]]
 

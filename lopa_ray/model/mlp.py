@@ -14,7 +14,7 @@ class GatedMLP(nn.Module):
     """down(silu(gate(x)) · up(x)), with one product for gate and up."""
 
     def __init__(self, config: NativeConfig, width: int, tp_group: TensorParallelGroup) -> None:
-        """Of `width`, which is the shard's, in the format that `config` names."""
+        """Create the layers for `width`, which is the shard's, in the format that `config` names."""
         super().__init__()
         self.gate_up = column_parallel_linear(config, config.hidden_size, 2 * width)
         self.down = row_parallel_linear(config, width, config.hidden_size, tp_group)

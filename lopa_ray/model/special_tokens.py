@@ -17,7 +17,7 @@ class MissingMaskTokenError(CheckpointError):
     """Neither the files of a checkpoint's configuration nor its family name a mask token in the vocabulary."""
 
     vocab_size = 0
-    """Of the checkpoint: a mask token from elsewhere has to be below."""
+    """The size of the checkpoint's vocabulary: a mask token from elsewhere has to be below."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class TensorParallelGroup(Protocol):
 
     @property
     def rank(self) -> int:
-        """Of this shard, from 0 on."""
+        """The number of this shard, from 0 on."""
         ...
 
     @property

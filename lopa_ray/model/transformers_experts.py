@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lopa_ray.kernels.padding import ROW_MULTIPLE
 from lopa_ray.model.transformers_package import import_transformers
 
 PADDED_EXPERTS = "lopa_ray_padded"
 """Name of the function among those of transformers."""
-
-ROW_MULTIPLE = 16
 
 
 @cache

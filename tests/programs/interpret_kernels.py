@@ -17,7 +17,7 @@ from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
 from lopa_ray.execution.lane import Lane
-from lopa_ray.execution.packing import Packing, PackingOptions, bucket_rows
+from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.kernels import (
     commit_rows,
     grouped_matmul,
@@ -29,6 +29,7 @@ from lopa_ray.kernels import (
     slot_attention,
 )
 from lopa_ray.kernels.operators import LAUNCHES
+from lopa_ray.kernels.padding import bucket_rows
 
 DTYPES = {torch.float32: 2e-5, torch.float16: 4e-3}
 """How far a kernel may be from its reference, on numbers of the order of 1."""

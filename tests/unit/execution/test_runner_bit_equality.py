@@ -16,8 +16,8 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.execution.lm_head import MAX_LOGITS_BYTES, head_rows
-from lopa_ray.execution.packing import ROW_MULTIPLE, padded_rows
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.implementation import build_model, random_weights
 from lopa_ray.model.mask_predictor import MaskPredictor

@@ -18,9 +18,10 @@ from lopa_lab.bench.launch_counter import META, LaunchCounter
 from lopa_lab.bench.step_plans import plan_of, step_of
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.lane import Lane, lanes_of
-from lopa_ray.execution.packing import Packing, PackingOptions, bucket_rows, padded_rows
+from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.step_columns import StepColumns
+from lopa_ray.kernels.padding import bucket_rows, padded_rows
 from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.experts import MixtureOfExperts
 from lopa_ray.model.quantized import probe_int8_kernels
