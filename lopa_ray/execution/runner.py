@@ -1,7 +1,7 @@
 """BranchRunner: one model replica and its KV cache. It carries out one worker's part of a step.
 
-    pack (numpy)  →  one copy to the device  →  commits of the plans  →  one packed forward of all branches
-    →  stage  →  score  →  one copy to the host
+    slots, broadcast K/V  →  pack (numpy)  →  one copy to the device  →  staged K/V are committed
+    →  one packed forward of all branches  →  stage  →  score  →  one copy to the host
 
 It does not depend on the decoder. The plans contain all inputs.
 """
