@@ -15,7 +15,7 @@ from lopa_lab.records.figure import MARKERS, PALETTE
 from lopa_ray.decoding.branch_confidence import parse_metric
 from lopa_ray.decoding.branching import anchor_fills, scores_by_position
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
-from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE, best_branch, fork_decisions
+from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE, best_branch
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
@@ -70,7 +70,7 @@ class ObservedSession(LopaSession):
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         threshold = self.settings.confidence_threshold
         accepted = [
-            len(fork_decisions(branch.fork))
+            len(branch.fork.decisions)
             + len(anchor_fills(branch.canvas, scores_by_position(report), threshold))
             for branch, report in zip(self._branches, reports, strict=True)
         ]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.block_canvas import BlockCanvas
 from lopa_ray.protocol.outcome import Decision
+from lopa_ray.protocol.plan import Fill
 from lopa_ray.protocol.report import BranchReport
 
 
@@ -42,11 +43,20 @@ class PositionScore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A lookahead branch to be: the tokens that it adds to the anchor, one in LoPA."""
+    """A branch to be: the tokens that it adds to the anchor, one in LoPA."""
 
     decisions: tuple[Decision, ...]
     creation_confidence: float
     """The mean of the tokens' ranking scores when they were chosen."""
+
+    @property
+    def fills(self) -> tuple[Fill, ...]:
+        """Positions and tokens."""
+        return tuple(decision.fill for decision in self.decisions)
+
+
+ANCHOR = Fork(decisions=(), creation_confidence=1.0)
+"""The anchor itself, which adds nothing."""
 
 
 def scores_by_position(report: BranchReport) -> dict[int, PositionScore]:
@@ -108,10 +118,7 @@ def lookahead_forks(
         pairs = [_fork((scores[p], scores[q])) for p, q in combinations(candidates, 2)]
         forks = sorted(pairs, key=lambda fork: -fork.creation_confidence)
     allowed = (
-        fork
-        for fork in forks
-        if constraint_state is None
-        or constraint_state.allows_together([decision.fill for decision in fork.decisions])
+        fork for fork in forks if constraint_state is None or constraint_state.allows_together(fork.fills)
     )
     return list(islice(allowed, max_forks))
 

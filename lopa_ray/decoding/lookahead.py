@@ -9,22 +9,16 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branch_budget import AutoBudget
 from lopa_ray.decoding.branch_confidence import parse_metric
-from lopa_ray.decoding.branching import Fork, PositionScore, lookahead_forks
+from lopa_ray.decoding.branching import ANCHOR, Fork, PositionScore, lookahead_forks
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
-from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.report import BranchReport
 
 NO_MASKS_CONFIDENCE = 1.0
 """Branch confidence where no mask is left: above every probability and every neg-entropy."""
 
 
-def fork_decisions(fork: Fork | None) -> tuple[Decision, ...]:
-    """The decisions that a branch adds to the anchor's; none for the anchor itself (None)."""
-    return () if fork is None else fork.decisions
-
-
 class Lookahead:
-    """The forks of the last winner, and how they are compared with the anchor, which None stands for."""
+    """The forks of the last winner, and how they are compared with the anchor."""
 
     def __init__(self, settings: GenerationSettings) -> None:
         """Under settings without lookahead the anchor is the only branch of every step."""
@@ -53,22 +47,20 @@ class Lookahead:
         """
         return self.enabled and self._settings.anchor != "win"
 
-    def next_branches(self, num_branches: int) -> list[Fork | None]:
+    def next_branches(self, num_branches: int) -> list[Fork]:
         """The branches of a step, at most `num_branches`: forks first, so that ties go to them, then the anchor."""
         if self._auto_budget is not None:
             num_branches = min(num_branches, self._auto_budget.num_branches)
         omits_anchor = self._settings.anchor == "omit"
         num_forks = 0 if num_branches == 1 else num_branches - (not omits_anchor)
-        forks: list[Fork | None] = list(self._forks[:num_forks])
-        return forks if omits_anchor and forks else [*forks, None]
+        forks = self._forks[:num_forks]
+        return forks if omits_anchor and forks else [*forks, ANCHOR]
 
-    def confidences(
-        self, branches: Sequence[Fork | None], reports: Sequence[BranchReport]
-    ) -> tuple[float, ...]:
-        """Branch confidence, mixed with creation confidence (1.0 for the anchor), per branch."""
+    def confidences(self, branches: Sequence[Fork], reports: Sequence[BranchReport]) -> tuple[float, ...]:
+        """Branch confidence, mixed with creation confidence, per branch."""
         alpha = self._settings.creation_confidence_alpha
         return tuple(
-            mix_confidence(1.0 if fork is None else fork.creation_confidence, self._confidence(report), alpha)
+            mix_confidence(fork.creation_confidence, self._confidence(report), alpha)
             for fork, report in zip(branches, reports, strict=True)
         )
 

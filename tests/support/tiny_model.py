@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.engine.config import Config
+from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.checkpoint import load_model
 from lopa_ray.model.config import Quantization
@@ -68,6 +70,13 @@ SETTINGS: dict[str, GenerationSettings] = {
 def load_tiny_model(name: str = "dream-tiny-2l", quantization: Quantization = "none") -> Transformer:
     """One of the recorded models, on the CPU."""
     return load_model(MODELS / name, dtype=torch.float32, device="cpu", quantization=quantization)
+
+
+@cache
+def tiny_engine(name: str) -> LocalEngine:
+    """An engine of one of the recorded models, on one thread; a process has one of each."""
+    torch.set_num_threads(1)
+    return LocalEngine.from_pretrained(MODELS / name, max_model_len=128, max_num_seqs=4)
 
 
 def tiny_config(**sections: dict[str, Any]) -> Config:

@@ -23,7 +23,7 @@ class RandomBranch(Lookahead):
         super().__init__(settings)
         self._random = random
 
-    def next_branches(self, num_branches: int) -> list[Fork | None]:
+    def next_branches(self, num_branches: int) -> list[Fork]:
         """One of LoPA's branches."""
         return [self._random.choice(super().next_branches(num_branches))]
 
@@ -53,7 +53,7 @@ class BestFork(Lookahead):
     def __init__(self, settings: GenerationSettings, random: Random) -> None:
         super().__init__(settings)
 
-    def next_branches(self, num_branches: int) -> list[Fork | None]:
+    def next_branches(self, num_branches: int) -> list[Fork]:
         """The first fork; the anchor where there is none."""
         return super().next_branches(num_branches)[:1]
 

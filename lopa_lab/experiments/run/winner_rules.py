@@ -14,7 +14,7 @@ from lopa_lab.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.branching import Fork
 from lopa_ray.decoding.decoders.lopa import BlockSettings
-from lopa_ray.decoding.lookahead import Lookahead, fork_decisions
+from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
@@ -25,18 +25,18 @@ RIDGE = 1.0
 
 QUANTILES = (0.1, 0.25, 0.5)
 
-Value: TypeAlias = Callable[[Fork | None, BranchReport, float], float]
+Value: TypeAlias = Callable[[Fork, BranchReport, float], float]
 """Fork, report and confidence threshold → what the winner has most of."""
 
 
-def branch_features(fork: Fork | None, report: BranchReport, threshold: float) -> Array:
+def branch_features(fork: Fork, report: BranchReport, threshold: float) -> Array:
     """Features [9] of float64 of a branch: tokens it decides, masks, and its scores and probabilities."""
     probabilities, scores = report.probabilities, report.scores
     if not len(scores):
-        return np.array([len(fork_decisions(fork)), *(0.0 for _ in range(8))])
+        return np.array([len(fork.decisions), *(0.0 for _ in range(8))])
     return np.array(
         [
-            len(fork_decisions(fork)) + np.count_nonzero(probabilities > threshold),
+            len(fork.decisions) + np.count_nonzero(probabilities > threshold),
             len(scores),
             scores.mean(),
             scores.min(),
@@ -47,26 +47,26 @@ def branch_features(fork: Fork | None, report: BranchReport, threshold: float) -
     )
 
 
-def expected_fills(fork: Fork | None, report: BranchReport, threshold: float) -> float:
+def expected_fills(fork: Fork, report: BranchReport, threshold: float) -> float:
     """Tokens that the step decides if the branch wins, and a share of a token that grows with the mean score.
 
     A branch without masks has no equal.
     """
     if not len(report.scores):
         return float("inf")
-    fills = len(fork_decisions(fork)) + int(np.count_nonzero(report.probabilities > threshold))
+    fills = len(fork.decisions) + int(np.count_nonzero(report.probabilities > threshold))
     mean = float(report.scores.mean())
     return fills + 0.5 + 0.5 * mean / (1.0 + abs(mean))
 
 
-def summed_probability(fork: Fork | None, report: BranchReport, threshold: float) -> float:
+def summed_probability(fork: Fork, report: BranchReport, threshold: float) -> float:
     """The fork's tokens, and the sum of the probabilities at masked positions: expected fills if each is drawn alone.
 
     Unlike `expected_fills` it counts what lies below the threshold. A branch without masks has no equal.
     """
     if not len(report.scores):
         return float("inf")
-    return len(fork_decisions(fork)) + float(report.probabilities.sum())
+    return len(fork.decisions) + float(report.probabilities.sum())
 
 
 class ByValue(Lookahead):
@@ -77,9 +77,7 @@ class ByValue(Lookahead):
         self._value = value
         self._threshold = settings.confidence_threshold if isinstance(settings, BlockSettings) else 1.0
 
-    def confidences(
-        self, branches: Sequence[Fork | None], reports: Sequence[BranchReport]
-    ) -> tuple[float, ...]:
+    def confidences(self, branches: Sequence[Fork], reports: Sequence[BranchReport]) -> tuple[float, ...]:
         """The value of each branch."""
         return tuple(
             self._value(fork, report, self._threshold) for fork, report in zip(branches, reports, strict=True)
@@ -111,7 +109,7 @@ class LinearPredictor:
         weights = np.linalg.solve(normal, standard.T @ (decided - decided.mean())) / scale
         return cls(weights[: winners.shape[1]])
 
-    def __call__(self, fork: Fork | None, report: BranchReport, threshold: float) -> float:
+    def __call__(self, fork: Fork, report: BranchReport, threshold: float) -> float:
         """The prediction for a branch. A branch without masks has no equal."""
         if not len(report.scores):
             return float("inf")

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
 from lopa_ray.decoding.branching import (
+    ANCHOR,
     Fork,
     PositionScore,
     filter_by_constraint,
     is_forced,
     scores_by_position,
 )
-from lopa_ray.decoding.lookahead import Lookahead, fork_decisions
+from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, Segment, Spans
@@ -46,7 +47,7 @@ class BlockwiseSession(DecodeSession):
         self._calls = 0
         """Calls that have filled the current block."""
         self._lookahead = Lookahead(self.settings)
-        self._branches: list[Fork | None] = [None]
+        self._branches: list[Fork] = [ANCHOR]
         self._commit: Commit | None = None
 
     # What a decoder provides
@@ -86,11 +87,11 @@ class BlockwiseSession(DecodeSession):
     def _still_masked(self, scores: dict[int, PositionScore]) -> list[int]:
         return [p for p in scores if self._ids[p] == self.vocabulary.mask_token_id]
 
-    def _branch_constraint_state(self, fork: Fork | None) -> ConstraintState | None:
+    def _branch_constraint_state(self, fork: Fork) -> ConstraintState | None:
         constraint_state = self._constraint_state(self.generated)
-        if constraint_state is not None and fork is not None:
-            for decision in fork.decisions:
-                constraint_state.fill(*decision.fill)
+        if constraint_state is not None:
+            for position, token in fork.fills:
+                constraint_state.fill(position, token)
         return constraint_state
 
     def _plan(self, num_branches: int) -> Plan:
@@ -104,7 +105,7 @@ class BlockwiseSession(DecodeSession):
             branches=tuple(
                 Branch(
                     segments=window.segments,
-                    fills=tuple(decision.fill for decision in fork_decisions(fork)),
+                    fills=fork.fills,
                     bitmask_ids=bitmasks.add(self._branch_constraint_state(fork), window.scored),
                 )
                 for fork in self._branches
@@ -122,9 +123,9 @@ class BlockwiseSession(DecodeSession):
         confidences = self._lookahead.confidences(self._branches, reports)
         winner = self._lookahead.select_winner(confidences)
         scores = scores_by_position(reports[winner])
-        constraint_state = self._branch_constraint_state(self._branches[winner])
-        adopted = fork_decisions(self._branches[winner])
-        self._set_tokens(adopted)
+        won = self._branches[winner]
+        constraint_state = self._branch_constraint_state(won)
+        self._set_tokens(won.decisions)
         filled = self._fill(scores, constraint_state)
         self._calls += bool(plan.scored)
         self._lookahead.update_forks(self._still_masked(scores), scores, constraint_state)
@@ -134,7 +135,7 @@ class BlockwiseSession(DecodeSession):
             step=plan.step,
             winner=winner,
             confidences=confidences,
-            adopted=adopted,
+            adopted=won.decisions,
             filled=filled,
             canvas=tuple(self.generated),
             blocks=self._block_views(),

@@ -19,7 +19,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
 from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
 from lopa_ray.decoding.branching import Fork, anchor_fills, filter_by_constraint, scores_by_position
-from lopa_ray.decoding.lookahead import Lookahead, fork_decisions
+from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings, NumBranches
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
@@ -108,9 +108,9 @@ class LopaSettings(BlockSettings, LookaheadSettings):
 
 @dataclass(frozen=True, slots=True)
 class PlannedBranch:
-    """A branch of the coming step: its fork (None: the anchor), its canvas, and the constraint laid over that."""
+    """A branch of the coming step: its fork, its canvas, and the constraint laid over that."""
 
-    fork: Fork | None
+    fork: Fork
     canvas: BlockCanvas
     constraint_state: ConstraintState | None
 
@@ -149,15 +149,15 @@ class LopaSession(DecodeSession):
 
     # Planning
 
-    def _planned_branch(self, fork: Fork | None) -> PlannedBranch:
+    def _planned_branch(self, fork: Fork) -> PlannedBranch:
         """A branch grows on its own: a fork may earn its next block a step before the anchor.
 
         Where blocks tile, a fork that decides all there is does not: like such a fork in other decoders of these models
         it has nothing left to be unsure of, and is not compared by the masks of its next block.
         """
         settings = self.settings
-        canvas = self._anchor.with_fills(tuple(decision.fill for decision in fork_decisions(fork)))
-        is_decided = self._tiled and fork is not None and not canvas.masks
+        canvas = self._anchor.with_fills(fork.fills)
+        is_decided = self._tiled and bool(fork.decisions) and not canvas.masks
         if not is_decided and self._can_grow(canvas):
             canvas.grow(settings.block_add_threshold, settings.block_size, self.max_len)
         canvas.mark_complete(settings.decoded_token_threshold)
@@ -182,7 +182,7 @@ class LopaSession(DecodeSession):
             branches=tuple(
                 Branch(
                     segments=self._segments(branch.canvas, start),
-                    fills=tuple(decision.fill for decision in fork_decisions(branch.fork)),
+                    fills=branch.fork.fills,
                     bitmask_ids=bitmasks.add(
                         branch.constraint_state, range(cacheable_end, len(branch.canvas))
                     ),
@@ -242,7 +242,7 @@ class LopaSession(DecodeSession):
             step=plan.step,
             winner=winner,
             confidences=confidences,
-            adopted=fork_decisions(won.fork),
+            adopted=won.fork.decisions,
             filled=tuple(filled),
             canvas=tuple(anchor.generated),
             blocks=anchor.block_views(),

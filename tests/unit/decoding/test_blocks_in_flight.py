@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import pytest
@@ -17,16 +16,9 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from support.in_process_group import InProcessGroup
 from support.paths import MODELS
-from support.tiny_model import load_tiny_model
+from support.tiny_model import load_tiny_model, tiny_engine
 
 NAMES = ("sdar-tiny-3l", "sdar-moe-tiny-3l", "llada2-tiny-3l")
-
-
-@cache
-def engine_of(name: str) -> LocalEngine:
-    torch.set_num_threads(1)
-    model = {"path": str(MODELS / name), "max_model_len": 128, "max_num_seqs": 4}
-    return LocalEngine.from_config(Config.parse({"model": model}))
 
 
 def tiled(**values: Any) -> dict[str, Any]:
@@ -54,7 +46,7 @@ def test_one_block_in_flight_is_block_diffusion(
     name: str, block_size: int, threshold: float, end: str
 ) -> None:
     """Without lookahead and with it. A share of one position per pass is what LoPA's rule fills at least."""
-    engine = engine_of(name)
+    engine = tiny_engine(name)
     draw = random.Random(f"{name} {block_size} {threshold} {end}")
     asked = [[draw.randrange(126) for _ in range(draw.randrange(1, 30))] for _ in range(4)]
     shared = {
@@ -98,7 +90,7 @@ def test_one_block_in_flight_is_block_diffusion_whatever_else_is_set(name: str, 
         asked = [[draw.randrange(126) for _ in range(draw.randrange(1, 30))] for _ in range(6)]
         for branches in (1, 2, 5):
             shared = {"max_new_tokens": 22, "block_size": block_size, "num_branches": branches}
-            assert_one_block_is_block_diffusion(engine_of(name), asked, **shared, **VARIANTS[variant])
+            assert_one_block_is_block_diffusion(tiny_engine(name), asked, **shared, **VARIANTS[variant])
 
 
 PENS = r"[A-Z][a-z]+ has \d\*\d=\d\d pens\.\n#### \d\d?"
@@ -153,7 +145,7 @@ def test_several_blocks_take_fewer_steps(name: str) -> None:
     one = {"fuse_store": True, "ignore_eos": True, **shared}
     several = tiled(block_add_threshold=0.25, ignore_eos=True, **shared)
     steps = [
-        sum(result.steps for result in engine_of(name).generate(prompts(), settings))
+        sum(result.steps for result in tiny_engine(name).generate(prompts(), settings))
         for settings in (
             BlockDiffusionSettings(**one),
             BlockDiffusionSettings(num_branches=4, **one),
@@ -200,7 +192,7 @@ def test_a_prompts_blocks_are_found_in_the_prefix_cache() -> None:
     settings = LopaSettings(num_branches=2, max_new_tokens=16, block_size=4, **tiled(ignore_eos=True))
     for prompt in (list(range(30)), [*range(22), 90, 91]):
         result = engine.generate(prompt, settings)
-        assert result.token_ids == engine_of(NAMES[0]).generate(prompt, settings).token_ids
+        assert result.token_ids == tiny_engine(NAMES[0]).generate(prompt, settings).token_ids
     assert (engine.prefix_index.hit_requests, engine.prefix_index.hit_positions) == (1, 20)
 
 
@@ -211,7 +203,7 @@ def test_full_attention_has_no_tiles() -> None:
 
 def test_short_answers_take_fewer_passes_per_block() -> None:
     """At least 4 of 8 positions per pass: 2 passes, where there would be one for each."""
-    engine = engine_of("llada2-tiny-3l")
+    engine = tiny_engine("llada2-tiny-3l")
     shared = {"max_new_tokens": 8, "block_size": 8, "confidence_threshold": 1.0, "ignore_eos": True}
     steps = [
         engine.generate(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import pytest
-import torch
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
@@ -17,11 +15,10 @@ from lopa_ray.decoding.decoders.vanilla import VanillaSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.fake_model import VOCABULARY, FakeModel
-from support.paths import MODELS
+from support.tiny_model import tiny_engine
 
 PROMPTS = [[5, 9, 2], list(range(40, 61))]
 WHOLE = {"max_new_tokens": 32, "stop_at_eos": False, "ignore_eos": True}
@@ -43,14 +40,8 @@ BASES: dict[str, tuple[str, LookaheadSettings]] = {
 }
 
 
-@cache
-def engine(model: str) -> LocalEngine:
-    torch.set_num_threads(1)
-    return LocalEngine.from_pretrained(MODELS / model, max_model_len=96, max_num_seqs=4)
-
-
 def decode(model: str, settings: GenerationSettings) -> list[GenerationResult]:
-    return engine(model).generate(PROMPTS, settings, trace=True)
+    return tiny_engine(model).generate(PROMPTS, settings, trace=True)
 
 
 @pytest.mark.parametrize("name", BASES)

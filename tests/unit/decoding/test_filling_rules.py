@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,24 +21,13 @@ from lopa_ray.decoding.filling_rules import (
     select_by_factor,
     select_within_entropy,
 )
-from lopa_ray.protocol.report import BranchReport
+from support.step_tables import report
 
 
 def scores(*probabilities: float, ranks: list[float] | None = None) -> dict[int, PositionScore]:
     """Positions 10, 11, ... with these probabilities, ranked by them or by `ranks`."""
-    count = len(probabilities)
-    report = BranchReport(
-        step=1,
-        branch=0,
-        positions=np.arange(10, 10 + count, dtype=np.int32),
-        tokens=np.ones(count, np.int32),
-        probabilities=np.array(probabilities),
-        logprobs=np.zeros(count, np.float32),
-        scores=np.array(ranks or probabilities),
-        top_tokens=np.zeros((count, 0), np.int32),
-        top_logprobs=np.zeros((count, 0), np.float32),
-    )
-    return scores_by_position(report)
+    by_probability = report(1, 0, {10 + at: (1, probability) for at, probability in enumerate(probabilities)})
+    return scores_by_position(replace(by_probability, scores=np.array(ranks or probabilities)))
 
 
 def test_ties_keep_their_order():

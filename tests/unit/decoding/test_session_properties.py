@@ -64,13 +64,14 @@ def test_every_token_comes_with_the_scores_of_the_pass_that_chose_it(prompt, wan
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_planning_leaves_the_state_as_it_is(prompt, wanted, model):
     """A journal is sent it while the next step is on its way, and that step may never be seen to end."""
+    _, steps = decode(prompt, wanted, model)
     session = create_session(prompt, wanted)
-    while not session.finished:
+    for step in steps:
         before = session.export_state()
-        plan = session.plan()
+        assert session.plan() == step.plan
         assert session.export_state() == before
-        assert create_session(prompt, wanted).with_state(before, ()).plan() == plan
-        session.advance(model.reports(plan))
+        assert create_session(prompt, wanted).with_state(before, ()).plan() == step.plan
+        session.advance(step.reports)
 
 
 @settings(max_examples=150)
@@ -189,13 +190,14 @@ def test_foreign_reports_change_nothing(prompt, wanted, model, skipped, random):
 @settings(max_examples=50)
 @given(PROMPTS, ANY_SETTINGS, FAKE_MODELS)
 def test_planning_again_gives_the_same_plan(prompt, wanted, model):
-    once, again = create_session(prompt, wanted), create_session(prompt, wanted)
-    while not once.finished:
-        plan = once.plan()
-        for _ in range(3):
-            assert again.plan() == plan
-        assert once.advance(model.reports(plan)) == again.advance(model.reports(again.plan()))
-    assert again.finished
+    """Plans and outcomes are those of a session that planned every step once."""
+    _, steps = decode(prompt, wanted, model)
+    session = create_session(prompt, wanted)
+    for step in steps:
+        plans = [session.plan() for _ in range(3)]
+        assert plans == [step.plan] * 3
+        assert session.advance(step.reports) == step.outcome
+    assert session.finished
 
 
 def test_prompts_that_cannot_be_decoded_are_refused():

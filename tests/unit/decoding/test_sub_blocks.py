@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from torch import Tensor
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.result import GenerationResult
-from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
 from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.transformer import Transformer
@@ -24,6 +22,7 @@ from support.checkpoints import edit_json, load, logits, refused
 from support.fake_model import VOCABULARY, FakeModel
 from support.paths import MODELS
 from support.settings_strategies import FAKE_MODELS, MASK, PROMPTS, any_block_diffusion
+from support.tiny_model import tiny_engine
 
 KeysValues = list[tuple[Tensor, Tensor]]
 """Per layer."""
@@ -130,12 +129,6 @@ class Published:
             x.append(int(logits[-1].argmax()))
 
 
-@cache
-def engine(model: str) -> LocalEngine:
-    torch.set_num_threads(1)
-    return LocalEngine.from_pretrained(MODELS / model, max_model_len=128, max_num_seqs=4)
-
-
 LAYOUTS = ["dream-tiny-4l", "dream-tiny-2l-eos", "sdar-tiny-3l"]
 LENGTHS = (3, 16, 21, 32)
 """Of prompts: less than a block of 16, exactly one, one and a part, two."""
@@ -149,7 +142,7 @@ def prompts(model: str) -> list[list[int]]:
 
 
 def decode(model: str, wanted: BlockDiffusionSettings) -> list[GenerationResult]:
-    return engine(model).generate(prompts(model), wanted, trace=True)
+    return tiny_engine(model).generate(prompts(model), wanted, trace=True)
 
 
 @pytest.mark.parametrize("stored", [False, True])
@@ -160,7 +153,7 @@ def test_sub_blocks_decode_as_published(model: str, threshold: float, stored: bo
         sub_block_cache=stored, confidence_threshold=threshold, ignore_eos=not model.endswith("eos")
     )
     for prompt, result in zip(prompts(model), decode(model, wanted), strict=True):
-        published = Published(engine(model).runner.model, wanted)
+        published = Published(tiny_engine(model).runner.model, wanted)
         assert result.token_ids == published.generate(prompt)
         assert [[p for p, _ in step.fills] for step in result.trace] == published.fills
         assert threshold == 0.9 or max(map(len, published.fills)) > 1

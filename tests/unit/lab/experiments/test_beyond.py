@@ -24,7 +24,7 @@ from lopa_lab.experiments.run.winner_rules import (
     fit_predictor,
     summed_probability,
 )
-from lopa_ray.decoding.branching import Fork
+from lopa_ray.decoding.branching import ANCHOR, Fork
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Branch, Plan
@@ -156,7 +156,8 @@ def test_the_mean_score_decides_between_equal_fills_whatever_the_ranking(scale: 
     for sign in (1, -1):
         scores = (sign * scale * np.abs(report.scores)).astype(np.float32)
         values = [
-            expected_fills(None, replace(report, scores=each), 0.9) for each in (scores, scores + 0.1 * scale)
+            expected_fills(ANCHOR, replace(report, scores=each), 0.9)
+            for each in (scores, scores + 0.1 * scale)
         ]
         assert values[0] < values[1] < int(values[0]) + 1
 
@@ -166,7 +167,7 @@ def test_summed_probability_counts_what_lies_below_the_threshold() -> None:
     report = MODEL.report(plan, 0)
     fork = Fork((Decision(3, 1, 0.9, -0.1, ()), Decision(4, 1, 0.8, -0.2, ())), 0.85)
     total = report.probabilities.sum().item()
-    assert summed_probability(None, report, 0.9) == pytest.approx(total)
+    assert summed_probability(ANCHOR, report, 0.9) == pytest.approx(total)
     assert summed_probability(fork, report, 0.9) == pytest.approx(2 + total)
     assert total > np.count_nonzero(report.probabilities > 0.9)
 

@@ -1,0 +1,376 @@
+"""What block diffusion does at each step: a block at a time, exact K/V of all before, and Fast-dLLM v2's sub-blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSession, BlockDiffusionSettings
+from lopa_ray.protocol.outcome import BlockView, StepOutcome
+from lopa_ray.protocol.plan import Branch, Commit, Plan
+from lopa_ray.protocol.sampling_params import SamplingParams
+from support.fake_model import VOCABULARY
+from support.step_tables import M, Step, check_steps, decided
+
+SDAR = SamplingParams(top_k_first=True, confidence_temperature=1.0)
+BLOCKS_OF_2 = BlockDiffusionSettings(max_new_tokens=4, block_size=2, confidence_threshold=0.7)
+SUB_BLOCKS = BLOCKS_OF_2.replace(block_size=4, sub_block_size=2)
+
+
+def test_a_call_of_its_own_caches_each_block() -> None:
+    """Blocks are counted from position 0, so the prompt's last token lies in the answer's first block."""
+    prompt = BlockView(0, 3, "in_cache", 0, True)
+    steps = [
+        Step(
+            Plan(
+                step=1,
+                start=0,
+                canvas=(1, 2),
+                branches=(Branch(((2, 2),)),),
+                cached=(),
+                scored=range(0),
+                to_stage=(range(0, 2),),
+                stage_shared=True,
+                sampling_params=SDAR,
+            ),
+            [{}],
+            StepOutcome(
+                step=1,
+                winner=0,
+                confidences=(1.0,),
+                adopted=(),
+                filled=(),
+                canvas=(M,),
+                blocks=(prompt, BlockView(3, 4, "active", 1, True)),
+            ),
+        ),
+        # No probability is above the threshold: the call fills its share of the schedule, one position.
+        Step(
+            Plan(
+                step=2,
+                start=2,
+                canvas=(3, M),
+                branches=(Branch(((4, 4),)),),
+                cached=(range(0, 2),),
+                scored=range(3, 4),
+                commit=Commit(step=1, branch=0, spans=(range(0, 2),), shared=True),
+                sampling_params=SDAR,
+            ),
+            [{3: (10, 0.5)}],
+            StepOutcome(
+                step=2,
+                winner=0,
+                confidences=(0.5,),
+                adopted=(),
+                filled=(decided(3, 10, 0.5),),
+                canvas=(10, M, M),
+                blocks=(prompt, BlockView(3, 4, "in_cache", 0, True), BlockView(4, 6, "active", 2, True)),
+            ),
+        ),
+        Step(
+            Plan(
+                step=3,
+                start=2,
+                canvas=(3, 10),
+                branches=(Branch(((4, 4),)),),
+                cached=(range(0, 2),),
+                scored=range(0),
+                to_stage=(range(2, 4),),
+                stage_shared=True,
+                sampling_params=SDAR,
+            ),
+            [{}],
+            StepOutcome(
+                step=3,
+                winner=0,
+                confidences=(1.0,),
+                adopted=(),
+                filled=(),
+                canvas=(10, M, M),
+                blocks=(prompt, BlockView(3, 4, "in_cache", 0, True), BlockView(4, 6, "active", 2, True)),
+            ),
+        ),
+        Step(
+            Plan(
+                step=4,
+                start=4,
+                canvas=(M, M),
+                branches=(Branch(((6, 6),)),),
+                cached=(range(0, 4),),
+                scored=range(4, 6),
+                commit=Commit(step=3, branch=0, spans=(range(2, 4),), shared=True),
+                sampling_params=SDAR,
+            ),
+            [{4: (11, 0.75), 5: (12, 0.75)}],
+            StepOutcome(
+                step=4,
+                winner=0,
+                confidences=(0.75,),
+                adopted=(),
+                filled=(decided(4, 11, 0.75), decided(5, 12, 0.75)),
+                canvas=(10, 11, 12),
+                blocks=(prompt, BlockView(3, 4, "in_cache", 0, True), BlockView(4, 6, "in_cache", 0, True)),
+                finish_reason="length",
+            ),
+        ),
+    ]
+    check_steps(
+        BlockDiffusionSession([1, 2, 3], BLOCKS_OF_2.replace(max_new_tokens=3), VOCABULARY),
+        steps,
+    )
+
+
+def test_a_fused_call_caches_a_block_and_fills_the_next() -> None:
+    prompt = BlockView(0, 2, "in_cache", 0, True)
+    steps = [
+        Step(
+            Plan(
+                step=1,
+                start=0,
+                canvas=(1, 2, M, M),
+                branches=(Branch(((2, 2), (4, 4))),),
+                cached=(),
+                scored=range(2, 4),
+                to_stage=(range(0, 2),),
+                stage_shared=True,
+                sampling_params=SDAR,
+            ),
+            [{2: (10, 0.75), 3: (11, 0.5)}],
+            StepOutcome(
+                step=1,
+                winner=0,
+                confidences=(0.625,),
+                adopted=(),
+                filled=(decided(2, 10, 0.75),),
+                canvas=(10, M),
+                blocks=(prompt, BlockView(2, 4, "active", 1, True)),
+            ),
+        ),
+        Step(
+            Plan(
+                step=2,
+                start=2,
+                canvas=(10, M),
+                branches=(Branch(((4, 4),)),),
+                cached=(range(0, 2),),
+                scored=range(2, 4),
+                commit=Commit(step=1, branch=0, spans=(range(0, 2),), shared=True),
+                sampling_params=SDAR,
+            ),
+            [{3: (11, 0.5)}],
+            StepOutcome(
+                step=2,
+                winner=0,
+                confidences=(0.5,),
+                adopted=(),
+                filled=(decided(3, 11, 0.5),),
+                canvas=(10, 11, M, M),
+                blocks=(prompt, BlockView(2, 4, "in_cache", 0, True), BlockView(4, 6, "active", 2, True)),
+            ),
+        ),
+        Step(
+            Plan(
+                step=3,
+                start=2,
+                canvas=(10, 11, M, M),
+                branches=(Branch(((4, 4), (6, 6))),),
+                cached=(range(0, 2),),
+                scored=range(4, 6),
+                to_stage=(range(2, 4),),
+                stage_shared=True,
+                sampling_params=SDAR,
+            ),
+            [{4: (12, 0.75), 5: (13, 0.75)}],
+            StepOutcome(
+                step=3,
+                winner=0,
+                confidences=(0.75,),
+                adopted=(),
+                filled=(decided(4, 12, 0.75), decided(5, 13, 0.75)),
+                canvas=(10, 11, 12, 13),
+                blocks=(prompt, BlockView(2, 4, "in_cache", 0, True), BlockView(4, 6, "in_cache", 0, True)),
+                finish_reason="length",
+            ),
+        ),
+    ]
+    check_steps(BlockDiffusionSession([1, 2], BLOCKS_OF_2.replace(fuse_store=True), VOCABULARY), steps)
+
+
+PROMPT_OF_4 = BlockView(0, 4, "in_cache", 0, True)
+
+
+def test_sub_blocks_are_filled_from_the_left() -> None:
+    """Logits are shifted, so the last row of the call that caches the prompt decides the block's first position."""
+    steps = [
+        Step(
+            Plan(
+                step=1,
+                start=0,
+                canvas=(1, 2, 3, 4, M),
+                branches=(Branch(((4, 4), (5, 5))),),
+                cached=(),
+                scored=range(4, 5),
+                to_stage=(range(0, 4),),
+                stage_shared=True,
+                sampling_params=SDAR,
+            ),
+            [{4: (10, 0.25)}],
+            StepOutcome(
+                step=1,
+                winner=0,
+                confidences=(0.25,),
+                adopted=(),
+                filled=(decided(4, 10, 0.25),),
+                canvas=(10, M, M, M),
+                blocks=(PROMPT_OF_4, BlockView(4, 8, "active", 3, True)),
+            ),
+        ),
+        # The whole block is fed, its first sub-block scored.
+        Step(
+            Plan(
+                step=2,
+                start=4,
+                canvas=(10, M, M, M),
+                branches=(Branch(((8, 8),)),),
+                cached=(range(0, 4),),
+                scored=range(4, 6),
+                commit=Commit(step=1, branch=0, spans=(range(0, 4),), shared=True),
+                sampling_params=SDAR,
+            ),
+            [{5: (11, 0.5)}],
+            StepOutcome(
+                step=2,
+                winner=0,
+                confidences=(0.5,),
+                adopted=(),
+                filled=(decided(5, 11, 0.5),),
+                canvas=(10, 11, M, M),
+                blocks=(PROMPT_OF_4, BlockView(4, 8, "active", 2, True)),
+            ),
+        ),
+        Step(
+            Plan(
+                step=3,
+                start=4,
+                canvas=(10, 11, M, M),
+                branches=(Branch(((8, 8),)),),
+                cached=(range(0, 4),),
+                scored=range(6, 8),
+                sampling_params=SDAR,
+            ),
+            [{6: (12, 0.75), 7: (13, 0.75)}],
+            StepOutcome(
+                step=3,
+                winner=0,
+                confidences=(0.75,),
+                adopted=(),
+                filled=(decided(6, 12, 0.75), decided(7, 13, 0.75)),
+                canvas=(10, 11, 12, 13),
+                blocks=(PROMPT_OF_4, BlockView(4, 8, "in_cache", 0, True)),
+                finish_reason="length",
+            ),
+        ),
+    ]
+    shifted = replace(VOCABULARY, shifted=True)
+    check_steps(BlockDiffusionSession([1, 2, 3, 4], SUB_BLOCKS, shifted), steps)
+
+
+def test_a_call_on_a_sub_block_reads_what_lies_around_it_from_the_cache() -> None:
+    steps = [
+        # Logits are not shifted here, so the call that caches the prompt decides nothing.
+        Step(
+            Plan(
+                step=1,
+                start=0,
+                canvas=(1, 2, 3, 4),
+                branches=(Branch(((4, 4),)),),
+                cached=(),
+                scored=range(0),
+                to_stage=(range(0, 4),),
+                stage_shared=True,
+                sampling_params=SDAR,
+            ),
+            [{}],
+            StepOutcome(
+                step=1,
+                winner=0,
+                confidences=(1.0,),
+                adopted=(),
+                filled=(),
+                canvas=(M, M, M, M),
+                blocks=(PROMPT_OF_4, BlockView(4, 8, "active", 4, True)),
+            ),
+        ),
+        # A sub-block begins with a call on the whole block, which stages all of it, masks included.
+        Step(
+            Plan(
+                step=2,
+                start=4,
+                canvas=(M, M, M, M),
+                branches=(Branch(((8, 8),)),),
+                cached=(range(0, 4),),
+                scored=range(4, 6),
+                to_stage=(range(4, 8),),
+                stage_shared=True,
+                commit=Commit(step=1, branch=0, spans=(range(0, 4),), shared=True),
+                sampling_params=SDAR,
+            ),
+            [{4: (10, 0.75), 5: (11, 0.5)}],
+            StepOutcome(
+                step=2,
+                winner=0,
+                confidences=(0.625,),
+                adopted=(),
+                filled=(decided(4, 10, 0.75),),
+                canvas=(10, M, M, M),
+                blocks=(PROMPT_OF_4, BlockView(4, 8, "active", 3, True)),
+            ),
+        ),
+        Step(
+            Plan(
+                step=3,
+                start=4,
+                canvas=(10, M),
+                branches=(Branch(((6, 8),)),),  # rows 4 and 5 attend to all of the block
+                cached=(range(0, 4), range(6, 8)),
+                scored=range(4, 6),
+                commit=Commit(step=2, branch=0, spans=(range(4, 8),), shared=True),
+                sampling_params=SDAR,
+            ),
+            [{5: (11, 0.5)}],
+            StepOutcome(
+                step=3,
+                winner=0,
+                confidences=(0.5,),
+                adopted=(),
+                filled=(decided(5, 11, 0.5),),
+                canvas=(10, 11, M, M),
+                blocks=(PROMPT_OF_4, BlockView(4, 8, "active", 2, True)),
+            ),
+        ),
+        Step(
+            Plan(
+                step=4,
+                start=4,
+                canvas=(10, 11, M, M),
+                branches=(Branch(((8, 8),)),),
+                cached=(range(0, 4),),
+                scored=range(6, 8),
+                to_stage=(range(4, 8),),
+                stage_shared=True,
+                sampling_params=SDAR,
+            ),
+            [{6: (12, 0.75), 7: (13, 0.75)}],
+            StepOutcome(
+                step=4,
+                winner=0,
+                confidences=(0.75,),
+                adopted=(),
+                filled=(decided(6, 12, 0.75), decided(7, 13, 0.75)),
+                canvas=(10, 11, 12, 13),
+                blocks=(PROMPT_OF_4, BlockView(4, 8, "in_cache", 0, True)),
+                finish_reason="length",
+            ),
+        ),
+    ]
+    settings = SUB_BLOCKS.replace(sub_block_cache=True)
+    check_steps(BlockDiffusionSession([1, 2, 3, 4], settings, VOCABULARY), steps)
