@@ -231,7 +231,8 @@ def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:
     name = values.get("decoder", "lopa")
     if not isinstance(name, str) or name not in DECODER_SETTINGS:
         raise SettingsError(
-            f"decoder: got {name!r}; allowed: {', '.join(DECODER_SETTINGS)}; choose one of these"
+            f"decoder: got {name!r}; allowed: {', '.join(DECODER_SETTINGS)}; choose one of these",
+            setting="decoder",
         )
     known = DECODER_SETTINGS[name].model_fields
     for key in (key for key in values if key not in known):
@@ -239,7 +240,8 @@ def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:
         if others:
             raise SettingsError(
                 f"unknown setting {key} = {values[key]!r} for decoder {name}; decoders with it: "
-                f"{', '.join(others)}; set decoder to one of these, or leave {key} out"
+                f"{', '.join(others)}; set decoder to one of these, or leave {key} out",
+                setting=key,
             )
     return DECODER_SETTINGS[name](**values)
 

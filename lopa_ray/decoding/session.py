@@ -17,7 +17,7 @@ import copy
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -33,6 +33,11 @@ from lopa_ray.protocol.plan import Plan, ScheduledRequest
 from lopa_ray.protocol.report import BranchReport
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.vocabulary import Vocabulary
+
+SAMPLING_SETTINGS = [
+    field.name for field in fields(SamplingParams) if field.name in GenerationSettings.model_fields
+]
+"""Settings that are sampling parameters of the same name."""
 
 
 class DecodeSession(ABC):
@@ -81,7 +86,8 @@ class DecodeSession(ABC):
             if not 0 <= token < vocabulary.size or token == vocabulary.mask_token_id:
                 raise SettingsError(
                     f"stop_token_ids: got {token}, which is never generated; allowed: ids 0 to {vocabulary.size - 1} "
-                    f"but for the mask token ({vocabulary.mask_token_id})"
+                    f"but for the mask token ({vocabulary.mask_token_id})",
+                    setting="stop_token_ids",
                 )
         self.prompt = list(prompt)
         self.settings = settings
@@ -191,15 +197,11 @@ class DecodeSession(ABC):
     def sampling_params(self) -> SamplingParams:
         """The parameters with which workers choose tokens for this request."""
         s = self.settings
-        return SamplingParams(
-            temperature=s.temperature,
-            top_p=s.top_p,
-            top_k=s.top_k,
+        return replace(
+            SamplingParams(**{name: getattr(s, name) for name in SAMPLING_SETTINGS}),
             seed=s.seed if s.temperature > 0 else 0,  # requests that sample alike are scored in one call
-            ranking=s.ranking,
             no_eos_before=len(self.prompt) + s.min_tokens if s.min_tokens else 0,
             stop_token_ids=self._end_token_ids_but_eos if s.min_tokens else (),
-            top_logprobs=s.top_logprobs,
         )
 
     def plan(self, epoch: int = 0, num_branches: int | None = None) -> Plan:
