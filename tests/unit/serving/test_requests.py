@@ -86,7 +86,7 @@ def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
             "repetition_penalty": 1.5,
             "frequency_penalty": -1.0,
             "presence_penalty": 0.0,
-            "logit_bias": {17: -100.0, 4: 0.5},
+            "logit_bias": {"17": -100.0, "4": 0.5},
             "top_logprobs": 5,
             "num_branches": "auto",
             "confidence_threshold": 0.5,
