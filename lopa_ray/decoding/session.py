@@ -25,7 +25,7 @@ import numpy as np
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import requested_branches
-from lopa_ray.decoding.logit_changes import logit_changes_of
+from lopa_ray.decoding.initial_logit_changes import initial_logit_changes
 from lopa_ray.decoding.result import length_through_end
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
@@ -93,7 +93,7 @@ class DecodeSession(ABC):
         self.settings = settings
         self.vocabulary = vocabulary
         self.constraint = constraint
-        self.logit_changes = logit_changes_of(settings, prompt, vocabulary)
+        self.logit_changes = initial_logit_changes(settings, prompt, vocabulary)
         self.replay: tuple[ScheduledRequest, ...] = ()
         """Steps that a cache without K/V of the request must carry out before the next step; see `Journal`."""
         self._check_constraint()

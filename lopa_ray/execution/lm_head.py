@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.logit_changes import DeviceChanges, change_logits
+from lopa_ray.execution.logit_change_tables import DeviceChanges, change_logits
 from lopa_ray.execution.packing import ROW_MULTIPLE, padded_rows
 from lopa_ray.execution.rows_to_score import ScoringGroup
 from lopa_ray.execution.sampler import SamplerOutput, score_rows, score_targets

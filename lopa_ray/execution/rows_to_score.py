@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from lopa_ray.constraints.constraint import decompress_bitmask
 from lopa_ray.execution.lane import Lane
-from lopa_ray.execution.logit_changes import (
+from lopa_ray.execution.logit_change_tables import (
     NO_CHANGES,
     NO_CHANGING_ROWS,
     LogitChangeTables,

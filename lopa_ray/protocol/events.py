@@ -18,7 +18,7 @@ class RequestStep:
     plan: Plan
     outcome: StepOutcome
     timing: StepTiming | None = None
-    """Of the group's step; None where it is not measured."""
+    """Times of the group's step; None where they are not measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class Decision:
     probability: float
     """After temperature, top-p and top-k."""
     logprob: float
-    """Of the plain softmax, like `top_logprobs`."""
+    """Log-probability of the token under the plain softmax, like `top_logprobs`."""
     top_logprobs: tuple[tuple[int, float], ...]
     """The most likely (token, log-probability); empty unless asked for."""
 

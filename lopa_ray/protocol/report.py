@@ -81,7 +81,7 @@ class StepReport:
     branches: npt.NDArray[np.int64]
     """[B, 5]: request id, step of its plan, branch, rows, and top tokens of each row."""
     rows: ScoredRows
-    """Of all branches, in order."""
+    """Rows of all branches, in order."""
     commit_s: float = 0.0
     """Seconds that the worker spent on commits, waiting for K/V included."""
     forward_s: float = 0.0
@@ -89,7 +89,7 @@ class StepReport:
 
     @classmethod
     def without_branches(cls, epoch: int, step: int, commit_s: float = 0.0, forward_s: float = 0.0) -> Self:
-        """Of a worker that had none to score."""
+        """The report of a worker that had no branches to score."""
         return cls(
             epoch, step, np.zeros((0, BRANCH_COLUMNS), np.int64), ScoredRows.empty(), commit_s, forward_s
         )

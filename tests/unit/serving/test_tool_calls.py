@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from cluster.choices.messages import EngineRequest
+from cluster.choices.messages import ChoicesRequest
 from cluster.openai.response_models import ChatChunk, ChatCompletion
 from lopa_ray.errors import SettingsError
 from support.fake_backend import CHAT, HI, MODEL, TOOL_PARTS, FakeBackend, Server, error_of
@@ -36,7 +36,7 @@ def body(**fields: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": HI, **fields}
 
 
-def sent(backend: FakeBackend, client: httpx.Client, **fields: Any) -> EngineRequest:
+def sent(backend: FakeBackend, client: httpx.Client, **fields: Any) -> ChoicesRequest:
     """What the backend gets."""
     response = client.post(CHAT, json=body(**fields))
     assert response.status_code == 200, response.text

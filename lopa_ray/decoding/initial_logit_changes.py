@@ -12,7 +12,7 @@ from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 
-def logit_changes_of(
+def initial_logit_changes(
     settings: GenerationSettings, prompt: Sequence[int], vocabulary: Vocabulary
 ) -> LogitChanges | None:
     """The changes before anything is decided; None if the settings ask for none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.choices.messages import EngineRequest
+from cluster.choices.messages import ChoicesRequest
 from cluster.openai.errors import invalid_value
 from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.lopa_options import LopaOptions
@@ -14,17 +14,17 @@ MAX_CHOICES, MAX_STOP = 16, 4
 """Choices of a request, and its stop texts, unless something else is set."""
 
 
-def make_engine_request(
+def make_choices_request(
     request_id: str,
     request: GenerationRequest,
     *,
     max_choices: int = MAX_CHOICES,
     max_stop: int = MAX_STOP,
-) -> EngineRequest:
+) -> ChoicesRequest:
     """Raises ApiError (400) for fields that contradict each other, or are beyond the limits of choices and stops."""
     options = request.lopa or LopaOptions()
-    prompts, engine_options = request.prompts(), request.engine_options()
-    n, stop = engine_options.get("n", 1), engine_options.get("stop", ())
+    prompts, choices_options = request.prompts(), request.choices_options()
+    n, stop = choices_options.get("n", 1), choices_options.get("stop", ())
     if n * len(prompts) > max_choices:
         got = f"n {n}" if len(prompts) == 1 else f"{len(prompts)} prompts with n {n}"
         raise invalid_value("n", f"got {got}; allowed: {max_choices} choices per request; split the request")
@@ -35,7 +35,7 @@ def make_engine_request(
     if options.partial and options.deadline is None:
         raise invalid_value("lopa.partial", "got true without a deadline; add lopa.deadline")
     top_logprobs = request.num_top_logprobs()
-    return EngineRequest(
+    return ChoicesRequest(
         id=request_id,
         prompts=prompts,
         settings=options.decode_settings
@@ -48,7 +48,7 @@ def make_engine_request(
         trace=bool(options.trace),
         deadline_s=options.deadline,
         partial=bool(options.partial),
-        **engine_options,
+        **choices_options,
     )
 
 
