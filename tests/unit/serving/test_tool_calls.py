@@ -212,12 +212,16 @@ def test_a_wrong_field_is_named(client: httpx.Client, fields: Any, param: str, c
 @pytest.mark.parametrize(
     ("fields", "error", "param"),
     [
-        ({"tools": TOOLS}, SettingsError("guided_structural_tag: JSON schema at a: no"), "tools"),
+        (
+            {"tools": TOOLS},
+            SettingsError("guided_structural_tag: JSON schema at a: no", "guided_structural_tag"),
+            "tools",
+        ),
         ({"tools": TOOLS}, SettingsError("JSON schema at a: keyword not"), "tools"),
-        ({"bad_words": ["a"]}, SettingsError("bad_words: there are too many ways"), "bad_words"),
+        ({"bad_words": ["a"]}, SettingsError("bad_words: there are too many ways", "bad_words"), "bad_words"),
         (
             {"structured_outputs": {"structural_tag": {}}},
-            SettingsError("guided_structural_tag: structures: Field required"),
+            SettingsError("guided_structural_tag: structures: Field required", "guided_structural_tag"),
             "structured_outputs.structural_tag",
         ),
     ],
