@@ -6,12 +6,17 @@ from __future__ import annotations
 class LopaError(Exception):
     """Base of every error that this project raises on purpose.
 
-    Every subclass takes one message as its only argument, so it can be pickled and sent between processes.
+    The message is the only required argument of every subclass, so it can be pickled and sent between processes.
     """
 
 
 class SettingsError(LopaError, ValueError):
     """A setting is unknown, out of range or contradicts another one."""
+
+    def __init__(self, message: str, setting: str | None = None) -> None:
+        """`setting`: the name of the setting that is wrong; None: the message is about no single one."""
+        super().__init__(message)
+        self.setting = setting
 
 
 class CheckpointError(LopaError, ValueError):

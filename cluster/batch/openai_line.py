@@ -8,10 +8,10 @@ from typing import Any
 
 from cluster.batch.lines import CompletedLine, LineResult, OpenAILine
 from cluster.choices.choice_factory import ChoiceFactory
-from cluster.choices.messages import EngineRequest, RequestAccepted
+from cluster.choices.messages import ChoicesRequest, RequestAccepted
 from cluster.openai.chat import ChatRequest, ChatResponseBuilder
+from cluster.openai.choices_request import make_choices_request
 from cluster.openai.completions import CompletionRequest, CompletionResponseBuilder
-from cluster.openai.engine_request import make_engine_request
 from cluster.openai.errors import api_error, invalid_value
 from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.response_builder import ResponseBuilder
@@ -23,7 +23,7 @@ from lopa_ray.engine.session_factory import SessionFactory
 from lopa_ray.errors import PromptError, SettingsError
 from lopa_ray.protocol.events import RequestStep
 
-NewBuilder = Callable[[Any, EngineRequest], ResponseBuilder]
+NewBuilder = Callable[[Any, ChoicesRequest], ResponseBuilder]
 
 URLS: dict[str, tuple[type[GenerationRequest], NewBuilder]] = {
     "/v1/chat/completions": (ChatRequest, ChatResponseBuilder),
@@ -39,13 +39,15 @@ class OpenAIWork:
         """Raises ApiError and LopaError for a request that cannot be answered."""
         self.line = line
         request, new_builder = self._parse()
-        engine_request = make_engine_request(f"batch-{line.line}", request)
-        self._builder = new_builder(request, engine_request)
+        choices_request = make_choices_request(f"batch-{line.line}", request)
+        self._builder = new_builder(request, choices_request)
         try:
-            self._choices = ChoiceFactory(sessions, draws_anew=False).create(engine_request, time.monotonic())
+            self._choices = ChoiceFactory(sessions, draws_anew=False).create(
+                choices_request, time.monotonic()
+            )
         except (PromptError, SettingsError) as error:
             raise request.field_names().translate(error, api_error(error, 1)) from None
-        prompts = self._choices[:: engine_request.n]
+        prompts = self._choices[:: choices_request.n]
         settings = self._choices[0].session.settings
         self._builder.add(
             RequestAccepted(tuple(len(choice.session.prompt) for choice in prompts), settings.max_new_tokens)

@@ -16,7 +16,7 @@ from cluster.choices.answer_parser import (
     ChatParser,
     PlainParser,
 )
-from cluster.choices.messages import EngineRequest
+from cluster.choices.messages import ChoicesRequest
 from lopa_ray.config.generation_settings import GUIDED
 from lopa_ray.constraints.json_schema import schema_regex
 from lopa_ray.errors import SettingsError
@@ -46,7 +46,7 @@ class AnswerFormat:
     """Special tokens that the answer's text has."""
 
 
-def answer_format(request: EngineRequest, tokenizer: Tokenizer, prompt: Sequence[int]) -> AnswerFormat:
+def answer_format(request: ChoicesRequest, tokenizer: Tokenizer, prompt: Sequence[int]) -> AnswerFormat:
     """The format of the answer to a prompt. Raises CheckpointError for a template that cannot be read."""
     if request.raw:
         return AnswerFormat()
@@ -98,7 +98,7 @@ def _tag(structures: Sequence[Mapping[str, Any]], triggers: Sequence[str]) -> di
     return {"guided_structural_tag": json.dumps(tag, ensure_ascii=False)}
 
 
-def _calls(request: EngineRequest, known: ToolFormat) -> list[dict[str, Any]]:
+def _calls(request: ChoicesRequest, known: ToolFormat) -> list[dict[str, Any]]:
     """A structure per function. A function that is not strict may have a schema that cannot be kept, or is large: then
     its arguments are any object."""
     structures = []
@@ -117,7 +117,7 @@ def _calls(request: EngineRequest, known: ToolFormat) -> list[dict[str, Any]]:
     return structures
 
 
-def _parameters(request: EngineRequest, name: str) -> Mapping[str, Any]:
+def _parameters(request: ChoicesRequest, name: str) -> Mapping[str, Any]:
     """The schema of a function's arguments."""
     found = next(tool["function"] for tool in request.tools if tool["function"]["name"] == name)
     return found.get("parameters") or NO_PARAMETERS

@@ -16,10 +16,10 @@ from cluster.choices.messages import (
     CanvasSnapshot,
     CellView,
     ChoiceFinished,
+    ChoiceFinishReason,
+    ChoicesOutput,
+    ChoicesRequest,
     ChoiceStats,
-    EngineOutput,
-    EngineRequest,
-    FinishReason,
     TextDelta,
     TokenLogprob,
 )
@@ -37,7 +37,7 @@ class ChoiceState:
 
     def __init__(
         self,
-        request: EngineRequest,
+        request: ChoicesRequest,
         index: int,
         session: DecodeSession,
         tokenizer: Tokenizer,
@@ -70,7 +70,7 @@ class ChoiceState:
         self._position_bytes, self._commit_bytes = position_bytes, 0
         self._trace_events: list[Mapping[str, Any]] = []
 
-    def start(self) -> Iterator[EngineOutput]:
+    def start(self) -> Iterator[ChoicesOutput]:
         """The outputs before the first step."""
         if self._request.echo:
             prompt = self._request.prompts[self.index // self._request.n]
@@ -81,7 +81,7 @@ class ChoiceState:
         if self.session.finished:
             yield self._finish(self.session.finish_reason)
 
-    def add_step(self, event: RequestStep) -> Iterator[EngineOutput]:
+    def add_step(self, event: RequestStep) -> Iterator[ChoicesOutput]:
         """Add a step; returns its outputs."""
         now, outcome = time.monotonic(), event.outcome
         step = self._result.add_step(event.plan, outcome)
@@ -98,7 +98,7 @@ class ChoiceState:
         if finished or self._text_ended:
             yield self._finish("stop" if self._text_ended else outcome.finish_reason)
 
-    def finish_at_deadline(self) -> Iterator[EngineOutput]:
+    def finish_at_deadline(self) -> Iterator[ChoicesOutput]:
         """End with the text that is final so far, a beginning of the whole answer; returns the last outputs."""
         yield from self._new_text(final=False)
         yield self._finish("stop" if self._text_ended else None)
@@ -110,7 +110,7 @@ class ChoiceState:
         """The text has all that it may have, though positions may be masked."""
         return self._detokenizer.stopped or self._parser.complete
 
-    def _new_text(self, *, final: bool) -> Iterator[EngineOutput]:
+    def _new_text(self, *, final: bool) -> Iterator[ChoicesOutput]:
         first = len(self._logprobs)
         delta = self._detokenizer.update(self._result.canvas, final=final)
         if self._request.logprobs:
@@ -130,7 +130,7 @@ class ChoiceState:
     def _token(self, token: int) -> tuple[str, bytes]:
         return self._tokenizer.token_text(token), self._tokenizer.token_bytes(token)
 
-    def _finish(self, reason: FinishReason | None) -> ChoiceFinished:
+    def _finish(self, reason: ChoiceFinishReason | None) -> ChoiceFinished:
         self.finished = True
         answer = self._parser.answer
         return ChoiceFinished(

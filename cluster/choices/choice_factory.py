@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.choices.answer_format import answer_format
 from cluster.choices.choice import ChoiceState
-from cluster.choices.messages import EngineRequest
+from cluster.choices.messages import ChoicesRequest
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import override_settings
 from lopa_ray.engine.session_factory import SessionFactory
@@ -27,7 +27,7 @@ class ChoiceFactory:
         self._sessions, self._position_bytes = sessions, position_bytes
         self._draws_anew = draws_anew
 
-    def create(self, request: EngineRequest, arrival_time: float) -> list[ChoiceState]:
+    def create(self, request: ChoicesRequest, arrival_time: float) -> list[ChoiceState]:
         """The choices of a request; each of `n` draws with a seed of its own.
 
         `arrival_time`: on the monotonic clock. Raises PromptError and SettingsError.

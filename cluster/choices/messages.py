@@ -1,6 +1,6 @@
 """What the ingress and a decode group send each other: OpenAI's shapes on neither side, no tensors.
 
-The ingress turns an HTTP request into an `EngineRequest`; the group answers with `EngineOutput`s: `RequestAccepted`
+The ingress turns an HTTP request into an `ChoicesRequest`; the group answers with `ChoicesOutput`s: `RequestAccepted`
 (or it raises one of the errors of `lopa_ray.errors`), then text deltas, canvas snapshots and one `ChoiceFinished`
 per choice.
 """
@@ -12,16 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from lopa_ray.engine.session_factory import Prompt
 from lopa_ray.text.tool_format import ToolCall
 
-Prompt: TypeAlias = str | tuple[int, ...] | tuple[Mapping[str, Any], ...]
-"""Text, token ids, or chat messages; see `lopa_ray.text.chat_template.Message`."""
-
-FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
+ChoiceFinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True)
-class EngineRequest:
+class ChoicesRequest:
     """One HTTP request, checked as far as that is possible without the model."""
 
     id: str
@@ -166,7 +164,7 @@ class ChoiceFinished:
     choice: int
     text: str
     """The whole of it, equal to its deltas joined, as reasoning and calls are."""
-    finish_reason: FinishReason | None
+    finish_reason: ChoiceFinishReason | None
     """None: the deadline came first."""
     stats: ChoiceStats
     logprobs: tuple[TokenLogprob, ...] = ()
@@ -178,7 +176,7 @@ class ChoiceFinished:
     """Events in Chrome's trace format."""
 
 
-EngineOutput: TypeAlias = RequestAccepted | TextDelta | CanvasSnapshot | ChoiceFinished
+ChoicesOutput: TypeAlias = RequestAccepted | TextDelta | CanvasSnapshot | ChoiceFinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +187,9 @@ class PromptToTokenize:
     add_special_tokens: bool = True
     """A text gets the tokens that the tokenizer puts around every text; a chat has those of its template."""
     tools: tuple[Mapping[str, Any], ...] = ()
-    """See `EngineRequest`."""
+    """See `ChoicesRequest`."""
     template_variables: Mapping[str, Any] = field(default_factory=dict)
-    """See `EngineRequest`."""
+    """See `ChoicesRequest`."""
 
 
 @dataclass(frozen=True, slots=True)

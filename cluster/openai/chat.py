@@ -9,8 +9,7 @@ from pydantic import Field
 
 from cluster.choices.messages import (
     ChoiceFinished,
-    EngineRequest,
-    Prompt,
+    ChoicesRequest,
     TextDelta,
     TokenLogprob,
     ToolCallDelta,
@@ -46,6 +45,7 @@ from cluster.openai.tools import (
     offered_tools,
     reasoning_variables,
 )
+from lopa_ray.engine.session_factory import Prompt
 
 
 class ChatRequest(CompletionsRequest):
@@ -129,12 +129,12 @@ class ChatRequest(CompletionsRequest):
         """`tools`, if it has any."""
         return "tools" if self.tools else None
 
-    def engine_options(self) -> dict[str, Any]:
+    def choices_options(self) -> dict[str, Any]:
         """See `GenerationRequest`."""
         tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
         choice = self.tool_choice if isinstance(self.tool_choice, str) else None
         name = self.tool_choice.function.name if isinstance(self.tool_choice, NamedToolChoice) else None
-        return super().engine_options() | {
+        return super().choices_options() | {
             "tools": offered_tools(tools, choice),
             "forced_tools": forced_names(tools, choice, name),
             "parallel_tool_calls": self.parallel_tool_calls is not False,
@@ -168,7 +168,7 @@ class ChatResponseBuilder(CompletionsBuilder):
 
     id_prefix = "chatcmpl"
 
-    def __init__(self, http_request: ChatRequest, request: EngineRequest) -> None:
+    def __init__(self, http_request: ChatRequest, request: ChoicesRequest) -> None:
         super().__init__(http_request, request)
         self._include_reasoning = http_request.include_reasoning is not False
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
-from cluster.choices.messages import ChoiceFinished, Prompt, TextDelta, TokenLogprob
+from cluster.choices.messages import ChoiceFinished, TextDelta, TokenLogprob
 from cluster.openai.completions_builder import CompletionsBuilder
 from cluster.openai.completions_request import CompletionsRequest
 from cluster.openai.errors import invalid_value, short_repr
@@ -17,6 +17,7 @@ from cluster.openai.lopa_models import ChoiceCost
 from cluster.openai.request_model import MAX_INT
 from cluster.openai.response_builder import clamp_logprob
 from cluster.openai.response_models import Completion, CompletionChunk, TextChoice, TextLogprobs
+from lopa_ray.engine.session_factory import Prompt
 
 
 def _as_list(value: Any) -> Any:
@@ -77,9 +78,9 @@ class CompletionRequest(CompletionsRequest):
         """Text goes in as it is, without the chat template."""
         return True
 
-    def engine_options(self) -> dict[str, Any]:
+    def choices_options(self) -> dict[str, Any]:
         """See `GenerationRequest`."""
-        return super().engine_options() | {"echo": bool(self.echo)}
+        return super().choices_options() | {"echo": bool(self.echo)}
 
     def prompts(self) -> tuple[Prompt, ...]:
         """The prompts; each is a text or token ids."""

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from cluster.choices.messages import (
     CanvasSnapshot,
     ChoiceFinished,
-    EngineOutput,
-    EngineRequest,
+    ChoicesOutput,
+    ChoicesRequest,
     RequestAccepted,
     TextDelta,
 )
@@ -32,9 +32,9 @@ class CompletionsBuilder(ResponseBuilder):
     end_of_stream: ClassVar[ServerSentEvent] = ServerSentEvent("[DONE]")
 
     id_prefix: ClassVar[str]
-    """Of completion ids."""
+    """Prefix of completion ids."""
 
-    def __init__(self, http_request: CompletionsRequest, request: EngineRequest) -> None:
+    def __init__(self, http_request: CompletionsRequest, request: ChoicesRequest) -> None:
         super().__init__(http_request.model, request)
         options = http_request.stream_options
         self._include_usage = options is not None and bool(options.include_usage)
@@ -46,7 +46,7 @@ class CompletionsBuilder(ResponseBuilder):
             "system_fingerprint": f"lopa-ray-{__version__}",
         }
 
-    def _events(self, output: EngineOutput) -> Iterator[ServerSentEvent]:
+    def _events(self, output: ChoicesOutput) -> Iterator[ServerSentEvent]:
         """Chunks. A canvas snapshot is one without choices, as the one with the usage is: clients of
         OpenAI's streams know those, and events of another kind would break them.
         """

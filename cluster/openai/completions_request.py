@@ -57,7 +57,7 @@ class CompletionsRequest(StructuredRequest, GenerationRequest):
     stream_options: StreamOptions | None = None
     """Only with `stream`."""
 
-    def engine_options(self) -> dict[str, Any]:
+    def choices_options(self) -> dict[str, Any]:
         """See `GenerationRequest`. Raises ApiError (400) for fields that do not go together."""
         n = self.n or 1
         if self.stream_options is not None and not self.stream:

@@ -10,7 +10,6 @@ from cluster.openai.errors import ApiError
 from lopa_ray.config.generation_settings import GUIDED
 from lopa_ray.errors import PromptError, SettingsError
 
-_LEADING_SETTING = re.compile(r"(?:unknown setting )?(\w+)")
 _RENAMED_SETTINGS = re.compile(rf"\b({'|'.join(('max_new_tokens', 'top_logprobs', *GUIDED))})\b")
 """Fields that have another name for some clients."""
 
@@ -31,11 +30,8 @@ class FieldNames:
         message = _RENAMED_SETTINGS.sub(
             lambda name: self.setting_fields[name[0]].rpartition(".")[2], response.message
         )
-        return ApiError(response.status, message, response.code, param=self._param(error))
-
-    def _param(self, error: PromptError | SettingsError) -> str | None:
         if isinstance(error, PromptError):
-            return self.prompt_field
-        setting = _LEADING_SETTING.match(str(error))
-        # Errors about patterns begin with no setting.
-        return self.setting_fields.get(setting[1] if setting else "", self.constraint_field)
+            param: str | None = self.prompt_field
+        else:  # errors about patterns name no setting
+            param = self.setting_fields.get(error.setting or "", self.constraint_field)
+        return ApiError(response.status, message, response.code, param=param)

@@ -9,12 +9,12 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from cluster.choices.messages import Prompt
 from cluster.openai.errors import invalid_value, short_repr
 from cluster.openai.field_names import FieldNames
 from cluster.openai.lopa_options import LOPA_DECODE_SETTINGS, OPENAI_FIELDS, LopaOptions
 from cluster.openai.request_model import MAX_INT, RequestModel
 from lopa_ray.config.generation_settings import GUIDED, MAX_LOGIT_BIAS
+from lopa_ray.engine.session_factory import Prompt
 
 
 def _check_token_ids(value: Any) -> Any:
@@ -179,8 +179,8 @@ class GenerationRequest(RequestModel, ABC):
         """`max_tokens`, under whichever name. Raises ApiError for two that differ."""
 
     @abstractmethod
-    def engine_options(self) -> dict[str, Any]:
-        """Fields of the `EngineRequest` that not all requests have. Raises ApiError for what contradicts itself."""
+    def choices_options(self) -> dict[str, Any]:
+        """Fields of the `ChoicesRequest` that not all requests have. Raises ApiError for what contradicts itself."""
 
     @abstractmethod
     def constraint_fields(self) -> dict[str, tuple[str, Any]]:

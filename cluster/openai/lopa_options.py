@@ -10,29 +10,19 @@ from pydantic_core import PydanticCustomError
 
 from cluster.openai.errors import short_repr
 from cluster.openai.request_model import MAX_INT, RequestModel, unknown_field_message
+from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import DECODERS
 
-OPENAI_FIELDS = {
+DIFFUSION_SETTINGS = ("decoder", "stop_at_eos", "ranking")
+"""Settings of every decoder that OpenAI's API has no word for."""
+
+OPENAI_FIELDS = {name: name for name in GenerationSettings.model_fields if name not in DIFFUSION_SETTINGS} | {
     "max_new_tokens": "max_tokens or max_completion_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "repetition_penalty": "repetition_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "presence_penalty": "presence_penalty",
-    "logit_bias": "logit_bias",
-    "seed": "seed",
-    "min_tokens": "min_tokens",
-    "ignore_eos": "ignore_eos",
-    "stop_token_ids": "stop_token_ids",
     "top_logprobs": "logprobs and top_logprobs",
     "guided_json": "response_format or guided_json",
-    "guided_regex": "guided_regex",
-    "guided_choice": "guided_choice",
     "guided_structural_tag": "structured_outputs.structural_tag",
-    "bad_words": "bad_words",
 }
-"""Decode settings that have a field of their own beside `lopa`."""
+"""Decode settings that have a field of their own beside `lopa`, under their own name or another one."""
 
 LOPA_DECODE_SETTINGS = sorted(
     {name for decoder in DECODERS.values() for name in decoder.settings.model_fields} - OPENAI_FIELDS.keys()

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from cluster.choices.messages import (
     ChoiceFinished,
+    ChoicesOutput,
+    ChoicesRequest,
     ChoiceStats,
-    EngineOutput,
-    EngineRequest,
     RequestAccepted,
     TextDelta,
 )
@@ -29,7 +29,7 @@ class ResponseBuilder(ABC):
     end_of_stream: ClassVar[ServerSentEvent | None] = None
     """Behind all other events, also where an error ended them."""
 
-    def __init__(self, model: str, request: EngineRequest) -> None:
+    def __init__(self, model: str, request: ChoicesRequest) -> None:
         self.model, self.request = model, request
         self.prompt_tokens = 0
         self._tokens: dict[int, int] = {}
@@ -41,7 +41,7 @@ class ResponseBuilder(ABC):
         """Tokens of all choices so far."""
         return sum(self._tokens.values())
 
-    def add(self, output: EngineOutput) -> None:
+    def add(self, output: ChoicesOutput) -> None:
         """Store what the response needs of an output."""
         if isinstance(output, RequestAccepted):
             self.prompt_tokens = sum(output.prompt_tokens)
@@ -56,7 +56,7 @@ class ResponseBuilder(ABC):
         self._check_finished()
         return self._completion()
 
-    def events(self, output: EngineOutput) -> Iterator[ServerSentEvent]:
+    def events(self, output: ChoicesOutput) -> Iterator[ServerSentEvent]:
         """Add an output; returns its events."""
         self.add(output)
         yield from self._events(output)
@@ -70,7 +70,7 @@ class ResponseBuilder(ABC):
         """The events of an error that ends a stream."""
 
     @abstractmethod
-    def _events(self, output: EngineOutput) -> Iterator[ServerSentEvent]:
+    def _events(self, output: ChoicesOutput) -> Iterator[ServerSentEvent]:
         """The events of an output that was added."""
 
     @abstractmethod

@@ -5,12 +5,11 @@ Only fields that were set are sent: null stands where OpenAI sends null, and not
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
+from cluster.choices.messages import ChoiceFinishReason
 from cluster.openai.lopa_models import CanvasNote, ChoiceCost, RequestCost
 from cluster.openai.response_model import ResponseModel
-
-FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 
 class Usage(ResponseModel):
@@ -85,7 +84,7 @@ class ChatChoice(ResponseModel):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ChoiceFinishReason | None
     """Null only for what a deadline cut off."""
     lopa: ChoiceCost
 
@@ -131,7 +130,7 @@ class ChatChunkChoice(ResponseModel):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ChoiceFinishReason | None
     lopa: ChoiceCost | None = None
     """In the choice's last chunk."""
 
@@ -162,7 +161,7 @@ class TextChoice(ResponseModel):
     index: int
     text: str
     logprobs: TextLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ChoiceFinishReason | None
     """Null in chunks but the last, and for what a deadline cut off."""
     lopa: ChoiceCost | None = None
     """With the choice's end."""

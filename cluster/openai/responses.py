@@ -16,7 +16,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from cluster.choices.messages import Prompt
 from cluster.openai.errors import short_repr
 from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.request_model import MAX_INT, TAG_MARK, JsonObject, RequestModel
@@ -32,6 +31,7 @@ from cluster.openai.tools import (
     offered_tools,
     reasoning_variables,
 )
+from lopa_ray.engine.session_factory import Prompt
 
 LOGPROBS = "message.output_text.logprobs"
 
@@ -244,7 +244,7 @@ class ResponsesRequest(GenerationRequest):
         )
         return {"text.format": ("guided_json", schema)}
 
-    def engine_options(self) -> dict[str, Any]:
+    def choices_options(self) -> dict[str, Any]:
         """See `GenerationRequest`."""
         tools = [
             {"type": "function", "function": tool.model_dump(exclude_none=True, exclude={"type"})}

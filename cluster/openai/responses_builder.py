@@ -10,8 +10,8 @@ from typing import Any
 from cluster.choices.messages import (
     CanvasSnapshot,
     ChoiceFinished,
-    EngineOutput,
-    EngineRequest,
+    ChoicesOutput,
+    ChoicesRequest,
     RequestAccepted,
     TextDelta,
     ToolCallDelta,
@@ -36,14 +36,14 @@ from cluster.openai.responses_models import (
 class ResponsesBuilder(ResponseBuilder):
     """Builds one response."""
 
-    def __init__(self, http_request: ResponsesRequest, request: EngineRequest) -> None:
+    def __init__(self, http_request: ResponsesRequest, request: ChoicesRequest) -> None:
         super().__init__(http_request.model, request)
         self._http_request = http_request
         self._created = int(time.time())
         self._items = ResponseItems()
         self._num_events = 0
 
-    def add(self, output: EngineOutput) -> None:
+    def add(self, output: ChoicesOutput) -> None:
         """See `ResponseBuilder`. Without a stream all items come from the end of the choice."""
         super().add(output)
         if isinstance(output, ChoiceFinished) and not self.request.stream:
@@ -51,7 +51,7 @@ class ResponsesBuilder(ResponseBuilder):
                 deque(self._items.add(delta, chat_logprobs(delta.logprobs)), maxlen=0)
             deque(self._items.close(complete=_is_complete(output)), maxlen=0)
 
-    def _events(self, output: EngineOutput) -> Iterator[ServerSentEvent]:
+    def _events(self, output: ChoicesOutput) -> Iterator[ServerSentEvent]:
         if isinstance(output, RequestAccepted):
             for name in ("response.created", "response.in_progress"):
                 yield self._event(name, {"response": self._response("in_progress")})

@@ -20,7 +20,7 @@ from ray import serve
 from ray.serve import Application
 
 from actors.placement import worker_bundle
-from cluster.choices.messages import EngineOutput, EngineRequest, PromptToTokenize, TokenizedPrompt
+from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizedPrompt
 from cluster.serving.backend import Backend, RequestRejected
 from cluster.serving.http.api_keys import load_api_keys
 from cluster.serving.http.asgi_app import create_app
@@ -51,7 +51,9 @@ class GroupReplica(GroupServer):
         super().__init__(model, config)
         await self.start()
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput | RequestRejected, None]:  # type: ignore[override]  # it yields one more type
+    async def generate(  # type: ignore[override]  # it yields one more type
+        self, request: ChoicesRequest
+    ) -> AsyncGenerator[ChoicesOutput | RequestRejected, None]:
         """See `GroupServer.generate` and `RequestRejected`."""
         try:
             async with aclosing(super().generate(request)) as outputs:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cluster.choices.messages import EngineOutput, EngineRequest, PromptToTokenize, TokenizedPrompt
+from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizedPrompt
 from lopa_ray.errors import LopaError
 
 
@@ -62,7 +62,7 @@ class Backend(Protocol):
     models: Sequence[str]
     """Ids that requests may name."""
 
-    def generate(self, model: str, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+    def generate(self, model: str, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         """Decode. Closing the generator cancels the request.
 
         Raises PromptError and SettingsError (the request is wrong), OverloadedError (the queue is

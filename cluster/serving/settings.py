@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from cluster.openai.engine_request import MAX_CHOICES, MAX_STOP
+from cluster.openai.choices_request import MAX_CHOICES, MAX_STOP
 from lopa_ray.config.strict import StrictModel
 from lopa_ray.engine.config import Config
 

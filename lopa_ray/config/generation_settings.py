@@ -1,4 +1,9 @@
-"""Settings of a request for every decoder: lengths, sampling, ends and structure of the answer."""
+"""Settings of a request for every decoder: lengths, sampling, ends and structure of the answer.
+
+A new sampling parameter begins here. A field of the same name in `GenerationRequest` (cluster/openai) takes it over
+HTTP, one in `SamplingParams` takes it to the workers, one in `RowNumbers` takes its value to each row, and `score_rows`
+uses it.
+"""
 
 from __future__ import annotations
 

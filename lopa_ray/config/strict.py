@@ -22,7 +22,9 @@ class StrictModel(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise SettingsError(_describe(error, type(self))) from None
+            details = [dict(detail) for detail in error.errors(include_url=False)]
+            message = "; ".join(_describe_one(detail, type(self)) for detail in details)
+            raise SettingsError(message, _setting_of(details[0], type(self))) from None
 
     @property
     def implied(self) -> frozenset[str]:
@@ -35,8 +37,13 @@ class StrictModel(BaseModel):
         return type(self)(**{**given, **changes})
 
 
-def _describe(error: ValidationError, model: type[BaseModel]) -> str:
-    return "; ".join(_describe_one(dict(detail), model) for detail in error.errors(include_url=False))
+def _setting_of(detail: dict[str, Any], model: type[BaseModel]) -> str | None:
+    """The setting that an error is about. One of a validator of the whole model, which pydantic gives no place, begins
+    with the setting's name."""
+    if detail["loc"]:
+        return str(detail["loc"][0])
+    first_word = str(detail["msg"]).removeprefix("Value error, ").split(maxsplit=1)[0].rstrip(":")
+    return first_word if first_word in model.model_fields else None
 
 
 def _describe_one(detail: dict[str, Any], model: type[BaseModel]) -> str:

@@ -56,7 +56,8 @@ def ban_words(words: Sequence[str], token_bytes: Sequence[bytes], eos_token_id: 
         if len(order) > MAX_STATES or len(order) * len(begun) > MAX_CELLS:
             raise SettingsError(
                 "bad_words: there are too many ways to spell these words with this model's tokens; leave out long "
-                "words, or those that repeat a character"
+                "words, or those that repeat a character",
+                setting="bad_words",
             )
 
     # The state after EOS, which no transition reaches here, and the dead state come after the others.
@@ -134,7 +135,8 @@ def restrict(constraint: Constraint, bans: Constraint) -> Constraint:
         if count > MAX_STATES or count * len(pairs) > MAX_CELLS or len(pairs) >= MAX_CLASSES:
             raise SettingsError(
                 f"bad_words: together with the pattern or schema they need {count} states or more for {len(pairs)} "
-                "classes of tokens, which is too much; use fewer or shorter words, or a simpler pattern"
+                "classes of tokens, which is too much; use fewer or shorter words, or a simpler pattern",
+                setting="bad_words",
             )
         found = np.unique(successors(frontier))
         found = found[found >= 0]

@@ -17,7 +17,7 @@ import copy
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy as np
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import requested_branches
-from lopa_ray.decoding.logit_changes import logit_changes_of
+from lopa_ray.decoding.initial_logit_changes import initial_logit_changes
 from lopa_ray.decoding.result import length_through_end
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
@@ -33,6 +33,11 @@ from lopa_ray.protocol.plan import Plan, ScheduledRequest
 from lopa_ray.protocol.report import BranchReport
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.vocabulary import Vocabulary
+
+SAMPLING_SETTINGS = [
+    field.name for field in fields(SamplingParams) if field.name in GenerationSettings.model_fields
+]
+"""Settings that are sampling parameters of the same name."""
 
 
 class DecodeSession(ABC):
@@ -81,13 +86,14 @@ class DecodeSession(ABC):
             if not 0 <= token < vocabulary.size or token == vocabulary.mask_token_id:
                 raise SettingsError(
                     f"stop_token_ids: got {token}, which is never generated; allowed: ids 0 to {vocabulary.size - 1} "
-                    f"but for the mask token ({vocabulary.mask_token_id})"
+                    f"but for the mask token ({vocabulary.mask_token_id})",
+                    setting="stop_token_ids",
                 )
         self.prompt = list(prompt)
         self.settings = settings
         self.vocabulary = vocabulary
         self.constraint = constraint
-        self.logit_changes = logit_changes_of(settings, prompt, vocabulary)
+        self.logit_changes = initial_logit_changes(settings, prompt, vocabulary)
         self.replay: tuple[ScheduledRequest, ...] = ()
         """Steps that a cache without K/V of the request must carry out before the next step; see `Journal`."""
         self._check_constraint()
@@ -191,15 +197,11 @@ class DecodeSession(ABC):
     def sampling_params(self) -> SamplingParams:
         """The parameters with which workers choose tokens for this request."""
         s = self.settings
-        return SamplingParams(
-            temperature=s.temperature,
-            top_p=s.top_p,
-            top_k=s.top_k,
+        return replace(
+            SamplingParams(**{name: getattr(s, name) for name in SAMPLING_SETTINGS}),
             seed=s.seed if s.temperature > 0 else 0,  # requests that sample alike are scored in one call
-            ranking=s.ranking,
             no_eos_before=len(self.prompt) + s.min_tokens if s.min_tokens else 0,
             stop_token_ids=self._end_token_ids_but_eos if s.min_tokens else (),
-            top_logprobs=s.top_logprobs,
         )
 
     def plan(self, num_branches: int | None = None) -> Plan:

@@ -11,10 +11,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lopa_ray.execution.logit_changes import DeviceChanges, change_logits
+from lopa_ray.execution.logit_change_tables import DeviceChanges, change_logits
 from lopa_ray.execution.rows_to_score import ScoringGroup
 from lopa_ray.execution.sampler import SamplerOutput, score_rows, score_targets
-from lopa_ray.execution.scoring_kind import BITMASK
+from lopa_ray.execution.scoring_kind import COLUMN
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.execution.vocab_parallel import vocab_ops
 from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
@@ -103,7 +103,7 @@ class LMHead:
             return score_targets(logits, numbers, self._vocab_ops)
         allowed = None
         if group.kind.is_constrained:
-            allowed = allowed_tokens.index_select(0, numbers[:, BITMASK].to(torch.int64))
+            allowed = allowed_tokens.index_select(0, numbers[:, COLUMN.bitmask].to(torch.int64))
         change = None
         if group.kind.has_logit_changes:
             change = partial(change_logits, rows=columns.change_rows[chunk], tables=changes)

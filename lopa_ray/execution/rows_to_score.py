@@ -13,20 +13,18 @@ import numpy.typing as npt
 
 from lopa_ray.constraints.constraint import decompress_bitmask
 from lopa_ray.execution.lane import Lane
-from lopa_ray.execution.logit_changes import (
+from lopa_ray.execution.logit_change_tables import (
     NO_CHANGES,
     NO_CHANGING_ROWS,
     LogitChangeTables,
     logit_changes_of_lane,
 )
 from lopa_ray.execution.scoring_kind import (
-    BITMASK,
+    COLUMN,
     GREEDY,
-    NUMBER_COLUMNS,
-    TARGET,
     TARGETS,
-    UNIFORM,
     ScoringKind,
+    row_numbers,
 )
 from lopa_ray.protocol.keyed_random import keyed_uniforms
 from lopa_ray.protocol.report import BRANCH_COLUMNS, ScoredRows
@@ -172,7 +170,7 @@ class RowsToScore:
 
         def kinds(is_constrained: bool, has_logit_changes: bool) -> npt.NDArray[np.int64]:
             """The kind of each row, if all rows had these two properties."""
-            of_params = [index(each, is_constrained, has_logit_changes) for each in self._params]
+            of_params = [index(params, is_constrained, has_logit_changes) for params in self._params]
             return np.array(of_params, np.int64)[self._params_of_row]
 
         def with_constraint(has_logit_changes: bool) -> npt.NDArray[np.int64]:
@@ -194,33 +192,33 @@ class RowsToScore:
 
     def _numbers(self) -> npt.NDArray[np.float64]:
         """See `StepColumns.score_numbers`."""
-        table = np.array([ScoringKind.numbers(each) for each in self._params], np.float64)
+        table = np.array([row_numbers(params) for params in self._params], np.float64)
         if not self._size:
-            return np.zeros((0, NUMBER_COLUMNS))
+            return np.zeros((0, len(COLUMN)))
         numbers: npt.NDArray[np.float64] = (
             table[self.padded(self._params_of_row)] if len(table) > 1 else table.repeat(self._size, axis=0)
         )
-        if any(each.temperature > 0 for each in self._params):
+        if any(params.temperature > 0 for params in self._params):
             steps = [0 if lane.request is None else lane.request.plan.step for lane in self._lanes]
-            seeds = np.array([each.seed & (2**64 - 1) for each in self._params], np.uint64)
-            numbers[self._index, UNIFORM] = keyed_uniforms(
+            seeds = np.array([params.seed & (2**64 - 1) for params in self._params], np.uint64)
+            numbers[self._index, COLUMN.uniform] = keyed_uniforms(
                 seeds[self._params_of_row], np.array(steps, np.int64)[self._lane_of_row], self.positions
             )
         if len(self.bitmasks):
-            numbers[self._index, BITMASK] = self._set_of_row
-        numbers[self._index, TARGET] = self._target_of_row.clip(0)
+            numbers[self._index, COLUMN.bitmask] = self._set_of_row
+        numbers[self._index, COLUMN.target] = self._target_of_row.clip(0)
         return numbers
 
     def _ending_ids(self) -> npt.NDArray[np.int64]:
         """See `StepColumns.ending_ids`."""
         none = np.zeros((self._size, 0), np.int64)
-        if not any(each.no_eos_before for each in self._params):
+        if not any(params.no_eos_before for params in self._params):
             return none
-        before = np.array([each.no_eos_before for each in self._params], np.int64)
+        before = np.array([params.no_eos_before for params in self._params], np.int64)
         early = self.positions < before[self._params_of_row]
         if not early.any():
             return none
-        of_params = [{self._eos_token_id, *each.stop_token_ids} for each in self._params]
+        of_params = [{self._eos_token_id, *params.stop_token_ids} for params in self._params]
         table = np.full((len(of_params), max(map(len, of_params))), -1, np.int64)
         for at, of_answer in enumerate(of_params):
             table[at, : len(of_answer)] = sorted(of_answer)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lopa_ray.execution.rows_to_score import ScoringGroup
-from lopa_ray.execution.scoring_kind import DRAW_TEMPERATURE, SHAPE_TEMPERATURE, TARGET, TOP_K, TOP_P, UNIFORM
+from lopa_ray.execution.scoring_kind import COLUMN
 from lopa_ray.execution.vocab_parallel import VocabOps
 from lopa_ray.kernels.row_scores import EPSILON
 
@@ -84,7 +84,7 @@ def score_rows(
 ) -> SamplerOutput:
     """Score rows of logits [N, V] of any float type, in fp32 unless the group's kind has another precision.
 
-    `numbers` fp64 [N, 9] are those of `ScoringKind`. `ending_ids` int64 [N, W] are ids that a row must not choose (-1:
+    `numbers` fp64 [N, columns] are `RowNumbers`. `ending_ids` int64 [N, W] are ids that a row must not choose (-1:
     none). `banned_tokens` bool [V] marks ids that are never chosen. `allowed_tokens` bool [N, V], if given, marks the
     ids that each row may choose. `ops` are the operations on the columns of this shard. `change`, if given, changes the
     logits for tokens, probabilities and scores, but not for log-probabilities.
@@ -98,14 +98,18 @@ def score_rows(
         return numbers[:, column, None].to(logits.dtype)
 
     def filtered(x: Tensor) -> Tensor:
-        top_p = number(TOP_P) if kind.has_top_p else None
+        top_p = number(COLUMN.top_p) if kind.has_top_p else None
         # Padding rows may have a top k of another group.
-        top_k = numbers[:, TOP_K, None].to(torch.int64).clamp(1, group.max_top_k) if kind.has_top_k else None
+        top_k = (
+            numbers[:, COLUMN.top_k, None].to(torch.int64).clamp(1, group.max_top_k)
+            if kind.has_top_k
+            else None
+        )
         return filter_logits(x, top_p, top_k, ops, max_top_k=group.max_top_k, top_k_first=kind.top_k_first)
 
-    shaped = logits / number(SHAPE_TEMPERATURE) if kind.has_temperature else logits
+    shaped = logits / number(COLUMN.shape_temperature) if kind.has_temperature else logits
     # The most likely token is the same at any temperature. Without a temperature for draws, `shaped` is used for both.
-    scaled = logits / number(DRAW_TEMPERATURE) if kind.has_draw_temperature else shaped
+    scaled = logits / number(COLUMN.draw_temperature) if kind.has_draw_temperature else shaped
     forbidden = _forbidden_tokens(len(logits), ending_ids, banned_tokens, allowed_tokens, ops)
     probabilities = ops.softmax(filtered(shaped))
     weights = probabilities if scaled is shaped else ops.softmax(filtered(scaled))
@@ -117,7 +121,7 @@ def score_rows(
     left = ops.softmax(left) if kind.is_sampled else left
     weights = torch.where(ops.amax(weights) <= 0.0, left, weights)
 
-    tokens = ops.sample(weights, number(UNIFORM)[:, 0]) if kind.is_sampled else ops.argmax(weights)
+    tokens = ops.sample(weights, number(COLUMN.uniform)[:, 0]) if kind.is_sampled else ops.argmax(weights)
     chosen = ops.gather(probabilities, tokens)[:, 0]
     scores = _ranking_scores(kind.ranking, probabilities, chosen, forbidden, allowed_tokens, ops)
     normalizer = ops.logsumexp(plain)
@@ -129,9 +133,9 @@ def score_rows(
 def score_targets(logits: Tensor, numbers: Tensor, ops: VocabOps) -> SamplerOutput:
     """The softmax probabilities, in fp32, of given tokens in rows of logits [N, V] of any float type.
 
-    `numbers` fp64 [N, 9] are those of `ScoringKind`. Scores are equal to the probabilities. M is 0.
+    `numbers` fp64 [N, columns] are `RowNumbers`. Scores are equal to the probabilities. M is 0.
     """
-    logits, tokens = logits.float(), numbers[:, TARGET].to(torch.int64)
+    logits, tokens = logits.float(), numbers[:, COLUMN.target].to(torch.int64)
     logprobs = (ops.gather(logits, tokens) - ops.logsumexp(logits))[:, 0]
     probabilities = logprobs.exp()
     nothing = logits.new_empty(len(logits), 0)

@@ -1,27 +1,64 @@
-"""ScoringKind: the properties that all rows of logits have in common that are scored in one call."""
+"""How rows of logits are scored: what the rows of one call have in common, and the numbers of each row."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Generic, NamedTuple, Self, TypeVar
 
 from lopa_ray.kernels.row_scores import RANKINGS
 from lopa_ray.protocol.sampling_params import Ranking, SamplingParams
 
+Number = TypeVar("Number", int, float)
+
 MIN_TEMPERATURE = 1e-6
 """Lower temperatures are replaced by this one, so that the division by them stays finite in fp32."""
 
-SHAPE_TEMPERATURE, RANKING, HALF, DRAW_TEMPERATURE, TOP_P, TOP_K, UNIFORM, BITMASK, TARGET = range(9)
-"""Columns of the numbers of a row: temperature of probabilities and scores, index of the ranking, whether logits are
-rounded to fp16, temperature of draws, top p, top k, uniform random number of the draw, index of the row's set of
-allowed tokens, and the token whose probability is requested."""
 
-NUMBER_COLUMNS = 9
+class RowNumbers(NamedTuple, Generic[Number]):
+    """The numbers of a row, fp64. The fields are the columns of a table of rows, in this order; see `COLUMN`."""
+
+    # The first three are what `row_scores` reads.
+    shape_temperature: Number
+    """Temperature of probabilities and scores."""
+    ranking: Number
+    """Index of the ranking in `RANKINGS`."""
+    is_half: Number
+    """Whether logits are rounded to fp16."""
+    draw_temperature: Number
+    top_p: Number
+    top_k: Number
+    uniform: Number
+    """Uniform random number of the draw."""
+    bitmask: Number
+    """Index of the row's set of allowed tokens."""
+    target: Number
+    """The token whose probability is requested."""
+
+
+COLUMN = RowNumbers(*range(len(RowNumbers._fields)))
+"""The index of each column."""
+
+
+def row_numbers(params: SamplingParams) -> RowNumbers[float]:
+    """The numbers of rows with these parameters. Draw, set of tokens and target are 0, and are set per row later."""
+    draw = max(params.temperature, MIN_TEMPERATURE) if params.temperature > 0 else 1.0
+    shape = params.confidence_temperature
+    return RowNumbers(
+        shape_temperature=draw if shape is None else max(shape, MIN_TEMPERATURE),
+        ranking=RANKINGS.index(params.ranking),
+        is_half=params.precision == "float16",
+        draw_temperature=draw,
+        top_p=params.top_p or 0.0,
+        top_k=params.top_k or 1,
+        uniform=0.0,
+        bitmask=0.0,
+        target=0.0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringKind:
-    """How rows are scored. The numbers (see `SHAPE_TEMPERATURE` and the others) differ from row to row."""
+    """The properties that all rows have in common that are scored in one call. Their `RowNumbers` differ."""
 
     precision: str = "float32"
     is_sampled: bool = False
@@ -52,17 +89,17 @@ class ScoringKind:
         has_top_k = params.top_k is not None and params.top_k < vocab_size
         has_top_p = params.top_p is not None and params.top_p < 1.0
         return cls(
-            params.precision,
-            is_sampled,
-            is_sampled or shape is not None,
-            is_sampled and shape is not None,
-            has_top_p,
-            has_top_k,
-            params.top_k_first and has_top_p and has_top_k,
-            params.ranking,
-            params.top_logprobs,
-            is_constrained,
-            has_logit_changes,
+            precision=params.precision,
+            is_sampled=is_sampled,
+            has_temperature=is_sampled or shape is not None,
+            has_draw_temperature=is_sampled and shape is not None,
+            has_top_p=has_top_p,
+            has_top_k=has_top_k,
+            top_k_first=params.top_k_first and has_top_p and has_top_k,
+            ranking=params.ranking,
+            top_logprobs=params.top_logprobs,
+            is_constrained=is_constrained,
+            has_logit_changes=has_logit_changes,
         )
 
     @property
@@ -76,26 +113,6 @@ class ScoringKind:
             or self.is_constrained
             or self.has_logit_changes
             or self.precision == "float64"
-        )
-
-    @staticmethod
-    def numbers(params: SamplingParams) -> tuple[float, ...]:
-        """The numbers of rows, fp64 [9] (see `SHAPE_TEMPERATURE` and the others).
-
-        The draw, the set of tokens and the target are 0, and are set per row later.
-        """
-        draw = max(params.temperature, MIN_TEMPERATURE) if params.temperature > 0 else 1.0
-        shape = params.confidence_temperature
-        return (
-            draw if shape is None else max(shape, MIN_TEMPERATURE),
-            RANKINGS.index(params.ranking),
-            params.precision == "float16",
-            draw,
-            params.top_p or 0.0,
-            params.top_k or 1,
-            0.0,
-            0.0,
-            0.0,
         )
 
 

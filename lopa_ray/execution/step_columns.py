@@ -49,7 +49,7 @@ class StepColumns(Generic[Column]):
     score_rows: Column
     """[N]: rows of the forward, or of slots."""
     score_numbers: Column
-    """fp64 [N, 9]: see `ScoringKind.numbers`."""
+    """fp64 [N, columns]: see `RowNumbers`."""
     ending_ids: Column
     """[N, W]: ids that the row must not choose; -1: none."""
     bitmasks: Column

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator
 
 from cluster.choices.choice_factory import ChoiceFactory
-from cluster.choices.messages import ChoiceFinished, EngineOutput, EngineRequest
+from cluster.choices.messages import ChoiceFinished, ChoicesOutput, ChoicesRequest
 from lopa_ray.engine.base import Engine
 from lopa_ray.protocol.events import RequestStep
 
 
-def outputs(engine: Engine, request: EngineRequest, *, max_steps: int | None = None) -> list[EngineOutput]:
+def outputs(engine: Engine, request: ChoicesRequest, *, max_steps: int | None = None) -> list[ChoicesOutput]:
     """All outputs behind `RequestAccepted`; after `max_steps` of a choice its deadline comes."""
     choices = ChoiceFactory(engine).create(request, time.monotonic())
     found = [output for choice in choices for output in choice.start()]
@@ -32,10 +32,10 @@ def outputs(engine: Engine, request: EngineRequest, *, max_steps: int | None = N
     return found
 
 
-def answers(engine: Engine, request: EngineRequest, *, max_steps: int | None = None) -> list[ChoiceFinished]:
+def answers(engine: Engine, request: ChoicesRequest, *, max_steps: int | None = None) -> list[ChoiceFinished]:
     """The finished choices, in order."""
     return sorted(_finished(outputs(engine, request, max_steps=max_steps)), key=lambda choice: choice.choice)
 
 
-def _finished(found: list[EngineOutput]) -> Iterator[ChoiceFinished]:
+def _finished(found: list[ChoicesOutput]) -> Iterator[ChoiceFinished]:
     return (output for output in found if isinstance(output, ChoiceFinished))

@@ -20,10 +20,10 @@ from cluster.choices.messages import (
     CanvasSnapshot,
     CellView,
     ChoiceFinished,
+    ChoiceFinishReason,
+    ChoicesOutput,
+    ChoicesRequest,
     ChoiceStats,
-    EngineOutput,
-    EngineRequest,
-    FinishReason,
     PromptToTokenize,
     RequestAccepted,
     TextDelta,
@@ -75,7 +75,7 @@ class FakeBackend:
     hold_before_accepting: bool = False
     deadline_after: int | None = None
     status_error: Exception | None = None
-    requests: list[tuple[str, EngineRequest]] = field(default_factory=list)
+    requests: list[tuple[str, ChoicesRequest]] = field(default_factory=list)
     running: set[str] = field(default_factory=set)
     closed: list[str] = field(default_factory=list)
     cancelled: set[str] = field(default_factory=set)
@@ -87,7 +87,7 @@ class FakeBackend:
         """Back to how it was made."""
         vars(self).update(vars(FakeBackend()))
 
-    async def generate(self, model: str, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+    async def generate(self, model: str, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         self.requests.append((model, request))
         self.running.add(request.id)
         try:
@@ -140,7 +140,7 @@ class FakeBackend:
         self.num_workers[model] = num_workers
         return await self.workers(model)
 
-    async def _outputs(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+    async def _outputs(self, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         limit = request.settings.get("max_new_tokens", 64)
         lengths = tuple(len(prompt) for prompt in request.prompts)
         if self.rejection is not None:
@@ -192,14 +192,14 @@ class FakeBackend:
                 else (),
             )
 
-    def _finish_reason(self, limit: int) -> FinishReason | None:
+    def _finish_reason(self, limit: int) -> ChoiceFinishReason | None:
         if self.deadline_after is not None:
             return None
         if limit <= len(self.parts):
             return "length"
         return "tool_calls" if any(part.tool_call for part in self.parts) else "stop"
 
-    async def _step(self, request: EngineRequest) -> None:
+    async def _step(self, request: ChoicesRequest) -> None:
         await asyncio.sleep(max(self.step_s, 0.005 if self.hold or self.hold_before_accepting else 0.0))
         if request.id in self.cancelled:
             raise RequestCancelledError(f"request {request.id} was cancelled")
@@ -217,7 +217,7 @@ def _calls(parts: Sequence[AnswerDelta]) -> tuple[ToolCall, ...]:
     return tuple(calls)
 
 
-def _logprobs(request: EngineRequest, parts: Sequence[AnswerDelta]) -> tuple[TokenLogprob, ...]:
+def _logprobs(request: ChoicesRequest, parts: Sequence[AnswerDelta]) -> tuple[TokenLogprob, ...]:
     if not request.logprobs:
         return ()
     top = (("Once", b"Once", -0.1), ("<x>", b"<x>", float("-inf")))[: request.settings.get("top_logprobs", 0)]

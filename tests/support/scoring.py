@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lopa_ray.execution import sampler
 from lopa_ray.execution.lane import Lane
-from lopa_ray.execution.logit_changes import DeviceChanges, change_logits
+from lopa_ray.execution.logit_change_tables import DeviceChanges, change_logits
 from lopa_ray.execution.rows_to_score import RowsToScore
 from lopa_ray.execution.sampler import SamplerOutput
 from lopa_ray.execution.vocab_parallel import VocabOps

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response, Security
 
-from cluster.choices.messages import EngineRequest
+from cluster.choices.messages import ChoicesRequest
 from cluster.openai.chat import ChatRequest, ChatResponseBuilder
+from cluster.openai.choices_request import make_choices_request
 from cluster.openai.completions import CompletionRequest, CompletionResponseBuilder
-from cluster.openai.engine_request import make_engine_request
 from cluster.openai.errors import ApiError, short_repr
 from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.response_builder import ResponseBuilder
@@ -57,18 +57,18 @@ def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRout
     async def respond(
         http_request: Request,
         request_model: type[AnyRequest],
-        new_builder: Callable[[AnyRequest, EngineRequest], ResponseBuilder],
+        new_builder: Callable[[AnyRequest, ChoicesRequest], ResponseBuilder],
     ) -> Responder:
         record = log_record_of(http_request.scope)
         body = await read_json_object(http_request, settings.max_body_bytes)
         logger.debug("request %s has the fields %s", record.id, sorted(body))
         request = request_model.parse(body)
-        engine_request = make_engine_request(
+        choices_request = make_choices_request(
             record.id, request, max_choices=settings.max_choices, max_stop=settings.max_stop
         )
         check_model(request.model, backend().models)
         record.model = request.model
-        builder = new_builder(request, engine_request)
+        builder = new_builder(request, choices_request)
         return Responder(
             backend(), builder, request.field_names(), record, running_ids, settings.retry_after_s
         )

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cluster.choices.messages import EngineOutput, RequestAccepted
+from cluster.choices.messages import ChoicesOutput, RequestAccepted
 from cluster.openai.errors import ApiError, api_error
 from cluster.openai.events import ServerSentEvent
 from cluster.openai.field_names import FieldNames
@@ -61,7 +61,7 @@ class Responder(Response):
             self._record.completion_tokens = self._builder.completion_tokens
 
     @asynccontextmanager
-    async def _outputs(self) -> AsyncIterator[AsyncIterator[EngineOutput]]:
+    async def _outputs(self) -> AsyncIterator[AsyncIterator[ChoicesOutput]]:
         """The backend's outputs. The id is free again before the client gets the last event."""
         request = self._builder.request
         if request.id in self._running_ids:
@@ -106,7 +106,7 @@ class Responder(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(
-        self, accepted: RequestAccepted, outputs: AsyncIterator[EngineOutput]
+        self, accepted: RequestAccepted, outputs: AsyncIterator[ChoicesOutput]
     ) -> AsyncIterator[ServerSentEvent]:
         for event in self._builder.events(accepted):
             yield event

@@ -19,8 +19,8 @@ from cluster.choices.choice import ChoiceState
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import (
     ChoiceFinished,
-    EngineOutput,
-    EngineRequest,
+    ChoicesOutput,
+    ChoicesRequest,
     PromptToTokenize,
     RequestAccepted,
     TokenizedPrompt,
@@ -67,7 +67,7 @@ class GroupServer:
             raise ClusterError(f"the group of model {self._model!r} is not started; call start first")
         return self._engine
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+    async def generate(self, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         """See `Backend.generate`, for this model. The deadline counts from the call."""
         arrival_time = time.monotonic()
         outcome = "error"
@@ -101,10 +101,10 @@ class GroupServer:
             self._metrics.on_request_finished(outcome, time.monotonic() - arrival_time)
 
     async def _decode_choices(
-        self, request: EngineRequest, choices: list[ChoiceState]
-    ) -> AsyncGenerator[EngineOutput, None]:
+        self, request: ChoicesRequest, choices: list[ChoiceState]
+    ) -> AsyncGenerator[ChoicesOutput, None]:
         """All choices at once; their outputs as they come, until each has finished or one fails."""
-        queue: asyncio.Queue[EngineOutput | Exception] = asyncio.Queue()
+        queue: asyncio.Queue[ChoicesOutput | Exception] = asyncio.Queue()
         tasks = [asyncio.create_task(self._decode_choice(choice, queue)) for choice in choices]
         unfinished = {choice.index: choice for choice in choices}
         try:
@@ -135,7 +135,7 @@ class GroupServer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _decode_choice(
-        self, choice: ChoiceState, queue: asyncio.Queue[EngineOutput | Exception]
+        self, choice: ChoiceState, queue: asyncio.Queue[ChoicesOutput | Exception]
     ) -> None:
         try:
             for output in choice.start():

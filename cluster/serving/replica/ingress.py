@@ -15,7 +15,7 @@ from ray import serve
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, RayServeException
 
-from cluster.choices.messages import EngineOutput, EngineRequest, PromptToTokenize, TokenizedPrompt
+from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizedPrompt
 from cluster.serving.backend import GroupStatus, GroupWorkers, ReplicaMetrics, RequestRejected
 from cluster.serving.replica.metrics_reader import read_metrics
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
@@ -41,7 +41,7 @@ class Ingress:
         """Per id of a running request an event that ends it. The HTTP layer refuses an id that is in use."""
         self._draining = False
 
-    async def generate(self, model: str, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+    async def generate(self, model: str, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         """See `Backend.generate`.
 
         Raises what the backend's does, and ClusterError while this server shuts down.
@@ -55,7 +55,7 @@ class Ingress:
         )
         finished = False
         cancellation = asyncio.ensure_future(cancelled.wait())
-        next_output: asyncio.Future[EngineOutput | RequestRejected | None] = asyncio.Future()
+        next_output: asyncio.Future[ChoicesOutput | RequestRejected | None] = asyncio.Future()
         try:
             while True:
                 next_output = asyncio.ensure_future(anext(stream, None))

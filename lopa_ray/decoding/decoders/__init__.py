@@ -50,14 +50,17 @@ def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:
     """
     name = values.get("decoder", "lopa")
     if not isinstance(name, str) or name not in DECODERS:
-        raise SettingsError(f"decoder: got {name!r}; allowed: {', '.join(DECODERS)}; choose one of these")
+        raise SettingsError(
+            f"decoder: got {name!r}; allowed: {', '.join(DECODERS)}; choose one of these", setting="decoder"
+        )
     settings = DECODERS[name].settings
     for key in (key for key in values if key not in settings.model_fields):
         others = [other for other, decoder in DECODERS.items() if key in decoder.settings.model_fields]
         if others:
             raise SettingsError(
                 f"unknown setting {key} = {values[key]!r} for decoder {name}; decoders with it: "
-                f"{', '.join(others)}; set decoder to one of these, or leave {key} out"
+                f"{', '.join(others)}; set decoder to one of these, or leave {key} out",
+                setting=key,
             )
     return settings(**values)
 

@@ -16,7 +16,7 @@ import cluster.jobs.group
 from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import CompletedLine, FailedLine, LineResult, OpenAILine, PromptLine, parse_record
 from cluster.choices.choice_factory import ChoiceFactory
-from cluster.choices.messages import EngineOutput, EngineRequest, RequestAccepted
+from cluster.choices.messages import ChoicesOutput, ChoicesRequest, RequestAccepted
 from cluster.cli import app
 from cluster.jobs.group import JobGroup
 from cluster.jobs.source import Source
@@ -101,7 +101,7 @@ class LocalBackend(FakeBackend):
 
     engine: LocalEngine | None = None
 
-    async def _outputs(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+    async def _outputs(self, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         assert self.engine is not None
         choices = ChoiceFactory(self.engine).create(request, 0.0)
         lengths = tuple(len(choice.session.prompt) for choice in choices[:: request.n])

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from cluster.choices.choice_factory import ChoiceFactory
-from cluster.choices.messages import ChoiceFinished, EngineOutput, EngineRequest, TextDelta
+from cluster.choices.messages import ChoiceFinished, ChoicesOutput, ChoicesRequest, TextDelta
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
@@ -86,9 +86,9 @@ def thinking(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return make_model(tmp_path_factory.mktemp("thinking"), template=THINKING_TEMPLATE, special_markup=True)
 
 
-def ask(settings: Any = None, **fields: Any) -> EngineRequest:
+def ask(settings: Any = None, **fields: Any) -> ChoicesRequest:
     given = {"max_new_tokens": 40, "seed": 3, **(settings or {})}
-    return EngineRequest("id", (CHAT,), given, **fields)
+    return ChoicesRequest("id", (CHAT,), given, **fields)
 
 
 def check_call(call: Any, names: Sequence[str]) -> None:
@@ -102,7 +102,7 @@ def check_forced(finished: ChoiceFinished, names: Sequence[str]) -> None:
     assert (finished.text, finished.reasoning, finished.finish_reason) == ("", "", "tool_calls")
 
 
-def check_stream(found: Sequence[EngineOutput]) -> ChoiceFinished:
+def check_stream(found: Sequence[ChoicesOutput]) -> ChoiceFinished:
     """The deltas of a choice make up what it ends with; returns that."""
     deltas = [output for output in found if isinstance(output, TextDelta)]
     (finished,) = [output for output in found if isinstance(output, ChoiceFinished)]
@@ -282,7 +282,7 @@ def test_an_opened_reasoning_goes_on_until_its_tag(thinking: Model) -> None:
 # Streams, statistics, deadlines
 
 
-REQUESTS: dict[str, EngineRequest] = {
+REQUESTS: dict[str, ChoicesRequest] = {
     "forced": ask(tools=TOOLS, forced_tools=("say.it",)),
     "required": ask({"temperature": 1.0}, tools=TOOLS, forced_tools=("add", "say.it")),
     "reasoning": ask(written("<think>\nwhy\n</think>\n\nit is")),

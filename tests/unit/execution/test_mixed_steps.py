@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lopa_ray.execution.runner import BranchRunner
-from lopa_ray.execution.scoring_kind import ScoringKind
+from lopa_ray.execution.scoring_kind import row_numbers
 from lopa_ray.kernels.row_scores import row_scores
 from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -43,7 +43,7 @@ def test_ids_that_are_none_let_no_other_through(ids) -> None:
     for row, first in enumerate(ids):
         logits[row, first[0] if first[0] >= 0 else 7] = 50.0
     nothing = torch.zeros(VOCAB, dtype=torch.bool)
-    numbers = torch.tensor([ScoringKind.numbers(SamplingParams())] * 2, dtype=torch.float64)
+    numbers = torch.tensor([row_numbers(SamplingParams())] * 2, dtype=torch.float64)
     found = row_scores(logits, numbers, torch.tensor(ids), nothing)[:, 0].long().tolist()
     for row, (token, ruled_out) in enumerate(zip(found, ids, strict=True)):
         left = [each for each in range(VOCAB) if each not in ruled_out]

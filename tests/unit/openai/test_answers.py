@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.choices.messages import EngineOutput, EngineRequest, RequestAccepted, TextDelta, TokenLogprob
+from cluster.choices.messages import ChoicesOutput, ChoicesRequest, RequestAccepted, TextDelta, TokenLogprob
 from cluster.openai.completions import CompletionRequest, CompletionResponseBuilder
 from cluster.openai.response_models import ChatChunk, ChatCompletion, Completion, CompletionChunk, ErrorObject
 from lopa_ray.errors import (
@@ -115,7 +115,7 @@ PLAIN_REQUEST = CompletionRequest.parse({"model": MODEL, "prompt": "a"})
 
 
 def test_a_character_in_several_tokens_has_one_place() -> None:
-    request = EngineRequest("id", ("a",), {}, logprobs=True)
+    request = ChoicesRequest("id", ("a",), {}, logprobs=True)
     builder = CompletionResponseBuilder(PLAIN_REQUEST, request)
     tokens = tuple(TokenLogprob("\ufffd", part, -1.0, ()) for part in (b"a\xf0", b"\x9f\x99", b"\x82", b"b"))
     deltas = [TextDelta(0, "a", tokens[:1]), TextDelta(0, "🙂b", tokens[1:])]
@@ -124,7 +124,7 @@ def test_a_character_in_several_tokens_has_one_place() -> None:
 
 
 def test_a_token_that_the_text_leaves_out_has_no_width() -> None:
-    builder = CompletionResponseBuilder(PLAIN_REQUEST, EngineRequest("id", ("a",), {}, logprobs=True))
+    builder = CompletionResponseBuilder(PLAIN_REQUEST, ChoicesRequest("id", ("a",), {}, logprobs=True))
     end = TokenLogprob("<end>", b"<end>", -1.0, (), in_text=False)
     a, b = (TokenLogprob(text, text.encode(), -1.0, ()) for text in "ab")
     logprobs = builder.delta_chunk_choice(TextDelta(0, "ab", (end, a, end, b))).logprobs
@@ -268,7 +268,7 @@ def test_a_deadline_leaves_what_was_decided(backend: FakeBackend, client: httpx.
 def test_a_backend_that_ends_early_is_an_error(
     backend: FakeBackend, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def ends_early(request: EngineRequest) -> AsyncIterator[EngineOutput]:
+    async def ends_early(request: ChoicesRequest) -> AsyncIterator[ChoicesOutput]:
         yield RequestAccepted((1,), 8)
 
     monkeypatch.setattr(backend, "_outputs", ends_early)

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.choices.messages import EngineRequest
+from cluster.choices.messages import ChoicesRequest
 from support.fake_backend import CHAT, HI, MODEL, OTHER_MODEL, TEXT, Server, error_of
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
@@ -15,9 +15,9 @@ TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 HTTP_SETTINGS = {"max_body_bytes": 20_000, "max_choices": 4}
 
 
-def engine_request_of(
+def choices_request_of(
     server: Server, client: httpx.Client, path: str, fields: dict[str, Any]
-) -> EngineRequest:
+) -> ChoicesRequest:
     """What the backend gets."""
     base = {"messages": HI} if path == CHAT else {"prompt": "hi"}
     response = client.post(path, json={"model": MODEL, **base, **fields})
@@ -63,8 +63,8 @@ def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
             "block_size": None,
         },
     }
-    request = engine_request_of(server, client, CHAT, fields)
-    assert request == EngineRequest(
+    request = choices_request_of(server, client, CHAT, fields)
+    assert request == ChoicesRequest(
         id=request.id,
         prompts=(
             (
@@ -86,7 +86,7 @@ def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
             "repetition_penalty": 1.5,
             "frequency_penalty": -1.0,
             "presence_penalty": 0.0,
-            "logit_bias": {17: -100.0, 4: 0.5},
+            "logit_bias": {"17": -100.0, "4": 0.5},
             "top_logprobs": 5,
             "num_branches": "auto",
             "confidence_threshold": 0.5,
@@ -101,9 +101,9 @@ def test_a_chat_becomes_a_job(server: Server, client: httpx.Client) -> None:
 
 def test_what_is_not_given_is_left_to_the_group(server: Server, client: httpx.Client) -> None:
     nulls = ["temperature", "top_p", "seed", "stop", "n", "stream", "stream_options", "lopa", "metadata"]
-    assert engine_request_of(server, client, CHAT, dict.fromkeys(nulls)).settings == {}
-    assert engine_request_of(server, client, CHAT, {"top_k": -1}).settings == {"top_k": None}
-    assert engine_request_of(server, client, TEXT, {"top_k": 0, "temperature": 0}).settings == {
+    assert choices_request_of(server, client, CHAT, dict.fromkeys(nulls)).settings == {}
+    assert choices_request_of(server, client, CHAT, {"top_k": -1}).settings == {"top_k": None}
+    assert choices_request_of(server, client, TEXT, {"top_k": 0, "temperature": 0}).settings == {
         "top_k": None,
         "temperature": 0.0,
     }
@@ -119,7 +119,7 @@ def test_what_is_not_given_is_left_to_the_group(server: Server, client: httpx.Cl
     ],
 )
 def test_prompts_are_text_or_ids(server: Server, client: httpx.Client, prompt: Any, prompts: Any) -> None:
-    request = engine_request_of(server, client, TEXT, {"prompt": prompt, "max_tokens": 0, "echo": True})
+    request = choices_request_of(server, client, TEXT, {"prompt": prompt, "max_tokens": 0, "echo": True})
     assert (request.prompts, request.raw, request.echo) == (prompts, True, True)
 
 
@@ -149,7 +149,7 @@ NEUTRAL = {
 
 
 def test_what_asks_for_nothing_is_taken(server: Server, client: httpx.Client) -> None:
-    assert engine_request_of(server, client, CHAT, NEUTRAL).settings == {}
+    assert choices_request_of(server, client, CHAT, NEUTRAL).settings == {}
 
 
 def test_the_model_chooses(server: Server, client: httpx.Client) -> None:

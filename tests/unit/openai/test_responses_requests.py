@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.choices.messages import EngineRequest
+from cluster.choices.messages import ChoicesRequest
 from lopa_ray.errors import PromptError, SettingsError
 from support.fake_backend import RESPONSES, FakeBackend, Server, error_of
 from support.responses_api import ADD, TOOLS, body, call, whole
@@ -26,7 +26,7 @@ def backend(server: Server) -> FakeBackend:
     return server.backend
 
 
-def sent(backend: FakeBackend, client: httpx.Client, **fields: Any) -> EngineRequest:
+def sent(backend: FakeBackend, client: httpx.Client, **fields: Any) -> ChoicesRequest:
     """What the backend gets."""
     response = client.post(RESPONSES, json=body(**fields))
     assert response.status_code == 200, response.text
@@ -61,7 +61,7 @@ def test_a_response_becomes_a_job(backend: FakeBackend, client: httpx.Client) ->
         "lopa": {"num_branches": 2, "deadline": 9, "partial": True},
     }
     request = sent(backend, client, **fields)
-    assert request == EngineRequest(
+    assert request == ChoicesRequest(
         id=request.id,
         prompts=(({"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}),),
         settings={
@@ -102,10 +102,10 @@ NEUTRAL: dict[str, Any] = {
 
 
 def test_what_asks_for_nothing_is_taken(backend: FakeBackend, client: httpx.Client) -> None:
-    plain = EngineRequest("", (({"role": "user", "content": "hi"},),), {})
+    plain = ChoicesRequest("", (({"role": "user", "content": "hi"},),), {})
     for fields in ({}, NEUTRAL, dict.fromkeys(NEUTRAL)):
         request = sent(backend, client, **fields)
-        assert request == EngineRequest(request.id, plain.prompts, {})
+        assert request == ChoicesRequest(request.id, plain.prompts, {})
 
 
 @pytest.mark.parametrize(
@@ -258,10 +258,10 @@ def test_a_wrong_field_is_named(client: httpx.Client, fields: Any, param: str, c
     ("error", "param"),
     [
         (PromptError("too odd"), "input"),
-        (SettingsError("max_new_tokens: got 3"), "max_output_tokens"),
-        (SettingsError("top_logprobs: got 3"), "top_logprobs"),
-        (SettingsError("guided_json: no"), "text.format"),
-        (SettingsError("num_branches: got 0"), "lopa.num_branches"),
+        (SettingsError("max_new_tokens: got 3", "max_new_tokens"), "max_output_tokens"),
+        (SettingsError("top_logprobs: got 3", "top_logprobs"), "top_logprobs"),
+        (SettingsError("guided_json: no", "guided_json"), "text.format"),
+        (SettingsError("num_branches: got 0", "num_branches"), "lopa.num_branches"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from cluster.choices.messages import EngineRequest
+from cluster.choices.messages import ChoicesRequest
 from cluster.openai.response_models import ChatChunk, ChatCompletion
 from lopa_ray.errors import SettingsError
 from support.fake_backend import CHAT, HI, MODEL, TOOL_PARTS, FakeBackend, Server, error_of
@@ -36,7 +36,7 @@ def body(**fields: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": HI, **fields}
 
 
-def sent(backend: FakeBackend, client: httpx.Client, **fields: Any) -> EngineRequest:
+def sent(backend: FakeBackend, client: httpx.Client, **fields: Any) -> ChoicesRequest:
     """What the backend gets."""
     response = client.post(CHAT, json=body(**fields))
     assert response.status_code == 200, response.text
@@ -212,12 +212,16 @@ def test_a_wrong_field_is_named(client: httpx.Client, fields: Any, param: str, c
 @pytest.mark.parametrize(
     ("fields", "error", "param"),
     [
-        ({"tools": TOOLS}, SettingsError("guided_structural_tag: JSON schema at a: no"), "tools"),
+        (
+            {"tools": TOOLS},
+            SettingsError("guided_structural_tag: JSON schema at a: no", "guided_structural_tag"),
+            "tools",
+        ),
         ({"tools": TOOLS}, SettingsError("JSON schema at a: keyword not"), "tools"),
-        ({"bad_words": ["a"]}, SettingsError("bad_words: there are too many ways"), "bad_words"),
+        ({"bad_words": ["a"]}, SettingsError("bad_words: there are too many ways", "bad_words"), "bad_words"),
         (
             {"structured_outputs": {"structural_tag": {}}},
-            SettingsError("guided_structural_tag: structures: Field required"),
+            SettingsError("guided_structural_tag: structures: Field required", "guided_structural_tag"),
             "structured_outputs.structural_tag",
         ),
     ],

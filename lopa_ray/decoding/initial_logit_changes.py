@@ -12,7 +12,7 @@ from lopa_ray.protocol.logit_changes import LogitChanges, pack_ids
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 
-def logit_changes_of(
+def initial_logit_changes(
     settings: GenerationSettings, prompt: Sequence[int], vocabulary: Vocabulary
 ) -> LogitChanges | None:
     """The changes before anything is decided; None if the settings ask for none.
@@ -26,7 +26,8 @@ def logit_changes_of(
         if token >= vocabulary.size or token == vocabulary.mask_token_id:
             raise SettingsError(
                 f"logit_bias: got token {token}, which is never generated; allowed: ids 0 to {vocabulary.size - 1} "
-                f"but for the mask token ({vocabulary.mask_token_id})"
+                f"but for the mask token ({vocabulary.mask_token_id})",
+                setting="logit_bias",
             )
     ending_ids = (vocabulary.eos_token_id, *vocabulary.stop_token_ids, *settings.stop_token_ids)
     changes = LogitChanges(

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from cluster.choices.messages import EngineRequest
+from cluster.choices.messages import ChoicesRequest
 from cluster.openai.errors import invalid_value
 from cluster.openai.generation_request import GenerationRequest
 from cluster.openai.lopa_options import LopaOptions
+from lopa_ray.config.generation_settings import GenerationSettings
 
 MAX_CHOICES, MAX_STOP = 16, 4
 """Choices of a request, and its stop texts, unless something else is set."""
 
 
-def make_engine_request(
+def make_choices_request(
     request_id: str,
     request: GenerationRequest,
     *,
     max_choices: int = MAX_CHOICES,
     max_stop: int = MAX_STOP,
-) -> EngineRequest:
+) -> ChoicesRequest:
     """Raises ApiError (400) for fields that contradict each other, or are beyond the limits of choices and stops."""
     options = request.lopa or LopaOptions()
-    prompts, engine_options = request.prompts(), request.engine_options()
-    n, stop = engine_options.get("n", 1), engine_options.get("stop", ())
+    prompts, choices_options = request.prompts(), request.choices_options()
+    n, stop = choices_options.get("n", 1), choices_options.get("stop", ())
     if n * len(prompts) > max_choices:
         got = f"n {n}" if len(prompts) == 1 else f"{len(prompts)} prompts with n {n}"
         raise invalid_value("n", f"got {got}; allowed: {max_choices} choices per request; split the request")
@@ -35,7 +35,7 @@ def make_engine_request(
     if options.partial and options.deadline is None:
         raise invalid_value("lopa.partial", "got true without a deadline; add lopa.deadline")
     top_logprobs = request.num_top_logprobs()
-    return EngineRequest(
+    return ChoicesRequest(
         id=request_id,
         prompts=prompts,
         settings=options.decode_settings
@@ -48,31 +48,21 @@ def make_engine_request(
         trace=bool(options.trace),
         deadline_s=options.deadline,
         partial=bool(options.partial),
-        **engine_options,
+        **choices_options,
     )
 
 
-def _by_token_id(logit_bias: Mapping[str, float]) -> dict[int, float]:
-    return {int(token): bias for token, bias in logit_bias.items()}
+SETTING_FIELDS = [name for name in GenerationSettings.model_fields if name in GenerationRequest.model_fields]
+"""Fields that set the decode setting of the same name."""
 
 
 def _decode_settings(request: GenerationRequest, top_logprobs: int | None) -> dict[str, Any]:
-    """Decode settings that have fields of their own, outside of `lopa`."""
-    given = {
-        "max_new_tokens": request.max_new_tokens(),
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "repetition_penalty": request.repetition_penalty,
-        "frequency_penalty": request.frequency_penalty,
-        "presence_penalty": request.presence_penalty,
-        "logit_bias": None if request.logit_bias is None else _by_token_id(request.logit_bias),
-        # Seeds are not negative; OpenAI's are any 64-bit number.
-        "seed": None if request.seed is None else request.seed % 2**63,
-        "min_tokens": request.min_tokens,
-        "ignore_eos": request.ignore_eos,
-        "stop_token_ids": request.stop_token_ids or None,
-        "bad_words": request.bad_words or None,
-        "top_logprobs": top_logprobs,
-    }
-    top_k = {} if request.top_k is None else {"top_k": request.top_k if request.top_k > 0 else None}
-    return {name: value for name, value in given.items() if value is not None} | top_k
+    """Decode settings that have fields of their own, outside of `lopa`. An empty list sets nothing."""
+    given = {name: getattr(request, name) for name in SETTING_FIELDS}
+    given |= {"max_new_tokens": request.max_new_tokens(), "top_logprobs": top_logprobs}
+    settings = {name: value for name, value in given.items() if value is not None and value != []}
+    if request.seed is not None:
+        settings["seed"] = request.seed % 2**63  # seeds are not negative; OpenAI's are any 64-bit number
+    if request.top_k is not None and request.top_k < 1:
+        settings["top_k"] = None  # all tokens, also where the model's default is fewer
+    return settings

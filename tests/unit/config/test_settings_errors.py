@@ -1,0 +1,45 @@
+"""Errors about settings name the setting, also when they come from another process."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from lopa_ray.constraints.json_schema import schema_regex
+from lopa_ray.decoding.decoders import new_session, parse_decoder_settings
+from lopa_ray.errors import SettingsError
+from support.fake_model import VOCABULARY
+
+
+@pytest.mark.parametrize(
+    ("values", "setting"),
+    [
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": -1.0, "top_k": 0}, "temperature"),
+        ({"logit_bias": {"4": 999.0}}, "logit_bias"),
+        ({"bad_words": [" "]}, "bad_words"),
+        ({"guided_structural_tag": "{}"}, "guided_structural_tag"),
+        ({"surprise": 1}, "surprise"),
+        ({"decoder": "other"}, "decoder"),
+        ({"decoder": "lopa", "steps": 8}, "steps"),
+        ({"decoder": "vanilla", "max_new_tokens": 8, "block_size": 4, "steps": 3}, "steps"),
+        ({"min_tokens": 9, "max_new_tokens": 8}, "min_tokens"),
+        ({"ignore_eos": True, "guided_regex": "a"}, "ignore_eos"),
+        ({"guided_regex": "a", "guided_json": "{}"}, None),
+        ({"stop_token_ids": [50]}, "stop_token_ids"),
+        ({"logit_bias": {"50": 1.0}}, "logit_bias"),
+    ],
+)
+def test_the_error_names_the_setting(values: dict[str, Any], setting: str | None) -> None:
+    with pytest.raises(SettingsError) as error:
+        new_session([1], parse_decoder_settings(values), VOCABULARY)
+    received = pickle.loads(pickle.dumps(error.value))
+    assert (received.setting, str(received)) == (setting, str(error.value))
+
+
+def test_an_error_about_a_schema_names_no_setting() -> None:
+    with pytest.raises(SettingsError) as error:
+        schema_regex('{"type": "string", "steps": 1}')
+    assert error.value.setting is None
