@@ -5,6 +5,10 @@ Contract:
   `write_staged`) add spans, and only `retain` and `reset` remove them.
 - Rows that are not committed are scratch memory. `LaneAttention` writes a lane's K/V there (`layer_views`), so that it
   reads prefix and window as one view without a copy.
+- A commit is applied once per request and step, however often a step is repeated.
+- Cached K/V depend on the content of the window when they were computed. They cannot be recomputed from the decided
+  tokens alone.
+- `checksum` hashes a slot's committed K/V and boundary row. On an idle group all workers must have the same.
 - `boundary[slot]` is the last hidden row [D] of the first committed span. With shifted logits it decides the position
   after that span. The hidden row is kept rather than its scores, so every later step can sample from it with its own
   parameters.
