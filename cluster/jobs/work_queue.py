@@ -1,8 +1,8 @@
 """WorkQueue: chunks go to groups as these have room; a group that is lost is replaced, its chunks are requeued.
 
-Ray Data could distribute the chunks too, but needs pyarrow and pandas everywhere, and by default ends each batch before
-it begins the next on the same actor. Order, restarts and lost groups would still be this project's work. For pipelines in
-Ray Data there is `LopaPredictor`.
+Ray Data could distribute the chunks too, but needs pyarrow and pandas everywhere, and by default ends each batch
+before it begins the next on the same actor. Order, restarts and lost groups would still be this project's work. For
+pipelines in Ray Data there is `LopaPredictor`.
 """
 
 from __future__ import annotations
