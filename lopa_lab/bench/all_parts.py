@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from lopa_lab.bench.measurements import BenchRecord
 from lopa_lab.bench.parts import Part
-from lopa_lab.bench.record import BenchRecord
 from lopa_ray.errors import SettingsError
 
 STOP_TIMEOUT_S = 90.0

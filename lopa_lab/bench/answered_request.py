@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lopa_lab.bench.record import Row
+from lopa_lab.bench.measurements import Row
 
 
 @dataclass(frozen=True, slots=True)

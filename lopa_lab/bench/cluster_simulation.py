@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lopa_lab.bench.comparison import describe_machine
-from lopa_lab.bench.record import BenchRecord, Measurements, Row, number
+from lopa_lab.bench.measurements import BenchRecord, Measurements, Row, number
 from lopa_ray.errors import SettingsError
 
 COSTS = Path(__file__).with_name("cluster_costs.json")
@@ -146,7 +145,7 @@ def fit_costs(steps: BenchRecord) -> dict[str, Any]:
 
     Raises SettingsError if the record has too few sizes to tell them apart.
     """
-    rows = [row for row in steps.rows if steps.benchmark == "step" and row["workers"]]
+    rows = [row for row in steps.rows if steps.name == "step" and row["workers"]]
     sizes = [number(row, "workers") for row in rows]
     others = {(row["branches"], row["requests"], row["shards"]) for row in rows}
     if len(set(sizes)) < 2 or len(others) > 1:
@@ -163,7 +162,7 @@ def fit_costs(steps: BenchRecord) -> dict[str, Any]:
     ]
     return {
         "command": steps.command_line,
-        "machine": describe_machine(steps),
+        "machine": steps.environment,
         "ms_per_branch": statistics.median(planning),
         "ms_per_step": max(start, 0.0),
         "ms_per_worker": max(slope, 0.0),

@@ -6,32 +6,32 @@ import random
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
+from functools import partial
 from itertools import product
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 
 from actors.engine import RayEngine
-from lopa_lab.bench.clock import Clock
-from lopa_lab.bench.pre_write import pre_write_ms
-from lopa_lab.bench.prompts import random_prompt
-from lopa_lab.bench.record import Measurements, Row
-from lopa_lab.bench.step_size import StepSize
+from lopa_lab.bench.clock import Clock, TimedCall
+from lopa_lab.bench.decoding import random_prompt, steps_of
+from lopa_lab.bench.measurements import Measurements, Row
+from lopa_lab.bench.step_plans import StepSize, step_of
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.device import DEVICES
+from lopa_ray.execution.lane import lanes_of
 from lopa_ray.execution.model_loader import build_runner, resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.protocol.events import RequestFailure
+from lopa_ray.execution.packing import Packing
+from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.execution.staging import StagedStep
 from lopa_ray.protocol.report import StepTiming
 
-Transport: TypeAlias = Literal["collective", "object_store", "single_phase"]
-
-TRANSPORTS: tuple[Transport, ...] = ("collective", "object_store", "single_phase")
-"""How K/V of a winner reach the other workers. single_phase: each worker has computed them itself."""
-
 BLOCKS = 10
-"""Of each decode. The commit of the prompt is left out."""
+"""Number of blocks in a decode. The commit of the prompt is left out."""
+
+PRE_WRITE_REPEATS = 25
 
 
 def measure_commits(
@@ -39,7 +39,7 @@ def measure_commits(
     configs: Sequence[Config],
     workers: Sequence[int],
     spans: Sequence[int],
-    transports: Sequence[Transport],
+    transports: Sequence[str],
     *,
     prompt: int,
     rounds: int,
@@ -70,7 +70,7 @@ def _rows_of(
     clock: Clock,
     workers: Sequence[int],
     spans: Sequence[int],
-    transports: Sequence[Transport],
+    transports: Sequence[str],
     prompt: int,
     rounds: int,
 ) -> Iterator[Row]:
@@ -79,7 +79,8 @@ def _rows_of(
         ModelSpec.read(config.replace(model=config.model.replace(max_num_seqs=1, max_model_len=room)))
     )
     config = config.replace(model=spec.config.model)
-    staging_ms = _staging_ms(spec, clock, spans, prompt)
+    sizes = [StepSize(1, 1, span, prompt) for span in spans]
+    staging_ms = dict(zip(spans, pre_write_ms(build_runner(spec), clock, sizes), strict=True))
     clock.free_memory()
     for count, transport in product(workers, transports):
         group: dict[str, Any] = {"num_workers": count}
@@ -88,8 +89,8 @@ def _rows_of(
         of_group = config.replace(group=config.group.replace(**group))
         with RayEngine.from_config(of_group) as engine:
             for span in spans:
-                found = _commit_timings(engine, transport, span, prompt, rounds)
-                bytes_ = _payload_bytes(spec, span)
+                timings = _commit_timings(engine, transport, span, prompt, rounds)
+                sent = transport != "single_phase" and count > 1
                 yield {
                     "model": name,
                     "dtype": config.model.dtype,
@@ -97,11 +98,11 @@ def _rows_of(
                     "workers": count,
                     "transport": transport,
                     "span": span,
-                    "commits": len(found),
-                    "KiB": (0.0 if transport == "single_phase" or count == 1 else bytes_ / 1024),
+                    "commits": len(timings),
+                    "KiB": _payload_bytes(spec, span) / 1024 if sent else 0.0,
                     "pre-write ms": staging_ms[span],
-                    "commit ms": _median_ms([each.commit for each in found]),
-                    "outside forward ms": _median_ms([sum(astuple(each)) - each.forward for each in found]),
+                    "commit ms": _median_ms([timing.commit for timing in timings]),
+                    "outside forward ms": _median_ms([sum(astuple(t)) - t.forward for t in timings]),
                 }
 
 
@@ -116,9 +117,9 @@ def _payload_bytes(spec: ModelSpec, span: int) -> int:
 
 
 def _commit_timings(
-    engine: RayEngine, transport: Transport, span: int, prompt: int, rounds: int
+    engine: RayEngine, transport: str, span: int, prompt: int, rounds: int
 ) -> list[StepTiming]:
-    """Of each step that commits. One worker has the only branch of a step, and the others what it sends."""
+    """The timing of each step that commits. One worker has the only branch of a step, and the others what it sends."""
     settings = LopaSettings(
         num_branches=1,
         block_size=span,
@@ -128,23 +129,34 @@ def _commit_timings(
         ignore_eos=True,
         window_attention="block_causal" if transport == "single_phase" else "full",
     )
-    found: list[StepTiming] = []
+    timings: list[StepTiming] = []
     for number in range(rounds):
         prompt_ids = random_prompt(random.Random(number), engine.vocabulary, prompt)
-        found += _decode(engine, settings, prompt_ids)
-    return found
+        for event in steps_of(engine, [engine.create_session(prompt_ids, settings)]):
+            commit = event.plan.commit
+            if commit is not None and commit.spans[0].start >= prompt and event.timing is not None:
+                timings.append(event.timing)
+    return timings
 
 
-def _decode(engine: RayEngine, settings: LopaSettings, prompt: Sequence[int]) -> Iterator[StepTiming]:
-    for event in engine.events([engine.create_session(prompt, settings)]):
-        if isinstance(event, RequestFailure):
-            raise event.error
-        commit = event.plan.commit
-        if commit is not None and commit.spans[0].start >= len(prompt) and event.timing is not None:
-            yield event.timing
+@torch.inference_mode()
+def pre_write_ms(runner: BranchRunner, clock: Clock, sizes: Sequence[StepSize]) -> list[float]:
+    """Median milliseconds of gathering the K/V of each size's whole window, of all its branches, out of a forward.
+
+    All sizes are of one request. The runner's first slot is emptied.
+    """
+    calls = [_staging_call(runner, size) for size in sizes]
+    runner.cache.reset(0, None)
+    return clock.medians_ms(calls, repeats=PRE_WRITE_REPEATS)
 
 
-def _staging_ms(spec: ModelSpec, clock: Clock, spans: Sequence[int], prompt: int) -> dict[int, float]:
-    """Span → milliseconds of the pre-write, in this process."""
-    sizes = [StepSize(1, 1, span, prompt) for span in spans]
-    return dict(zip(spans, pre_write_ms(build_runner(spec), clock, sizes), strict=True))
+def _staging_call(runner: BranchRunner, size: StepSize) -> TimedCall:
+    (plan,) = size.plans(runner.vocabulary.mask_token_id, staged=size.window)
+    runner.cache.reset(0, 1)
+    runner.cache.mark_committed(0, plan.cached)
+    step = step_of(runner, [plan])
+    packing = Packing(lanes_of(step.requests[0]), (), runner.packing_options)
+    columns = packing.to_device(runner.device)
+    hidden, kv = runner.forward(packing, columns)
+    assert kv is not None
+    return TimedCall(partial(StagedStep.gather, columns, hidden, kv))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lopa_lab.bench.record import BenchRecord, Value
+from lopa_lab.bench.measurements import BenchRecord
+from lopa_lab.records.record import Value
 from lopa_ray.errors import SettingsError
 
 
@@ -21,8 +22,8 @@ def format_value(value: Value) -> str:
 
 def varying_keys(record: BenchRecord) -> list[str]:
     """Keys in which rows differ; the first one if there are none."""
-    found = [name for name in record.keys if len({row.get(name) for row in record.rows}) > 1]
-    return found or list(record.keys[:1])
+    varying = [name for name in record.keys if len({row.get(name) for row in record.rows}) > 1]
+    return varying or list(record.keys[:1])
 
 
 def common_values(record: BenchRecord) -> str:
@@ -44,28 +45,18 @@ def compared_table(record: BenchRecord, earlier: BenchRecord) -> list[list[str]]
 
     Both are of the same benchmark. Raises SettingsError if they have no row in common.
     """
-    before = {
-        tuple(row.get(name) for name in record.keys): row
-        for row in earlier.rows
-        if set(record.keys) <= set(row)
-    }
+    before = {record.key_of(row): row for row in earlier.rows if set(record.keys) <= set(row)}
     if not any(record.key_of(row) in before for row in record.rows):
         raise SettingsError(
             f"--against: no row of the earlier record has the same {', '.join(record.keys)} as one of this run; "
             f"measure the same: {earlier.command_line}"
         )
-    columns = (*varying_keys(record), *record.figures)
-    table = [list(columns)]
-    for row in record.rows:
+    header, *cells = record_table(record)
+    for row, line in zip(record.rows, cells, strict=True):
         old = before.get(record.key_of(row), {})
-        table.append(
-            [
-                format_value(row.get(name))
-                + ("" if name in record.keys else _ratio(row.get(name), old.get(name)))
-                for name in columns
-            ]
-        )
-    return table
+        for at, name in enumerate(header):
+            line[at] += "" if name in record.keys else _ratio(row.get(name), old.get(name))
+    return [header, *cells]
 
 
 def _ratio(now: Value, before: Value) -> str:
@@ -79,18 +70,10 @@ def _ratio(now: Value, before: Value) -> str:
 
 def differences(record: BenchRecord, earlier: BenchRecord) -> list[str]:
     """What else differs between two runs, and may explain a ratio: one line each."""
-    lines = []
-    for what, now, then in (
-        ("machine", record.machine.hardware, earlier.machine.hardware),
-        ("packages", record.machine.package_list, earlier.machine.package_list),
-        ("commit", record.commit, earlier.commit),
-        ("method", record.method, earlier.method),
-    ):
-        if now != then:
-            lines.append(f"{what}: {now} now, {then} before")
-    return lines
-
-
-def describe_machine(record: BenchRecord) -> str:
-    """Hardware and versions in a line."""
-    return record.machine.describe(record.version)
+    values = {
+        "machine": (record.machine.hardware, earlier.machine.hardware),
+        "packages": (record.machine.package_list, earlier.machine.package_list),
+        "commit": (record.commit, earlier.commit),
+        "method": (record.method, earlier.method),
+    }
+    return [f"{what}: {now} now, {then} before" for what, (now, then) in values.items() if now != then]

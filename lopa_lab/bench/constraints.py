@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from ray import cloudpickle
 
-from lopa_lab.bench.record import Measurements, Row
+from lopa_lab.bench.decoding import not_failed
+from lopa_lab.bench.measurements import Measurements, Row
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduling.scheduler import Scheduler
 
@@ -61,8 +61,7 @@ def _measure(engine: LocalEngine, scheduler: Scheduler, settings: GenerationSett
         events = scheduler.advance(reports)
         times.append(spent + time.process_time() - began)
         for event in events:
-            if isinstance(event, RequestFailure):
-                raise event.error
+            not_failed(event)
     return {
         "making it s": making,
         "sent per request kB": size / 1000,

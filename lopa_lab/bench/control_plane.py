@@ -18,7 +18,7 @@ from ray.dag import InputNode, MultiOutputNode
 
 from actors.ray_connection import connect_to_ray, ray_address
 from actors.step_connection import StepAddress, StepServer, StepThread
-from lopa_lab.bench.record import Measurements, Row
+from lopa_lab.bench.measurements import Measurements, Row
 
 PLAN, REPORT = bytes(8_000), bytes(3_000)
 """About as large as the plan of a step with 8 branches, and the report of one worker."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import groupby, product
 from typing import Any, TypeAlias
 
 from cluster.batch.open_engine import open_engine
-from lopa_lab.bench.agreement import same_tokens_percent
 from lopa_lab.bench.answered_request import percentile_ms
-from lopa_lab.bench.prompts import random_prompt
-from lopa_lab.bench.record import Measurements, Row, Value
-from lopa_lab.word_problems import Problem, held_out_problems, is_correct
+from lopa_lab.bench.decoding import random_prompt, results_of, same_tokens_percent, solved
+from lopa_lab.bench.measurements import Measurements, Row
+from lopa_lab.records.record import Value
+from lopa_lab.word_problems import Problem, held_out_problems
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
@@ -31,7 +31,7 @@ TOP = 10
 ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]
 """Section → setting → value."""
 
-Point: TypeAlias = dict[str, Any]
+Combination: TypeAlias = dict[str, Any]
 """Setting with its section → value."""
 
 
@@ -83,7 +83,7 @@ def parse_variations(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     return variations
 
 
-def points_of(variations: dict[str, tuple[Any, ...]]) -> list[Point]:
+def combinations_of(variations: dict[str, tuple[Any, ...]]) -> list[Combination]:
     """All combinations; those that share an engine are next to each other."""
     names = sorted(variations, key=lambda name: name.startswith("decode."))
     return [
@@ -95,25 +95,37 @@ def measure_decodes(
     name: str,
     values: dict[str, Any],
     overrides: ConfigOverrides,
-    points: Sequence[Point],
+    combinations: Sequence[Combination],
     workload: Workload,
     *,
     local: bool,
 ) -> Measurements:
-    """Decode the workload once for each point. `values`: the configuration that `overrides` and then each point change.
+    """Decode the workload once for each combination of settings.
+
+    `values`: the configuration that `overrides` and then a combination change.
 
     Raises SettingsError for a combination that cannot be, and what engines raise.
     """
     rows: list[Row] = []
     reference: list[GenerationResult] = []
-    for configs in _by_engine([(point, _config(values, overrides, point, workload)) for point in points]):
-        with open_engine(configs[0][1], local=local) as engine:
-            for point, config in configs:
+    configs = [
+        (combination, _config(values, overrides, combination, workload)) for combination in combinations
+    ]
+    # Neighbours that differ in decode settings alone have one engine.
+    for _, neighbours in groupby(configs, key=lambda pair: (pair[1].model, pair[1].group)):
+        together = list(neighbours)
+        with open_engine(together[0][1], local=local) as engine:
+            for combination, config in together:
                 results = _decode(engine, config, workload)
                 reference = reference or results
                 same = same_tokens_percent(results, reference)
-                rows.append(_row(name, point, config, workload, results, same, local))
-    keys = ("model", "decoder", "workers", *(_column(each) for each in (points[0] if points else ())))
+                rows.append(_row(name, combination, config, workload, results, same, local))
+    keys = (
+        "model",
+        "decoder",
+        "workers",
+        *(_column(setting) for setting in (combinations[0] if combinations else ())),
+    )
     return Measurements(
         tuple(dict.fromkeys(keys)),
         rows,
@@ -124,25 +136,15 @@ def measure_decodes(
     )
 
 
-def _config(values: dict[str, Any], overrides: ConfigOverrides, point: Point, workload: Workload) -> Config:
-    changes = {section: dict(each) for section, each in overrides.items()}
+def _config(
+    values: dict[str, Any], overrides: ConfigOverrides, combination: Combination, workload: Workload
+) -> Config:
+    changes = {section: dict(settings) for section, settings in overrides.items()}
     changes.setdefault("model", {})["max_num_seqs"] = workload.concurrency
-    for setting, value in point.items():
+    for setting, value in combination.items():
         section, _, key = setting.partition(".")
         changes.setdefault(section, {})[key] = value
     return Config.parse(dict(values), changes)
-
-
-def _by_engine(configs: list[tuple[Point, Config]]) -> Iterator[list[tuple[Point, Config]]]:
-    """Neighbours that differ in decode settings alone."""
-    together: list[tuple[Point, Config]] = []
-    for point, config in configs:
-        if together and (together[0][1].model, together[0][1].group) != (config.model, config.group):
-            yield together
-            together = []
-        together.append((point, config))
-    if together:
-        yield together
 
 
 def _decode(engine: Engine, config: Config, workload: Workload) -> list[GenerationResult]:
@@ -150,18 +152,15 @@ def _decode(engine: Engine, config: Config, workload: Workload) -> list[Generati
     sessions = [engine.create_session(prompt, config.decode) for prompt in prompts]
     # The first requests compile, allocate, and fill caches.
     list(engine.run([engine.create_session(prompts[0], config.decode)]))
-    found: dict[int, GenerationResult] = {}
+    results: list[GenerationResult] = []
     for first in range(0, len(sessions), workload.concurrency):
-        for index, result in engine.run(sessions[first : first + workload.concurrency]):
-            if isinstance(result, Exception):
-                raise result
-            found[first + index] = result
-    return [found[index] for index in range(len(sessions))]
+        results += results_of(engine, sessions[first : first + workload.concurrency])
+    return results
 
 
 def _row(
     name: str,
-    point: Point,
+    combination: Combination,
     config: Config,
     workload: Workload,
     results: list[GenerationResult],
@@ -170,21 +169,20 @@ def _row(
 ) -> Row:
     speeds = sorted((result.tps for result in results), reverse=True)
     latencies = sorted(result.seconds for result in results)
-    solved = None
+    solved_percent = None
     if workload.random_prompt is None:
-        correct = [is_correct(p, r.text or "") for p, r in zip(workload.problems, results, strict=True)]
-        solved = 100 * statistics.fmean(correct)
+        solved_percent = 100 * statistics.fmean(solved(workload.problems, results))
     tokens, steps = sum(result.tokens for result in results), sum(result.steps for result in results)
     varied: dict[str, Value] = {
         _column(setting): value if isinstance(value, int | float | None) else str(value)
-        for setting, value in point.items()
+        for setting, value in combination.items()
     }
     return {
         "model": name,
         "decoder": config.decode.decoder,
         "workers": 0 if local else config.group.num_workers,
         **varied,
-        "solved %": solved,
+        "solved %": solved_percent,
         "TPF": tokens / steps,
         "forwards per step": sum(result.forwards for result in results) / steps,
         "TPS": statistics.fmean(speeds),

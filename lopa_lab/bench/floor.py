@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lopa_lab.bench.clock import Clock, TimedCall
-from lopa_lab.bench.step_size import StepSize
+from lopa_lab.bench.step_plans import StepSize
 from lopa_ray.execution.runner import BranchRunner
 
 REPEATS = 9

@@ -12,9 +12,8 @@ import torch
 from lopa_lab.bench.batched_forward import BatchedForward
 from lopa_lab.bench.clock import Clock, TimedCall
 from lopa_lab.bench.floor import DeviceRates, floor_ms
-from lopa_lab.bench.record import Measurements, Row
-from lopa_lab.bench.step_plans import step_of
-from lopa_lab.bench.step_size import StepSize
+from lopa_lab.bench.measurements import Measurements, Row
+from lopa_lab.bench.step_plans import StepSize, step_of
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_loader import build_runner, resolve_auto

@@ -23,8 +23,9 @@ _LAYER_KEYS = ("num_hidden_layers", "n_layers")
 @contextmanager
 def model_to_measure(
     model: str, shape: str | None = None, layers: int | None = None
-) -> Iterator[dict[str, Any]]:
-    """The settings of `model` (of a configuration) that name the checkpoint, or random weights in a shape.
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The model's name in tables, and the settings of `model` (of a configuration) that name the checkpoint, or random
+    weights in a shape.
 
     `layers` cuts a shape down to so many. The folder of a shape is gone when the context ends; it has the tokenizer of
     the model in the package, so that prompts may be text and servers can serve it. Raises SettingsError.
@@ -32,7 +33,7 @@ def model_to_measure(
     if shape is None:
         if layers is not None:
             raise SettingsError("--layers needs --shape; the layers of a checkpoint cannot be changed")
-        yield {"path": model}
+        yield model, {"path": model}
         return
     if shape not in SHAPES:
         raise SettingsError(f"--shape: got {shape!r}; allowed: {', '.join(SHAPES)}")
@@ -43,11 +44,5 @@ def model_to_measure(
         (Path(folder) / "config.json").write_text(json.dumps(values), encoding="utf-8")
         for file in DEMO_MODEL.glob("*token*"):
             (Path(folder) / file.name).write_bytes(file.read_bytes())
-        yield {"path": folder, "load_format": "dummy"}
-
-
-def model_name(model: str, shape: str | None, layers: int | None) -> str:
-    """The model's name in tables."""
-    if shape is None:
-        return model
-    return shape if layers is None else f"{shape}, {layers} layers"
+        name = shape if layers is None else f"{shape}, {layers} layers"
+        yield name, {"path": folder, "load_format": "dummy"}

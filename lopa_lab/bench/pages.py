@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from lopa_lab.bench.record import Measurements, Row
+from lopa_lab.bench.measurements import Measurements, Row
 from lopa_ray.kernels.sdpa import sdpa
 
 HEADS, KV_HEADS, HEAD_DIM, LAYERS = 28, 4, 128, 28  # Dream-7B's

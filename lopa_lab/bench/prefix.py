@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from lopa_lab.bench.agreement import same_tokens_percent
-from lopa_lab.bench.record import Measurements, Row
-from lopa_lab.word_problems import Problem, is_correct, training_problems
+from lopa_lab.bench.decoding import results_of, same_tokens_percent, solved
+from lopa_lab.bench.measurements import Measurements, Row
+from lopa_lab.word_problems import Problem, training_problems
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.result import GenerationResult, TraceStep
@@ -66,34 +66,31 @@ class Decoded:
 
 def _decode(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Decoded:
     """Decode and measure."""
-    found = Decoded([], [], [], -engine.prefix_index.hit_requests, -engine.prefix_index.hit_positions)
+    decoded = Decoded([], [], [], -engine.prefix_index.hit_requests, -engine.prefix_index.hit_positions)
     for session in sessions:
         began = time.process_time()
 
         def on_step(
-            _: int, step: TraceStep, began: float = began, at: int = len(found.first_token_s)
+            _: int, step: TraceStep, began: float = began, at: int = len(decoded.first_token_s)
         ) -> None:
-            if step.fills and len(found.first_token_s) == at:
-                found.first_token_s.append(time.process_time() - began)
+            if step.fills and len(decoded.first_token_s) == at:
+                decoded.first_token_s.append(time.process_time() - began)
 
-        ((_, result),) = engine.run([session], on_step=on_step)
-        if isinstance(result, Exception):
-            raise result
-        found.results.append(result)
-        found.total_s.append(time.process_time() - began)
+        decoded.results.extend(results_of(engine, [session], on_step=on_step))
+        decoded.total_s.append(time.process_time() - began)
     hits, saved = engine.prefix_index.hit_requests, engine.prefix_index.hit_positions
-    return dataclasses.replace(found, hits=found.hits + hits, saved=found.saved + saved)
+    return dataclasses.replace(decoded, hits=decoded.hits + hits, saved=decoded.saved + saved)
 
 
-def _figures(found: Decoded) -> Row:
+def _figures(decoded: Decoded) -> Row:
     """The columns that rows of both parts have."""
     return {
-        "requests": len(found.results),
-        "found": found.hits,
-        "positions saved": found.saved,
-        "first token ms": 1000 * statistics.median(found.first_token_s),
-        "answer ms": 1000 * statistics.median(found.total_s),
-        "tokens/s": sum(result.tokens for result in found.results) / sum(found.total_s),
+        "requests": len(decoded.results),
+        "found": decoded.hits,
+        "positions saved": decoded.saved,
+        "first token ms": 1000 * statistics.median(decoded.first_token_s),
+        "answer ms": 1000 * statistics.median(decoded.total_s),
+        "tokens/s": sum(result.tokens for result in decoded.results) / sum(decoded.total_s),
     }
 
 
@@ -112,13 +109,13 @@ def _exact_rows(shared: int, requests: int) -> Iterator[Row]:
         engine = LocalEngine(
             config, BranchRunner(model, max_num_seqs=config.model.max_num_seqs, max_model_len=length), None
         )
-        found = _decode(engine, [engine.create_session(prompt, settings) for prompt in prompts])
-        reference = reference or found.results
+        decoded = _decode(engine, [engine.create_session(prompt, settings) for prompt in prompts])
+        reference = reference or decoded.results
         yield {
             "decoder": "block_diffusion",
             "prefix cache": "exact" if positions else "none",
-            **_figures(found),
-            "same tokens %": same_tokens_percent(found.results, reference),
+            **_figures(decoded),
+            "same tokens %": same_tokens_percent(decoded.results, reference),
         }
 
 
@@ -151,17 +148,16 @@ def _approximate_rows(count: int) -> Iterator[Row]:
         others, problems = zip(*pairs, strict=True)
         _decode(engine, [engine.create_session(problem.question) for problem in others])
         for name in ["approximate", "approximate, asked again"] if stored else ["none"]:
-            found = _decode(engine, [engine.create_session(problem.question) for problem in problems])
-            reference = reference or found.results
-            both = list(zip(found.results, reference, strict=True))
-            solved = [is_correct(p, r.text or "") for p, r in zip(problems, found.results, strict=True)]
+            decoded = _decode(engine, [engine.create_session(problem.question) for problem in problems])
+            reference = reference or decoded.results
+            both = list(zip(decoded.results, reference, strict=True))
             yield {
                 "decoder": "lopa",
                 "prefix cache": name,
-                **_figures(found),
-                "same tokens %": same_tokens_percent(found.results, reference),
+                **_figures(decoded),
+                "same tokens %": same_tokens_percent(decoded.results, reference),
                 "same answers": sum(a.token_ids == b.token_ids for a, b in both),
-                "solved %": 100 * sum(solved) / count,
+                "solved %": 100 * sum(solved(problems, decoded.results)) / count,
             }
 
 

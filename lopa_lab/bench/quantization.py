@@ -10,9 +10,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from lopa_lab.bench.agreement import same_tokens_percent
-from lopa_lab.bench.record import Measurements, Row
-from lopa_lab.word_problems import Problem, held_out_problems, is_correct
+from lopa_lab.bench.decoding import same_tokens_percent, solved
+from lopa_lab.bench.measurements import Measurements, Row
+from lopa_lab.word_problems import Problem, held_out_problems
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
@@ -58,22 +58,21 @@ def measure_formats(model: str, formats: Sequence[tuple[str, Quantization]], pro
     rows: list[Row] = []
     for dtype, quantization in formats:
         changes = {"model": {"path": model, "dtype": dtype, "quantization": quantization}}
-        found = _decode(LocalEngine.from_config(Config.load("demo", changes)), chosen, canvases)
-        reference = reference or found
-        ours, theirs = torch.cat(found.logits), torch.cat(reference.logits)
-        solved = [is_correct(p, r.text or "") for p, r in zip(chosen, found.results, strict=True)]
-        tokens, steps = sum(r.tokens for r in found.results), sum(r.steps for r in found.results)
+        decoded = _decode(LocalEngine.from_config(Config.load("demo", changes)), chosen, canvases)
+        reference = reference or decoded
+        ours, theirs = torch.cat(decoded.logits), torch.cat(reference.logits)
+        tokens, steps = sum(r.tokens for r in decoded.results), sum(r.steps for r in decoded.results)
         rows.append(
             {
                 "model": model,
                 "dtype": dtype,
                 "quantization": quantization,
-                "MB": found.megabytes,
+                "MB": decoded.megabytes,
                 "error of logits %": 100 * ((ours - theirs).norm() / theirs.norm()).item(),
                 "largest error": (ours - theirs).abs().max().item(),
                 "same first choice %": 100 * (ours.argmax(-1) == theirs.argmax(-1)).float().mean().item(),
-                "same tokens %": same_tokens_percent(found.results, reference.results),
-                "solved %": 100 * sum(solved) / problems,
+                "same tokens %": same_tokens_percent(decoded.results, reference.results),
+                "solved %": 100 * sum(solved(chosen, decoded.results)) / problems,
                 "TPF": tokens / steps,
             }
         )

@@ -13,12 +13,11 @@ from itertools import pairwise
 from typing import Any
 
 from actors.engine import RayEngine
+from lopa_lab.bench.decoding import random_prompt, steps_of
+from lopa_lab.bench.measurements import Measurements, Row
 from lopa_lab.bench.own_ray import actor_processes, own_ray
-from lopa_lab.bench.prompts import random_prompt
-from lopa_lab.bench.record import Measurements, Row
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import WorkerLostError
-from lopa_ray.protocol.events import RequestFailure
 
 STORE_BYTES = 200 * 2**20
 
@@ -71,7 +70,7 @@ def measure_recoveries(
         others = {what: actor_processes(actor) for what, actor in KILLED.items()}
         with own_ray(count, STORE_BYTES), RayEngine.from_config(config) as engine:
             undisturbed = [_decode(engine) for _ in range(rounds)]
-            steps = [after - before for each in undisturbed for before, after in pairwise(each.times)]
+            steps = [after - before for decode in undisturbed for before, after in pairwise(decode.times)]
             for what, actor in KILLED.items():
                 if what == "worker" and count == 1:
                     continue  # a group without workers is lost as a whole
@@ -85,9 +84,9 @@ def measure_recoveries(
                         "workers": count,
                         "killed": what,
                         "step ms": 1000 * statistics.median(steps),
-                        "pause s": statistics.median(each.pause_s for each in decodes),
-                        "longest pause s": max(each.pause_s for each in decodes),
-                        "same tokens": {each.tokens for each in decodes} == {undisturbed[0].tokens},
+                        "pause s": statistics.median(decode.pause_s for decode in decodes),
+                        "longest pause s": max(decode.pause_s for decode in decodes),
+                        "same tokens": {decode.tokens for decode in decodes} == {undisturbed[0].tokens},
                     }
                 )
     return Measurements(
@@ -106,9 +105,7 @@ def _decode(engine: RayEngine, kill: tuple[str, set[int]] | None = None) -> _Dec
     times: list[float] = []
     tokens: tuple[int, ...] = ()
     killed_at = None
-    for event in engine.events([engine.create_session(prompt)]):
-        if isinstance(event, RequestFailure):
-            raise event.error
+    for event in steps_of(engine, [engine.create_session(prompt)]):
         times.append(time.monotonic())
         tokens = event.outcome.canvas
         if kill is not None and len(times) == STEPS_BEFORE:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lopa_lab.bench.comparison import common_values, describe_machine, record_table
-from lopa_lab.bench.plots import plots_of
-from lopa_lab.bench.record import BenchRecord
+from lopa_lab.bench.comparison import common_values, record_table, varying_keys
+from lopa_lab.bench.measurements import BenchRecord, number
 from lopa_lab.records import markdown
-from lopa_lab.records.figure import GREY, require_matplotlib
+from lopa_lab.records.figure import GREY, MARKERS, PALETTE, require_matplotlib, svg
 from lopa_ray.errors import SettingsError
+from lopa_ray.protocol.report import StepTiming
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Series = dict[str, list[tuple[float, float]]]
+"""Label → points."""
 
 RECORDS, PLOTS, PAGE = "records", "plots", "README.md"
 
@@ -40,12 +49,11 @@ def _section(path: Path, folder: Path) -> str:
     """A record's part of the page, whose plots it writes."""
     record = BenchRecord.read(path)
     header, *rows = record_table(record)
-    lines = [f"## {path.stem}", "", markdown.code_block(record.command_line), ""]
-    lines += [
-        f"{describe_machine(record)}; {record.started:%Y-%m-%d}, commit {record.commit or 'unknown'}.",
-        "",
-    ]
-    for what, plot in plots_of(record):
+    lines = [f"## {path.stem}", "", markdown.code_block(record.command_line), "", record.origin, ""]
+    for what, draw in PLOTS_OF.get(record.name, {}).items():
+        plot = draw(record)
+        if plot is None:
+            continue
         file = folder / PLOTS / f"{path.stem}-{what.replace(' ', '-')}.svg"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(plot.replace("currentColor", GREY), encoding="utf-8")
@@ -54,3 +62,98 @@ def _section(path: Path, folder: Path) -> str:
     lines += [markdown.table(header, rows), ""]
     lines += [f"All rows: {common}.", ""] if common else []
     return "\n".join([*lines, record.method, ""])
+
+
+def step_time_plot(record: BenchRecord) -> str:
+    """Milliseconds of a step over its branches, with its floor and the plain batched forward, in the longest window."""
+    window = max(number(row, "window") for row in record.rows)
+    series: Series = {}
+    varying = [key for key in varying_keys(record) if key not in ("branches", "window")]
+    labels = {"step ms": "step", "floor ms": "floor", "plain ms": "plain batched forward"}
+    for row in record.rows:
+        variant = ", ".join(str(row[key]) for key in varying)
+        for column, label in labels.items():
+            if row["window"] == window and row[column] is not None:
+                name = f"{label} ({variant})" if variant else label
+                lanes = number(row, "branches") * number(row, "requests")
+                series.setdefault(name, []).append((lanes, number(row, column)))
+    return _lines(series, f"branches of {window:.0f} positions", "ms")
+
+
+def throughput_plot(record: BenchRecord) -> str:
+    """Tokens per second, and the median latency, over the clients of closed loops."""
+    rows = [row for row in record.rows if row["loop"] == "closed"]
+
+    def draw(upper: Axes, lower: Axes) -> None:
+        clients = [number(row, "load") for row in rows]
+        for axes, column, color in ((upper, "tokens/s", 0), (lower, "latency p50 ms", 1)):
+            axes.plot(
+                clients, [number(row, column) for row in rows], "o-", color=PALETTE[color], linewidth=1.6
+            )
+            axes.set_ylabel(column)
+            axes.set_ylim(bottom=0)
+        lower.set_xlabel("requests in flight")
+
+    return svg(draw, rows=(1, 1))
+
+
+def phases_plot(record: BenchRecord) -> str:
+    """The share of each phase in a step, a bar per row."""
+    keys = varying_keys(record)
+    phases = [field.name for field in fields(StepTiming)]
+
+    def draw(axes: Axes) -> None:
+        labels = ["\n".join(str(row[key]) for key in keys) for row in record.rows]
+        bottom = [0.0] * len(labels)
+        for phase, color in zip(phases, PALETTE, strict=True):
+            shares = [
+                100 * number(row, f"{phase} ms") / sum(number(row, f"{name} ms") for name in phases)
+                for row in record.rows
+            ]
+            axes.bar(labels, shares, bottom=bottom, color=color, label=phase)
+            bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
+        axes.set_ylabel("share of a step (%)")
+        axes.set_xlabel(", ".join(keys))
+        axes.figure.legend(loc="outside upper left", ncols=3)
+
+    return svg(draw)
+
+
+def launches_plot(record: BenchRecord) -> str | None:
+    """Kernels that a worker's step launches on an accelerator, over its lanes: branches of all requests.
+
+    None where they are not known.
+    """
+    known: dict[float, float] = {}
+    for row in record.rows:
+        branches = -(-number(row, "branches") // max(1.0, number(row, "workers")))
+        if row["launches"] is not None:
+            known[branches * number(row, "requests")] = number(row, "launches")
+    return _lines({"launches": sorted(known.items())}, "lanes of a worker", "kernels") if known else None
+
+
+def _lines(series: Series, x: str, y: str) -> str:
+    from matplotlib.ticker import MaxNLocator
+
+    def draw(axes: Axes) -> None:
+        for index, (label, points) in enumerate(series.items()):
+            style = f"{MARKERS[index % len(MARKERS)]}-"
+            axes.plot(
+                *zip(*sorted(points), strict=True), style, color=PALETTE[index % len(PALETTE)], label=label
+            )
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(series) > 1:
+            axes.figure.legend(loc="outside upper left", ncols=3)
+
+    return svg(draw)
+
+
+PLOTS_OF: dict[str, dict[str, Callable[[BenchRecord], str | None]]] = {
+    "forward": {"step time against branches": step_time_plot},
+    "serve": {"throughput against concurrency": throughput_plot},
+    "step": {"share of phases": phases_plot, "launches against lanes": launches_plot},
+}

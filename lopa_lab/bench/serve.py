@@ -11,9 +11,9 @@ from typing import Any
 from lopa_lab.bench.answered_request import AnsweredRequest, load_figures
 from lopa_lab.bench.guidellm_load import PROMPT_TOKENS, guidellm_closed_loop
 from lopa_lab.bench.http_load import Target, closed_loop, find_model, open_loop
-from lopa_lab.bench.model_shapes import SHAPES, model_name, model_to_measure
+from lopa_lab.bench.measurements import Measurements, Row
+from lopa_lab.bench.model_shapes import SHAPES, model_to_measure
 from lopa_lab.bench.own_server import own_server
-from lopa_lab.bench.record import Measurements, Row
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.errors import ClusterError
 
@@ -62,12 +62,12 @@ def measure_server(
         if url is None:
             assert start is not None
             shape = start if start in SHAPES else None
-            model = running.enter_context(model_to_measure(start, shape, layers))
-            arguments = ["--model", model["path"], *(word for each in settings for word in ("--set", each))]
+            name, model = running.enter_context(model_to_measure(start, shape, layers))
+            arguments = ["--model", model["path"]]
+            arguments += [word for setting in settings for word in ("--set", setting)]
             if "load_format" in model:
                 arguments += ["--set", f"model.load_format={model['load_format']}"]
             url = running.enter_context(own_server(arguments))
-            name = model_name(start, shape, layers)
         target = Target(
             url, served or asyncio.run(find_model(url, api_key)), loads.max_tokens, loads.lopa, api_key
         )
@@ -113,7 +113,7 @@ def _settings(row: Row, loads: Loads) -> str:
     return ", ".join(f"{name} {value}" for name, value in sent.items()) or "the server's"
 
 
-def _row(loop: str, load: float, found: Sequence[AnsweredRequest], deadline_s: float) -> Row:
-    if all(each.error for each in found):
-        raise ClusterError(f"all {len(found)} requests failed; the first one: {found[0].error}")
-    return {"loop": loop, "load": load, **load_figures(found, deadline_s)}
+def _row(loop: str, load: float, requests: Sequence[AnsweredRequest], deadline_s: float) -> Row:
+    if all(request.error for request in requests):
+        raise ClusterError(f"all {len(requests)} requests failed; the first one: {requests[0].error}")
+    return {"loop": loop, "load": load, **load_figures(requests, deadline_s)}

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 
 import torch
 
 from actors.engine import RayEngine
-from lopa_lab.bench.launches import StepLaunches, count_launches
-from lopa_lab.bench.local_steps import local_steps
-from lopa_lab.bench.prompts import random_prompt
-from lopa_lab.bench.record import Measurements, Row
-from lopa_lab.bench.step_size import StepSize
+from lopa_lab.bench.decoding import local_steps, random_prompt, steps_of
+from lopa_lab.bench.launch_counter import StepLaunches, count_launches
+from lopa_lab.bench.measurements import Measurements, Row
+from lopa_lab.bench.step_plans import StepSize
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
@@ -24,8 +23,8 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_loader import resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.config import NativeConfig
-from lopa_ray.protocol.events import RequestFailure
-from lopa_ray.protocol.report import PHASES, StepTiming
+from lopa_ray.protocol.events import RequestStep
+from lopa_ray.protocol.report import StepTiming
 
 WARM_UPS = 5
 """First steps, which are not counted."""
@@ -93,9 +92,9 @@ def _decode(
     warm_ups = WARM_UPS
     while len(timings) < steps:
         prompts = [random_prompt(draw, engine.vocabulary, prompt) for _ in range(requests)]
-        sessions = [engine.create_session(each, settings) for each in prompts]
-        with closing(_steps(engine, sessions)) as found:
-            for timing, canvas in found:
+        sessions = [engine.create_session(ids, settings) for ids in prompts]
+        with closing(_steps(engine, sessions)) as decoded:
+            for timing, canvas in decoded:
                 canvases.append(canvas)
                 if warm_ups:
                     warm_ups -= 1
@@ -110,32 +109,16 @@ def _steps(
     engine: Engine, sessions: Sequence[DecodeSession]
 ) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
     """Timing of each step that the first request takes part in, and that one's canvas after it."""
+    events: Iterable[RequestStep] = steps_of(engine, sessions)
     if isinstance(engine, LocalEngine):
-        return _local_steps(engine, sessions)
-    return _group_steps(engine, sessions)
-
-
-def _group_steps(
-    engine: Engine, sessions: Sequence[DecodeSession]
-) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
-    for event in engine.events(sessions):
-        if isinstance(event, RequestFailure):
-            raise event.error
+        events = (event for step in local_steps(engine, sessions) for event in step.events)
+    for event in events:
         if event.request_id == 0 and event.timing is not None:
             yield event.timing, event.outcome.canvas
 
 
-def _local_steps(
-    engine: LocalEngine, sessions: Sequence[DecodeSession]
-) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
-    for step in local_steps(engine, sessions):
-        for event in step.events:
-            if event.request_id == 0:
-                yield step.timing, event.outcome.canvas
-
-
 def _launches(config: Config, branches: int, workers: int, requests: int, prompt: int) -> StepLaunches | None:
-    """Those of the worker with the most branches; None for shards, and for models that transformers runs."""
+    """The launches of the worker with the most branches; None for shards, and for models that transformers runs."""
     model = ModelSpec.read(config).model
     if not isinstance(model, NativeConfig) or config.group.tensor_parallel_size > 1:
         return None
@@ -157,11 +140,9 @@ def _row(
     same: bool | None,
     launches: StepLaunches | None,
 ) -> Row:
-    phases = {
-        f"{phase} ms": 1000 * statistics.median(asdict(timing)[phase] for timing in timings)
-        for phase in PHASES
-    }
-    step = [sum(asdict(timing).values()) for timing in timings]
+    seconds = [asdict(timing) for timing in timings]
+    phases = {f"{phase} ms": 1000 * statistics.median(s[phase] for s in seconds) for phase in seconds[0]}
+    step = [sum(phases_s.values()) for phases_s in seconds]
     control = [total - timing.forward - timing.commit for total, timing in zip(step, timings, strict=True)]
     return {
         "model": name,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Self
 
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, Segment, StepPlan
@@ -37,6 +40,47 @@ def plan_of(
         else None,
         sampling_params=sampling or SamplingParams(),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StepSize:
+    """Requests with so many branches each, of windows of masks behind a cached prefix."""
+
+    requests: int
+    branches: int
+    """Branches of each request."""
+    window: int
+    prefix: int
+    """Positions, as the window."""
+
+    @classmethod
+    def grid(
+        cls,
+        requests: Sequence[int],
+        branches: Sequence[int],
+        windows: Sequence[int],
+        prefixes: Sequence[int],
+    ) -> list[Self]:
+        """All combinations."""
+        return [cls(*size) for size in product(requests, branches, windows, prefixes)]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the packed forward."""
+        return self.requests * self.branches * self.window
+
+    def plans(self, mask_token_id: int, *, step: int = 2, committed: int = 0, staged: int = 0) -> list[Plan]:
+        """A plan per request; see `plan_of`."""
+        plan = plan_of(
+            mask_token_id,
+            self.branches,
+            self.window,
+            start=self.prefix,
+            step=step,
+            committed=committed,
+            staged=staged,
+        )
+        return [plan] * self.requests
 
 
 def step_of(runner: BranchRunner, plans: Sequence[Plan], slots: Sequence[int] | None = None) -> StepPlan:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
 
+from lopa_lab.bench.measurements import Measurements
 from lopa_lab.cli import bench_options as options
-from lopa_lab.cli.bench_options import benchmark, list_option
+from lopa_lab.cli.bench_options import benchmark, several
 from lopa_ray.errors import SettingsError
 
 
+@benchmark
 def serve(
     url: Annotated[str, typer.Option(help="Address of a running server.")] = "http://127.0.0.1:8000",
     model: Annotated[
         str | None,
         typer.Option(metavar="ID", help="What requests name in `model`; by default the first one."),
     ] = None,
-    concurrency: Annotated[
-        Any, list_option("--concurrency", options.POSITIVE, "Clients that wait for their answers.")
-    ] = "1,4,16",
+    concurrency: Annotated[Any, several(options.POSITIVE, "Clients that wait for their answers.")] = "1,4,16",
     rate: Annotated[
-        Any,
-        list_option(
-            "--rate", options.NUMBERS, "Requests sent per second on average, without waiting for answers."
-        ),
+        Any, several(options.NUMBERS, "Requests sent per second on average, without waiting for answers.")
     ] = None,
     requests: Annotated[int, typer.Option(min=1, help="Requests per load.")] = 64,
     max_tokens: Annotated[int, typer.Option(min=1, help="New tokens per request, at most.")] = 64,
@@ -33,14 +31,11 @@ def serve(
     ] = 2.0,
     lopa: Annotated[
         list[str] | None,
-        typer.Option("--lopa", metavar="KEY=VALUE", help="A decode setting of the requests; repeat it."),
+        typer.Option(metavar="KEY=VALUE", help="A decode setting of the requests; repeat it."),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR|NAME|SHAPE",
-            help="Start a server of this model, in place of --url.",
-        ),
+        typer.Option(metavar="DIR|NAME|SHAPE", help="Start a server of this model, in place of --url."),
     ] = None,
     assignments: Annotated[
         list[str] | None,
@@ -51,52 +46,43 @@ def serve(
     guidellm: Annotated[
         str | None,
         typer.Option(
-            metavar="COMMAND",
-            help="Measure by this guidellm, too; it has the key on its command line.",
+            metavar="COMMAND", help="Measure by this guidellm, too; it has the key on its command line."
         ),
     ] = None,
     api_keys: Annotated[
-        str | None,
-        typer.Option("--api-keys", metavar="FILE", help="The server's file of keys; the first one is sent."),
+        str | None, typer.Option(metavar="FILE", help="The server's file of keys; the first one is sent.")
     ] = None,
-    output: options.OutputOption = None,
-    against: options.AgainstOption = None,
-) -> None:
+) -> Measurements:
     """Load on a running server: throughput, time to first token, latency, goodput."""
-    with benchmark("serve", device, output, against) as run:
-        import os
+    from cluster.command_line.options import check_url, parse_overrides
+    from cluster.serving.http.api_keys import load_api_keys
+    from lopa_lab.bench.serve import Loads, measure_server
 
-        from cluster.command_line.options import check_url, parse_overrides
-        from cluster.serving.http.api_keys import load_api_keys
-        from lopa_lab.bench.serve import Loads, measure_server
-
-        if start is None and (assignments or layers is not None or device != "cpu"):
-            raise SettingsError(
-                "--set, --layers and --device are for a server that --start starts; leave them out"
-            )
-        if requests < max(concurrency):
-            raise SettingsError(
-                f"--requests: got {requests} for {max(concurrency)} clients; each must send at least one"
-            )
-        check_url(url)
-        keys = load_api_keys(api_keys, os.environ)
-        loads = Loads(
-            concurrency,
-            rate or (),
-            requests=requests,
-            max_tokens=max_tokens,
-            deadline_s=deadline,
-            lopa=parse_overrides([f"lopa.{each}" for each in lopa or ()]).get("lopa", {}),
-            guidellm=guidellm,
+    if start is None and (assignments or layers is not None or device != "cpu"):
+        raise SettingsError(
+            "--set, --layers and --device are for a server that --start starts; leave them out"
         )
-        run.publish(
-            measure_server(
-                loads,
-                url=url if start is None else None,
-                served=model,
-                api_key=keys[0] if keys else None,
-                start=start,
-                layers=layers,
-                settings=[f"model.device={device}", *(assignments or ())],
-            )
+    if requests < max(concurrency):
+        raise SettingsError(
+            f"--requests: got {requests} for {max(concurrency)} clients; each must send at least one"
         )
+    check_url(url)
+    keys = load_api_keys(api_keys, os.environ)
+    loads = Loads(
+        concurrency,
+        rate or (),
+        requests=requests,
+        max_tokens=max_tokens,
+        deadline_s=deadline,
+        lopa=parse_overrides([f"lopa.{setting}" for setting in lopa or ()]).get("lopa", {}),
+        guidellm=guidellm,
+    )
+    return measure_server(
+        loads,
+        url=url if start is None else None,
+        served=model,
+        api_key=keys[0] if keys else None,
+        start=start,
+        layers=layers,
+        settings=[f"model.device={device}", *(assignments or ())],
+    )

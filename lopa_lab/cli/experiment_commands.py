@@ -36,9 +36,9 @@ def _command(name: str) -> Callable[..., None]:
         ] = Path("experiments"),
     ) -> None:
         with exit_on_error():
-            from lopa_lab.bench.record import arguments_of_process
             from lopa_lab.experiments.run.runner import run_experiment
             from lopa_lab.experiments.table import load_experiment
+            from lopa_lab.records.record import arguments_of_process
 
             experiment = load_experiment(name)
             overrides = options.parse_overrides(assignments, model=model, device=device, dtype=dtype)
@@ -73,7 +73,7 @@ def report(
 ) -> None:
     """Write the page of findings, with its plots, from records."""
     with exit_on_error():
-        from lopa_lab.experiments.run.page import write_page
+        from lopa_lab.experiments.run.findings_page import write_page
         from lopa_lab.experiments.table import load_experiment
 
         write_page(EXPERIMENTS, load_experiment, records, page)

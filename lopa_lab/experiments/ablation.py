@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from lopa_lab.experiments.run.estimates import Array, Resamples, estimate, percent_of
-from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
+from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.lookaheads import (
     BestFork,
     MakeLookahead,
@@ -16,10 +16,10 @@ from lopa_lab.experiments.run.lookaheads import (
     RandomPositions,
     VariedLopaSession,
 )
-from lopa_lab.experiments.run.outcomes import Outcomes
-from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
+from lopa_lab.records.points_log import Point
 from lopa_ray.decoding.session import DecodeSession
 
 
@@ -89,9 +89,8 @@ class Ablation(Experiment):
     def finding(self, record: ExperimentRecord) -> Finding:
         """Every variant against LoPA."""
         resamples = Resamples(record.setup.problems)
-        outcomes = {name: Outcomes.from_json(record.data(variant=name)) for name in VARIANTS}
-        tpf = {name: each.tpf(resamples) for name, each in outcomes.items()}
-        score = {name: each.score(resamples) for name, each in outcomes.items()}
+        figures = Figures({name: record.outcomes(variant=name) for name in VARIANTS}, resamples)
+        tpf, score, forwards = figures.tpf, figures.score, figures.forwards
 
         def against(name: str, other: str = LOPA) -> str:
             return f"{estimate(tpf[name] / tpf[other]):.2f} times the TPF"
@@ -109,21 +108,17 @@ class Ablation(Experiment):
             f"{against(CAUSAL, FULL)} of a full one and {points(CAUSAL, FULL)}; without lookahead "
             f"{against(CAUSAL_ALONE, FULL_ALONE)} and {points(CAUSAL_ALONE, FULL_ALONE)}."
         )
-        rows = [
-            [
-                name,
-                f"{estimate(tpf[name]):.2f}",
-                f"{estimate(tpf[name] / tpf[LOPA]):.2f}",
-                f"{estimate(score[name]):.1f}",
-                f"{estimate(score[name] - score[LOPA]):+.1f}",
-                f"{estimate(outcomes[name].forwards_per_token(resamples)):.2f}",
-            ]
-            for name in VARIANTS
-        ]
-        header = ["variant", "TPF", "÷ LoPA's TPF", "score %", "against LoPA's score", "forwards per token"]
+        table = {
+            "variant": list(VARIANTS),
+            "TPF": column(tpf.values(), ".2f"),
+            "÷ LoPA's TPF": column((tpf[name] / tpf[LOPA] for name in VARIANTS), ".2f"),
+            "score %": column(score.values(), ".1f"),
+            "against LoPA's score": column((score[name] - score[LOPA] for name in VARIANTS), "+.1f"),
+            "forwards per token": column(forwards.values(), ".2f"),
+        }
         headline = (
             f"Without comparing branches, the best fork alone has {estimate(tpf[ONE_BRANCH] / tpf[LOPA]):.2f} times "
-            f"LoPA's TPF, for {estimate(_forwards(outcomes, ONE_BRANCH, resamples)):.2f} times its forwards."
+            f"LoPA's TPF, for {estimate(forwards[ONE_BRANCH] / forwards[LOPA]):.2f} times its forwards."
         )
         one = estimate(tpf[ONE_BRANCH] / tpf[LOPA])
         compared = (
@@ -132,16 +127,16 @@ class Ablation(Experiment):
             f"{estimate(tpf[RANDOM_POSITIONS] / tpf[LOPA]).change(1)} and the score "
             f"{estimate(score[RANDOM_POSITIONS] - score[LOPA]).change(0)}."
         )
-        return Finding(text, header, rows, headline, compared)
+        return Finding(text, table, headline, compared)
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """TPF and score of each variant, with intervals."""
         resamples = Resamples(record.setup.problems)
         names = list(VARIANTS)[::-1]
-        outcomes = [Outcomes.from_json(record.data(variant=name)) for name in names]
-        for index, each in enumerate(outcomes):
-            tpf, score = estimate(each.tpf(resamples)), estimate(each.score(resamples))
-            axes[0].barh(index, tpf.value, color=PALETTE[0 if names[index] == LOPA else 5], height=0.6)
+        figures = Figures({name: record.outcomes(variant=name) for name in names}, resamples)
+        for index, name in enumerate(names):
+            tpf, score = estimate(figures.tpf[name]), estimate(figures.score[name])
+            axes[0].barh(index, tpf.value, color=PALETTE[0 if name == LOPA else 5], height=0.6)
             axes[0].hlines(index, tpf.low, tpf.high, color=PALETTE[1], linewidth=2)
             axes[0].annotate(
                 f"{score.value:.0f} %", (tpf.high, index), (4, -4), textcoords="offset points", fontsize=9
@@ -150,12 +145,6 @@ class Ablation(Experiment):
         axes[0].set_xlabel("TPF; beside each bar: solved")
         axes[0].set_xlim(left=0)
         axes[0].margins(x=0.15)
-
-
-def _forwards(outcomes: Mapping[str, Outcomes], name: str, resamples: Resamples) -> Array:
-    """Forwards per token against LoPA's: [1 + resamples], float64."""
-    found: Array = outcomes[name].forwards_per_token(resamples) / outcomes[LOPA].forwards_per_token(resamples)
-    return found
 
 
 def _gain(tpf: Mapping[str, Array]) -> str:

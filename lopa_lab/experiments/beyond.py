@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import islice, product
 from random import Random
 from typing import Any
 
 from lopa_lab.experiments.run.estimates import FEWEST_PROBLEMS, Estimate, Resamples, estimate
-from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
-from lopa_lab.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
-from lopa_lab.experiments.run.outcomes import Outcomes
-from lopa_lab.experiments.run.record import ExperimentRecord, Point, Setup
-from lopa_lab.experiments.run.wider_forks import POOL, DistantForks, ForksOfForks, SecondTokens
+from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding, Setup
+from lopa_lab.experiments.run.lookaheads import (
+    POOL,
+    DistantForks,
+    ForksOfForks,
+    MakeLookahead,
+    SecondTokens,
+    VariedLopaSession,
+)
+from lopa_lab.experiments.run.outcomes import Outcomes, column
 from lopa_lab.experiments.run.winner_rules import (
     ByValue,
     LinearPredictor,
@@ -23,7 +28,8 @@ from lopa_lab.experiments.run.winner_rules import (
     summed_probability,
 )
 from lopa_lab.experiments.run.workbench import Workbench
-from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.records.figure import MARKERS, PALETTE, error_bars
+from lopa_lab.records.points_log import Point
 from lopa_lab.word_problems import held_out_problems, training_problems
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.session import DecodeSession
@@ -102,9 +108,7 @@ class Beyond(Experiment):
         """Each variant on each seed with each size of blocks."""
         return [
             {"seed": seed, "block_size": size, "variant": variant}
-            for seed in SEEDS
-            for size in BLOCK_SIZES
-            for variant in VARIANTS
+            for seed, size, variant in product(SEEDS, BLOCK_SIZES, VARIANTS)
         ]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
@@ -140,7 +144,7 @@ class Beyond(Experiment):
         score = {name: each.score(resamples) / len(BLOCK_SIZES) for name, each in whole.items()}
         ratio = {name: estimate(tpf[name] / tpf[LOPA]) for name in variants}
         gain = {name: estimate(score[name] - score[LOPA]) for name in variants}
-        winners = [name for name, found in cells.items() if enough and meets_bar(found, gain[name])]
+        winners = [name for name, of_name in cells.items() if enough and meets_bar(of_name, gain[name])]
         bar = "No lookahead meets the bar in every cell. "
         if winners:
             bar = (
@@ -155,32 +159,23 @@ class Beyond(Experiment):
                 for name in variants[1:]
             )
         )
-        rows = [
-            [
-                name,
-                f"{estimate(tpf[name]):.2f}",
-                f"{ratio[name]:.2f}",
-                f"{gain[name]:+.1f}",
-                *(f"{found[0]:.2f}; {found[1]:+.1f}" for found in cells.get(name, ())),
-                *("–" for _ in range(len(SEEDS) * len(BLOCK_SIZES)) if name == LOPA),
-                "" if name == LOPA else "yes" if name in winners else "no" if enough else "–",
-            ]
-            for name in variants
-        ]
-        header = [
-            "lookahead",
-            "TPF",
-            "÷ LoPA's TPF",
-            "points of score",
-            *(f"seed {record.setup.seed + seed}, blocks of {size}" for seed in SEEDS for size in BLOCK_SIZES),
-            "meets the bar",
-        ]
+        verdicts = {name: "yes" if name in winners else "no" if enough else "–" for name in variants[1:]}
+        table = {
+            "lookahead": variants,
+            "TPF": column(tpf.values(), ".2f"),
+            "÷ LoPA's TPF": [f"{ratio[name]:.2f}" for name in variants],
+            "points of score": [f"{gain[name]:+.1f}" for name in variants],
+        }
+        for index, (seed, size) in enumerate(product(SEEDS, BLOCK_SIZES)):
+            of_cell = [f"{of_name[index][0]:.2f}; {of_name[index][1]:+.1f}" for of_name in cells.values()]
+            table[f"seed {record.setup.seed + seed}, blocks of {size}"] = ["–", *of_cell]
+        table["meets the bar"] = ["", *verdicts.values()]
         fastest = max(variants[1:], key=lambda name: ratio[name].value)
         headline = (
             f"{bar}The fastest, {fastest}, has {ratio[fastest]:.2f} times LoPA's TPF at "
             f"{gain[fastest]:+.1f} points."
         )
-        return Finding(text, header, rows, headline)
+        return Finding(text, table, headline)
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Score against TPF, of all cells together, with intervals."""
@@ -188,17 +183,11 @@ class Beyond(Experiment):
         for index, name in enumerate(_variants(record)):
             whole = _together(record, name)
             tpf, score = estimate(whole.tpf(resamples)), estimate(whole.score(resamples) / len(BLOCK_SIZES))
-            axes[0].errorbar(
-                tpf.value,
-                score.value,
-                xerr=[[tpf.value - tpf.low], [tpf.high - tpf.value]],
-                yerr=[[score.value - score.low], [score.high - score.value]],
-                color=PALETTE[index % len(PALETTE)],
-                marker=MARKERS[(index + index // len(PALETTE)) % len(MARKERS)],
-                linewidth=1,
-                linestyle="none",
-                label=name,
-            )
+            marker = MARKERS[(index + index // len(PALETTE)) % len(MARKERS)]
+            color = PALETTE[index % len(PALETTE)]
+            width = [[tpf.value - tpf.low], [tpf.high - tpf.value]]
+            style: dict[str, Any] = {"color": color, "fmt": marker, "linewidth": 1, "label": name}
+            error_bars(axes[0], [tpf.value], [score], 0, xerr=width, **style)
         axes[0].set_xlabel("TPF")
         axes[0].set_ylabel("solved, %")
         axes[0].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -236,23 +225,19 @@ def _learn(bench: Workbench, settings: GenerationSettings, seed: int) -> LinearP
 
 def _variants(record: ExperimentRecord) -> list[str]:
     """Those that the record has: one of an earlier version may have fewer."""
-    measured = {each.point["variant"] for each in record.points}
-    return [name for name in VARIANTS if name in measured]
+    names = {measured.point["variant"] for measured in record.points}
+    return [name for name in VARIANTS if name in names]
 
 
 def _against_lopa(record: ExperimentRecord, name: str) -> list[tuple[Estimate, Estimate]]:
     """TPF ÷ LoPA's and score - LoPA's of each cell."""
     resamples = Resamples(record.setup.problems)
-    found = []
-    for seed in SEEDS:
-        for size in BLOCK_SIZES:
-            own, lopa = (
-                Outcomes.from_json(record.data(seed=seed, block_size=size, variant=each))
-                for each in (name, LOPA)
-            )
-            ratio = estimate(own.tpf(resamples) / lopa.tpf(resamples))
-            found.append((ratio, estimate(own.score(resamples) - lopa.score(resamples))))
-    return found
+    cells = []
+    for seed, size in product(SEEDS, BLOCK_SIZES):
+        own, lopa = (record.outcomes(seed=seed, block_size=size, variant=of) for of in (name, LOPA))
+        ratio = estimate(own.tpf(resamples) / lopa.tpf(resamples))
+        cells.append((ratio, estimate(own.score(resamples) - lopa.score(resamples))))
+    return cells
 
 
 def _together(record: ExperimentRecord, name: str) -> Outcomes:
@@ -260,9 +245,9 @@ def _together(record: ExperimentRecord, name: str) -> Outcomes:
     columns: dict[str, list[int]] = {}
     for seed in SEEDS:
         of_seed = [record.data(seed=seed, block_size=size, variant=name) for size in BLOCK_SIZES]
-        for column in of_seed[0]:
-            sums = [sum(values) for values in zip(*(each[column] for each in of_seed), strict=True)]
-            columns.setdefault(column, []).extend(sums)
+        for name_ in of_seed[0]:
+            sums = [sum(values) for values in zip(*(data[name_] for data in of_seed), strict=True)]
+            columns.setdefault(name_, []).extend(sums)
     return Outcomes.from_json(columns)
 
 

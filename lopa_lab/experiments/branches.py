@@ -9,11 +9,11 @@ import numpy as np
 
 from lopa_lab.experiments.run.accuracy_under_parallelism import aup, pareto_front
 from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
-from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
-from lopa_lab.experiments.run.outcomes import Outcomes
-from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
+from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.records.points_log import Point
 
 BRANCHES = (1, 2, 4, 8, 16)
 THRESHOLDS = (0.6, 0.7, 0.8, 0.9, 0.95)
@@ -49,7 +49,8 @@ class Branches(Experiment):
     def finding(self, record: ExperimentRecord) -> Finding:
         """Gain and cost of the most branches, the front, and AUP."""
         resamples = Resamples(record.setup.problems)
-        tpf, score = _figures(record, resamples)
+        figures = _figures(record, resamples)
+        tpf, score = figures.tpf, figures.score
         middle = _usual_threshold(record)
         one, most = (middle, min(BRANCHES)), (middle, max(BRANCHES))
         best = max(BRANCHES, key=lambda b: tpf[middle, b][0])
@@ -70,19 +71,14 @@ class Branches(Experiment):
             + ", ".join(f"{estimate(areas[b]):.0f} with {b}" for b in BRANCHES)
             + f" branches; {best_area} against 1 is a difference of {estimate(areas[best_area] - areas[1]):.0f}."
         )
-        forwards = {name: each.forwards_per_token(resamples) for name, each in _outcomes(record).items()}
-        rows = [
-            [
-                f"{name[0]:g}",
-                str(name[1]),
-                f"{estimate(tpf[name]):.2f}",
-                f"{estimate(score[name]):.1f}",
-                f"{estimate(forwards[name]):.2f}",
-                "yes" if name in front else "",
-            ]
-            for name in tpf
-        ]
-        header = ["threshold", "branches", "TPF", "score %", "forwards per token", "on the front"]
+        table = {
+            "threshold": [f"{threshold:g}" for threshold, _ in tpf],
+            "branches": [str(branches) for _, branches in tpf],
+            "TPF": column(tpf.values(), ".2f"),
+            "score %": column(score.values(), ".1f"),
+            "forwards per token": column(figures.forwards.values(), ".2f"),
+            "on the front": ["yes" if name in front else "" for name in tpf],
+        }
         headline = (
             f"{best} branches have {gain:.2f} times the TPF of one, at {cost:+.1f} points of score; {BRANCHES[-1]} "
             f"have {last:.3f} times that of {BRANCHES[-2]}, at {worse:+.1f} points."
@@ -92,12 +88,12 @@ class Branches(Experiment):
             f"and {last.change(1)} from {BRANCHES[-2]} to {BRANCHES[-1]}, where the score {worse.change(0)}. With "
             f"{best} branches the score {cost.change(0)} against one."
         )
-        return Finding(text, header, rows, headline, compared)
+        return Finding(text, table, headline, compared)
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Score over TPF, a line per number of branches through the thresholds; the front is ringed."""
-        tpf, score = _figures(record, Resamples(record.setup.problems, count=1))
-        at = {name: (float(tpf[name][0]), float(score[name][0])) for name in tpf}
+        figures = _figures(record, Resamples(record.setup.problems, count=1))
+        at = {name: (float(tpf[0]), float(figures.score[name][0])) for name, tpf in figures.tpf.items()}
         for index, b in enumerate(BRANCHES):
             xs, ys = zip(*(at[t, b] for t in THRESHOLDS), strict=True)
             axes[0].plot(xs, ys, f"{MARKERS[index]}-", color=PALETTE[index], label=str(b), markersize=5)
@@ -108,23 +104,11 @@ class Branches(Experiment):
         axes[0].figure.legend(loc="outside upper left", ncols=6, title="branches per step")
 
 
-def _outcomes(record: ExperimentRecord) -> dict[Setting, Outcomes]:
-    return {
-        (t, b): Outcomes.from_json(record.data(confidence_threshold=t, num_branches=b))
-        for t in THRESHOLDS
-        for b in BRANCHES
+def _figures(record: ExperimentRecord, resamples: Resamples) -> Figures[Setting]:
+    outcomes = {
+        (t, b): record.outcomes(confidence_threshold=t, num_branches=b) for t in THRESHOLDS for b in BRANCHES
     }
-
-
-def _figures(
-    record: ExperimentRecord, resamples: Resamples
-) -> tuple[dict[Setting, Array], dict[Setting, Array]]:
-    """TPF and score of every setting, as figures."""
-    outcomes = _outcomes(record)
-    return (
-        {name: each.tpf(resamples) for name, each in outcomes.items()},
-        {name: each.score(resamples) for name, each in outcomes.items()},
-    )
+    return Figures(outcomes, resamples)
 
 
 def _usual_threshold(record: ExperimentRecord) -> float:

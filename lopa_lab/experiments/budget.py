@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
-from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
-from lopa_lab.experiments.run.outcomes import Outcomes
-from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
+from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.records.points_log import Point
 
 FIXED, AUTO, EARLY_EXIT = "fixed", "auto", "early exit"
 EARLY_EXIT_BRANCHES = 8
@@ -56,10 +56,8 @@ class Budget(Experiment):
     def finding(self, record: ExperimentRecord) -> Finding:
         """Adaptive budgets against fixed ones that spend as much."""
         resamples = Resamples(record.setup.problems)
-        outcomes = _outcomes(record)
-        tpf = {name: each.tpf(resamples) for name, each in outcomes.items()}
-        spent = {name: each.forwards_per_token(resamples) for name, each in outcomes.items()}
-        score = {name: each.score(resamples) for name, each in outcomes.items()}
+        figures = _figures(record, resamples)
+        tpf, spent, score = figures.tpf, figures.forwards, figures.score
         fixed = [(FIXED, value) for value in BUDGETS[FIXED]]
         at_equal = {
             name: tpf[name] / _interpolated(spent[name], [spent[n] for n in fixed], [tpf[n] for n in fixed])
@@ -87,18 +85,16 @@ class Budget(Experiment):
                 f"{estimate(score[name] - score[best_fixed]):+.1f} points of score: {verdict} fixed numbers reach "
                 f"with as many forwards, {ratio:.3f} times."
             )
-        rows = [
-            [
-                name[0],
-                f"{name[1]:g}",
-                f"{estimate(tpf[name]):.2f}",
-                f"{estimate(score[name]):.1f}",
-                f"{estimate(spent[name]):.2f}",
-                f"{estimate(at_equal[name]):.3f}" if name in at_equal else "",
-            ]
-            for name in tpf
-        ]
-        header = ["budget", "value", "TPF", "score %", "forwards per token", "TPF ÷ fixed at equal forwards"]
+        table = {
+            "budget": [kind for kind, _ in tpf],
+            "value": [f"{value:g}" for _, value in tpf],
+            "TPF": column(tpf.values(), ".2f"),
+            "score %": column(score.values(), ".1f"),
+            "forwards per token": column(spent.values(), ".2f"),
+            "TPF ÷ fixed at equal forwards": [
+                f"{estimate(at_equal[name]):.3f}" if name in at_equal else "" for name in tpf
+            ],
+        }
         headline = (
             "At equal forwards, adaptive numbers have "
             + " and ".join(f"{estimate(at_equal[name]):.3f} ({kind})" for kind, name in best.items())
@@ -112,17 +108,13 @@ class Budget(Experiment):
             if beats
             else "Here no adaptive number clearly beats fixed ones at equal forwards."
         )
-        return Finding(" ".join(sentences), header, rows, headline, compared)
+        return Finding(" ".join(sentences), table, headline, compared)
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """TPF over forwards per token."""
-        resamples = Resamples(record.setup.problems, count=1)
-        outcomes = _outcomes(record)
+        figures = _figures(record, Resamples(record.setup.problems, count=1))
         for index, (kind, values) in enumerate(BUDGETS.items()):
-            spots = [
-                (outcomes[kind, v].forwards_per_token(resamples)[0], outcomes[kind, v].tpf(resamples)[0])
-                for v in values
-            ]
+            spots = [(figures.forwards[kind, v][0], figures.tpf[kind, v][0]) for v in values]
             xs, ys = zip(*spots, strict=True)
             style = f"{MARKERS[index]}-" if kind == FIXED else MARKERS[index]
             axes[0].plot(xs, ys, style, color=PALETTE[index], label=kind)
@@ -133,22 +125,23 @@ class Budget(Experiment):
         axes[0].figure.legend(loc="outside upper left", ncols=3)
 
 
-def _outcomes(record: ExperimentRecord) -> dict[Name, Outcomes]:
-    return {
-        (kind, value): Outcomes.from_json(record.data(budget=kind, value=value))
+def _figures(record: ExperimentRecord, resamples: Resamples) -> Figures[Name]:
+    outcomes = {
+        (kind, value): record.outcomes(budget=kind, value=value)
         for kind, values in BUDGETS.items()
         for value in values
     }
+    return Figures(outcomes, resamples)
 
 
 def _interpolated(at: Array, xs: Sequence[Array], ys: Sequence[Array]) -> Array:
     """In each resample, the value at `at` of the line through the points: all [1 + resamples], float64."""
     columns = np.stack(xs), np.stack(ys)
-    found = []
+    values = []
     for index, x in enumerate(at):
         order = np.argsort(columns[0][:, index])
-        found.append(np.interp(x, columns[0][order, index], columns[1][order, index]))
-    return np.array(found)
+        values.append(np.interp(x, columns[0][order, index], columns[1][order, index]))
+    return np.array(values)
 
 
 EXPERIMENT = Budget()

@@ -8,10 +8,11 @@ from itertools import islice
 from typing import Any
 
 from lopa_lab.experiments.run.estimates import Resamples, estimate
-from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
-from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
+from lopa_lab.experiments.run.outcomes import column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.records.points_log import Point
 from lopa_lab.word_problems import held_out_stream
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.likelihood import LikelihoodRequest, log_likelihoods
@@ -114,22 +115,20 @@ class OpenEnded(Experiment):
             f"vanilla's token at {estimate(best['as vanilla %']):.0f} % of the positions; the single branch has "
             f"that at {estimate(single['as vanilla %']):.0f} %."
         )
-        rows = [
-            [
-                "vanilla" if count == VANILLA else f"LoPA, {count}",
-                f"{estimate(each['TPF']):.2f}",
-                f"{estimate(each['different pairs %']):.1f}",
-                f"{estimate(each['nats per token']):.2f}",
-                f"{estimate(each['as vanilla %']):.1f}",
-            ]
-            for count, each in figures.items()
-        ]
+        digits = {"TPF": 2, "different pairs %": 1, "nats per token": 2, "as vanilla %": 1}
+        table = {
+            "decoder, branches": [f"LoPA, {count}" if count else "vanilla" for count in figures],
+            **{
+                name: column((of_count[name] for of_count in figures.values()), f".{number}f")
+                for name, number in digits.items()
+            },
+        }
         headline = (
             f"{most} branches have {estimate(best['TPF'] / single['TPF']):.2f} times the TPF of one, at "
             f"{estimate(best['nats per token'] - single['nats per token']):+.2f} nats per token, and "
             f"{estimate(best['nats per token'] - vanilla['nats per token']):+.2f} against vanilla decoding."
         )
-        return Finding(text, ["decoder, branches", *vanilla], rows, headline)
+        return Finding(text, table, headline)
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Likelihood and agreement over TPF."""

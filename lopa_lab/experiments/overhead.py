@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
-from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
-from lopa_lab.experiments.run.record import ExperimentRecord, Point
-from lopa_lab.experiments.run.step_totals import StepTotals
+from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
+from lopa_lab.experiments.run.outcomes import StepTotals, column
 from lopa_lab.experiments.run.workbench import Workbench
-from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.records.figure import PALETTE, error_bars
+from lopa_lab.records.points_log import Point
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import ResultBuilder
 
@@ -68,9 +68,7 @@ class Overhead(Experiment):
         resamples = Resamples(record.setup.problems)
         with_k, alone = _totals(record, LOOKAHEAD), _totals(record, ANCHOR)
         usual = with_k[USUAL]
-        longer = {k: _ratio(with_k[k], alone[k], resamples, "steps", *STEP) for k in LOOKAHEADS}
-        tpf = {k: _tpf(with_k[k], resamples) / _tpf(alone[k], resamples) for k in LOOKAHEADS}
-        per_token = {k: _ratio(with_k[k], alone[k], resamples, "tokens", *STEP) for k in LOOKAHEADS}
+        longer, tpf, per_token = _against_anchor(record, resamples).values()
         more_branches = usual.per(resamples, "steps", "branches") - 1
         verification = 1000 * usual.per(resamples, "steps", *VERIFICATION)
         preparation = 1000 * usual.per(resamples, "steps", *PREPARATION)
@@ -95,27 +93,19 @@ class Overhead(Experiment):
             f"times as long: on this one device k = {USUAL} {verdict}. A token takes least with k = {best}: "
             f"{estimate(per_token[best]):.2f} times as long as with the anchor alone."
         )
-        rows = [
-            [
-                str(k),
-                f"{estimate(with_k[k].per(resamples, 'steps', 'branches')):.1f}",
-                f"{estimate(1000 * with_k[k].per(resamples, 'steps', *PREPARATION)):.2f}",
-                f"{estimate(1000 * with_k[k].per(resamples, 'steps', *VERIFICATION)):.1f}",
-                f"{estimate(longer[k]):.2f}",
-                f"{estimate(tpf[k]):.2f}",
-                f"{estimate(per_token[k]):.2f}",
-            ]
-            for k in LOOKAHEADS
-        ]
-        header = [
-            "k",
-            "branches per step",
-            "preparation ms",
-            "verification ms",
-            "time per step ÷ anchor's",
-            "TPF ÷ anchor's",
-            "time per token ÷ anchor's",
-        ]
+
+        def per_step(*names: str) -> list[Array]:
+            return [with_k[k].per(resamples, "steps", *names) for k in LOOKAHEADS]
+
+        table = {
+            "k": [str(k) for k in LOOKAHEADS],
+            "branches per step": column(per_step("branches"), ".1f"),
+            "preparation ms": column((1000 * seconds for seconds in per_step(*PREPARATION)), ".2f"),
+            "verification ms": column((1000 * seconds for seconds in per_step(*VERIFICATION)), ".1f"),
+            "time per step ÷ anchor's": column(longer.values(), ".2f"),
+            "TPF ÷ anchor's": column(tpf.values(), ".2f"),
+            "time per token ÷ anchor's": column(per_token.values(), ".2f"),
+        }
         headline = (
             f"With k = {USUAL}, verification takes {estimate(verification / preparation):.1f} times as long as "
             f"preparation, a step {estimate(longer[USUAL]):.2f} times as long as the anchor's alone, and a token "
@@ -130,30 +120,14 @@ class Overhead(Experiment):
             compared = (
                 f"Here a forward of k = {USUAL} and the anchor is not clearly longer than the anchor's alone."
             )
-        return Finding(text, header, rows, headline, compared)
+        return Finding(text, table, headline, compared)
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Time per step, TPF and time per token over k, against the anchor alone."""
         resamples = Resamples(record.setup.problems)
-        with_k, alone = _totals(record, LOOKAHEAD), _totals(record, ANCHOR)
-        lines = {
-            "time per step": [_ratio(with_k[k], alone[k], resamples, "steps", *STEP) for k in LOOKAHEADS],
-            "TPF": [_tpf(with_k[k], resamples) / _tpf(alone[k], resamples) for k in LOOKAHEADS],
-            "time per token": [_ratio(with_k[k], alone[k], resamples, "tokens", *STEP) for k in LOOKAHEADS],
-        }
-        for index, (name, figures) in enumerate(lines.items()):
-            found = [estimate(each) for each in figures]
-            ys = [each.value for each in found]
-            errors = [[each.value - each.low for each in found], [each.high - each.value for each in found]]
-            axes[0].errorbar(
-                LOOKAHEADS,
-                ys,
-                yerr=errors,
-                fmt=f"{MARKERS[index]}-",
-                color=PALETTE[index],
-                label=name,
-                capsize=2,
-            )
+        for index, (name, figures) in enumerate(_against_anchor(record, resamples).items()):
+            estimates = [estimate(figure) for figure in figures.values()]
+            error_bars(axes[0], LOOKAHEADS, estimates, index, label=name, capsize=2)
         axes[0].axhline(1, color=PALETTE[5], linewidth=1, label="anchor alone")
         axes[0].set_xticks(LOOKAHEADS)
         axes[0].set_xlabel("lookahead branches k")
@@ -164,7 +138,7 @@ class Overhead(Experiment):
 
 def _decode(bench: Workbench, question: str, settings: GenerationSettings) -> dict[str, float]:
     """The sums of a problem's steps."""
-    from lopa_lab.bench.local_steps import local_steps
+    from lopa_lab.bench.decoding import local_steps
     from lopa_ray.execution.lane import lanes_of
     from lopa_ray.execution.packing import Packing
 
@@ -195,13 +169,23 @@ def _totals(record: ExperimentRecord, name: str) -> dict[int, StepTotals]:
 
 
 def _ratio(one: StepTotals, other: StepTotals, resamples: Resamples, below: str, *names: str) -> Array:
-    """Of the columns `names` per `below`: [1 + resamples], float64."""
+    """The quotient of the columns `names` per `below` of both: [1 + resamples], float64."""
     quotient: Array = one.per(resamples, below, *names) / other.per(resamples, below, *names)
     return quotient
 
 
-def _tpf(totals: StepTotals, resamples: Resamples) -> Array:
-    return totals.per(resamples, "steps", "tokens")
+def _against_anchor(record: ExperimentRecord, resamples: Resamples) -> dict[str, dict[int, Array]]:
+    """Time per step, TPF and time per token with each k, against the anchor alone."""
+    with_k, alone = _totals(record, LOOKAHEAD), _totals(record, ANCHOR)
+    columns = {
+        "time per step": ("steps", *STEP),
+        "TPF": ("steps", "tokens"),
+        "time per token": ("tokens", *STEP),
+    }
+    return {
+        name: {k: _ratio(with_k[k], alone[k], resamples, *quotient) for k in LOOKAHEADS}
+        for name, quotient in columns.items()
+    }
 
 
 EXPERIMENT = Overhead()

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from lopa_lab.bench.decoding import results_of
 from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
-from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
-from lopa_lab.experiments.run.record import ExperimentRecord, Point
-from lopa_lab.experiments.run.shared_cores import shared_cores
+from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
+from lopa_lab.experiments.run.outcomes import column
 from lopa_lab.experiments.run.workbench import Workbench
-from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.records.figure import error_bars
+from lopa_lab.records.points_log import Point
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
@@ -105,27 +106,21 @@ class Parallelism(Experiment):
             + crossing_sentence("Throughput", gain)
             + " "
             + crossing_sentence("Latency", wait)
-            + shared_cores(record, workers, on_this_machine=bool(data["on this machine"]))
+            + record.shared_cores(workers, on_this_machine=bool(data["on this machine"]))
         )
-        rows = [
-            [
-                str(c),
-                *(f"{estimate(1000 * latency[name, c]):.0f}" for name in (BRANCH, TASK)),
-                f"{estimate(1 / wait[c]):.2f}",
-                *(f"{estimate(throughput[name, c]):.0f}" for name in (BRANCH, TASK)),
-                f"{estimate(gain[c]):.2f}",
-            ]
-            for c in CONCURRENCY
-        ]
-        header = [
-            "requests in flight",
-            f"{BRANCH}: latency ms",
-            f"{TASK}: latency ms",
-            "latency: task ÷ branch",
-            f"{BRANCH}: tokens/s",
-            f"{TASK}: tokens/s",
-            "tokens/s: task ÷ branch",
-        ]
+        table = {
+            "requests in flight": [str(c) for c in CONCURRENCY],
+            **{
+                f"{name}: latency ms": column((1000 * latency[name, c] for c in CONCURRENCY), ".0f")
+                for name in (BRANCH, TASK)
+            },
+            "latency: task ÷ branch": column((1 / wait[c] for c in CONCURRENCY), ".2f"),
+            **{
+                f"{name}: tokens/s": column((throughput[name, c] for c in CONCURRENCY), ".0f")
+                for name in (BRANCH, TASK)
+            },
+            "tokens/s: task ÷ branch": column(gain.values(), ".2f"),
+        }
         headline = (
             f"With {workers} workers, task-parallel has {estimate(1 / wait[first]):.2f} times the latency of "
             f"branch-parallel for one request, and {estimate(gain[last]):.2f} times its throughput for {last}."
@@ -135,20 +130,15 @@ class Parallelism(Experiment):
             f"Here the latency of one request {_versus(alone)} task-parallel, and the throughput of {last} "
             f"{_versus(full)} it."
         )
-        return Finding(text, header, rows, headline, compared)
+        return Finding(text, table, headline, compared)
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Latency and throughput over requests in flight."""
         throughput, latency = _figures(record, Resamples(_rounds(record)))
         for axis, figures, scale in ((axes[0], latency, 1000), (axes[1], throughput, 1)):
             for index, name in enumerate((BRANCH, TASK)):
-                found = [estimate(scale * figures[name, c]) for c in CONCURRENCY]
-                ys = [each.value for each in found]
-                errors = [[e.value - e.low for e in found], [e.high - e.value for e in found]]
-                style = f"{MARKERS[index]}-"
-                axis.errorbar(
-                    CONCURRENCY, ys, yerr=errors, fmt=style, color=PALETTE[index], label=name, capsize=2
-                )
+                estimates = [estimate(scale * figures[name, c]) for c in CONCURRENCY]
+                error_bars(axis, CONCURRENCY, estimates, index, label=name, capsize=2)
             axis.set_ylim(bottom=0)
         axes[0].set_ylabel("latency (ms)")
         axes[1].set_ylabel("tokens/s")
@@ -176,13 +166,8 @@ def send(
             yield session
 
     def decode(client: int) -> list[GenerationResult]:
-        engine, found = engines[client % len(engines)], []
-        for session in taken():
-            for _, result in engine.run([session]):
-                if isinstance(result, Exception):
-                    raise result
-                found.append(result)
-        return found
+        engine = engines[client % len(engines)]
+        return [result for session in taken() for result in results_of(engine, [session])]
 
     with ThreadPoolExecutor(clients) as pool:
         return [result for of_client in pool.map(decode, range(clients)) for result in of_client]

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
-from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
-from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
+from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.ranks import spearman
-from lopa_lab.experiments.run.record import ExperimentRecord, Point
 from lopa_lab.experiments.run.workbench import Workbench
-from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.records.figure import error_bars
+from lopa_lab.records.points_log import Point
 from lopa_ray.decoding.branch_confidence import parse_metric
 from lopa_ray.decoding.branching import anchor_fills, scores_by_position
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
@@ -100,11 +100,11 @@ class Predictor(Experiment):
 
     def points(self) -> Sequence[Point]:
         """For each ranking one observed decode, and then a decode by each metric."""
-        found: list[Point] = []
-        for ranking, metrics in METRICS.items():
-            found.append({"ranking": ranking, "metric": None})
-            found += [{"ranking": ranking, "metric": metric} for metric in metrics]
-        return found
+        return [
+            {"ranking": ranking, "metric": metric}
+            for ranking, metrics in METRICS.items()
+            for metric in (None, *metrics)
+        ]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         """Return the observations of each problem, or the outcomes."""
@@ -130,9 +130,8 @@ class Predictor(Experiment):
         """The best predictor and the best decoder of each ranking."""
         resamples = Resamples(record.setup.problems)
         rho, chosen = _observed(record, resamples)
-        outcomes = {name: Outcomes.from_json(record.data(ranking=name[0], metric=name[1])) for name in rho}
-        tpf = {name: each.tpf(resamples) for name, each in outcomes.items()}
-        score = {name: each.score(resamples) for name, each in outcomes.items()}
+        figures = Figures({(r, m): record.outcomes(ranking=r, metric=m) for r, m in rho}, resamples)
+        tpf = figures.tpf
         sentences, answers, compared = [], [], []
         for ranking, metrics in METRICS.items():
             names = [(ranking, metric) for metric in metrics]
@@ -171,23 +170,15 @@ class Predictor(Experiment):
                 f"{estimate(tpf[decodes]):.2f} TPF (mean: {estimate(tpf[mean]):.2f}); {verdict}. Over the "
                 f"{len(names)} metrics ρ and TPF have a rank correlation of {relation:.2f}."
             )
-        rows = [
-            [
-                *name,
-                f"{estimate(rho[name]):.2f}",
-                f"{estimate(100 * chosen[name]):.1f}",
-                f"{estimate(tpf[name]):.2f}",
-                f"{estimate(score[name]):.1f}",
-            ]
-            for name in rho
-        ]
-        return Finding(
-            " ".join(sentences),
-            ["ranking", "metric", "ρ", "chosen %", "TPF", "score %"],
-            rows,
-            "; ".join(answers) + ".",
-            " ".join(compared),
-        )
+        table = {
+            "ranking": [ranking for ranking, _ in rho],
+            "metric": [metric for _, metric in rho],
+            "ρ": column(rho.values(), ".2f"),
+            "chosen %": column((100 * share for share in chosen.values()), ".1f"),
+            "TPF": column(tpf.values(), ".2f"),
+            "score %": column(figures.score.values(), ".1f"),
+        }
+        return Finding(" ".join(sentences), table, "; ".join(answers) + ".", " ".join(compared))
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """ρ and TPF of each metric."""
@@ -195,17 +186,10 @@ class Predictor(Experiment):
         rho, _ = _observed(record, resamples)
         names = list(dict.fromkeys(metric for metrics in METRICS.values() for metric in metrics))
         for at, (ranking, metrics) in enumerate(METRICS.items()):
-            outcomes = [Outcomes.from_json(record.data(ranking=ranking, metric=m)) for m in metrics]
-            figures = [rho[ranking, m] for m in metrics], [each.tpf(resamples) for each in outcomes]
-            for axis, found in zip(axes, figures, strict=True):
-                estimates = [estimate(each) for each in found]
-                values = [each.value for each in estimates]
-                widths = [
-                    [each.value - each.low for each in estimates],
-                    [each.high - each.value for each in estimates],
-                ]
-                xs = [names.index(m) + 0.16 * at - 0.08 for m in metrics]
-                axis.errorbar(xs, values, yerr=widths, fmt=MARKERS[at], color=PALETTE[at], label=ranking)
+            tpfs = [record.outcomes(ranking=ranking, metric=m).tpf(resamples) for m in metrics]
+            xs = [names.index(m) + 0.16 * at - 0.08 for m in metrics]
+            for axis, figures in zip(axes, ([rho[ranking, m] for m in metrics], tpfs), strict=True):
+                error_bars(axis, xs, list(map(estimate, figures)), at, "", label=ranking)
         axes[0].set_ylabel("ρ")
         axes[1].set_ylabel("TPF")
         axes[1].set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize=9)

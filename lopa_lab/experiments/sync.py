@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lopa_lab.bench.decoding import results_of
 from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
-from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
-from lopa_lab.experiments.run.record import ExperimentRecord, Point
-from lopa_lab.experiments.run.shared_cores import shared_cores
-from lopa_lab.experiments.run.step_totals import StepTotals
+from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
+from lopa_lab.experiments.run.outcomes import StepTotals, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
+from lopa_lab.records.points_log import Point
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import SettingsError
@@ -117,27 +117,18 @@ class Sync(Experiment):
                 f"commit, and {estimate(efficiency(one.forward, several.forward, most)):.0f} % for forwards alone."
             )
         here = bool(record.data(span=SPANS[0])["on this machine"])
-        text = " ".join(sentences) + shared_cores(record, most, on_this_machine=here)
-        rows = [
-            [
-                str(span),
-                str(count),
-                protocol,
-                f"{estimate(step.whole):.1f}",
-                *(f"{step.share(part):.2f}" for part in PARTS),
-                f"{estimate(efficiency(steps[span][1, protocol].whole, step.whole, count)):.0f}",
-            ]
-            for span in SPANS
-            for (count, protocol), step in steps[span].items()
-        ]
-        header = [
-            "span",
-            "workers",
-            "commit",
-            "step ms",
-            *(f"{PARTS[part]} %" for part in PARTS),
-            "efficiency %",
-        ]
+        text = " ".join(sentences) + record.shared_cores(most, on_this_machine=here)
+        every = [(span, *key, step) for span in SPANS for key, step in steps[span].items()]
+        table = {
+            "span": [str(span) for span, *_ in every],
+            "workers": [str(count) for _, count, *_ in every],
+            "commit": [protocol for _, _, protocol, _ in every],
+            "step ms": column((step.whole for *_, step in every), ".1f"),
+            **{f"{label} %": [f"{s.share(part):.2f}" for *_, s in every] for part, label in PARTS.items()},
+            "efficiency %": column(
+                (efficiency(steps[span][1, p].whole, s.whole, count) for span, count, p, s in every), ".0f"
+            ),
+        }
         many = {span: steps[span][most, TWO_PHASE] for span in SPANS}
         headline = (
             f"With {most} workers, pre-write and commit-winner take "
@@ -153,7 +144,7 @@ class Sync(Experiment):
             f"(blocks of {span})"
             for span in SPANS
         )
-        return Finding(text, header, rows, headline, f"{compared} as one with two phases, on {most} workers.")
+        return Finding(text, table, headline, f"{compared} as one with two phases, on {most} workers.")
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """The parts of a step, a bar for each span, number of workers and protocol."""
@@ -237,17 +228,15 @@ def _decode(engine: Engine, question: str, settings: GenerationSettings) -> dict
         for phase, seconds in asdict(event.timing).items():
             sums[phase] += seconds
 
-    for _, result in engine.run([engine.create_session(question, settings)], on_event=add):
-        if isinstance(result, Exception):
-            raise result
+    results_of(engine, [engine.create_session(question, settings)], on_event=add)
     return sums
 
 
 def _pre_write_ms(bench: Workbench, span: int, branches: set[int]) -> dict[str, float]:
     """Branches of a worker → milliseconds of staging a block of each."""
     from lopa_lab.bench.clock import Clock
-    from lopa_lab.bench.pre_write import pre_write_ms
-    from lopa_lab.bench.step_size import StepSize
+    from lopa_lab.bench.commit import pre_write_ms
+    from lopa_lab.bench.step_plans import StepSize
 
     runner = bench.engine.runner
     sizes = [StepSize(1, count, span, PREFIX) for count in sorted(branches)]

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from lopa_lab.experiments.run.estimates import FEWEST_PROBLEMS, Array, Resamples, estimate, percent_of
-from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
+from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.lookaheads import RandomBranch, VariedLopaSession
-from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.experiments.run.outcomes import Outcomes, column
 from lopa_lab.experiments.run.ranks import share_below
-from lopa_lab.experiments.run.record import ExperimentRecord, Point
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
+from lopa_lab.records.points_log import Point
 from lopa_ray.decoding.session import DecodeSession
 
 ORDERS = 100
@@ -100,14 +100,14 @@ class FillingOrders(Experiment):
             )
             + f" A single branch has {estimate(tpf['single branch']):.2f}."
         )
-        table = [
-            [
-                name,
-                f"{estimate(tpf[name]):.2f}",
-                "–" if right is None else f"{estimate(100 * resamples.mean(right)):.1f}",
-            ]
-            for name, (_, right) in rows.items()
-        ]
+        table = {
+            "order": list(rows),
+            "TPF": column(tpf.values(), ".2f"),
+            "score %": [
+                "–" if right is None else f"{estimate(100 * resamples.mean(right)):.1f}"
+                for _, right in rows.values()
+            ],
+        }
         better = "and LoPA's is" if estimate(found / mean).low > 1 else "but LoPA's is not clearly"
         compared = [f"Here the order matters as well, {better} faster than the mean one."]
         if enough and estimate(found - single).low > 0:
@@ -120,7 +120,7 @@ class FillingOrders(Experiment):
             f"The fastest of {len(orders)} random orders has {spread:.2f} times the TPF of the slowest; LoPA is "
             f"faster than {below:.0f} % of them."
         )
-        return Finding(text, ["order", "TPF", "score %"], table, headline, " ".join(compared))
+        return Finding(text, table, headline, " ".join(compared))
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """A bar from the slowest to the fastest order of each problem, with quartiles, mean and LoPA."""
@@ -143,8 +143,8 @@ def _outcomes(record: ExperimentRecord) -> tuple[Outcomes, Outcomes, list[Outcom
     """LoPA's, the single branch's, and those of each random order."""
     chunks = [each.data["orders"] for each in record.points if each.point["order"] == "random"]
     return (
-        Outcomes.from_json(record.data(order="lopa")),
-        Outcomes.from_json(record.data(order="anchor")),
+        record.outcomes(order="lopa"),
+        record.outcomes(order="anchor"),
         [Outcomes.from_json(order) for chunk in chunks for order in chunk],
     )
 

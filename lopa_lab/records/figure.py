@@ -74,6 +74,18 @@ def png(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> bytes:
     return data.getvalue()
 
 
+def error_bars(
+    axes: Any, xs: Sequence[float], estimates: Sequence[Any], index: int, line: str = "-", **options: Any
+) -> None:
+    """Draw estimates (`value`, `low`, `high`) over `xs` with their intervals, in the colour and with the marker of
+    `index`."""
+    values = [estimate.value for estimate in estimates]
+    below = [estimate.value - estimate.low for estimate in estimates]
+    above = [estimate.high - estimate.value for estimate in estimates]
+    style = {"fmt": f"{MARKERS[index]}{line}", "color": PALETTE[index], **options}
+    axes.errorbar(xs, values, yerr=[below, above], **style)
+
+
 def _save(draw: Callable[..., None], rows: Sequence[int], file: IO[Any], **options: Any) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure

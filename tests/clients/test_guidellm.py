@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from lopa_lab.bench.record import BenchRecord
+from lopa_lab.bench.measurements import BenchRecord
 from lopa_ray.config.model_settings import DEMO_MODEL
 from support.client_command import run_command
 from support.server_process import ServerProcess

@@ -21,7 +21,7 @@ from lopa_ray.execution.runner import BranchRunner
 def engine() -> Iterator[LocalEngine]:
     """Dream-7B's shape with random weights in bf16, and the attention that auto takes."""
     options = {"device": "cuda", "dtype": "bfloat16", "max_num_seqs": 8, "max_model_len": 1024}
-    with model_to_measure("", "dream-7b") as model:
+    with model_to_measure("", "dream-7b") as (_, model):
         yield LocalEngine.from_config(Config.parse({"model": {**model, **options}}))
     torch.cuda.empty_cache()
 

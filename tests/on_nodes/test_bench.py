@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lopa_lab.bench.record import BenchRecord
+from lopa_lab.bench.measurements import BenchRecord
 from support.client_command import run_command
 
 pytestmark = pytest.mark.slow

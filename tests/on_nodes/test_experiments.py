@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lopa_lab.experiments.run.record import ExperimentRecord
+from lopa_lab.experiments.run.experiment import ExperimentRecord
 from lopa_lab.experiments.table import load_experiment
 from support.client_command import run_command
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from lopa_lab.bench.record import BenchRecord
+from lopa_lab.bench.measurements import BenchRecord
 
 TINY = ("--shape", "dream-27m", "--layers", "1", "--prompt", "16")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from lopa_lab.bench.record import BenchRecord
+from lopa_lab.bench.measurements import BenchRecord
 from support.server_process import ServerProcess
 
 REQUESTS = 4

@@ -1,4 +1,4 @@
-"""Experiment: the base class of all experiments."""
+"""Experiment: the base class of all experiments, their records and findings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from lopa_lab.experiments.run.record import ExperimentRecord, Point, Setup
+from pydantic import BaseModel, ConfigDict, Field
+
+from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.records.points_log import MeasuredPoint, Point
+from lopa_lab.records.record import Record, Value
 
 if TYPE_CHECKING:
     from lopa_lab.experiments.run.workbench import Workbench
@@ -16,19 +20,83 @@ Data: TypeAlias = Mapping[str, Any]
 """What was measured at a point, as JSON."""
 
 
+class Setup(BaseModel):
+    """What all points of a run have in common. A run can be continued only with the same setup."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    problems: int
+    seed: int
+    problem_texts: str
+    """Fingerprint of the problems, which another version of the package may make otherwise."""
+    model: str
+    """Folder, or name on the Hub with its commit."""
+    weights: str | None
+    """Fingerprint of the files of a folder (`fingerprint`); None for a model on the Hub, which its commit pins."""
+    settings: dict[str, dict[str, Any]]
+    """By section, as the configuration and the command line give them."""
+    timed_on: str | None = None
+    """Hardware, for experiments that measure times."""
+
+
+class ExperimentRecord(Record):
+    """One whole run of one experiment."""
+
+    group: ClassVar[str] = "experiment"
+    name: str = Field(alias="experiment")
+    setup: Setup
+    points: tuple[MeasuredPoint, ...]
+
+    def data(self, **parameters: Value) -> dict[str, Any]:
+        """Return the data of the one point with these parameters. Raises KeyError without such a point."""
+        for measured in self.points:
+            if parameters.items() <= measured.point.items():
+                return measured.data
+        raise KeyError(parameters)
+
+    def outcomes(self, **parameters: Value) -> Outcomes:
+        """Return the outcomes at the one point with these parameters. Raises KeyError without such a point."""
+        return Outcomes.from_json(self.data(**parameters))
+
+    def as_json(self) -> str:
+        """The text of the record's file, with a line for each point."""
+        head = self.model_dump_json(indent=1, by_alias=True, exclude={"points"}).removesuffix("\n}")
+        points = ",\n".join(f"  {measured.model_dump_json()}" for measured in self.points)
+        return f'{head},\n "points": [\n{points}\n ]\n}}\n'
+
+    def shared_cores(self, workers: int, *, on_this_machine: bool) -> str:
+        """A sentence on comparisons of workers, if so many have to share the cores of the machine; else nothing."""
+        if self.machine.accelerators or not on_this_machine or self.machine.cores > workers:
+            return ""
+        return (
+            f" The {workers} workers share {self.machine.cores} cores with each other, with their masters and with the "
+            "client, so the cores bound the gain of more workers here: these figures do not show what workers with "
+            "devices of their own would gain."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The answer that a record gives."""
 
     text: str
     """A paragraph, with intervals."""
-    header: Sequence[str]
-    """Of the table."""
-    rows: Sequence[Sequence[str]]
+    table: Mapping[str, Sequence[str]]
+    """Header → cells of the column, as many in each."""
     headline: str = ""
     """The answer in one sentence, for a list of all; without one the question is not listed."""
     against_paper: str = ""
     """How that agrees with `Experiment.paper`."""
+
+    @property
+    def header(self) -> list[str]:
+        """The headers of the table."""
+        return list(self.table)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The rows of the table."""
+        return [list(cells) for cells in zip(*self.table.values(), strict=True)]
 
 
 class Experiment(ABC):

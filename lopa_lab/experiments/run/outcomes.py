@@ -1,13 +1,18 @@
-"""Outcomes: what decoding some problems came to, problem by problem."""
+"""What decoding some problems came to, problem by problem: Outcomes, and StepTotals of what is summed over steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Generic, Self, TypeVar
 
-from lopa_lab.experiments.run.estimates import Array, Resamples
+from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
 from lopa_ray.decoding.result import GenerationResult
+
+Name = TypeVar("Name", bound=Hashable)
+
+DIGITS = 6
+"""Decimals of seconds that are kept: records stay small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +29,12 @@ class Outcomes:
 
     @classmethod
     def of(cls, results: Sequence[GenerationResult], correct: Sequence[bool]) -> Self:
-        """Of decoded problems."""
+        """The outcomes of decoded problems."""
         return cls(
-            [each.tokens for each in results],
-            [each.steps for each in results],
-            [each.forwards for each in results],
-            [int(each) for each in correct],
+            [result.tokens for result in results],
+            [result.steps for result in results],
+            [result.forwards for result in results],
+            [int(right) for right in correct],
         )
 
     @classmethod
@@ -52,3 +57,44 @@ class Outcomes:
     def forwards_per_token(self, resamples: Resamples) -> Array:
         """Σ branch evaluations ÷ Σ tokens: [1 + resamples], float64."""
         return resamples.quotient(self.forwards, self.tokens)
+
+
+class Figures(Generic[Name]):
+    """TPF, score and forwards per token of several outcomes, by name, over the same resamples."""
+
+    def __init__(self, outcomes: Mapping[Name, Outcomes], resamples: Resamples) -> None:
+        self.tpf = {name: outcome.tpf(resamples) for name, outcome in outcomes.items()}
+        """[1 + resamples] of float64 each, as `score` and `forwards`."""
+        self.score = {name: outcome.score(resamples) for name, outcome in outcomes.items()}
+        self.forwards = {name: outcome.forwards_per_token(resamples) for name, outcome in outcomes.items()}
+
+
+def column(figures: Iterable[Array], spec: str) -> list[str]:
+    """Cells with the estimates of figures [1 + resamples] of float64, each number in the format `spec`."""
+    return [f"{estimate(figure):{spec}}" for figure in figures]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTotals:
+    """Seconds of phases, numbers of steps and so on: a list for each, with the sum over the steps of each problem."""
+
+    columns: dict[str, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, list[float]]) -> Self:
+        """From what `as_json` gave."""
+        return cls(dict(data))
+
+    def as_json(self) -> dict[str, list[float]]:
+        """A list per column."""
+        return self.columns
+
+    def add(self, problem: Mapping[str, float]) -> None:
+        """Append the sums of one problem, which has the same columns as those before it."""
+        for name, value in problem.items():
+            self.columns.setdefault(name, []).append(round(value, DIGITS))
+
+    def per(self, resamples: Resamples, below: str, *names: str) -> Array:
+        """Σ of the columns `names` ÷ Σ of the column `below`: [1 + resamples], float64."""
+        above = [sum(values) for values in zip(*(self.columns[name] for name in names), strict=True)]
+        return resamples.quotient(above, self.columns[below])

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.batch.progress_bar import progress_bar
-from lopa_lab.experiments.run.experiment import Experiment
+from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord, Setup
+from lopa_lab.experiments.run.findings_page import section, write_figure
 from lopa_lab.experiments.run.fingerprint import fingerprint, text_fingerprint
-from lopa_lab.experiments.run.points_file import PointsFile
-from lopa_lab.experiments.run.record import ExperimentRecord, MeasuredPoint, Setup
-from lopa_lab.experiments.run.section import section
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.checkout import checkout_commit
-from lopa_lab.records.figure import png, require_matplotlib, svg_image
+from lopa_lab.records.figure import png, require_matplotlib
 from lopa_lab.records.files import replace_file
 from lopa_lab.records.machine import Machine
+from lopa_lab.records.points_log import MeasuredPoint, PointsLog
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray import __version__
 from lopa_ray.engine.config import Config
@@ -52,7 +51,7 @@ def run_experiment(
         settings=config.given(),
         timed_on=machine.hardware if experiment.timed else None,
     )
-    measured = PointsFile(folder / f"{name}.jsonl", setup)
+    measured = PointsLog(folder / f"{name}.jsonl", setup)
     points = experiment.points()
     with progress_bar(len(points), name) as progress, Workbench(config, setup) as bench:
         for point in points:
@@ -78,10 +77,3 @@ def run_experiment(
     )
     replace_file(folder / f"{name}.md", text)
     return record
-
-
-def write_figure(experiment: Experiment, record: ExperimentRecord, path: Path) -> None:
-    """Write the record's plot as an SVG file."""
-    image = svg_image(lambda *axes: experiment.draw(record, *axes), experiment.plot_rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, image)

@@ -13,9 +13,10 @@ import ray
 
 from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from cluster.batch.open_engine import open_engine
+from lopa_lab.bench.decoding import results_of, solved
+from lopa_lab.experiments.run.experiment import Setup
 from lopa_lab.experiments.run.outcomes import Outcomes
-from lopa_lab.experiments.run.record import Setup
-from lopa_lab.word_problems import Problem, held_out_problems, is_correct
+from lopa_lab.word_problems import Problem, held_out_problems
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
@@ -113,15 +114,8 @@ class Workbench:
         if make_session is not None:
             sessions = [make_session(session, index) for index, session in enumerate(sessions)]
         results = self.decode(sessions)
-        return Outcomes.of(
-            results, [is_correct(p, r.text or "") for p, r in zip(problems, results, strict=True)]
-        )
+        return Outcomes.of(results, solved(problems, results))
 
     def decode(self, sessions: Sequence[DecodeSession]) -> list[GenerationResult]:
         """The results of sessions, in their order. Raises the first error that ends a request."""
-        found: dict[int, GenerationResult] = {}
-        for index, result in self.engine.run(sessions):
-            if isinstance(result, Exception):
-                raise result
-            found[index] = result
-        return [found[index] for index in range(len(sessions))]
+        return results_of(self.engine, sessions)

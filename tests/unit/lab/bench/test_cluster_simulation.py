@@ -17,8 +17,9 @@ from lopa_lab.bench.cluster_simulation import (
     simulate_clusters,
 )
 from lopa_lab.bench.comparison import record_table
-from lopa_lab.bench.record import BenchRecord, Measurements, now
+from lopa_lab.bench.measurements import BenchRecord, Measurements
 from lopa_lab.records import markdown
+from lopa_lab.records.record import now
 from lopa_ray.errors import SettingsError
 from support.paths import ROOT
 
@@ -48,10 +49,10 @@ def test_costs_are_fitted_to_the_steps_of_groups() -> None:
     record = BenchRecord.make("bench", [], "cpu", now(), None, Measurements(("workers",), rows, ""))
     with pytest.raises(SettingsError, match="lopa bench step"):
         fit_costs(record)
-    mixed = record.model_copy(update={"benchmark": "step", "rows": (*rows, {**row(2, 1, 1), "branches": 8})})
+    mixed = record.model_copy(update={"name": "step", "rows": (*rows, {**row(2, 1, 1), "branches": 8})})
     with pytest.raises(SettingsError, match="one of branches"):
         fit_costs(mixed)
-    fitted = fit_costs(record.model_copy(update={"benchmark": "step"}))
+    fitted = fit_costs(record.model_copy(update={"name": "step"}))
     assert fitted["ms_per_branch"] == pytest.approx(0.1)
     assert (fitted["ms_per_step"], fitted["ms_per_worker"]) == pytest.approx((0.5, 1.0))
 

@@ -11,8 +11,8 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from cluster.cli import app
+from lopa_lab.bench.measurements import BenchRecord
 from lopa_lab.bench.parts import parts_of
-from lopa_lab.bench.record import BenchRecord
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray import LocalEngine
 from lopa_ray.decoding.decoders.lopa import D2FSettings
@@ -37,7 +37,7 @@ def record_of(tmp_path: Path, *arguments: str) -> BenchRecord:
 def test_forward_beside_its_floor_and_a_plain_forward(tmp_path: Path) -> None:
     sizes = ("--branches", "1,2", "--window", "8", "--prefix", "0,16", "--requests", "1,2", "--repeats", "1")
     record = record_of(tmp_path, "forward", *TINY, *sizes, "--dtype", "float32,bfloat16")
-    assert record.benchmark == "forward"
+    assert record.name == "forward"
     assert len(record.rows) == 2 * 2 * 2 * 2
     assert len({record.key_of(row) for row in record.rows}) == len(record.rows)
     for row in record.rows:

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from lopa_lab.bench.record import BenchRecord
+from lopa_lab.bench.measurements import BenchRecord
 
 COMMANDS = {
     "host": (("--requests", "1,2", "--branches", "2", "--steps", "4"), 2),
@@ -31,7 +31,7 @@ def record_of(tmp_path: Path, *arguments: str) -> BenchRecord:
 def test_a_command(name: str, tmp_path: Path) -> None:
     options, rows = COMMANDS[name]
     record = record_of(tmp_path, name, *options)
-    assert record.benchmark == name
+    assert record.name == name
     assert len({record.key_of(row) for row in record.rows}) == len(record.rows) == rows
     assert record.figures
     for row in record.rows:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lopa_lab.bench.record import BenchRecord, Row
+from lopa_lab.bench.measurements import BenchRecord, Row
 from lopa_lab.bench.report import PAGE, RECORDS, write_report
 from support.paths import ROOT
 

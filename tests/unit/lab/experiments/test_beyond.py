@@ -12,8 +12,13 @@ import pytest
 
 from lopa_lab.experiments import beyond
 from lopa_lab.experiments.run.estimates import Estimate
-from lopa_lab.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
-from lopa_lab.experiments.run.wider_forks import DistantForks, ForksOfForks, SecondTokens
+from lopa_lab.experiments.run.lookaheads import (
+    DistantForks,
+    ForksOfForks,
+    MakeLookahead,
+    SecondTokens,
+    VariedLopaSession,
+)
 from lopa_lab.experiments.run.winner_rules import (
     ByValue,
     LinearPredictor,

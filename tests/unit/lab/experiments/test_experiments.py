@@ -12,10 +12,10 @@ from typer.testing import CliRunner, Result
 
 from cluster.cli import app
 from lopa_lab.experiments.branches import Branches
-from lopa_lab.experiments.run.experiment import Data
-from lopa_lab.experiments.run.record import ExperimentRecord, Point
+from lopa_lab.experiments.run.experiment import Data, ExperimentRecord
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.experiments.table import EXPERIMENTS, load_experiment
+from lopa_lab.records.points_log import Point
 from lopa_ray.errors import SettingsError
 
 SMALLER: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cluster.cli import app
-from lopa_lab.experiments.run.record import ExperimentRecord
+from lopa_lab.experiments.run.experiment import ExperimentRecord
 from support.paths import ROOT
 
 RECORDS = ROOT / "benchmarks/experiments"
@@ -38,7 +38,7 @@ def test_the_page_is_made_of_the_records(tmp_path: Path) -> None:
 def test_records_name_command_and_machine() -> None:
     for path in RECORDS.glob("*.json"):
         record = ExperimentRecord.read(path)
-        assert record.experiment == path.stem
+        assert record.name == path.stem
         assert record.command_line.startswith(f"lopa experiment {path.stem}")
         assert record.commit is not None and not record.commit.endswith("+changes")
         assert path.stat().st_size < 200_000, "records stay small"
@@ -59,7 +59,7 @@ def test_a_page_says_what_its_records_are_of(tmp_path: Path) -> None:
     def written(**setup: str) -> str:
         changed = records[0].model_copy(update={"setup": records[0].setup.model_copy(update=setup)})
         for each in (changed, records[1]):
-            each.write(tmp_path / f"{each.experiment}.json")
+            each.write(tmp_path / f"{each.name}.json")
         done = CliRunner().invoke(app, ["experiment", "report", str(tmp_path), "--page", str(page)])
         assert done.exit_code == 0, done.output
         return page.read_text(encoding="utf-8")

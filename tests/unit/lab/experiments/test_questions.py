@@ -10,9 +10,10 @@ import pytest
 
 from lopa_lab.experiments import ablation, beyond, budget, open_ended, tfo
 from lopa_lab.experiments.predictor import Observed, ObservedSession
+from lopa_lab.experiments.run.experiment import ExperimentRecord, Setup
 from lopa_lab.experiments.run.outcomes import Outcomes
-from lopa_lab.experiments.run.record import ExperimentRecord, MeasuredPoint, Setup
 from lopa_lab.records.machine import Machine
+from lopa_lab.records.points_log import MeasuredPoint
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from support.fake_model import VOCABULARY, FakeModel
 

@@ -11,10 +11,10 @@ import pytest
 
 from lopa_lab.experiments.run.accuracy_under_parallelism import aup, pareto_front
 from lopa_lab.experiments.run.estimates import Estimate, Resamples, estimate, percent_of
+from lopa_lab.experiments.run.experiment import ExperimentRecord, Setup
 from lopa_lab.experiments.run.fingerprint import fingerprint, text_fingerprint
 from lopa_lab.experiments.run.outcomes import Outcomes
-from lopa_lab.experiments.run.points_file import PointsFile
-from lopa_lab.experiments.run.record import ExperimentRecord, MeasuredPoint, Setup
+from lopa_lab.records.points_log import MeasuredPoint, PointsLog
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import SettingsError
@@ -119,34 +119,34 @@ def test_estimates_are_written_with_their_interval() -> None:
 
 def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     path = tmp_path / "run" / "points.jsonl"
-    begun = PointsFile(path, SETUP)
+    begun = PointsLog(path, SETUP)
     begun.append(measured(1))
     begun.append(measured(2))
     path.write_bytes(path.read_bytes()[:-9])  # killed while it wrote
-    again = PointsFile(path, SETUP)
+    again = PointsLog(path, SETUP)
     assert again.started == begun.started
     assert {"n": 1} in again and {"n": 2} not in again
     again.append(measured(2))
-    assert PointsFile(path, SETUP)[{"n": 2}] == measured(2)
+    assert PointsLog(path, SETUP)[{"n": 2}] == measured(2)
 
 
 def test_another_question_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "points.jsonl"
-    PointsFile(path, SETUP)
+    PointsLog(path, SETUP)
     other = SETUP.model_copy(update={"settings": {"decode": {"block_size": 16}}})
     with pytest.raises(SettingsError, match="block_size: 32 then, 16 now"):
-        PointsFile(path, other)
+        PointsLog(path, other)
     with pytest.raises(SettingsError, match="seed: 2 then, 3 now"):
-        PointsFile(path, SETUP.model_copy(update={"seed": 3}))
+        PointsLog(path, SETUP.model_copy(update={"seed": 3}))
 
 
 def test_files_that_are_no_runs_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "points.jsonl"
     path.write_text("{}\n")
     with pytest.raises(SettingsError, match="damaged"):
-        PointsFile(path, SETUP)
+        PointsLog(path, SETUP)
     with pytest.raises(SettingsError, match="another folder"):
-        PointsFile(path / "below", SETUP)
+        PointsLog(path / "below", SETUP)
     with pytest.raises(SettingsError, match="no record"):
         ExperimentRecord.read(path)
     with pytest.raises(SettingsError, match="name a record"):
@@ -154,7 +154,7 @@ def test_files_that_are_no_runs_are_refused(tmp_path: Path) -> None:
 
 
 def test_nan_is_not_kept(tmp_path: Path) -> None:
-    file = PointsFile(tmp_path / "points.jsonl", SETUP)
+    file = PointsLog(tmp_path / "points.jsonl", SETUP)
     with pytest.raises(ValueError):
         file.append(MeasuredPoint(point={"n": 1}, data={"value": math.nan}))
     assert {"n": 1} not in file
@@ -180,6 +180,6 @@ def test_other_problems_have_another_fingerprint() -> None:
 
 
 def test_a_run_on_other_problems_is_not_continued(tmp_path: Path) -> None:
-    PointsFile(tmp_path / "points.jsonl", SETUP)
+    PointsLog(tmp_path / "points.jsonl", SETUP)
     with pytest.raises(SettingsError, match="problem_texts"):
-        PointsFile(tmp_path / "points.jsonl", SETUP.model_copy(update={"problem_texts": "b2"}))
+        PointsLog(tmp_path / "points.jsonl", SETUP.model_copy(update={"problem_texts": "b2"}))

@@ -1,17 +1,14 @@
-"""`write_page`: a page of findings from a folder of records, with their plots."""
+"""Records in Markdown: the section of one, and the page of findings from a folder of records, with their plots."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from lopa_lab.experiments.run.experiment import Experiment
-from lopa_lab.experiments.run.record import ExperimentRecord
-from lopa_lab.experiments.run.runner import write_figure
-from lopa_lab.experiments.run.section import section
-from lopa_lab.records.figure import require_matplotlib
+from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord
+from lopa_lab.records.figure import require_matplotlib, svg_image
 from lopa_lab.records.files import replace_file
-from lopa_lab.records.markdown import table
+from lopa_lab.records.markdown import code_block, table
 from lopa_ray.errors import SettingsError
 
 FIGURES = "figures"
@@ -48,31 +45,59 @@ def write_page(
     is of no experiment, or matplotlib is missing.
     """
     require_matplotlib()
-    found = {
-        record.experiment: record for record in map(ExperimentRecord.read, sorted(records.glob("*.json")))
-    }
-    if not found:
+    by_name = {record.name: record for record in map(ExperimentRecord.read, sorted(records.glob("*.json")))}
+    if not by_name:
         raise SettingsError(
             f"{records} has no records; make one: lopa experiment branches --output {records}"
         )
-    unknown = next((name for name in found if name not in questions), None)
+    unknown = next((name for name in by_name if name not in questions), None)
     if unknown is not None:
         raise SettingsError(f"{records} has a record of {unknown}; allowed: {', '.join(questions)}")
-    headlines = {name: load(name).finding(found[name]).headline for name in questions if name in found}
+    headlines = {name: load(name).finding(by_name[name]).headline for name in questions if name in by_name}
     listed = [[questions[name], headline] for name, headline in headlines.items() if headline]
     sections = [INTRODUCTION]
-    if {record.setup.model for record in found.values()} == {"demo"}:
+    if {record.setup.model for record in by_name.values()} == {"demo"}:
         sections.append(OF_THE_DEMO)
-    if len({record.setup.weights for record in found.values()}) > 1:
+    if len({record.setup.weights for record in by_name.values()}) > 1:
         sections.append("**The records are of different weights**; each section names its own.\n")
     sections.append(table(["question", "in short"], listed) + "\n")
     for name, question in questions.items():
-        if name not in found:
+        if name not in by_name:
             continue
         figure = f"{FIGURES}/experiment-{name}.svg"
-        write_figure(load(name), found[name], page.parent / figure)
-        sections.append(section(found[name], load(name), question, heading="##", figure=figure))
-    missing = [name for name in questions if name not in found]
+        write_figure(load(name), by_name[name], page.parent / figure)
+        sections.append(section(by_name[name], load(name), question, heading="##", figure=figure))
+    missing = [name for name in questions if name not in by_name]
     if missing:
         sections.append(f"Without a record: {', '.join(missing)}.\n")
     replace_file(page, "\n".join(sections))
+
+
+def section(
+    record: ExperimentRecord, experiment: Experiment, question: str, *, heading: str, figure: str
+) -> str:
+    """The question, the finding, the plot at the address `figure`, the table, and how all of it was measured."""
+    finding = experiment.finding(record)
+    setup = record.setup
+    weights = f", weights {setup.weights}" if setup.weights is not None else ""
+    return "\n\n".join(
+        [
+            f"{heading} {record.name}",
+            f"*{question}*",
+            finding.text,
+            f"![{record.name}]({figure})",
+            f"**The paper.** {experiment.paper} {finding.against_paper}".rstrip(),
+            table(finding.header, finding.rows),
+            f"**Method.** {experiment.method} {experiment.describe_problems(setup)}; model "
+            f"{setup.model}{weights}. In brackets: 95 % bootstrap intervals over {experiment.resampled}.",
+            code_block(record.command_line),
+            f"{record.origin}\n",
+        ]
+    )
+
+
+def write_figure(experiment: Experiment, record: ExperimentRecord, path: Path) -> None:
+    """Write the record's plot as an SVG file."""
+    image = svg_image(lambda *axes: experiment.draw(record, *axes), experiment.plot_rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, image)

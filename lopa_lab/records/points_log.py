@@ -1,22 +1,35 @@
-"""PointsFile: the points that a run has measured so far. An interrupted run continues from them."""
+"""PointsLog: the points that a run has measured so far. An interrupted run continues from them."""
 
 from __future__ import annotations
 
 import json
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from lopa_lab.bench.record import now
-from lopa_lab.experiments.run.record import MeasuredPoint, Point, Setup
+from pydantic import BaseModel, ConfigDict
+
 from lopa_lab.records.differences import first_difference
+from lopa_lab.records.record import Value, now
 from lopa_ray.errors import SettingsError
 
+Point: TypeAlias = dict[str, Value]
+"""Parameter → value."""
 
-class PointsFile:
+
+class MeasuredPoint(BaseModel):
+    """A point, and what was measured there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    point: Point
+    data: dict[str, Any]
+
+
+class PointsLog:
     """A file of JSON lines: the setup of the run, and then a line per measured point."""
 
-    def __init__(self, path: Path, setup: Setup) -> None:
+    def __init__(self, path: Path, setup: BaseModel) -> None:
         """Begin a run in `path`, or continue the run that is there.
 
         Raises SettingsError if the run there has another setup, or the file can be neither read nor written.
@@ -38,7 +51,7 @@ class PointsFile:
         try:
             head = json.loads(lines[0])
             before, self.started = head["setup"], datetime.fromisoformat(head["started"])
-            found = [MeasuredPoint.model_validate_json(line) for line in lines[1:]]
+            measured = [MeasuredPoint.model_validate_json(line) for line in lines[1:]]
         except (ValueError, KeyError, TypeError) as error:  # pydantic's ValidationError is a ValueError
             raise SettingsError(
                 f"--output: {path} is damaged, or another version wrote it ({error!r}); remove it"
@@ -49,7 +62,7 @@ class PointsFile:
                 f"--output: the run in {path} has other settings ({changed}); restore them to continue, name another "
                 "folder, or remove the file"
             )
-        self._points = {_key(each.point): each for each in found}
+        self._points = {_key(point.point): point for point in measured}
 
     def _whole_lines(self) -> list[bytes]:
         if not self._path.exists():
