@@ -7,7 +7,6 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from lopa_lab.experiments.run.estimates import FEWEST_PROBLEMS, Estimate, Resamples, estimate
 from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
 from lopa_lab.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
 from lopa_lab.experiments.run.outcomes import Outcomes
@@ -24,6 +23,7 @@ from lopa_lab.experiments.run.winner_rules import (
 )
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.records.intervals import FEWEST_PROBLEMS, Estimate, Resamples, estimate
 from lopa_lab.word_problems import held_out_problems, training_problems
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.session import DecodeSession

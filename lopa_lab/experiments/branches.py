@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lopa_lab.experiments.run.accuracy_under_parallelism import aup, pareto_front
-from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
 from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
 from lopa_lab.experiments.run.outcomes import Outcomes
 from lopa_lab.experiments.run.record import ExperimentRecord, Point
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.records.intervals import Array, Resamples, estimate
 
 BRANCHES = (1, 2, 4, 8, 16)
 THRESHOLDS = (0.6, 0.7, 0.8, 0.9, 0.95)

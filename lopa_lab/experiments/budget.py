@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
 from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
 from lopa_lab.experiments.run.outcomes import Outcomes
 from lopa_lab.experiments.run.record import ExperimentRecord, Point
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.records.intervals import Array, Resamples, estimate
 
 FIXED, AUTO, EARLY_EXIT = "fixed", "auto", "early exit"
 EARLY_EXIT_BRANCHES = 8

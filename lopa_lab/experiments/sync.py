@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
 from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
 from lopa_lab.experiments.run.record import ExperimentRecord, Point
 from lopa_lab.experiments.run.shared_cores import shared_cores
 from lopa_lab.experiments.run.step_totals import StepTotals
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
+from lopa_lab.records.intervals import Array, Resamples, estimate
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import SettingsError

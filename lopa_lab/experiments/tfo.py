@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from lopa_lab.experiments.run.estimates import FEWEST_PROBLEMS, Array, Resamples, estimate, percent_of
 from lopa_lab.experiments.run.experiment import Data, Experiment, Finding
 from lopa_lab.experiments.run.lookaheads import RandomBranch, VariedLopaSession
 from lopa_lab.experiments.run.outcomes import Outcomes
@@ -20,6 +19,7 @@ from lopa_lab.experiments.run.ranks import share_below
 from lopa_lab.experiments.run.record import ExperimentRecord, Point
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
+from lopa_lab.records.intervals import FEWEST_PROBLEMS, Array, Resamples, estimate, percent_of
 from lopa_ray.decoding.session import DecodeSession
 
 ORDERS = 100

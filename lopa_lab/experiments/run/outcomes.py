@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from lopa_lab.experiments.run.estimates import Array, Resamples
+from lopa_lab.records.intervals import Array, Resamples
 from lopa_ray.decoding.result import GenerationResult
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from lopa_lab.experiments.run.estimates import Array, Resamples
+from lopa_lab.records.intervals import Array, Resamples
 
 DIGITS = 6
 """Of seconds that are kept: records stay small."""

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from lopa_lab.experiments import beyond
-from lopa_lab.experiments.run.estimates import Estimate
 from lopa_lab.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
 from lopa_lab.experiments.run.wider_forks import DistantForks, ForksOfForks, SecondTokens
 from lopa_lab.experiments.run.winner_rules import (
@@ -24,6 +23,7 @@ from lopa_lab.experiments.run.winner_rules import (
     fit_predictor,
     summed_probability,
 )
+from lopa_lab.records.intervals import Estimate
 from lopa_ray.decoding.branching import Fork
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.protocol.outcome import Decision

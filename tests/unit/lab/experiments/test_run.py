@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from lopa_lab.experiments.run.accuracy_under_parallelism import aup, pareto_front
-from lopa_lab.experiments.run.estimates import Estimate, Resamples, estimate, percent_of
 from lopa_lab.experiments.run.fingerprint import fingerprint, text_fingerprint
 from lopa_lab.experiments.run.outcomes import Outcomes
 from lopa_lab.experiments.run.points_file import PointsFile
 from lopa_lab.experiments.run.record import ExperimentRecord, MeasuredPoint, Setup
+from lopa_lab.records.intervals import Estimate, Resamples, estimate, percent_of
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import SettingsError

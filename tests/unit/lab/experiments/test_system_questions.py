@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from cluster.cli import app
 from lopa_lab.experiments import overhead, parallelism, sync
-from lopa_lab.experiments.run.estimates import Resamples
 from lopa_lab.experiments.run.experiment import Experiment
 from lopa_lab.experiments.run.record import ExperimentRecord, MeasuredPoint, Setup
 from lopa_lab.experiments.run.step_totals import StepTotals
 from lopa_lab.records.figure import svg_image
+from lopa_lab.records.intervals import Resamples
 from lopa_lab.records.machine import Machine
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
