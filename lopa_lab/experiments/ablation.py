@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from lopa_lab.experiments.run.estimates import Array, Resamples, estimate, percent_of
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.lookaheads import (
     BestFork,
@@ -19,6 +18,7 @@ from lopa_lab.experiments.run.lookaheads import (
 from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
+from lopa_lab.records.intervals import Array, Resamples, estimate, percent_of
 from lopa_lab.records.points_log import Point
 from lopa_ray.decoding.session import DecodeSession
 

@@ -7,7 +7,6 @@ from itertools import islice, product
 from random import Random
 from typing import Any
 
-from lopa_lab.experiments.run.estimates import FEWEST_PROBLEMS, Estimate, Resamples, estimate
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding, Setup
 from lopa_lab.experiments.run.lookaheads import (
     POOL,
@@ -29,6 +28,7 @@ from lopa_lab.experiments.run.winner_rules import (
 )
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE, error_bars
+from lopa_lab.records.intervals import FEWEST_PROBLEMS, Estimate, Resamples, estimate
 from lopa_lab.records.points_log import Point
 from lopa_lab.word_problems import held_out_problems, training_problems
 from lopa_ray.config.generation_settings import GenerationSettings

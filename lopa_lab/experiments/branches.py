@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from lopa_lab.experiments.run.accuracy_under_parallelism import aup, pareto_front
-from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.records.intervals import Array, Resamples, estimate
 from lopa_lab.records.points_log import Point
 
 BRANCHES = (1, 2, 4, 8, 16)

@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.records.intervals import Array, Resamples, estimate
 from lopa_lab.records.points_log import Point
 
 FIXED, AUTO, EARLY_EXIT = "fixed", "auto", "early exit"

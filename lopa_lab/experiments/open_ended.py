@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from lopa_lab.experiments.run.estimates import Resamples, estimate
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.outcomes import column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
+from lopa_lab.records.intervals import Resamples, estimate
 from lopa_lab.records.points_log import Point
 from lopa_lab.word_problems import held_out_stream
 from lopa_ray.decoding.result import GenerationResult

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.outcomes import StepTotals, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE, error_bars
+from lopa_lab.records.intervals import Array, Resamples, estimate
 from lopa_lab.records.points_log import Point
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import ResultBuilder

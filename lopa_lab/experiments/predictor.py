@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.ranks import spearman
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import error_bars
+from lopa_lab.records.intervals import Array, Resamples, estimate
 from lopa_lab.records.points_log import Point
 from lopa_ray.decoding.branch_confidence import parse_metric
 from lopa_ray.decoding.branching import anchor_fills, scores_by_position

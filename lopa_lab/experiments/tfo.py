@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from lopa_lab.experiments.run.estimates import FEWEST_PROBLEMS, Array, Resamples, estimate, percent_of
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.lookaheads import RandomBranch, VariedLopaSession
 from lopa_lab.experiments.run.outcomes import Outcomes, column
 from lopa_lab.experiments.run.ranks import share_below
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
+from lopa_lab.records.intervals import FEWEST_PROBLEMS, Array, Resamples, estimate, percent_of
 from lopa_lab.records.points_log import Point
 from lopa_ray.decoding.session import DecodeSession
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
-from lopa_lab.experiments.run.estimates import Array, Resamples, estimate
+from lopa_lab.records.intervals import Array, Resamples, estimate
 from lopa_ray.decoding.result import GenerationResult
 
 Name = TypeVar("Name", bound=Hashable)

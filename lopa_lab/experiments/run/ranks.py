@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lopa_lab.experiments.run.estimates import Array
+from lopa_lab.records.intervals import Array
 
 
 def average_ranks(values: Sequence[float]) -> Array:

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lopa_lab.experiments.run.estimates import Array
 from lopa_lab.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
+from lopa_lab.records.intervals import Array
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.branching import Fork
 from lopa_ray.decoding.decoders.lopa import BlockSettings

@@ -17,7 +17,7 @@ from lopa_lab.paper.reports.pages import render
 from lopa_lab.paper.reports.report import write_json
 from lopa_lab.paper.reports.report_content import SCHEMA_VERSION, Report, known_numbers
 from lopa_lab.paper.reports.report_facts import run_facts
-from lopa_lab.paper.reports.statistics import Estimate
+from lopa_lab.paper.reports.statistics import MeasuredValue
 from lopa_lab.records import markdown
 
 OF_ONE_RUN = ("task", "score", "configuration", "prompts", "problems", "started")
@@ -35,7 +35,7 @@ class ComparisonRow:
     """Column → text, such as model and task. All rows of a table have the same columns."""
     published: Mapping[str, float | None]
     """The paper's numbers by their names in `lopa_lab.paper.reports.measures.PUBLISHED`; None where it prints none."""
-    measured: Mapping[str, Estimate] = field(default_factory=dict)
+    measured: Mapping[str, MeasuredValue] = field(default_factory=dict)
     """By name of a measure, `score` among them."""
     not_run: str = ""
     """Why there is no run, such as "needs 8 GPUs"."""
@@ -230,7 +230,7 @@ def write_comparison(
     return comparison
 
 
-def _measured(estimate: Estimate | None, measure: Measure) -> str:
+def _measured(estimate: MeasuredValue | None, measure: Measure) -> str:
     if estimate is None:
         return ""
     interval = format_interval(estimate, measure.digits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lopa_lab.paper.reports.statistics import Estimate
+from lopa_lab.paper.reports.statistics import MeasuredValue
 
 
 def format_number(value: float | None, digits: int) -> str:
@@ -10,7 +10,7 @@ def format_number(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def format_interval(estimate: Estimate, digits: int) -> str:
+def format_interval(estimate: MeasuredValue, digits: int) -> str:
     """Both ends, on one line; empty without an interval."""
     if estimate.low is None or estimate.high is None:
         return ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lopa_lab.paper.reports.statistics import Estimate, FillsPerStep
+from lopa_lab.paper.reports.statistics import FillsPerStep, MeasuredValue
 from lopa_lab.paper.runs.record import ProblemRecord
 from lopa_lab.records.figure import INK, MARKERS, PALETTE, svg
 
@@ -19,8 +19,8 @@ class BranchPoint:
     """A run in the plot over branches."""
 
     num_branches: int
-    tpf: Estimate
-    score: Estimate
+    tpf: MeasuredValue
+    score: MeasuredValue
 
 
 def tpf_histogram(records: Sequence[ProblemRecord], metric: str) -> str:
@@ -129,7 +129,7 @@ def branches_plot(points: Sequence[BranchPoint], baseline: float | None = None) 
     return svg(draw)
 
 
-def _error_bar(value: float, estimate: Estimate) -> tuple[float, float]:
+def _error_bar(value: float, estimate: MeasuredValue) -> tuple[float, float]:
     """Lengths below and above; 0 without an interval, and at an end that the value lies beyond."""
     if estimate.low is None or estimate.high is None:
         return 0.0, 0.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from lopa_lab.paper.reports.measures import INTERVAL, MEASURES, PUBLISHED, SCORE, Measure, score_measure
 from lopa_lab.paper.reports.number_format import format_interval, format_number, format_published
-from lopa_lab.paper.reports.statistics import Estimate, FillsPerStep, Summary, fills_per_step, summarize
+from lopa_lab.paper.reports.statistics import FillsPerStep, MeasuredValue, Summary, fills_per_step, summarize
 from lopa_lab.paper.runs.record import ProblemRecord
 from lopa_lab.paper.runs.run_info import RunInfo
 from lopa_ray.errors import SettingsError
@@ -22,7 +22,7 @@ class ReportRow:
     """One figure of a report."""
 
     measure: Measure
-    estimate: Estimate
+    estimate: MeasuredValue
     published: float | None
     """The paper's number, in the measure's unit."""
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from lopa_lab.paper.reports.measures import MEASURES, Measure, score_measure
 from lopa_lab.paper.runs.record import ProblemRecord
-
-Array = npt.NDArray[np.float64]
-
-RESAMPLES = 2000
-_DRAWN_AT_ONCE = 1 << 20
-"""Problems drawn per block of resamples, which bounds memory."""
+from lopa_lab.records.intervals import RESAMPLES, SEED, Resamples, interval
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class MeasuredValue:
     """A figure; None stands for what cannot be said of these problems."""
 
     value: float | None
@@ -40,9 +35,9 @@ class Summary:
     truncated_prompts: int
     reached_length: int
     """Answers that no EOS ended."""
-    scores: Mapping[str, Estimate]
+    scores: Mapping[str, MeasuredValue]
     """By name, in percent."""
-    figures: Mapping[str, Estimate]
+    figures: Mapping[str, MeasuredValue]
     """By the names of `MEASURES`, in their units."""
 
 
@@ -51,7 +46,7 @@ def summarize(
     metrics: Sequence[str] = (),
     *,
     resamples: int = RESAMPLES,
-    seed: int = 0,
+    seed: int = SEED,
 ) -> Summary:
     """All measures and scores of `records`.
 
@@ -59,91 +54,35 @@ def summarize(
     behind them. The same arguments give the same intervals.
     """
     names = list(dict.fromkeys([*metrics, *(name for each in records for name in each.scores or ())]))
-    measures = [*(score_measure(name) for name in names), *MEASURES]
-    estimates = _estimates(records, measures, resamples, seed)
+    draws = Resamples(len(records), resamples, seed, drawn="problems") if records else None
     return Summary(
         problems=len(records),
         graded=sum(each.scores is not None for each in records),
         truncated_prompts=sum(each.truncated_prompt for each in records),
         reached_length=sum(each.finish_reason == "length" for each in records),
-        scores=dict(zip(names, estimates, strict=False)),
-        figures={
-            each.name: estimate for each, estimate in zip(MEASURES, estimates[len(names) :], strict=True)
-        },
+        scores={name: _measured(score_measure(name), records, draws) for name in names},
+        figures={measure.name: _measured(measure, records, draws) for measure in MEASURES},
     )
 
 
-def _estimates(
-    records: Sequence[ProblemRecord], measures: Sequence[Measure], resamples: int, seed: int
-) -> list[Estimate]:
-    terms = [[measure.terms(record) for measure in measures] for record in records]
-    shares = np.array([[share or (0.0, 0.0) for share in row] for row in terms], dtype=np.float64)
-    shares = shares.reshape(len(records), len(measures), 2)
-    counts = [sum(row[column] is not None for row in terms) for column in range(len(measures))]
-    low, high = _intervals(shares, [measure.fastest for measure in measures], resamples, seed)
-    made = []
-    for column, measure in enumerate(measures):
-        count, numerators, denominators = counts[column], *shares[:, column].T
-        if not denominators.sum() > 0:
-            made.append(Estimate(None, None, None, count))
-        else:
-            value = float(numerators.sum() / denominators.sum())
-            if measure.fastest is not None:
-                value = float(_fastest(shares[:, column], np.ones((1, len(shares))), measure.fastest)[0])
-            ends = (low[column], high[column])
-            if count > 1 and np.isfinite(ends).all():
-                made.append(Estimate(value, float(ends[0]), float(ends[1]), count))
-            else:
-                made.append(Estimate(value, None, None, count))
-    return made
-
-
-def _fastest(shares: Array, times: Array, wanted: int) -> Array:
-    """Mean of the `wanted` largest quotients of each resample, or of all where it has fewer; NaN without any.
-
-    `shares`: [problems, 2], `times`: [resamples, problems], how often each was drawn; result: [resamples].
-    """
-    has_value = shares[:, 1] > 0
-    values = shares[has_value, 0] / shares[has_value, 1]
-    order = np.argsort(-values)
-    taken = np.minimum(np.cumsum(times[:, has_value][:, order], axis=1), wanted)
-    counts = np.diff(taken, axis=1, prepend=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means: Array = counts @ values[order] / counts.sum(axis=1)
-    return means
-
-
-def _intervals(
-    shares: Array, fastest: Sequence[int | None], resamples: int, seed: int
-) -> tuple[Array, Array]:
-    """2.5 % and 97.5 % percentiles of Σ numerator ÷ Σ denominator over resamples of problems, or of `_fastest`.
-
-    `shares`: [problems, measures, 2]; both results: [measures], NaN without problems. A resample in which a
-    measure's denominator is 0 is left out for it.
-    """
-    problems, measures, _ = shares.shape
-    if not problems:
-        return np.full(measures, np.nan), np.full(measures, np.nan)
-    generator = np.random.default_rng(seed)
-    quotients = np.empty((resamples, measures))
-    block = max(1, _DRAWN_AT_ONCE // problems)
-    for start in range(0, resamples, block):
-        size = min(block, resamples - start)
-        drawn = generator.integers(problems, size=(size, problems)) + problems * np.arange(size)[:, None]
-        times = (
-            np.bincount(drawn.ravel(), minlength=size * problems).reshape(size, problems).astype(np.float64)
-        )
-        sums = np.tensordot(times, shares, axes=1)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            quotients[start : start + size] = sums[..., 0] / sums[..., 1]
-        for column, wanted in enumerate(fastest):
-            if wanted is not None:
-                quotients[start : start + size, column] = _fastest(shares[:, column], times, wanted)
-    known = np.where(np.isfinite(quotients), quotients, np.nan)
-    ends = np.full((2, measures), np.nan)
-    has_any = np.isfinite(known).any(axis=0)
-    ends[:, has_any] = np.nanpercentile(known[:, has_any], [2.5, 97.5], axis=0)
-    return ends[0], ends[1]
+def _measured(measure: Measure, records: Sequence[ProblemRecord], draws: Resamples | None) -> MeasuredValue:
+    """The value of a measure, with its interval where two problems or more have a share in it."""
+    shares = [measure.terms(record) for record in records]
+    count = sum(share is not None for share in shares)
+    numerators, denominators = (
+        zip(*(share or (0.0, 0.0) for share in shares), strict=True) if shares else ((), ())
+    )
+    if draws is None or not sum(denominators) > 0:
+        return MeasuredValue(None, None, None, count)
+    if measure.fastest is None:
+        figure = draws.quotient(numerators, denominators)
+    else:
+        quotients = [share and share[0] / share[1] for share in shares]
+        figure = draws.mean_of_largest(quotients, measure.fastest)
+    low, high = interval(figure)
+    if count < 2 or math.isnan(low):
+        return MeasuredValue(float(figure[0]), None, None, count)
+    return MeasuredValue(float(figure[0]), low, high, count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from lopa_lab.experiments import beyond
-from lopa_lab.experiments.run.estimates import Estimate
 from lopa_lab.experiments.run.lookaheads import (
     DistantForks,
     ForksOfForks,
@@ -29,6 +28,7 @@ from lopa_lab.experiments.run.winner_rules import (
     fit_predictor,
     summed_probability,
 )
+from lopa_lab.records.intervals import Estimate
 from lopa_ray.decoding.branching import ANCHOR, Fork
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.protocol.outcome import Decision

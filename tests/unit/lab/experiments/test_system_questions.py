@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from cluster.cli import app
 from lopa_lab.experiments import overhead, parallelism, sync
-from lopa_lab.experiments.run.estimates import Resamples
 from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord, Setup
 from lopa_lab.experiments.run.outcomes import StepTotals
 from lopa_lab.records.figure import svg_image
+from lopa_lab.records.intervals import Resamples
 from lopa_lab.records.machine import Machine
 from lopa_lab.records.points_log import MeasuredPoint
 from lopa_ray.decoding.session import DecodeSession

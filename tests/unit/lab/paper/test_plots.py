@@ -17,7 +17,7 @@ from lopa_lab.paper.reports.plots import (
     tpf_histogram,
     tps_histogram,
 )
-from lopa_lab.paper.reports.statistics import Estimate, fills_per_step
+from lopa_lab.paper.reports.statistics import MeasuredValue, fills_per_step
 from support.paper_records import make_record
 
 RECORDS = [
@@ -26,9 +26,9 @@ RECORDS = [
 ]
 CURVE = fills_per_step(RECORDS)
 POINTS = [
-    BranchPoint(4, Estimate(6.0, 5.0, 7.0, 9), Estimate(72.0, None, None, 9)),
-    BranchPoint(1, Estimate(3.0, 2.0, 4.0, 9), Estimate(78.0, 70.0, 81.0, 9)),
-    BranchPoint(2, Estimate(5.0, 4.0, 6.0, 9), Estimate(None, None, None, 0)),
+    BranchPoint(4, MeasuredValue(6.0, 5.0, 7.0, 9), MeasuredValue(72.0, None, None, 9)),
+    BranchPoint(1, MeasuredValue(3.0, 2.0, 4.0, 9), MeasuredValue(78.0, 70.0, 81.0, 9)),
+    BranchPoint(2, MeasuredValue(5.0, 4.0, 6.0, 9), MeasuredValue(None, None, None, 0)),
 ]
 
 PLOTS: dict[str, tuple[Callable[[], str], list[str]]] = {

@@ -20,7 +20,7 @@ from lopa_lab.paper.reports.plots import fills_plot
 from lopa_lab.paper.reports.report import summary_table, write_reports
 from lopa_lab.paper.reports.report_content import Report
 from lopa_lab.paper.reports.report_markdown import definitions_markdown
-from lopa_lab.paper.reports.statistics import Estimate
+from lopa_lab.paper.reports.statistics import MeasuredValue
 from lopa_ray.errors import SettingsError
 from support.paper_records import make_record, make_run
 from support.paths import ROOT
@@ -244,7 +244,7 @@ def test_rows_that_contradict_themselves_are_refused() -> None:
     with pytest.raises(ValueError, match="either estimates or a reason"):
         ComparisonRow({"row": "x"}, {})
     with pytest.raises(ValueError, match="either estimates or a reason"):
-        ComparisonRow({"row": "x"}, {}, {"tpf": Estimate(1, None, None, 1)}, not_run="no GPU")
+        ComparisonRow({"row": "x"}, {}, {"tpf": MeasuredValue(1, None, None, 1)}, not_run="no GPU")
     with pytest.raises(SettingsError, match="got 'speed'"):
         ComparisonRow({"row": "x"}, {"speed": 1.0}, not_run="no GPU")
     with pytest.raises(ValueError, match="different columns"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ FEWEST_PROBLEMS = 10
 """Intervals over fewer say little, and one over a single problem nothing; what rests on them is not stated."""
 
 SEED = 0
-"""Of resamples: the same record gives the same intervals."""
+"""Seeds the draws: the same record gives the same intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,29 @@ class Estimate:
 class Resamples:
     """Draws of so many problems with replacement."""
 
-    def __init__(self, problems: int, count: int = RESAMPLES, seed: int = SEED) -> None:
-        """Raises ValueError without problems."""
+    def __init__(
+        self,
+        problems: int,
+        count: int = RESAMPLES,
+        seed: int = SEED,
+        *,
+        drawn: Literal["counts", "problems"] = "counts",
+    ) -> None:
+        """`drawn`: the counts of all problems of a resample at once, or one problem after the other.
+
+        Both draw from the same distribution, with other random numbers: reports keep the intervals that they had.
+        Raises ValueError without problems.
+        """
         if problems < 1:
             raise ValueError("there are no problems to draw from")
-        drawn = np.random.default_rng(seed).multinomial(problems, np.full(problems, 1 / problems), size=count)
-        self._times: Array = np.vstack([np.ones((1, problems)), drawn])
+        generator = np.random.default_rng(seed)
+        if drawn == "counts":
+            times = generator.multinomial(problems, np.full(problems, 1 / problems), size=count)
+        else:
+            indices = generator.integers(problems, size=(count, problems))
+            indices += problems * np.arange(count)[:, None]
+            times = np.bincount(indices.ravel(), minlength=count * problems).reshape(count, problems)
+        self._times: Array = np.vstack([np.ones((1, problems)), times])
 
     def total(self, values: Sequence[float]) -> Array:
         """Σ of a value per problem: [1 + resamples], float64."""
@@ -74,9 +91,35 @@ class Resamples:
         """The mean of a value per problem: [1 + resamples], float64."""
         return self.total(values) / len(values)
 
+    def mean_of_largest(self, values: Sequence[float | None], number: int) -> Array:
+        """The mean of the `number` largest values, or of all where a resample has fewer: [1 + resamples], float64.
+
+        None stands for a problem without a value; NaN where a resample has none.
+        """
+        known = np.array([value is not None for value in values])
+        present = np.array([value for value in values if value is not None], dtype=np.float64)
+        order = np.argsort(-present)
+        taken = np.minimum(np.cumsum(self._times[:, known][:, order], axis=1), number)
+        counts = np.diff(taken, axis=1, prepend=0)
+        sums, sizes = counts @ present[order], counts.sum(axis=1)
+        means: Array = np.divide(sums, sizes, out=np.full_like(sizes, np.nan), where=sizes > 0)
+        return means
+
+
+def interval(figure: Array) -> tuple[float, float]:
+    """Both ends of the 95 % interval of a figure [1 + resamples] of float64: NaN where every resample is NaN.
+
+    Resamples in which the figure is NaN are left out.
+    """
+    known = figure[1:][~np.isnan(figure[1:])]
+    if not known.size:
+        return float("nan"), float("nan")
+    low, high = np.percentile(known, [2.5, 97.5])
+    return float(low), float(high)
+
 
 def estimate(figure: Array) -> Estimate:
-    """The estimate of a figure [1 + resamples] of float64; resamples in which it is NaN are left out.
+    """The estimate of a figure [1 + resamples] of float64, with the interval of `interval`.
 
     Raises SettingsError if the value itself is NaN.
     """
@@ -85,8 +128,7 @@ def estimate(figure: Array) -> Estimate:
             "a figure of the experiment does not exist for these problems, because nothing was decoded that it counts; "
             "ask for more of them (--problems), or for longer answers (--set decode.max_new_tokens)"
         )
-    low, high = np.nanpercentile(figure[1:], [2.5, 97.5])
-    return Estimate(float(figure[0]), float(low), float(high))
+    return Estimate(float(figure[0]), *interval(figure))
 
 
 def percent_of(part: Array, whole: Array) -> Array:
