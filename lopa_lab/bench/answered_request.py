@@ -21,7 +21,7 @@ class AnsweredRequest:
     """From when it was due to the first text; None if there was none."""
     tokens: int
     steps: int | None = None
-    """Of the decoder; None where the client does not keep what the server says of it."""
+    """Steps of the decoder; None where the client does not keep what the server says of it."""
     forwards: int | None = None
     correct: bool | None = None
     """Whether the answer solves the problem; None where that is not known."""
@@ -38,26 +38,26 @@ def load_figures(requests: Sequence[AnsweredRequest], deadline_s: float) -> Row:
 
     Percentiles are of those that were answered: the value that so large a share does not exceed.
     """
-    answered = [each for each in requests if each.error is None]
-    seconds = max(each.ended for each in requests) - min(each.began for each in requests)
-    latencies = sorted(each.latency for each in answered)
-    first_tokens = sorted(each.first_token for each in answered if each.first_token is not None)
+    answered = [request for request in requests if request.error is None]
+    seconds = max(request.ended for request in requests) - min(request.began for request in requests)
+    latencies = sorted(request.latency for request in answered)
+    first_tokens = sorted(request.first_token for request in answered if request.first_token is not None)
     in_time = sum(latency <= deadline_s for latency in latencies)
-    graded = [each.correct for each in answered if each.correct is not None]
-    steps = sum(each.steps or 0 for each in answered)
+    graded = [request.correct for request in answered if request.correct is not None]
+    steps = sum(request.steps or 0 for request in answered)
     return {
         "sent": len(requests),
         "failed": len(requests) - len(answered),
         "requests/s": len(answered) / seconds,
-        "tokens/s": sum(each.tokens for each in answered) / seconds,
+        "tokens/s": sum(request.tokens for request in answered) / seconds,
         "first token p50 ms": percentile_ms(first_tokens, 0.5),
         "first token p99 ms": percentile_ms(first_tokens, 0.99),
         "latency p50 ms": percentile_ms(latencies, 0.5),
         "latency p95 ms": percentile_ms(latencies, 0.95),
         "latency p99 ms": percentile_ms(latencies, 0.99),
         f"goodput within {deadline_s:g} s, requests/s": in_time / seconds,
-        "TPF": sum(each.tokens for each in answered) / steps if steps else None,
-        "branches per step": sum(each.forwards or 0 for each in answered) / steps if steps else None,
+        "TPF": sum(request.tokens for request in answered) / steps if steps else None,
+        "branches per step": sum(request.forwards or 0 for request in answered) / steps if steps else None,
         "solved %": 100 * statistics.fmean(graded) if graded else None,
     }
 

@@ -43,15 +43,15 @@ class Clock:
         now = time.process_time if self._counts_processor_time else time.perf_counter
         times: list[list[float]] = [[] for _ in calls]
         for repeat in range(-WARM_UPS, repeats):
-            for timed, found in zip(calls, times, strict=True):
+            for timed, spent in zip(calls, times, strict=True):
                 timed.prepare()
                 self._wait()
                 began = now()
                 timed.call()
                 self._wait()
                 if repeat >= 0:
-                    found.append(1000 * (now() - began))
-        return [statistics.median(found) for found in times]
+                    spent.append(1000 * (now() - began))
+        return [statistics.median(spent) for spent in times]
 
     def free_memory(self) -> None:
         """Give the device's memory that nothing holds back, for other processes."""

@@ -76,7 +76,7 @@ class FakeMaster:
 
     async def _send(self) -> None:
         messages = [(worker, pickle.dumps(PLAN, pickle.HIGHEST_PROTOCOL)) for worker in self._workers]
-        await asyncio.gather(*(self._server.execute(*each) for each in messages))
+        await asyncio.gather(*(self._server.execute(*message) for message in messages))
 
     async def compile(self) -> float:
         """Make a graph; returns how many seconds that took, its first round included."""

@@ -23,7 +23,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 SEED = 2
-"""Of the problems and of random prompts."""
+"""The seed of problems and random prompts."""
 
 TOP = 10
 """How many of the fastest requests the column `TPS top 10` averages."""

@@ -34,7 +34,7 @@ class DeviceRates:
     @classmethod
     @torch.inference_mode()
     def measure(cls, device: torch.device, dtype: torch.dtype) -> DeviceRates:
-        """Of `device`, and of products in `dtype`, with the threads that torch has now."""
+        """Measure `device`, with products in `dtype`, with the threads that torch has now."""
         source = torch.zeros(
             COPY_BYTES.get(device.type, ACCELERATOR_COPY_BYTES), dtype=torch.uint8, device=device
         )
@@ -60,11 +60,11 @@ def floor_ms(runner: BranchRunner, size: StepSize, rates: DeviceRates) -> float 
     parameters = dict(cast(nn.Module, runner.model).named_parameters())
     if any("expert" in name for name in parameters):
         return None
-    weights = [each for each in parameters.values() if tied or each is not embedding]
-    read = sum(each.numel() * each.element_size() for each in weights)
+    weights = [weight for weight in parameters.values() if tied or weight is not embedding]
+    read = sum(weight.numel() * weight.element_size() for weight in weights)
     read += size.requests * size.prefix * runner.position_bytes
     config = runner.model.shard_config
     seen = size.prefix + size.window
     attention = 4 * size.rows * seen * config.num_layers * config.num_heads * config.head_dim
-    operations = 2 * size.rows * sum(each.numel() for each in weights) + attention
+    operations = 2 * size.rows * sum(weight.numel() for weight in weights) + attention
     return 1000 * max(read / rates.bytes_per_s, operations / rates.operations_per_s)

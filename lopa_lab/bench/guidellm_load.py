@@ -14,10 +14,10 @@ from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import ClusterError, SettingsError
 
 TIMEOUT_S = 1800.0
-"""Of one load."""
+"""Seconds until the end of one load."""
 
 PROMPT_TOKENS = 48
-"""Of its synthetic prompts."""
+"""Length of its synthetic prompts."""
 
 
 def guidellm_closed_loop(
@@ -68,7 +68,7 @@ def guidellm_closed_loop(
     if len(benchmarks) != 1:
         raise ClusterError(f"guidellm reports {len(benchmarks)} benchmarks in place of one")
     (benchmark,) = benchmarks
-    found = [
+    answered = [
         AnsweredRequest(
             request["request_start_time"],
             request["request_end_time"],
@@ -78,11 +78,11 @@ def guidellm_closed_loop(
         for request in benchmark["requests"]["successful"]
     ]
     failures = [*benchmark["requests"]["errored"], *benchmark["requests"]["incomplete"]]
-    end = max((each.ended for each in found), default=0.0)
-    found += [
+    end = max((request.ended for request in answered), default=0.0)
+    answered += [
         AnsweredRequest(end, end, None, 0, error="guidellm counts it as failed or incomplete")
         for _ in failures
     ]
-    if not found:
+    if not answered:
         raise ClusterError("guidellm reports no requests")
-    return found
+    return answered

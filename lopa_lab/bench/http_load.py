@@ -34,7 +34,7 @@ class Target:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of each request."""
+        """The headers of each request."""
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
 

@@ -129,7 +129,7 @@ def _time_rows(requests: list[tuple[int, int]], branches: Sequence[int], repeats
             )
             for p, a in requests
         ]
-        means = [statistics.fmean(each) for each in zip(*timings, strict=True)]
+        means = [statistics.fmean(of_variant) for of_variant in zip(*timings, strict=True)]
         for (name, _, _), mean in zip(variants, means, strict=True):
             yield {"K/V": name, "branches": count, "attention ms": mean, "× slots": mean / means[0]}
 

@@ -13,7 +13,7 @@ class Part:
     """One record."""
 
     name: str
-    """Of the record's file."""
+    """The name of the record's file."""
     arguments: tuple[str, ...]
     """The command, and its options with a value each."""
     smallest: tuple[str, ...]

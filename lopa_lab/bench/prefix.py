@@ -51,7 +51,7 @@ SHAPE: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Decoded:
+class TimedDecodes:
     """Requests that were decoded one after the other."""
 
     results: list[GenerationResult]
@@ -64,9 +64,9 @@ class Decoded:
     """Positions that they did not compute."""
 
 
-def _decode(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Decoded:
+def _decode(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> TimedDecodes:
     """Decode and measure."""
-    decoded = Decoded([], [], [], -engine.prefix_index.hit_requests, -engine.prefix_index.hit_positions)
+    decoded = TimedDecodes([], [], [], -engine.prefix_index.hit_requests, -engine.prefix_index.hit_positions)
     for session in sessions:
         began = time.process_time()
 
@@ -82,7 +82,7 @@ def _decode(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Decoded:
     return dataclasses.replace(decoded, hits=decoded.hits + hits, saved=decoded.saved + saved)
 
 
-def _figures(decoded: Decoded) -> Row:
+def _figures(decoded: TimedDecodes) -> Row:
     """The columns that rows of both parts have."""
     return {
         "requests": len(decoded.results),

@@ -22,7 +22,7 @@ SEED = 2
 
 
 @dataclasses.dataclass
-class Decoded:
+class DecodedFormat:
     """One number format on all problems."""
 
     results: list[GenerationResult]
@@ -31,7 +31,7 @@ class Decoded:
     megabytes: float
 
 
-def _decode(engine: LocalEngine, problems: list[Problem], canvases: list[list[int]]) -> Decoded:
+def _decode(engine: LocalEngine, problems: list[Problem], canvases: list[list[int]]) -> DecodedFormat:
     """Decode all problems, and evaluate the canvases (made of the first results, if there are none yet)."""
     results = engine.generate([problem.question for problem in problems])
     if not canvases:
@@ -46,7 +46,7 @@ def _decode(engine: LocalEngine, problems: list[Problem], canvases: list[list[in
         logits.append(engine.runner.logits(ids)[[p - int(model.config.shifted) for p in masked]])
     parameters = cast(nn.Module, model).parameters()
     size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-    return Decoded(results, logits, size / 1e6)
+    return DecodedFormat(results, logits, size / 1e6)
 
 
 def measure_formats(model: str, formats: Sequence[tuple[str, Quantization]], problems: int) -> Measurements:
@@ -54,7 +54,7 @@ def measure_formats(model: str, formats: Sequence[tuple[str, Quantization]], pro
     first one. Raises CheckpointError and SettingsError."""
     torch.set_num_threads(1)
     chosen, canvases = held_out_problems(SEED, problems), list[list[int]]()
-    reference: Decoded | None = None
+    reference: DecodedFormat | None = None
     rows: list[Row] = []
     for dtype, quantization in formats:
         changes = {"model": {"path": model, "dtype": dtype, "quantization": quantization}}

@@ -49,9 +49,9 @@ def measure_starts(name: str, model: dict[str, Any], workers: Sequence[int], rou
                     "workers": count,
                     "object store": store,
                     "weights MiB": size / MIB,
-                    **_medians(found),
+                    **_medians(of_store),
                 }
-                for store, found in starts.items()
+                for store, of_store in starts.items()
             ]
     return Measurements(
         ("model", "workers", "object store"),
@@ -88,10 +88,10 @@ def _start(config: Config, store_bytes: int) -> Row:
         began = time.perf_counter()
         with RayEngine.from_config(config) as engine:
             seconds = time.perf_counter() - began
-            phases = {f"{phase} s": each for phase, each in engine.start_phases.items()}
+            phases = {f"{phase} s": spent for phase, spent in engine.start_phases.items()}
             memory = sum(map(proportional_mib, actor_processes("BranchWorker") - others))
             return {"ready s": seconds, **phases, "workers MiB": memory}
 
 
 def _medians(starts: Sequence[Row]) -> Row:
-    return {name: statistics.median(float(each[name] or 0) for each in starts) for name in starts[0]}
+    return {name: statistics.median(float(start[name] or 0) for start in starts) for name in starts[0]}

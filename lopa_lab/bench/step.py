@@ -141,8 +141,11 @@ def _row(
     launches: StepLaunches | None,
 ) -> Row:
     seconds = [asdict(timing) for timing in timings]
-    phases = {f"{phase} ms": 1000 * statistics.median(s[phase] for s in seconds) for phase in seconds[0]}
-    step = [sum(phases_s.values()) for phases_s in seconds]
+    phases = {
+        f"{phase} ms": 1000 * statistics.median(by_phase[phase] for by_phase in seconds)
+        for phase in seconds[0]
+    }
+    step = [sum(by_phase.values()) for by_phase in seconds]
     control = [total - timing.forward - timing.commit for total, timing in zip(step, timings, strict=True)]
     return {
         "model": name,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
@@ -13,14 +12,13 @@ from lopa_lab.experiments.run.lookaheads import (
     MakeLookahead,
     RandomBranch,
     RandomPositions,
-    VariedLopaSession,
+    varied_by,
 )
 from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
 from lopa_lab.records.intervals import Array, Resamples, estimate, percent_of
 from lopa_lab.records.points_log import Point
-from lopa_ray.decoding.session import DecodeSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class Variant:
     """What differs from LoPA."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Of decode settings."""
+    """Changes of decode settings."""
     lookahead: MakeLookahead | None = None
 
 
@@ -77,13 +75,7 @@ class Ablation(Experiment):
         """The outcomes of all problems."""
         variant = VARIANTS[str(point["variant"])]
         settings = bench.settings(decoder="lopa", **variant.changes)
-        make_lookahead = variant.lookahead
-        if make_lookahead is None:
-            return bench.decode_problems(settings).as_json()
-
-        def varied(session: DecodeSession, index: int) -> DecodeSession:
-            return VariedLopaSession(session, make_lookahead, Random(f"{bench.setup.seed} {index}"))
-
+        varied = None if variant.lookahead is None else varied_by(variant.lookahead, bench.setup.seed)
         return bench.decode_problems(settings, varied).as_json()
 
     def finding(self, record: ExperimentRecord) -> Finding:

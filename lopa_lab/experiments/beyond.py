@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice, product
 from random import Random
 from typing import Any
@@ -14,7 +14,7 @@ from lopa_lab.experiments.run.lookaheads import (
     ForksOfForks,
     MakeLookahead,
     SecondTokens,
-    VariedLopaSession,
+    varied_by,
 )
 from lopa_lab.experiments.run.outcomes import Outcomes, column
 from lopa_lab.experiments.run.winner_rules import (
@@ -120,18 +120,12 @@ class Beyond(Experiment):
             block_size=point["block_size"],
             **SETTINGS.get(variant, {}),
         )
-        make: Callable[[DecodeSession, int], DecodeSession] | None = None
         lookahead = LOOKAHEADS.get(variant)
         if variant in LEARNED:
             lookahead = _by_predictor(_learn(bench, settings, seed))
-        if lookahead is not None:
-            chosen = lookahead
-
-            def make(session: DecodeSession, index: int) -> DecodeSession:
-                return VariedLopaSession(session, chosen, Random(f"{seed} {index}"))
-
+        varied = None if lookahead is None else varied_by(lookahead, seed)
         problems = held_out_problems(seed, bench.setup.problems)
-        return bench.decode_problems(settings, make, problems).as_json()
+        return bench.decode_problems(settings, varied, problems).as_json()
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Each variant against LoPA, in each cell and over all."""
@@ -140,8 +134,8 @@ class Beyond(Experiment):
         enough = record.setup.problems >= FEWEST_PROBLEMS
         whole = {name: _together(record, name) for name in variants}
         resamples = Resamples(len(SEEDS) * record.setup.problems)
-        tpf = {name: each.tpf(resamples) for name, each in whole.items()}
-        score = {name: each.score(resamples) / len(BLOCK_SIZES) for name, each in whole.items()}
+        tpf = {name: outcomes.tpf(resamples) for name, outcomes in whole.items()}
+        score = {name: outcomes.score(resamples) / len(BLOCK_SIZES) for name, outcomes in whole.items()}
         ratio = {name: estimate(tpf[name] / tpf[LOPA]) for name in variants}
         gain = {name: estimate(score[name] - score[LOPA]) for name in variants}
         winners = [name for name, of_name in cells.items() if enough and meets_bar(of_name, gain[name])]
@@ -245,9 +239,9 @@ def _together(record: ExperimentRecord, name: str) -> Outcomes:
     columns: dict[str, list[int]] = {}
     for seed in SEEDS:
         of_seed = [record.data(seed=seed, block_size=size, variant=name) for size in BLOCK_SIZES]
-        for name_ in of_seed[0]:
-            sums = [sum(values) for values in zip(*(data[name_] for data in of_seed), strict=True)]
-            columns.setdefault(name_, []).extend(sums)
+        for count in of_seed[0]:
+            sums = [sum(values) for values in zip(*(data[count] for data in of_seed), strict=True)]
+            columns.setdefault(count, []).extend(sums)
     return Outcomes.from_json(columns)
 
 

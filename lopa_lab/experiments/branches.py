@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from lopa_lab.experiments.run.accuracy_under_parallelism import aup, pareto_front
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
-from lopa_lab.experiments.run.outcomes import Figures, column
+from lopa_lab.experiments.run.outcomes import Figures, Name, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
 from lopa_lab.records.intervals import Array, Resamples, estimate
@@ -20,6 +21,10 @@ THRESHOLDS = (0.6, 0.7, 0.8, 0.9, 0.95)
 
 Setting: TypeAlias = tuple[float, int]
 """Confidence threshold and branches."""
+
+AUP_ALPHA = 3.0
+AUP_POINTS = 5.0
+"""How far below the first point's score a point may lie to count."""
 
 
 class Branches(Experiment):
@@ -124,6 +129,40 @@ def _aup_figure(tpf: Mapping[Setting, Array], score: Mapping[Setting, Array], br
     return np.array(
         [aup([(float(x[i]), float(y[i])) for x, y in columns], float(best[i])) for i in range(len(best))]
     )
+
+
+def aup(points: Sequence[tuple[float, float]], best_score: float) -> float:
+    """Accuracy under parallelism (d3LLM) of (TPF, score in percent) points, in order of TPF.
+
+    The first TPF times its score, plus trapezoids of score · min(exp(-3 · (1 - score ÷ best)), 1) over TPF, through the
+    points whose score is at most 5 points below the first's. Raises ValueError without points.
+    """
+    if not points:
+        raise ValueError("there are no points")
+    ordered = sorted(points)
+    first_tpf, first_score = ordered[0]
+    kept = [point for point in ordered if point[1] >= first_score - AUP_POINTS]
+    weighted = [
+        (tpf, score * min(math.exp(-AUP_ALPHA * (1 - score / best_score)), 1.0) if best_score > 0 else 0.0)
+        for tpf, score in kept
+    ]
+    area = first_tpf * first_score
+    for (left, low), (right, high) in pairwise(weighted):
+        area += (right - left) * (low + high) / 2
+    return area
+
+
+def pareto_front(points: Mapping[Name, tuple[float, float]]) -> list[Name]:
+    """The names whose (TPF, score) no other one equals or beats in both and beats in one, by rising TPF."""
+    kept = [
+        name
+        for name, (tpf, score) in points.items()
+        if not any(
+            other_tpf >= tpf and other_score >= score and (other_tpf, other_score) != (tpf, score)
+            for other_tpf, other_score in points.values()
+        )
+    ]
+    return sorted(kept, key=lambda name: points[name])
 
 
 EXPERIMENT = Branches()

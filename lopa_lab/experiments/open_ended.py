@@ -78,18 +78,20 @@ class OpenEnded(Experiment):
         prompts = [bench.engine.encode(prompt) for prompt in _prompts(bench)]
         requests = [LikelihoodRequest(p, r.token_ids) for p, r in zip(prompts, results, strict=True)]
         likelihoods = [0.0] * len(requests)
-        for index, found in log_likelihoods(bench.engine, requests, mc_num=MC_NUM, seed=bench.setup.seed):
-            if isinstance(found, Exception):
-                raise found
-            likelihoods[index] = found.value
-        grams = [count_n_grams(each.token_ids) for each in results]
+        for index, likelihood in log_likelihoods(
+            bench.engine, requests, mc_num=MC_NUM, seed=bench.setup.seed
+        ):
+            if isinstance(likelihood, Exception):
+                raise likelihood
+            likelihoods[index] = likelihood.value
+        grams = [count_n_grams(result.token_ids) for result in results]
         equal_to_vanilla = [
             equal_tokens(ours.token_ids, theirs.token_ids)
             for ours, theirs in zip(results, vanilla, strict=True)
         ]
         return {
-            "tokens": [each.tokens for each in results],
-            "steps": [each.steps for each in results],
+            "tokens": [result.tokens for result in results],
+            "steps": [result.steps for result in results],
             "different n-grams": [different for different, _ in grams],
             "n-grams": [count for _, count in grams],
             "log-likelihood": [round(value, 4) for value in likelihoods],
@@ -115,14 +117,14 @@ class OpenEnded(Experiment):
             f"vanilla's token at {estimate(best['as vanilla %']):.0f} % of the positions; the single branch has "
             f"that at {estimate(single['as vanilla %']):.0f} %."
         )
-        digits = {"TPF": 2, "different pairs %": 1, "nats per token": 2, "as vanilla %": 1}
-        table = {
-            "decoder, branches": [f"LoPA, {count}" if count else "vanilla" for count in figures],
-            **{
-                name: column((of_count[name] for of_count in figures.values()), f".{number}f")
-                for name, number in digits.items()
-            },
-        }
+        table = {"decoder, branches": [f"LoPA, {count}" if count else "vanilla" for count in figures]}
+        for name, digits in (
+            ("TPF", 2),
+            ("different pairs %", 1),
+            ("nats per token", 2),
+            ("as vanilla %", 1),
+        ):
+            table[name] = column((of_count[name] for of_count in figures.values()), f".{digits}f")
         headline = (
             f"{most} branches have {estimate(best['TPF'] / single['TPF']):.2f} times the TPF of one, at "
             f"{estimate(best['nats per token'] - single['nats per token']):+.2f} nats per token, and "

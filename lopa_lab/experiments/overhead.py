@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
@@ -54,14 +55,8 @@ class Overhead(Experiment):
             LOOKAHEAD: bench.settings(decoder="lopa", num_branches=int(point["k"] or 0) + 1),
             ANCHOR: bench.settings(decoder="lopa", num_branches=1),
         }
-        totals = {name: StepTotals() for name in settings}
-        # The first problem is decoded once more, before the others, to warm up.
-        for number, problem in enumerate([bench.problems[0], *bench.problems]):
-            for name, each in settings.items():
-                found = _decode(bench, problem.question, each)
-                if number:
-                    totals[name].add(found)
-        return {name: each.as_json() for name, each in totals.items()}
+        totals = bench.totals_in_turns({name: partial(_decode, bench, s) for name, s in settings.items()})
+        return {name: of_name.as_json() for name, of_name in totals.items()}
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Verification against preparation, and steps with lookahead against those without."""
@@ -136,7 +131,7 @@ class Overhead(Experiment):
         axes[0].figure.legend(loc="outside upper left", ncols=4)
 
 
-def _decode(bench: Workbench, question: str, settings: GenerationSettings) -> dict[str, float]:
+def _decode(bench: Workbench, settings: GenerationSettings, question: str) -> dict[str, float]:
     """The sums of a problem's steps."""
     from lopa_lab.bench.decoding import local_steps
     from lopa_ray.execution.lane import lanes_of

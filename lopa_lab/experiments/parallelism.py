@@ -22,7 +22,6 @@ from lopa_lab.records.points_log import Point
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
-from lopa_ray.errors import SettingsError
 
 CONCURRENCY = (1, 2, 4, 8)
 BRANCHES = 8
@@ -57,15 +56,14 @@ class Parallelism(Experiment):
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         """Measure the time of each round of each arrangement. Raises SettingsError for a single worker."""
-        clients, workers = int(point["concurrency"] or 0), bench.config.group.num_workers
-        if workers < 2:
-            raise SettingsError(
-                f"group.num_workers: got {workers}; parallelism divides several: set 2 or more"
-            )
+        clients, workers = (
+            int(point["concurrency"] or 0),
+            bench.several_workers("parallelism divides several"),
+        )
         settings = bench.settings(decoder="lopa", num_branches=BRANCHES)
         shared, *own = bench.groups([workers, *[1] * workers], requests=max(CONCURRENCY))
         arrangements = {BRANCH: [shared], TASK: own}
-        found: dict[str, dict[str, list[float]]] = {
+        rounds: dict[str, dict[str, list[float]]] = {
             name: {"seconds": [], "tokens": [], "latency": []} for name in arrangements
         }
         for number in range(-1, ROUNDS):
@@ -74,17 +72,17 @@ class Parallelism(Experiment):
             problems = bench.problems if number >= 0 else bench.problems[:1] * workers
             for name in names:
                 engines = arrangements[name]
-                sessions = [engines[0].create_session(each.question, settings) for each in problems]
+                sessions = [engines[0].create_session(problem.question, settings) for problem in problems]
                 began = time.perf_counter()
                 results = send(engines, sessions, clients if number >= 0 else workers)
                 seconds = time.perf_counter() - began
                 if number >= 0:
-                    found[name]["seconds"].append(round(seconds, 6))
-                    found[name]["tokens"].append(sum(each.tokens for each in results))
-                    found[name]["latency"].append(
-                        round(statistics.fmean(each.seconds for each in results), 6)
+                    rounds[name]["seconds"].append(round(seconds, 6))
+                    rounds[name]["tokens"].append(sum(result.tokens for result in results))
+                    rounds[name]["latency"].append(
+                        round(statistics.fmean(result.seconds for result in results), 6)
                     )
-        return {"on this machine": bench.on_this_machine, "workers": workers, **found}
+        return {"on this machine": bench.on_this_machine, "workers": workers, **rounds}
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Both arrangements at both ends, and where they cross."""
@@ -181,13 +179,13 @@ def crossing(ratios: Mapping[int, Array], *, rises: bool) -> Array:
     requests, logs = np.log2(np.array(list(ratios))), np.log(np.stack(list(ratios.values())))
     if not rises:
         logs = -logs
-    found = np.full(logs.shape[1], np.nan)
+    crossed = np.full(logs.shape[1], np.nan)
     for at in range(1, len(requests)):
         before, now = logs[at - 1], logs[at]
-        here = np.isnan(found) & (before < 0) & (now >= 0)
+        here = np.isnan(crossed) & (before < 0) & (now >= 0)
         share = -before[here] / (now[here] - before[here])
-        found[here] = requests[at - 1] + share * (requests[at] - requests[at - 1])
-    numbers: Array = np.exp2(found)
+        crossed[here] = requests[at - 1] + share * (requests[at] - requests[at - 1])
+    numbers: Array = np.exp2(crossed)
     return numbers
 
 
@@ -204,7 +202,7 @@ def crossing_sentence(what: str, ratios: Mapping[int, Array]) -> str:
     )
     where = f" ({where})" if where else ", nowhere clearly"
     changes = sum(one != other for one, other in pairwise(ahead))
-    begins, ends = (TASK if each else BRANCH for each in (ahead[0], ahead[-1]))
+    begins, ends = (TASK if is_ahead else BRANCH for is_ahead in (ahead[0], ahead[-1]))
     if changes == 0:
         return f"{what} is better with {begins} for every number of requests{where}."
     if changes == 1:
@@ -214,7 +212,7 @@ def crossing_sentence(what: str, ratios: Mapping[int, Array]) -> str:
 
 
 def _versus(ratio: Any) -> str:
-    """Of task-parallel's figure ÷ branch-parallel's."""
+    """The relation that task-parallel's figure ÷ branch-parallel's shows."""
     return (
         "is not clearly different with"
         if not ratio.excludes(1.0)

@@ -53,7 +53,7 @@ class Observed:
         self.steps += 1
         self.best += max(accepted)
         for name, metric in self._metrics.items():
-            confidences = [metric(each) if each else NO_MASKS_CONFIDENCE for each in scores]
+            confidences = [metric(branch) if branch else NO_MASKS_CONFIDENCE for branch in scores]
             self.rank_correlation[name] += spearman(confidences, accepted)
             self.accepted[name] += accepted[best_branch(confidences)]
 
@@ -117,13 +117,13 @@ class Predictor(Experiment):
         observed = [Observed(METRICS[ranking]) for _ in bench.problems]
         bench.decode_problems(settings, lambda session, index: ObservedSession(session, observed[index]))
         return {
-            "steps": [each.steps for each in observed],
-            "best": [each.best for each in observed],
+            "steps": [request.steps for request in observed],
+            "best": [request.best for request in observed],
             "rank correlation": {
-                name: [round(each.rank_correlation[name], 6) for each in observed]
+                name: [round(request.rank_correlation[name], 6) for request in observed]
                 for name in METRICS[ranking]
             },
-            "accepted": {name: [each.accepted[name] for each in observed] for name in METRICS[ranking]},
+            "accepted": {name: [request.accepted[name] for request in observed] for name in METRICS[ranking]},
         }
 
     def finding(self, record: ExperimentRecord) -> Finding:

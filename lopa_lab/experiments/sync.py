@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from lopa_lab.bench.decoding import results_of
@@ -15,7 +16,6 @@ from lopa_lab.records.intervals import Array, Resamples, estimate
 from lopa_lab.records.points_log import Point
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.engine.base import Engine
-from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.events import RequestStep
 
 SPANS = (8, 32)
@@ -60,12 +60,8 @@ class Sync(Experiment):
 
         Raises SettingsError for a single worker.
         """
-        span, most = int(point["span"] or 0), bench.config.group.num_workers
-        if most < 2:
-            raise SettingsError(
-                f"group.num_workers: got {most}; sync compares one worker with more: set 2 or more"
-            )
-        counts = worker_counts(most)
+        span = int(point["span"] or 0)
+        counts = worker_counts(bench.several_workers("sync compares one worker with more"))
         settings = {
             protocol: bench.settings(
                 decoder="lopa",
@@ -76,21 +72,20 @@ class Sync(Experiment):
             )
             for protocol, attention in ATTENTION.items()
         }
-        totals = {count: {protocol: StepTotals() for protocol in settings} for count in counts}
         groups = dict(zip(counts, bench.groups(counts), strict=True))
-        # The first problem is decoded once more, before the others, to warm up.
-        for number, problem in enumerate([bench.problems[0], *bench.problems]):
-            for count, engine in groups.items():
-                for protocol, of_protocol in settings.items():
-                    found = _decode(engine, problem.question, of_protocol)
-                    if number:
-                        totals[count][protocol].add(found)
+        totals = bench.totals_in_turns(
+            {
+                (count, protocol): partial(_decode, engine, of_protocol)
+                for count, engine in groups.items()
+                for protocol, of_protocol in settings.items()
+            }
+        )
         return {
             "on this machine": bench.on_this_machine,
             "pre-write ms": _pre_write_ms(bench, span, {1, *map(branches_per_worker, counts)}),
             "workers": {
-                str(count): {protocol: each.as_json() for protocol, each in of_count.items()}
-                for count, of_count in totals.items()
+                str(count): {protocol: totals[count, protocol].as_json() for protocol in settings}
+                for count in counts
             },
         }
 
@@ -208,16 +203,16 @@ def worker_counts(most: int) -> list[int]:
 
 
 def branches_per_worker(workers: int) -> int:
-    """Of the worker that has the most."""
+    """The branches of the worker that has the most."""
     return -(-BRANCHES // workers)
 
 
 def efficiency(one: Array, many: Array, workers: int) -> Array:
-    """Of times with one worker and with so many, each [1 + resamples] of float64, in percent."""
+    """Scaling efficiency from times with one worker and with so many, each [1 + resamples] of float64, in percent."""
     return 100 * one / (workers * many)
 
 
-def _decode(engine: Engine, question: str, settings: GenerationSettings) -> dict[str, float]:
+def _decode(engine: Engine, settings: GenerationSettings, question: str) -> dict[str, float]:
     """The sums of a problem's steps."""
     sums = dict.fromkeys(("steps", "staged", *CONTROL, "commit", "forward"), 0.0)
 
@@ -247,7 +242,7 @@ def _pre_write_ms(bench: Workbench, span: int, branches: set[int]) -> dict[str, 
 def _steps(record: ExperimentRecord, span: int, resamples: Resamples) -> dict[tuple[int, str], StepParts]:
     """Workers and protocol → the parts of a step."""
     data = record.data(span=span)
-    found = {}
+    steps = {}
     for workers, protocols in data["workers"].items():
         for protocol, columns in protocols.items():
             totals, count = StepTotals.from_json(columns), int(workers)
@@ -255,7 +250,7 @@ def _steps(record: ExperimentRecord, span: int, resamples: Resamples) -> dict[tu
             lanes = branches_per_worker(count) if protocol == TWO_PHASE else 1
             staged = totals.per(resamples, "steps", "staged") / span
             pre_write = data["pre-write ms"][str(lanes)] * staged
-            found[count, protocol] = StepParts(
+            steps[count, protocol] = StepParts(
                 {
                     "forward": 1000 * totals.per(resamples, "steps", "forward") - pre_write,
                     "pre-write": pre_write,
@@ -263,7 +258,7 @@ def _steps(record: ExperimentRecord, span: int, resamples: Resamples) -> dict[tu
                     "control": 1000 * totals.per(resamples, "steps", *CONTROL),
                 }
             )
-    return found
+    return steps
 
 
 EXPERIMENT = Sync()

@@ -7,20 +7,18 @@ each step evenly. So LoPA's own order is one of those that may be drawn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 from typing import Any
 
 import numpy as np
 
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
-from lopa_lab.experiments.run.lookaheads import RandomBranch, VariedLopaSession
+from lopa_lab.experiments.run.lookaheads import RandomBranch, varied_by
 from lopa_lab.experiments.run.outcomes import Outcomes, column
 from lopa_lab.experiments.run.ranks import share_below
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
 from lopa_lab.records.intervals import FEWEST_PROBLEMS, Array, Resamples, estimate, percent_of
 from lopa_lab.records.points_log import Point
-from lopa_ray.decoding.session import DecodeSession
 
 ORDERS = 100
 CHUNK = 10
@@ -55,14 +53,9 @@ class FillingOrders(Experiment):
         if point["order"] == "anchor":
             return bench.decode_problems(bench.settings(decoder="lopa", num_branches=1)).as_json()
 
-        orders = []
-        for order in range(int(point["first"] or 0), int(point["first"] or 0) + CHUNK):
-
-            def randomly(session: DecodeSession, index: int, order: int = order) -> DecodeSession:
-                return VariedLopaSession(session, RandomBranch, Random(f"{bench.setup.seed} {index} {order}"))
-
-            orders.append(bench.decode_problems(settings, randomly).as_json())
-        return {"orders": orders}
+        first = int(point["first"] or 0)
+        sessions = [varied_by(RandomBranch, bench.setup.seed, order) for order in range(first, first + CHUNK)]
+        return {"orders": [bench.decode_problems(settings, randomly).as_json() for randomly in sessions]}
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """LoPA among the orders, and what orders do to the score."""
@@ -71,7 +64,7 @@ class FillingOrders(Experiment):
         random = _tpfs(orders)
         rows = {
             "worst of the orders": (random.min(axis=0), None),
-            "mean of the orders": (random.mean(axis=0), np.mean([each.correct for each in orders], axis=0)),
+            "mean of the orders": (random.mean(axis=0), np.mean([order.correct for order in orders], axis=0)),
             "best of the orders": (random.max(axis=0), _correct_of_best(orders)),
             "single branch": (_tpfs([anchor])[0], np.array(anchor.correct)),
             "LoPA": (_tpfs([lopa])[0], np.array(lopa.correct)),
@@ -81,18 +74,18 @@ class FillingOrders(Experiment):
         below = estimate(
             100 * resamples.mean([share_below(v, c) for v, c in zip(own, random.T, strict=True)])
         )
-        mean, best, found = tpf["mean of the orders"], tpf["best of the orders"], tpf["LoPA"]
+        mean, best, lopa_tpf = tpf["mean of the orders"], tpf["best of the orders"], tpf["LoPA"]
         single = tpf["single branch"]
         enough = record.setup.problems >= FEWEST_PROBLEMS
         # Shares of a difference that may as well be none, or that goes the other way, say nothing.
-        goes = enough and found[0] > mean[0] and estimate(best - mean).low > 0
-        way = estimate(percent_of(found - mean, best - mean)) if goes else None
+        goes = enough and lopa_tpf[0] > mean[0] and estimate(best - mean).low > 0
+        way = estimate(percent_of(lopa_tpf - mean, best - mean)) if goes else None
         spread = estimate(best / tpf["worst of the orders"])
         text = (
             f"Of {len(orders)} random orders of the same problem the fastest has {spread:.2f} times the TPF of the "
             f"slowest: {estimate(best):.2f} against {estimate(tpf['worst of the orders']):.2f}, with a mean of "
-            f"{estimate(mean):.2f}. LoPA has {estimate(found):.2f}, more than {below:.0f} % of the orders (equal "
-            f"ones count half), and {estimate(found / mean):.2f} times their mean"
+            f"{estimate(mean):.2f}. LoPA has {estimate(lopa_tpf):.2f}, more than {below:.0f} % of the orders (equal "
+            f"ones count half), and {estimate(lopa_tpf / mean):.2f} times their mean"
             + (
                 "."
                 if way is None
@@ -108,10 +101,10 @@ class FillingOrders(Experiment):
                 for _, right in rows.values()
             ],
         }
-        better = "and LoPA's is" if estimate(found / mean).low > 1 else "but LoPA's is not clearly"
+        better = "and LoPA's is" if estimate(lopa_tpf / mean).low > 1 else "but LoPA's is not clearly"
         compared = [f"Here the order matters as well, {better} faster than the mean one."]
-        if enough and estimate(found - single).low > 0:
-            part = estimate(percent_of(mean - single, found - single))
+        if enough and estimate(lopa_tpf - single).low > 0:
+            part = estimate(percent_of(mean - single, lopa_tpf - single))
             compared.append(
                 f"But a random order has {part:.0f} % of what LoPA gains over a single branch already: that much is "
                 "the token that a fork adds, whichever fork wins, and the choice of the order adds the rest."
@@ -141,7 +134,7 @@ class FillingOrders(Experiment):
 
 def _outcomes(record: ExperimentRecord) -> tuple[Outcomes, Outcomes, list[Outcomes]]:
     """LoPA's, the single branch's, and those of each random order."""
-    chunks = [each.data["orders"] for each in record.points if each.point["order"] == "random"]
+    chunks = [point.data["orders"] for point in record.points if point.point["order"] == "random"]
     return (
         record.outcomes(order="lopa"),
         record.outcomes(order="anchor"),
@@ -151,14 +144,14 @@ def _outcomes(record: ExperimentRecord) -> tuple[Outcomes, Outcomes, list[Outcom
 
 def _tpfs(orders: Sequence[Outcomes]) -> Array:
     """Tokens ÷ steps: [orders, problems], float64."""
-    return np.array([np.divide(each.tokens, each.steps) for each in orders])
+    return np.array([np.divide(order.tokens, order.steps) for order in orders])
 
 
 def _correct_of_best(orders: Sequence[Outcomes]) -> Array:
     """Share of right answers among the fastest orders of each problem: [problems], float64."""
     tpfs = _tpfs(orders)
     fastest = tpfs == tpfs.max(axis=0)
-    right = np.array([each.correct for each in orders])
+    right = np.array([order.correct for order in orders])
     share: Array = (right * fastest).sum(axis=0) / fastest.sum(axis=0)
     return share
 

@@ -1,1 +1,1 @@
-"""What reports of evaluations and benchmarks share: machine, checkout, Markdown, figures."""
+"""What evaluations, benchmarks and experiments share: records, resumable logs of points, machine, Markdown, figures."""

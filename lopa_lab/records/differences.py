@@ -10,8 +10,8 @@ def first_difference(before: Any, now: Any, name: str = "") -> str | None:
     """The first difference of two JSON values, in words; None if there is none."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in {**before, **now}:
-            found = first_difference(before.get(key), now.get(key), f"{name}.{key}" if name else key)
-            if found is not None:
-                return found
+            difference = first_difference(before.get(key), now.get(key), f"{name}.{key}" if name else key)
+            if difference is not None:
+                return difference
         return None
     return None if before == now else f"{name}: {json.dumps(before)} then, {json.dumps(now)} now"

@@ -66,13 +66,13 @@ class Machine(BaseModel):
 
 def package_versions(names: Sequence[str]) -> dict[str, str]:
     """The installed version of each package; packages that are not installed are left out."""
-    found = {}
+    versions = {}
     for name in names:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _cpu_model() -> str:

@@ -8,11 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from cluster.cli import app
-from lopa_lab.bench.measurements import BenchRecord
 from lopa_ray.config.model_settings import DEMO_MODEL
+from support.bench_command import bench_record
 from support.client_command import run_command
 from support.server_process import ServerProcess
 
@@ -48,16 +46,14 @@ def test_a_benchmark(server: ServerProcess, tmp_path: Path) -> None:
 
 
 def test_lopa_bench_runs_it(server: ServerProcess, tmp_path: Path) -> None:
-    keys, path = tmp_path / "keys", tmp_path / "record.json"
+    keys = tmp_path / "keys"
     keys.write_text(server.api_key)
     arguments = [
-        "bench", "serve", "--url", server.url, "--api-keys", str(keys), "--concurrency", "2", "--requests",
-        str(REQUESTS), "--max-tokens", str(OUTPUT_TOKENS), "--output", str(path),
+        "serve", "--url", server.url, "--api-keys", str(keys), "--concurrency", "2", "--requests",
+        str(REQUESTS), "--max-tokens", str(OUTPUT_TOKENS),
         "--guidellm", str(Path(sys.executable).with_name("guidellm")),
     ]  # fmt: skip
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    ours, theirs = BenchRecord.read(path).rows
+    ours, theirs = bench_record(tmp_path, *arguments).rows
     assert (ours["loop"], theirs["loop"]) == ("closed", "guidellm")
     for row in (ours, theirs):
         assert (row["load"], row["sent"], row["failed"]) == (2, REQUESTS, 0)

@@ -5,23 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from cluster.cli import app
-from lopa_lab.bench.measurements import BenchRecord
+from support.bench_command import bench_record
 
 TINY = ("--shape", "dream-27m", "--layers", "1", "--prompt", "16")
 
 
-def record_of(tmp_path: Path, *arguments: str) -> BenchRecord:
-    path = tmp_path / "record.json"
-    result = CliRunner().invoke(app, ["bench", *arguments, "--output", str(path)])
-    assert result.exit_code == 0, result.output
-    return BenchRecord.read(path)
-
-
 def test_steps_of_a_group_have_the_tokens_of_one_process(tmp_path: Path) -> None:
-    record = record_of(
+    record = bench_record(
         tmp_path,
         "step",
         *TINY,
@@ -44,7 +35,7 @@ def test_steps_of_a_group_have_the_tokens_of_one_process(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_commits_of_models_of_several_depths(tmp_path: Path) -> None:
     size = ("--shape", "dream-27m", "--layers", "1,2", "--workers", "1", "--span", "8", "--rounds", "1")
-    record = record_of(tmp_path, "commit", *size, "--transport", "single_phase")
+    record = bench_record(tmp_path, "commit", *size, "--transport", "single_phase")
     assert [row["layers"] for row in record.rows] == [1, 2]
     assert len({record.key_of(row) for row in record.rows}) == 2
 
@@ -52,7 +43,7 @@ def test_commits_of_models_of_several_depths(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_commits_by_every_transport(tmp_path: Path) -> None:
     transports = ("collective", "object_store", "single_phase")
-    record = record_of(tmp_path, "commit", *TINY, "--workers", "2", "--span", "8", "--rounds", "1")
+    record = bench_record(tmp_path, "commit", *TINY, "--workers", "2", "--span", "8", "--rounds", "1")
     assert [row["transport"] for row in record.rows] == list(transports)
     for row in record.rows:
         assert row["commits"] > 0

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from typer.testing import CliRunner
-
-from cluster.cli import app
-from lopa_lab.bench.measurements import BenchRecord
+from support.bench_command import bench, bench_record
 from support.server_process import ServerProcess
 
 REQUESTS = 4
 
 
 def test_closed_and_open_loops(server: ServerProcess, tmp_path: Path) -> None:
-    keys, path = tmp_path / "keys", tmp_path / "record.json"
+    keys = tmp_path / "keys"
     keys.write_text(server.api_key)
     arguments = [
-        "bench", "serve", "--url", server.url, "--model", "demo", "--api-keys", str(keys), "--concurrency", "1,2",
+        "serve", "--url", server.url, "--model", "demo", "--api-keys", str(keys), "--concurrency", "1,2",
         "--rate", "8", "--requests", str(REQUESTS), "--max-tokens", "32", "--deadline", "60",
-        "--lopa", "num_branches=2", "--output", str(path),
+        "--lopa", "num_branches=2",
     ]  # fmt: skip
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    record = BenchRecord.read(path)
+    record = bench_record(tmp_path, *arguments)
     assert [(row["loop"], row["load"]) for row in record.rows] == [("closed", 1), ("closed", 2), ("open", 8)]
     for row in record.rows:
         assert (row["model"], row["settings"]) == ("demo", "num_branches 2")
@@ -35,9 +30,6 @@ def test_closed_and_open_loops(server: ServerProcess, tmp_path: Path) -> None:
 
 
 def test_a_load_that_the_server_refuses_is_an_error(server: ServerProcess) -> None:
-    result = CliRunner().invoke(
-        app,
-        ["bench", "serve", "--url", server.url, "--model", "demo", "--requests", "2", "--concurrency", "1"],
-    )
+    result = bench("serve", "--url", server.url, "--model", "demo", "--requests", "2", "--concurrency", "1")
     assert result.exit_code == 1
     assert "status 401" in result.output

@@ -19,6 +19,9 @@ from lopa_ray.protocol.outcome import Decision
 
 MakeLookahead: TypeAlias = Callable[[GenerationSettings, Random], Lookahead]
 
+MakeSession: TypeAlias = Callable[[DecodeSession, int], DecodeSession]
+"""A session and the index of its problem → the session that is decoded in its place."""
+
 POOL = 3
 """Distant forks are picked from this many times as many positions, the best-ranked ones."""
 
@@ -129,12 +132,12 @@ class DistantForks(WiderLookahead):
 
         def distance(candidate: PositionScore) -> int:
             where = candidate.decision.position
-            return min((abs(where - each.decision.position) for each in chosen), default=0)
+            return min((abs(where - score.decision.position) for score in chosen), default=0)
 
         while pool and len(chosen) < count:
             chosen.append(max(pool, key=distance))
             pool.remove(chosen[-1])
-        return [fork_of(each) for each in chosen]
+        return [fork_of(score) for score in chosen]
 
 
 class SecondTokens(WiderLookahead):
@@ -146,9 +149,9 @@ class SecondTokens(WiderLookahead):
     def choose(self, ranked: Sequence[PositionScore], count: int) -> list[Fork]:
         """LoPA's best forks, then the second-best tokens."""
         num_second = count // SECOND_SHARE
-        unsure = sorted(ranked, key=lambda each: -each.decision.top_logprobs[1][1])
-        second = [fork for each in unsure[:num_second] if (fork := _second(each.decision)) is not None]
-        return [*(fork_of(each) for each in ranked[: count - len(second)]), *second]
+        unsure = sorted(ranked, key=lambda score: -score.decision.top_logprobs[1][1])
+        second = [fork for score in unsure[:num_second] if (fork := _second(score.decision)) is not None]
+        return [*(fork_of(score) for score in ranked[: count - len(second)]), *second]
 
 
 def _second(best: Decision) -> Fork | None:
@@ -158,3 +161,11 @@ def _second(best: Decision) -> Fork | None:
         return None
     probability = exp(logprob)
     return Fork((Decision(best.position, token, probability, logprob, best.top_logprobs),), probability)
+
+
+def varied_by(make_lookahead: MakeLookahead, *seed: object) -> MakeSession:
+    """Puts LoPA with another lookahead in the place of a session, with draws by the index of its problem and `seed`."""
+    first, *rest = seed
+    return lambda session, index: VariedLopaSession(
+        session, make_lookahead, Random(" ".join(map(str, (first, index, *rest))))
+    )

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cluster.batch.progress_bar import progress_bar
 from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord, Setup
 from lopa_lab.experiments.run.findings_page import section, write_figure
-from lopa_lab.experiments.run.fingerprint import fingerprint, text_fingerprint
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.checkout import checkout_commit
 from lopa_lab.records.figure import png, require_matplotlib
 from lopa_lab.records.files import replace_file
 from lopa_lab.records.machine import Machine
 from lopa_lab.records.points_log import MeasuredPoint, PointsLog
-from lopa_lab.word_problems import held_out_problems
+from lopa_lab.word_problems import Problem, held_out_problems
 from lopa_ray import __version__
+from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.engine.config import Config
+
+EDGE_BYTES = 1 << 20
+"""Read from the beginning and from the end of each file: weights may have many gigabytes."""
 
 
 def run_experiment(
@@ -77,3 +81,30 @@ def run_experiment(
     )
     replace_file(folder / f"{name}.md", text)
     return record
+
+
+def fingerprint(model: ModelSettings) -> str | None:
+    """A name for the weights of a folder that no others have; None for a name on the Hub.
+
+    It is a hash of names, sizes and edges of the weight files and of the configuration.
+    """
+    from lopa_ray.execution.model_files import checkpoint_folder
+
+    if not (model.path == "demo" or Path(model.path).is_dir()):
+        return None
+    digest = hashlib.sha256()
+    folder = checkpoint_folder(model)
+    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("config.json")]):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(EDGE_BYTES))
+            file.seek(max(0, size - EDGE_BYTES))
+            digest.update(file.read(EDGE_BYTES))
+    return digest.hexdigest()[:16]
+
+
+def text_fingerprint(problems: Iterable[Problem]) -> str:
+    """A name for problems that no others have: a hash of their questions and answers."""
+    texts = [(problem.question, problem.answer) for problem in problems]
+    return hashlib.sha256(repr(texts).encode()).hexdigest()[:16]

@@ -25,7 +25,7 @@ RIDGE = 1.0
 
 QUANTILES = (0.1, 0.25, 0.5)
 
-Value: TypeAlias = Callable[[Fork, BranchReport, float], float]
+BranchValue: TypeAlias = Callable[[Fork, BranchReport, float], float]
 """Fork, report and confidence threshold → what the winner has most of."""
 
 
@@ -70,9 +70,9 @@ def summed_probability(fork: Fork, report: BranchReport, threshold: float) -> fl
 
 
 class ByValue(Lookahead):
-    """Lookahead whose branch confidence is a `Value`."""
+    """Lookahead whose branch confidence is a `BranchValue`."""
 
-    def __init__(self, settings: GenerationSettings, value: Value) -> None:
+    def __init__(self, settings: GenerationSettings, value: BranchValue) -> None:
         super().__init__(settings)
         self._value = value
         self._threshold = settings.confidence_threshold if isinstance(settings, BlockSettings) else 1.0
@@ -156,7 +156,7 @@ class WinnerRecorder(VariedLopaSession):
 
 def fit_predictor(sessions: Sequence[WinnerRecorder]) -> LinearPredictor:
     """From decoded requests: each step but a request's last, with the tokens that the next one decided."""
-    winners = [each for session in sessions for each in session.winners[:-1]]
-    means = [each for session in sessions for each in session.means[:-1]]
-    decided = [each for session in sessions for each in session.decided[1:]]
+    winners = [features for session in sessions for features in session.winners[:-1]]
+    means = [features for session in sessions for features in session.means[:-1]]
+    decided = [count for session in sessions for count in session.decided[1:]]
     return LinearPredictor.fit(np.array(winners), np.array(means), np.array(decided, dtype=np.float64))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -15,47 +14,35 @@ from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from cluster.batch.open_engine import open_engine
 from lopa_lab.bench.decoding import results_of, solved
 from lopa_lab.experiments.run.experiment import Setup
-from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.experiments.run.lookaheads import MakeSession
+from lopa_lab.experiments.run.outcomes import Name, Outcomes, StepTotals
 from lopa_lab.word_problems import Problem, held_out_problems
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
+from lopa_ray.errors import SettingsError
 
 if TYPE_CHECKING:
     from lopa_ray.engine.local import LocalEngine
 
-MakeSession: TypeAlias = Callable[[DecodeSession, int], DecodeSession]
-"""A session and the index of its problem → the session that is decoded in its place."""
 
-
-class Workbench:
+class Workbench(ExitStack):
     """Use it as a context manager: what `engine` and `groups` open is closed at the end."""
 
     def __init__(self, config: Config, setup: Setup) -> None:
+        super().__init__()
         self.config = config
         self.setup = setup
-        self._stack = ExitStack()
         self._groups: dict[tuple[int, ...], list[Engine]] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.close()
 
     @cached_property
     def engine(self) -> LocalEngine:
         """The engine of this process. As many requests are in flight together as `model.max_num_seqs` says."""
         from lopa_ray.engine.local import LocalEngine
 
-        engine = self._stack.enter_context(open_engine(self.config, local=True))
+        engine = self.enter_context(open_engine(self.config, local=True))
         assert isinstance(engine, LocalEngine)
         return engine
 
@@ -73,16 +60,21 @@ class Workbench:
             configs = [
                 self.config.replace(model=model, group=group.replace(num_workers=count)) for count in workers
             ]
-            self._groups[key] = [
-                self._stack.enter_context(open_engine(config, local=False)) for config in configs
-            ]
+            self._groups[key] = [self.enter_context(open_engine(config, local=False)) for config in configs]
         return self._groups[key]
 
     def _connect(self, num_cpus: int) -> None:
         """Without this the first group would start a Ray that is only large enough for itself."""
         if not ray.is_initialized():
             connect_to_ray(ray_address(), num_cpus=num_cpus)
-            self._stack.callback(ray.shutdown)
+            self.callback(ray.shutdown)
+
+    def several_workers(self, why: str) -> int:
+        """The number of workers of the configuration. Raises SettingsError, with the reason, for a single one."""
+        workers = self.config.group.num_workers
+        if workers < 2:
+            raise SettingsError(f"group.num_workers: got {workers}; {why}: set 2 or more")
+        return workers
 
     @property
     def on_this_machine(self) -> bool:
@@ -115,6 +107,20 @@ class Workbench:
             sessions = [make_session(session, index) for index, session in enumerate(sessions)]
         results = self.decode(sessions)
         return Outcomes.of(results, solved(problems, results))
+
+    def totals_in_turns(
+        self, decoders: Mapping[Name, Callable[[str], Mapping[str, float]]]
+    ) -> dict[Name, StepTotals]:
+        """Decode each question by each function, which returns the sums of its steps; they take turns, question by
+        question."""
+        totals = {name: StepTotals() for name in decoders}
+        # The first problem is decoded once more, before the others, to warm up.
+        for number, problem in enumerate([self.problems[0], *self.problems]):
+            for name, decode in decoders.items():
+                sums = decode(problem.question)
+                if number:
+                    totals[name].add(sums)
+        return totals
 
     def decode(self, sessions: Sequence[DecodeSession]) -> list[GenerationResult]:
         """The results of sessions, in their order. Raises the first error that ends a request."""

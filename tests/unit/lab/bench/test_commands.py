@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from typer.main import get_command
-from typer.testing import CliRunner, Result
 
 from cluster.cli import app
 from lopa_lab.bench.measurements import BenchRecord
@@ -16,27 +15,15 @@ from lopa_lab.bench.parts import parts_of
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray import LocalEngine
 from lopa_ray.decoding.decoders.lopa import D2FSettings
+from support.bench_command import bench, bench_record
 from support.paths import MODELS
 
 TINY = ("--shape", "dream-27m", "--layers", "1")
 
 
-def bench(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
-
-
-def record_of(tmp_path: Path, *arguments: str) -> BenchRecord:
-    """The record of a command that has to succeed."""
-    path = tmp_path / "record.json"
-    result = bench(*arguments, "--output", path)
-    assert result.exit_code == 0, result.output
-    assert f"Record: {path}" in result.output
-    return BenchRecord.read(path)
-
-
 def test_forward_beside_its_floor_and_a_plain_forward(tmp_path: Path) -> None:
     sizes = ("--branches", "1,2", "--window", "8", "--prefix", "0,16", "--requests", "1,2", "--repeats", "1")
-    record = record_of(tmp_path, "forward", *TINY, *sizes, "--dtype", "float32,bfloat16")
+    record = bench_record(tmp_path, "forward", *TINY, *sizes, "--dtype", "float32,bfloat16")
     assert record.name == "forward"
     assert len(record.rows) == 2 * 2 * 2 * 2
     assert len({record.key_of(row) for row in record.rows}) == len(record.rows)
@@ -49,16 +36,16 @@ def test_forward_beside_its_floor_and_a_plain_forward(tmp_path: Path) -> None:
 def test_forward_of_every_way_to_run_a_model(tmp_path: Path) -> None:
     """What has no plain forward or no floor says so by leaving the figure out."""
     sizes = ("--branches", "2", "--window", "8", "--prefix", "8", "--repeats", "1")
-    record = record_of(tmp_path, "forward", *TINY, *sizes, "--implementation", "native,transformers")
+    record = bench_record(tmp_path, "forward", *TINY, *sizes, "--implementation", "native,transformers")
     native, other = record.rows
     assert native["plain ms"] is not None and other["plain ms"] is None
     assert other["floor ms"] > 0
-    record = record_of(
+    record = bench_record(
         tmp_path, "forward", *TINY, *sizes, "--quantization", "none,w8a8", "--kernel", "sdpa,reference"
     )
     assert [row["floor ms"] is None for row in record.rows] == [False, False, True, True]
     experts = ("--model", str(MODELS / "sdar-moe-tiny-3l"), "--quantization", "none,w8a8")
-    record = record_of(tmp_path, "forward", *experts, *sizes)
+    record = bench_record(tmp_path, "forward", *experts, *sizes)
     assert [(row["step ms"] > 0, row["floor ms"], row["plain ms"]) for row in record.rows] == [
         (True, None, None)
     ] * 2
@@ -79,7 +66,7 @@ def test_an_earlier_record_is_set_beside(tmp_path: Path) -> None:
 
 def test_steps_in_this_process(tmp_path: Path) -> None:
     options = ("--workers", "0", "--branches", "1,3", "--max-new-tokens", "16", "--steps", "20")
-    record = record_of(tmp_path, "step", *TINY, *options)
+    record = bench_record(tmp_path, "step", *TINY, *options)
     assert [row["branches"] for row in record.rows] == [1, 3]
     for row in record.rows:
         assert (row["copies in"], row["waits"]) == (1, 1)
@@ -89,7 +76,7 @@ def test_steps_in_this_process(tmp_path: Path) -> None:
 
 
 def test_decodes_are_those_of_the_engine(tmp_path: Path) -> None:
-    record = record_of(
+    record = bench_record(
         tmp_path, "decode", "--requests", "3", "--max-new-tokens", "32", "--decoder", "d2f,lopa",
         "--vary", "decode.confidence_threshold=0.9,0.7",
     )  # fmt: skip
@@ -114,7 +101,7 @@ def test_decodes_of_the_checkpoint_that_a_configuration_names(tmp_path: Path) ->
 
 
 def test_every_decoder_by_default(tmp_path: Path) -> None:
-    record = record_of(tmp_path, "decode", "--requests", "1", "--max-new-tokens", "32")
+    record = bench_record(tmp_path, "decode", "--requests", "1", "--max-new-tokens", "32")
     decoders = [row["decoder"] for row in record.rows]
     assert decoders == ["lopa", "d2f", "vanilla", "fast_dllm", "block_diffusion"]
     assert all(row["TPF"] > 0 and row["latency p50 ms"] <= row["latency max ms"] for row in record.rows)
@@ -122,16 +109,16 @@ def test_every_decoder_by_default(tmp_path: Path) -> None:
 
 def test_a_record_names_the_dtype_that_auto_has_chosen(tmp_path: Path) -> None:
     sizes = ("--branches", "1", "--window", "8", "--prefix", "8", "--repeats", "1")
-    (row,) = record_of(tmp_path, "forward", *TINY, *sizes, "--dtype", "auto").rows
+    (row,) = bench_record(tmp_path, "forward", *TINY, *sizes, "--dtype", "auto").rows
     assert row["dtype"] in ("float32", "bfloat16")
     steps = ("--workers", "0", "--branches", "1", "--max-new-tokens", "16", "--steps", "2")
-    (row,) = record_of(tmp_path, "step", *TINY, *steps, "--dtype", "auto").rows
+    (row,) = bench_record(tmp_path, "step", *TINY, *steps, "--dtype", "auto").rows
     assert row["dtype"] in ("float32", "bfloat16")
 
 
 def test_decodes_of_random_prompts(tmp_path: Path) -> None:
     options = ("--requests", "3", "--concurrency", "2", "--max-new-tokens", "16", "--prompt", "8")
-    record = record_of(tmp_path, "decode", *TINY, *options, "--decoder", "lopa")
+    record = bench_record(tmp_path, "decode", *TINY, *options, "--decoder", "lopa")
     assert record.rows[0]["solved %"] is None
     assert record.rows[0]["model"] == "dream-27m, 1 layers"
 
@@ -173,7 +160,7 @@ def test_a_server_that_is_not_there() -> None:
 
 
 def test_a_record_of_another_benchmark_is_refused(tmp_path: Path) -> None:
-    record_of(tmp_path, "forward", *TINY, "--branches", "1", "--window", "8", "--repeats", "1")
+    bench_record(tmp_path, "forward", *TINY, "--branches", "1", "--window", "8", "--repeats", "1")
     result = bench("step", "--against", tmp_path / "record.json")
     assert result.exit_code == 2
     assert "is a record of lopa bench forward; this is lopa bench step" in result.output

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from cluster.cli import app
-from lopa_lab.bench.measurements import BenchRecord
+from support.bench_command import bench, bench_record
 
 COMMANDS = {
     "host": (("--requests", "1,2", "--branches", "2", "--steps", "4"), 2),
@@ -20,17 +18,10 @@ COMMANDS = {
 """Options, and the number of rows."""
 
 
-def record_of(tmp_path: Path, *arguments: str) -> BenchRecord:
-    path = tmp_path / "record.json"
-    result = CliRunner().invoke(app, ["bench", *arguments, "--output", str(path)])
-    assert result.exit_code == 0, result.output
-    return BenchRecord.read(path)
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command(name: str, tmp_path: Path) -> None:
     options, rows = COMMANDS[name]
-    record = record_of(tmp_path, name, *options)
+    record = bench_record(tmp_path, name, *options)
     assert record.name == name
     assert len({record.key_of(row) for row in record.rows}) == len(record.rows) == rows
     assert record.figures
@@ -39,7 +30,7 @@ def test_a_command(name: str, tmp_path: Path) -> None:
 
 
 def test_number_formats_are_compared_with_the_first(tmp_path: Path) -> None:
-    first, second = record_of(tmp_path, "quantization", *COMMANDS["quantization"][0]).rows
+    first, second = bench_record(tmp_path, "quantization", *COMMANDS["quantization"][0]).rows
     assert (first["dtype"], first["quantization"], first["same tokens %"], first["error of logits %"]) == (
         "float32", "none", 100, 0,
     )  # fmt: skip
@@ -49,7 +40,7 @@ def test_number_formats_are_compared_with_the_first(tmp_path: Path) -> None:
 
 
 def test_a_stored_prefix_is_found(tmp_path: Path) -> None:
-    rows = record_of(tmp_path, "prefix", "--shared", "32", "--requests", "2", "--problems", "2").rows
+    rows = bench_record(tmp_path, "prefix", "--shared", "32", "--requests", "2", "--problems", "2").rows
     assert len(rows) == 5
     by_cache = {(row["decoder"], row["prefix cache"]): row for row in rows}
     assert by_cache["block_diffusion", "none"]["found"] == 0
@@ -59,7 +50,6 @@ def test_a_stored_prefix_is_found(tmp_path: Path) -> None:
 
 def test_more_pairs_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lopa_lab.bench.prefix.CANDIDATES", 40)
-    options = ["bench", "prefix", "--shared", "32", "--requests", "1", "--problems", "100000"]
-    result = CliRunner().invoke(app, options)
+    result = bench("prefix", "--shared", "32", "--requests", "1", "--problems", "100000")
     assert result.exit_code == 2
     assert "ask for fewer" in result.output

@@ -19,10 +19,10 @@ from lopa_lab.experiments.run.lookaheads import (
     VariedLopaSession,
 )
 from lopa_lab.experiments.run.winner_rules import (
+    BranchValue,
     ByValue,
     LinearPredictor,
     RandomWinner,
-    Value,
     WinnerRecorder,
     expected_fills,
     fit_predictor,
@@ -128,7 +128,7 @@ def test_one_fork_in_three_has_a_second_best_token() -> None:
     assert token == (before.tokens[before.positions == last].item() + 1) % VOCABULARY.mask_token_id
 
 
-def choices(value: Value) -> Iterator[tuple[Sequence[Branch], list[BranchReport], int]]:
+def choices(value: BranchValue) -> Iterator[tuple[Sequence[Branch], list[BranchReport], int]]:
     """Each step of a decode: its branches, their reports, and the winner by `value`."""
     session = VariedLopaSession(
         LopaSession([1, 2, 3], SETTINGS, VOCABULARY),

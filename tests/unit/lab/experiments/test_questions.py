@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,9 @@ import pytest
 
 from lopa_lab.experiments import ablation, beyond, budget, open_ended, tfo
 from lopa_lab.experiments.predictor import Observed, ObservedSession
-from lopa_lab.experiments.run.experiment import ExperimentRecord, Setup
 from lopa_lab.experiments.run.outcomes import Outcomes
-from lopa_lab.records.machine import Machine
-from lopa_lab.records.points_log import MeasuredPoint
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
+from support.experiment_record import experiment_record
 from support.fake_model import VOCABULARY, FakeModel
 
 
@@ -23,31 +20,16 @@ def outcomes(steps: list[int], tokens: int = 40, correct: int = 1) -> dict[str, 
     return Outcomes([tokens] * count, steps, steps, [correct] * count).as_json()
 
 
-def record(name: str, problems: int, points: list[tuple[dict[str, Any], dict[str, Any]]]) -> ExperimentRecord:
-    return ExperimentRecord(
-        experiment=name,
-        command=("lopa", "experiment", name),
-        started=datetime(2026, 1, 1, tzinfo=UTC),
-        machine=Machine.here(),
-        version="0",
-        commit=None,
-        setup=Setup(problems=problems, seed=0, problem_texts="", model="demo", weights=None, settings={}),
-        points=tuple(MeasuredPoint(point=point, data=data) for point, data in points),
-    )
-
-
 @pytest.mark.parametrize(("problems", "says"), [(1, False), (9, False), (10, True)])
 def test_few_problems_have_no_shares_of_a_gain(problems: int, says: bool) -> None:
     orders = [outcomes([steps] * problems) for steps in (20, 10, 5)]
     found = tfo.EXPERIMENT.finding(
-        record(
+        experiment_record(
             "tfo",
             problems,
-            [
-                ({"order": "lopa"}, outcomes([6] * problems)),
-                ({"order": "anchor"}, outcomes([20] * problems)),
-                ({"order": "random", "first": 0}, {"orders": orders}),
-            ],
+            ({"order": "lopa"}, outcomes([6] * problems)),
+            ({"order": "anchor"}, outcomes([20] * problems)),
+            ({"order": "random", "first": 0}, {"orders": orders}),
         )
     )
     assert ("of the way from the mean to the best" in found.text) == says
@@ -60,7 +42,7 @@ def test_few_problems_do_not_meet_a_bar(problems: int, says: bool) -> None:
         (point, outcomes([20 if point["variant"] == beyond.LOPA else 10] * problems))
         for point in beyond.EXPERIMENT.points()
     ]
-    found = beyond.EXPERIMENT.finding(record("beyond", problems, points))
+    found = beyond.EXPERIMENT.finding(experiment_record("beyond", problems, *points))
     assert ("meet the bar in every cell" in found.headline) == says
     assert ("Fewer than 10 problems per cell" in found.headline) != says
     assert {row[-1] for row in found.rows} == {"", "yes" if says else "–"}
@@ -70,14 +52,12 @@ def test_lopa_among_random_orders() -> None:
     """Two problems, orders of 20, 10, 10 and 5 steps each; LoPA takes 5 and 10."""
     orders = [outcomes([steps, steps]) for steps in (20, 10, 10, 5)]
     found = tfo.EXPERIMENT.finding(
-        record(
+        experiment_record(
             "tfo",
             2,
-            [
-                ({"order": "lopa"}, outcomes([5, 10])),
-                ({"order": "anchor"}, outcomes([20, 20])),
-                ({"order": "random", "first": 0}, {"orders": orders}),
-            ],
+            ({"order": "lopa"}, outcomes([5, 10])),
+            ({"order": "anchor"}, outcomes([20, 20])),
+            ({"order": "random", "first": 0}, {"orders": orders}),
         )
     )
     # TPF of the orders: 2, 4, 4, 8; LoPA: 8 and 4, above 7/8 and 1/2 of them.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from threading import Lock
 from typing import Any, cast
 
@@ -14,32 +13,15 @@ from typer.testing import CliRunner
 
 from cluster.cli import app
 from lopa_lab.experiments import overhead, parallelism, sync
-from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord, Setup
+from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord
 from lopa_lab.experiments.run.outcomes import StepTotals
 from lopa_lab.records.figure import svg_image
 from lopa_lab.records.intervals import Resamples
-from lopa_lab.records.machine import Machine
-from lopa_lab.records.points_log import MeasuredPoint
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
+from support.experiment_record import experiment_record
 
 PROBLEMS = 3
-MACHINE = Machine(
-    cpu="a processor", cores=2, memory_bytes=None, accelerators=(), os="an OS", python="3.11", packages={}
-)
-
-
-def record(name: str, *points: tuple[dict[str, Any], dict[str, Any]]) -> ExperimentRecord:
-    return ExperimentRecord(
-        experiment=name,
-        command=("lopa", "experiment", name),
-        started=datetime(2026, 1, 1, tzinfo=UTC),
-        machine=MACHINE,
-        version="0",
-        commit=None,
-        setup=Setup(problems=PROBLEMS, seed=0, problem_texts="", model="demo", weights=None, settings={}),
-        points=tuple(MeasuredPoint(point=point, data=data) for point, data in points),
-    )
 
 
 def values(text: str) -> str:
@@ -92,7 +74,7 @@ def a_sync_record() -> ExperimentRecord:
             },
         }
 
-    return record("sync", *(({"span": span}, data(span)) for span in sync.SPANS))
+    return experiment_record("sync", PROBLEMS, *(({"span": span}, data(span)) for span in sync.SPANS))
 
 
 def test_a_step_in_parts() -> None:
@@ -154,7 +136,7 @@ def an_overhead_record() -> ExperimentRecord:
     points = [
         ({"k": k}, {overhead.LOOKAHEAD: totals(k), overhead.ANCHOR: totals(0)}) for k in overhead.LOOKAHEADS
     ]
-    return record("overhead", *points)
+    return experiment_record("overhead", PROBLEMS, *points)
 
 
 def test_verification_and_preparation() -> None:
@@ -187,7 +169,9 @@ def a_parallelism_record(gains: dict[int, float]) -> ExperimentRecord:
             },
         }
 
-    return record("parallelism", *(({"concurrency": c}, data(gain)) for c, gain in gains.items()))
+    return experiment_record(
+        "parallelism", PROBLEMS, *(({"concurrency": c}, data(gain)) for c, gain in gains.items())
+    )
 
 
 def test_where_arrangements_cross() -> None:
