@@ -40,13 +40,13 @@ class KVTransfer(ABC):
         """In the master, before a step: source and calls, one per shard, for each payload of `set_exported`."""
         return []
 
-    def join(self, rendezvous: Rendezvous) -> None:  # noqa: B027 - one without connections need not
+    def join(self, rendezvous: Rendezvous) -> None:  # noqa: B027 - only transfers with connections override it
         """Enter an epoch; leaves the one before. Raises TransferError if a peer does not enter."""
 
-    def leave(self) -> None:  # noqa: B027 - the same
+    def leave(self) -> None:  # noqa: B027 - only transfers with connections override it
         """Drop all connections."""
 
-    def set_exported(self, payloads: Sequence[npt.NDArray[np.uint8]]) -> None:  # noqa: B027 - most have none
+    def set_exported(self, payloads: Sequence[npt.NDArray[np.uint8]]) -> None:  # noqa: B027 - see `needs_calls`
         """Hand over the payloads of the coming step's commits, in order, each as raw bytes: uint8 [bytes]."""
 
     @abstractmethod

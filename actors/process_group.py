@@ -85,10 +85,10 @@ class ProcessGroup(ABC):
     def _finish(self, work: Any) -> None:
         """Order the collective before the caller's next work, on the device or on the host."""
 
-    def connect(self, abandoned: Callable[[], bool]) -> None:  # noqa: B027 - most connect when they are made
+    def connect(self, abandoned: Callable[[], bool]) -> None:  # noqa: B027 - most backends connect in the constructor
         """Reach every peer. Raises RuntimeError if one is not there, or if `abandoned` becomes true meanwhile."""
 
-    def wait(self, abandoned: Callable[[], bool]) -> None:  # noqa: B027 - the host has waited already
+    def wait(self, abandoned: Callable[[], bool]) -> None:  # noqa: B027 - Gloo's `_finish` waits
         """Return when all collectives so far are computed, so that the host can read what depends on them.
 
         Raises RuntimeError at the timeout, when a peer is lost, and when `abandoned` becomes true.

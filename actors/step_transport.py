@@ -38,10 +38,10 @@ class StepTransport(ABC):
         """Where the actor of a worker or shard has to connect before its first step; None: nowhere."""
         return None
 
-    def forget(self, worker: WorkerHandle) -> None:  # noqa: B027 - calls need no connections
+    def forget(self, worker: WorkerHandle) -> None:  # noqa: B027 - only transports with connections override it
         """The worker leaves."""
 
-    def close(self) -> None:  # noqa: B027 - nor a server
+    def close(self) -> None:  # noqa: B027 - only transports with a server override it
         """Close the connections of all workers."""
 
 

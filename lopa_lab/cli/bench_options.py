@@ -116,7 +116,7 @@ def benchmark(measure: Callable[..., Measurements]) -> Callable[..., None]:
     parameters = list(signature(measure, eval_str=True).parameters.values())
     for name, annotation in (("output", OutputOption), ("against", AgainstOption)):
         parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
-    command.__signature__ = signature(measure).replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__signature__ = signature(measure).replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 

@@ -16,6 +16,7 @@ from lopa_ray.config.strict import StrictModel
 from lopa_ray.constraints.json_schema import schema_regex
 from lopa_ray.constraints.regex import alternatives, literal
 from lopa_ray.constraints.structural_tag import StructuralTag
+from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.sampling_params import Ranking
 
 MAX_LOGIT_BIAS = 1024
@@ -172,16 +173,18 @@ class GenerationSettings(StrictModel):
         if len(given) > 1:
             raise ValueError(f"got {' and '.join(given)}; allowed: one of them; leave the others out")
         if given and self.ignore_eos:
-            raise ValueError(
+            raise SettingsError(
                 f"ignore_eos: got true with a pattern or schema ({given[0]}), whose answers end where the match "
-                "does; leave ignore_eos out"
+                "does; leave ignore_eos out",
+                setting="ignore_eos",
             )
         return self
 
     @model_validator(mode="after")
     def _min_fits_max(self) -> Self:
         if self.min_tokens > self.max_new_tokens:
-            raise ValueError(
-                f"min_tokens ({self.min_tokens}) exceeds max_new_tokens ({self.max_new_tokens}); lower it"
+            raise SettingsError(
+                f"min_tokens ({self.min_tokens}) exceeds max_new_tokens ({self.max_new_tokens}); lower it",
+                setting="min_tokens",
             )
         return self

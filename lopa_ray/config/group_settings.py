@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.config.scaling_settings import ScalingSettings
 from lopa_ray.config.strict import StrictModel
+from lopa_ray.errors import SettingsError
 from lopa_ray.model.experts_config import ExpertParallel
 
 RAY_BUILTIN_RESOURCES = ("CPU", "GPU", "NPU", "memory", "object_store_memory")
@@ -95,9 +96,10 @@ class GroupSettings(StrictModel):
     @model_validator(mode="after")
     def _experts_for_shards(self) -> Self:
         if self.expert_parallel is True and self.tensor_parallel_size == 1:
-            raise ValueError(
+            raise SettingsError(
                 "expert_parallel true with tensor_parallel_size 1: there are no shards for the experts; set "
-                "tensor_parallel_size to 2 or more, or leave expert_parallel out"
+                "tensor_parallel_size to 2 or more, or leave expert_parallel out",
+                setting="expert_parallel",
             )
         return self
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.config.strict import StrictModel
+from lopa_ray.errors import SettingsError
 from lopa_ray.model.config import Implementation, Quantization
 
 DEMO_MODEL = Path(__file__).parents[1] / "presets" / "demo-model"
@@ -79,17 +80,19 @@ class ModelSettings(StrictModel):
     @model_validator(mode="after")
     def _approximate_has_room(self) -> Self:
         if self.prefix_cache == "approximate" and not self.prefix_cache_positions:
-            raise ValueError(
+            raise SettingsError(
                 "prefix_cache approximate with prefix_cache_positions 0: nothing is kept; set "
-                "prefix_cache_positions or leave prefix_cache out"
+                "prefix_cache_positions or leave prefix_cache out",
+                setting="prefix_cache",
             )
         return self
 
     @model_validator(mode="after")
     def _no_adapter_on_random_weights(self) -> Self:
         if self.load_format == "dummy" and self.lora is not None:
-            raise ValueError(
-                f"lora {self.lora!r} with load_format dummy: random weights take no adapter; leave one out"
+            raise SettingsError(
+                f"lora {self.lora!r} with load_format dummy: random weights take no adapter; leave one out",
+                setting="lora",
             )
         return self
 
@@ -98,8 +101,9 @@ class ModelSettings(StrictModel):
         for name in ("quantization", "compile"):
             value, default = getattr(self, name), type(self).model_fields[name].default
             if self.implementation == "transformers" and value != default:
-                raise ValueError(
+                raise SettingsError(
                     f"{name} {value} with implementation transformers: only native models have it; leave {name} out or "
-                    "set implementation to auto"
+                    "set implementation to auto",
+                    setting=name,
                 )
         return self

@@ -43,12 +43,15 @@ class ScalingSettings(StrictModel):
     @model_validator(mode="after")
     def _bounds_and_target(self) -> Self:
         if self.min_workers > self.max_workers:
-            raise ValueError(
+            raise SettingsError(
                 f"min_workers {self.min_workers} is more than max_workers {self.max_workers}; lower the one or "
-                "raise the other"
+                "raise the other",
+                setting="min_workers",
             )
         if self.policy == "step_time" and "target" not in self.model_fields_set:
-            raise ValueError("policy step_time without a target; set the seconds that a step may take")
+            raise SettingsError(
+                "policy step_time without a target; set the seconds that a step may take", setting="policy"
+            )
         return self
 
     def check_num_workers(self, num_workers: int) -> None:

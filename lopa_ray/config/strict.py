@@ -24,7 +24,7 @@ class StrictModel(BaseModel):
         except ValidationError as error:
             details = [dict(detail) for detail in error.errors(include_url=False)]
             message = "; ".join(_describe_one(detail, type(self)) for detail in details)
-            raise SettingsError(message, _setting_of(details[0], type(self))) from None
+            raise SettingsError(message, _setting_of(details[0])) from None
 
     @property
     def implied(self) -> frozenset[str]:
@@ -37,13 +37,13 @@ class StrictModel(BaseModel):
         return type(self)(**{**given, **changes})
 
 
-def _setting_of(detail: dict[str, Any], model: type[BaseModel]) -> str | None:
-    """The setting that an error is about. One of a validator of the whole model, which pydantic gives no place, begins
-    with the setting's name."""
+def _setting_of(detail: dict[str, Any]) -> str | None:
+    """The setting that an error is about. A validator of the whole model raises a SettingsError that names it, because
+    pydantic gives such an error no location."""
     if detail["loc"]:
         return str(detail["loc"][0])
-    first_word = str(detail["msg"]).removeprefix("Value error, ").split(maxsplit=1)[0].rstrip(":")
-    return first_word if first_word in model.model_fields else None
+    cause = detail.get("ctx", {}).get("error")
+    return cause.setting if isinstance(cause, SettingsError) else None
 
 
 def _describe_one(detail: dict[str, Any], model: type[BaseModel]) -> str:

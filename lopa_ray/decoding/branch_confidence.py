@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
+from lopa_ray.errors import SettingsError
+
 BranchConfidence: TypeAlias = Callable[[Sequence[float]], float]
 """Scores (at least one) of a branch's masked positions → the branch's confidence."""
 
@@ -102,12 +104,13 @@ PROBABILITIES_ONLY = ("product", "geometric", "length_corrected")
 
 
 def check_metric(text: str, ranking: str) -> None:
-    """Raise ValueError for a metric that can do nothing with the ranking's scores."""
+    """Raise SettingsError for a metric that can do nothing with the ranking's scores."""
     name = text.partition("(")[0].strip()
     if name in PROBABILITIES_ONLY and ranking == "neg_entropy":
-        raise ValueError(
+        raise SettingsError(
             f"branch_confidence {text} multiplies scores, but ranking neg_entropy has negative ones; use ranking "
-            "probability or margin, or branch_confidence mean"
+            "probability or margin, or branch_confidence mean",
+            setting="branch_confidence",
         )
 
 

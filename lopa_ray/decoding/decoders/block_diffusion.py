@@ -26,6 +26,7 @@ from lopa_ray.decoding.filling_rules import (
     select_within_entropy,
 )
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
+from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.plan import Plan, Segment
 from lopa_ray.protocol.sampling_params import SamplingParams
 
@@ -79,18 +80,21 @@ class BlockDiffusionSettings(LookaheadSettings):
     def _sub_blocks_fit(self) -> Self:
         size = self.sub_block_size
         if size is None and self.sub_block_cache:
-            raise ValueError(
+            raise SettingsError(
                 "sub_block_cache without sub_block_size: there is nothing to cache around; set sub_block_size "
-                "or leave sub_block_cache out"
+                "or leave sub_block_cache out",
+                setting="sub_block_cache",
             )
         if size is not None and self.block_size % size:
-            raise ValueError(
-                f"sub_block_size: got {size}; allowed: a divisor of block_size ({self.block_size})"
+            raise SettingsError(
+                f"sub_block_size: got {size}; allowed: a divisor of block_size ({self.block_size})",
+                setting="sub_block_size",
             )
         if size is not None and self.fuse_store:
-            raise ValueError(
+            raise SettingsError(
                 "fuse_store with sub_block_size: a pass that caches a block decides the next one's first token "
-                "before any other; leave one of them out"
+                "before any other; leave one of them out",
+                setting="fuse_store",
             )
         return self
 
@@ -104,9 +108,10 @@ class BlockDiffusionSettings(LookaheadSettings):
     @model_validator(mode="after")
     def _entropy_needs_its_ranking(self) -> Self:
         if self.remasking == "entropy_bounded" and self.ranking != "neg_entropy":
-            raise ValueError(
+            raise SettingsError(
                 f"ranking {self.ranking} with remasking entropy_bounded, which ranks by neg_entropy; leave "
-                "ranking out"
+                "ranking out",
+                setting="ranking",
             )
         return self
 

@@ -15,6 +15,7 @@ from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.decoders.vanilla import MAX_STEPS, MaskedAnswerSession, MaskedAnswerSettings
 from lopa_ray.decoding.filling_rules import rank_by_score, select_above_threshold, select_by_factor
+from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.plan import Spans
 
 
@@ -48,14 +49,16 @@ class FastDllmSettings(MaskedAnswerSettings):
         if (self.fill == "schedule" and self.steps is None) or (
             self.fill == "factor" and self.steps is not None
         ):
-            raise ValueError(
+            raise SettingsError(
                 f"fill {self.fill!r} with steps {self.steps}; give steps with fill: schedule, and never with "
-                "fill: factor"
+                "fill: factor",
+                setting="fill",
             )
         if self.fill == "schedule" and self.cache != "none" and (self.steps or 0) < 2 * self.num_blocks:
-            raise ValueError(
+            raise SettingsError(
                 f"steps: got {self.steps}; allowed: a multiple of the number of blocks ({self.num_blocks}), "
-                "at least twice as many"
+                "at least twice as many",
+                setting="steps",
             )
         return self
 

@@ -22,6 +22,7 @@ from lopa_ray.decoding.branching import Fork, anchor_fills, filter_by_constraint
 from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings, NumBranches
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, Segment
 from lopa_ray.protocol.report import BranchReport
@@ -68,18 +69,20 @@ class BlockSettings(GenerationSettings):
     @model_validator(mode="after")
     def _origin_needs_blocks(self) -> Self:
         if self.block_origin == "start" and self.window_attention == "full":
-            raise ValueError(
+            raise SettingsError(
                 "block_origin start with window_attention full, which has no blocks; use block_causal or leave "
-                "block_origin out"
+                "block_origin out",
+                setting="block_origin",
             )
         return self
 
     @model_validator(mode="after")
     def _protocol_allows_attention(self) -> Self:
         if self.window_attention == "full" and self.commit_protocol == "single_phase":
-            raise ValueError(
+            raise SettingsError(
                 "commit_protocol single_phase needs window_attention block_causal: under full attention the "
-                "K/V of finished blocks differ by branch; use two_phase or leave commit_protocol out"
+                "K/V of finished blocks differ by branch; use two_phase or leave commit_protocol out",
+                setting="commit_protocol",
             )
         return self
 

@@ -24,6 +24,7 @@ from lopa_ray.decoding.filling_rules import (
     sample_independently,
 )
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
+from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 MAX_STEPS = 2**16
@@ -55,8 +56,9 @@ class MaskedAnswerSettings(LookaheadSettings):
     @model_validator(mode="after")
     def _steps_fit_blocks(self) -> Self:
         if self.steps is not None and self.steps % self.num_blocks:
-            raise ValueError(
-                f"steps: got {self.steps}; allowed: a multiple of the number of blocks ({self.num_blocks})"
+            raise SettingsError(
+                f"steps: got {self.steps}; allowed: a multiple of the number of blocks ({self.num_blocks})",
+                setting="steps",
             )
         return self
 
@@ -132,9 +134,10 @@ class VanillaSettings(MaskedAnswerSettings):
     @model_validator(mode="after")
     def _alg_temp_ranks(self) -> Self:
         if self.alg_temp > 0 and self.remasking != "low_confidence":
-            raise ValueError(
+            raise SettingsError(
                 f"alg_temp {self.alg_temp} with remasking {self.remasking}: nothing is ranked there; leave "
-                "alg_temp out or use remasking low_confidence"
+                "alg_temp out or use remasking low_confidence",
+                setting="alg_temp",
             )
         return self
 

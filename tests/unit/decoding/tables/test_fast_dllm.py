@@ -64,7 +64,7 @@ OUTCOMES = [
         finish_reason="length",
     ),
 ]
-"""Which positions are filled depends on the scores alone, whatever is cached."""
+"""The outcomes of the three caches: the rule fills positions by their scores, and does not read the cache."""
 
 PLANS = {
     "none": [
