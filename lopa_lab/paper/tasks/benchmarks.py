@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from lopa_lab.paper.tasks.code_task import code_tasks
+from lopa_lab.paper.tasks.evalplus_task import HumanEvalPlus, MbppPlus
 from lopa_lab.paper.tasks.harness_task import BENCHMARKS, HarnessTask
+from lopa_lab.paper.tasks.humaneval import HumanEval
+from lopa_lab.paper.tasks.mbpp import Mbpp
 from lopa_lab.paper.tasks.task import PaperTask
 from lopa_ray.errors import SettingsError
+
+CODE_TASKS: dict[str, Callable[..., PaperTask]] = {
+    task.name: task for task in (HumanEval, HumanEvalPlus, Mbpp, MbppPlus)
+}
+"""The code benchmarks by name; each takes a file or None, and `chat`."""
 
 ASKED_AS_TEXT = ("humaneval",)
 """Benchmarks that the paper's authors prompt with plain text for every checkpoint: the prompt is code to complete."""
@@ -15,7 +23,7 @@ ASKED_AS_TEXT = ("humaneval",)
 
 def benchmark_names() -> tuple[str, ...]:
     """The benchmarks of `open_benchmark`."""
-    return (*BENCHMARKS, *code_tasks())
+    return (*BENCHMARKS, *CODE_TASKS)
 
 
 def check_benchmark(name: str, data: Path | None = None, shots_data: Path | None = None) -> None:
@@ -40,11 +48,11 @@ def check_benchmark(name: str, data: Path | None = None, shots_data: Path | None
 def open_benchmark(
     name: str, *, data: Path | None = None, shots_data: Path | None = None, chat: bool = False
 ) -> PaperTask:
-    """The benchmark of that name over `data`, or over its own; see `HarnessTask` and `code_tasks`.
+    """The benchmark of that name over `data`, or over its own; see `HarnessTask` and `CODE_TASKS`.
 
     Raises SettingsError for what `check_benchmark` refuses, data that cannot be read, and a missing package.
     """
     check_benchmark(name, data, shots_data)
     if name in BENCHMARKS:
         return HarnessTask(name, data=data, shots_data=shots_data, chat=chat)
-    return code_tasks()[name](data=data, chat=chat)
+    return CODE_TASKS[name](data=data, chat=chat)

@@ -1,10 +1,10 @@
-"""CodeTask: what the code benchmarks have in common. `code_tasks` names them all."""
+"""CodeTask: what the code benchmarks have in common."""
 
 from __future__ import annotations
 
 import platform
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -117,12 +117,3 @@ def sanitized(code: str, entry_point: str) -> str:
     except (ValueError, RecursionError):
         # A parser cannot read this program: it has NUL bytes, or is nested too deeply. Unchanged, it fails its tests.
         return code
-
-
-def code_tasks() -> dict[str, Callable[..., PaperTask]]:
-    """The code benchmarks by name; each takes a file or None, and `chat`."""
-    from lopa_lab.paper.tasks.evalplus_task import HumanEvalPlus, MbppPlus
-    from lopa_lab.paper.tasks.humaneval import HumanEval
-    from lopa_lab.paper.tasks.mbpp import Mbpp
-
-    return {task.name: task for task in (HumanEval, HumanEvalPlus, Mbpp, MbppPlus)}

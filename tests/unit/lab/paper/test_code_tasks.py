@@ -15,7 +15,8 @@ pytest.importorskip("evalplus")
 
 from lopa_lab.paper.tasks import sandbox
 from lopa_lab.paper.tasks.benchmark_data import BenchmarkData
-from lopa_lab.paper.tasks.code_task import CodeTask, code_tasks, fenced
+from lopa_lab.paper.tasks.benchmarks import CODE_TASKS
+from lopa_lab.paper.tasks.code_task import CodeTask, fenced
 from lopa_lab.paper.tasks.evalplus_task import HumanEvalPlus, MbppPlus
 from lopa_lab.paper.tasks.humaneval import HumanEval
 from lopa_lab.paper.tasks.mbpp import Mbpp
@@ -168,7 +169,7 @@ class TestGrading:
 
 class TestData:
     def test_names(self) -> None:
-        tasks = {name: make(CODE / "humaneval.jsonl", chat=False) for name, make in code_tasks().items()}
+        tasks = {name: make(CODE / "humaneval.jsonl", chat=False) for name, make in CODE_TASKS.items()}
         assert {
             name: (task.title, task.shots, task.metric, task.runs_code) for name, task in tasks.items()
         } == {
