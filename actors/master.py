@@ -195,6 +195,7 @@ class Master:
                     await self._step()
                 self._repeats = 0
             except WorkerLostError as error:
+                # The pool is no longer intact, so the next step begins with a change of membership.
                 if not len(self._membership.pool):
                     self._end(error)
             except TransferError as error:

@@ -2,7 +2,7 @@
 
 A new sampling parameter begins here. A field of the same name in `GenerationRequest` (cluster/openai) takes it over
 HTTP, one in `SamplingParams` takes it to the workers, one in `RowNumbers` takes its value to each row, and `score_rows`
-uses it.
+uses it. A filter is also a flag of `ScoringKind`, since greedy rows are scored without any.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def find_family(raw: Json, where: str) -> Family:
     raise CheckpointError(
         f"{where}: got model_type = {model_type!r} with architectures = {architectures!r}; supported are "
         f"{known_types()}; use a checkpoint of a supported family, describe its family in "
-        "lopa_ray/model/families.py, or set model.implementation to auto"
+        "lopa_ray/model, or set model.implementation to auto"
     )
 
 

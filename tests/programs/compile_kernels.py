@@ -11,6 +11,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+import lopa_ray.execution.attention_backends
 import lopa_ray.execution.runner  # noqa: F401  # it defines all operators
 from lopa_ray.kernels.operators import LAUNCHES
 from lopa_ray.kernels.triton import (

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 # Operators that models and runners import are defined with them.
+import lopa_ray.execution.attention_backends
 import lopa_ray.execution.runner  # noqa: F401
 from lopa_ray.kernels.operators import LAUNCHES
 from support.paths import ROOT
