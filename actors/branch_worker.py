@@ -24,8 +24,6 @@ from lopa_ray.protocol.report import StepReport
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from actors.worker_model import WeightChunk
     from lopa_ray.execution.kv_cache import SlotState
 
@@ -135,7 +133,7 @@ class BranchWorker:
             raise ProtocolError(f"got a plan of epoch {plan.epoch}; this worker is in epoch {self._epoch}")
         self._transfer.set_exported(payloads)
         try:
-            report = self._runner.execute(plan, self._fill_from)
+            report = self._runner.execute(plan, self._transfer)
         except BaseException:
             # Peers may be waiting for this worker. Closed connections end their wait.
             self.leave_groups()
@@ -144,14 +142,9 @@ class BranchWorker:
             return report
         return StepReport.without_branches(report.epoch, report.step, report.commit_s, report.forward_s)
 
-    def _fill_from(self, source: int, payload: Tensor) -> None:
-        """K/V of the winner; on return all shards of this worker have theirs, so that all commit them or none does."""
-        self._transfer.broadcast(source, payload)
-        self._tp_group.barrier(payload.device)
-
-    def export_payload(self, scheduled: ScheduledRequest) -> npt.NDArray[np.uint8]:
+    def export_payload(self, requests: Sequence[ScheduledRequest]) -> npt.NDArray[np.uint8]:
         """See `BranchRunner.export_payload`."""
-        return self._runner.export_payload(scheduled)
+        return self._runner.export_payload(requests)
 
     def checksums(self) -> list[SlotChecksum]:
         """Per slot; see `BranchRunner.checksums`."""

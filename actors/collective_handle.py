@@ -44,13 +44,12 @@ class CollectiveHandle:
             collective.destroy_collective_group(rendezvous.group_name)
 
     def broadcast(self, tensor: Tensor, source: int, failed: str) -> None:
-        """Fill the tensor, of one shape [...] and dtype on all ranks, with that of rank `source`, and wait for it.
+        """Fill the tensor, of one shape [...] and dtype on all ranks, with that of rank `source`; see `synchronize`.
 
         Raises TransferError that begins with `failed`.
         """
         with self.group(failed) as group:
             collective.broadcast(tensor, source, group)
-        self.synchronize(failed)
 
     def synchronize(self, failed: str) -> None:
         """Return when all collectives so far are computed, so that the host can read what depends on them.

@@ -6,7 +6,7 @@ Masters have this module too, and start without torch, so the transfers import i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class KVTransfer(ABC):
-    """Fills a payload with the source worker's, on every worker, in the same order everywhere.
+    """Fills payloads with those of the source workers, on every worker; see `PayloadTransfer`.
 
     A group has one class of transfer, which `transfer_of` chooses, and each of its workers and shards has an instance.
     Another one is a subclass with `broadcast`, its name in `TRANSFERS`, and that name in `GroupSettings.transfer`.
@@ -33,49 +33,53 @@ class KVTransfer(ABC):
     needs_calls: ClassVar[bool] = False
     """Whether the steps have to be calls of the workers' actors, with what `exports` returns as arguments."""
 
-    @staticmethod
-    def exports(
-        workers: Sequence[WorkerHandle], plan: StepPlan
-    ) -> list[tuple[WorkerHandle, tuple[Any, ...]]]:
-        """In the master, before a step: source and calls, one per shard, for each payload of `set_exported`."""
-        return []
+    def __init__(self) -> None:
+        self.rank = 0
+        """The number of this worker in the epoch."""
 
-    def join(self, rendezvous: Rendezvous) -> None:  # noqa: B027 - only transfers with connections override it
+    @staticmethod
+    def exports(workers: Sequence[WorkerHandle], plan: StepPlan) -> dict[WorkerHandle, tuple[Any, ...]]:
+        """In the master, before a step: source → calls, one per shard, for each payload of `set_exported`."""
+        return {}
+
+    def join(self, rendezvous: Rendezvous) -> None:
         """Enter an epoch; leaves the one before. Raises TransferError if a peer does not enter."""
+        self.rank = rendezvous.rank
 
     def leave(self) -> None:  # noqa: B027 - only transfers with connections override it
         """Drop all connections."""
 
     def set_exported(self, payloads: Sequence[npt.NDArray[np.uint8]]) -> None:  # noqa: B027 - see `needs_calls`
-        """Hand over the payloads of the coming step's commits, in order, each as raw bytes: uint8 [bytes]."""
+        """Hand over the payloads of the coming step, in order of the source, each as raw bytes: uint8 [bytes]."""
 
     @abstractmethod
-    def broadcast(self, source: int, payload: Tensor) -> None:
-        """Fill `payload`, flat [values] in the cache's dtype, with that of rank `source`; on return it is filled.
-
-        Raises TransferError if it does not arrive.
-        """
+    def broadcast(self, payloads: Mapping[int, Tensor]) -> None:
+        """See `PayloadTransfer.broadcast`."""
 
 
 class CollectiveTransfer(KVTransfer):
-    """One contiguous broadcast per commit, through Ray's collective interface."""
+    """One contiguous broadcast per source and step, through Ray's collective interface, and one wait for all."""
 
     def __init__(self) -> None:
+        super().__init__()
         from actors.collective_handle import CollectiveHandle
 
         self._collective = CollectiveHandle()
 
     def join(self, rendezvous: Rendezvous) -> None:
         """See `KVTransfer.join`."""
+        super().join(rendezvous)
         self._collective.join(rendezvous)
 
     def leave(self) -> None:
         """See `KVTransfer.leave`."""
         self._collective.leave()
 
-    def broadcast(self, source: int, payload: Tensor) -> None:
+    def broadcast(self, payloads: Mapping[int, Tensor]) -> None:
         """See `KVTransfer.broadcast`."""
-        self._collective.broadcast(payload, source, f"K/V of worker {source} did not arrive")
+        for source, payload in payloads.items():
+            self._collective.broadcast(payload, source, f"K/V of worker {source} did not arrive")
+        self._collective.synchronize("K/V of a worker did not arrive")
 
 
 class ObjectStoreTransfer(KVTransfer):
@@ -87,36 +91,28 @@ class ObjectStoreTransfer(KVTransfer):
     needs_calls = True
 
     def __init__(self) -> None:
-        self._rank = 0
+        super().__init__()
         self._exported: list[npt.NDArray[np.uint8]] = []
 
     @staticmethod
-    def exports(
-        workers: Sequence[WorkerHandle], plan: StepPlan
-    ) -> list[tuple[WorkerHandle, tuple[Any, ...]]]:
+    def exports(workers: Sequence[WorkerHandle], plan: StepPlan) -> dict[WorkerHandle, tuple[Any, ...]]:
         """See `KVTransfer.exports`."""
-        sources = [(request.source_rank, request) for request in plan.requests]
-        return [
-            (workers[rank], workers[rank].call("export_payload", request))
-            for rank, request in sources
-            if rank is not None
-        ]
-
-    def join(self, rendezvous: Rendezvous) -> None:
-        """Take note of the rank."""
-        self._rank = rendezvous.rank
+        return {
+            workers[source]: workers[source].call("export_payload", requests)
+            for source, requests in plan.commits_by_source.items()
+        }
 
     def set_exported(self, payloads: Sequence[npt.NDArray[np.uint8]]) -> None:
         """See `KVTransfer.set_exported`."""
         self._exported = list(payloads)
 
-    def broadcast(self, source: int, payload: Tensor) -> None:
-        """See `KVTransfer.broadcast`. The next payload is copied in; the source has it already."""
+    def broadcast(self, payloads: Mapping[int, Tensor]) -> None:
+        """See `KVTransfer.broadcast`. The exported payloads are copied in; a source has its own already."""
         import torch
 
-        raw = self._exported.pop(0)
-        if source != self._rank:
-            payload.view(torch.uint8).copy_(torch.from_numpy(raw.copy()))
+        for (source, payload), raw in zip(payloads.items(), self._exported, strict=True):
+            if source != self.rank:
+                payload.view(torch.uint8).copy_(torch.from_numpy(raw.copy()))
 
 
 TRANSFERS: dict[str, type[KVTransfer]] = {

@@ -84,12 +84,12 @@ class CallTransport(StepTransport):
         exports = self._transfer.exports(workers, plans[0])
         steps = {
             worker: tuple(
-                shard.execute.remote(plan, *(payload[index] for _, payload in exports))
+                shard.execute.remote(plan, *(payload[index] for payload in exports.values()))
                 for index, shard in enumerate(worker.shards)
             )
             for worker, plan in zip(workers, plans, strict=True)
         }
-        return RPCBatch(steps, dict(exports))
+        return RPCBatch(steps, exports)
 
 
 def make_step_transport(transfer: type[KVTransfer]) -> StepTransport:

@@ -58,6 +58,7 @@ class RayTensorParallelGroup(CollectiveHandle):
             self.synchronize(LOST_TOUCH)
 
     def barrier(self, device: torch.device) -> None:
-        """Wait until all shards have called this."""
-        self.all_gather(torch.zeros(1, device=device))
-        self.wait()
+        """See `TensorParallelGroup`."""
+        if self.size > 1:
+            self.all_gather(torch.zeros(1, device=device))
+            self.wait()

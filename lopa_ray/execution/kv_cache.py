@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from lopa_ray.errors import CapacityError, ProtocolError
-from lopa_ray.execution.staging import PendingCommit, StagedLane
+from lopa_ray.execution.staging import PendingCommit, StagedLane, StagedStep
 from lopa_ray.kernels.commit_rows import commit_rows
 from lopa_ray.model.config import ModelConfig
 from lopa_ray.protocol.plan import Spans
@@ -99,34 +99,38 @@ class KVCache:
         keys_values = self.data[slot, layer]
         return keys_values[0], keys_values[1]
 
-    def empty_payload(self, positions: int) -> Tensor:
-        """An uninitialised flat payload for that many positions: K/V [L, 2, K, P, E], then the boundary row [D].
+    def empty_payload(self, positions: int, commits: int = 1) -> Tensor:
+        """An uninitialised flat payload, in the dtype and on the device of the cache.
 
-        It has the dtype and the device of the cache.
+        It has the K/V of that many positions, [L, 2, P, K, E], and then a boundary row for each of Q commits, [Q, D].
         """
         per_position = self.data[0, :, :, :, 0].numel()
-        size = per_position * positions + self.boundary.shape[1]
+        size = per_position * positions + self.boundary.shape[1] * commits
         return torch.empty(size, dtype=self.data.dtype, device=self.data.device)
 
-    def split_payload(self, payload: Tensor) -> tuple[Tensor, Tensor]:
-        """Views into a payload: K/V [L, 2, K, P, E] and boundary row [D], in the payload's dtype."""
+    def split_payload(self, payload: Tensor, commits: int = 1) -> StagedStep:
+        """Views into a payload, as a step has staged them: K/V [L, 2, P, K, E] and boundary rows [Q, D]."""
         _, layers, two, heads, _, dim = self.data.shape
         width = self.boundary.shape[1]
-        positions = (payload.numel() - width) // (layers * two * heads * dim)
-        return payload[:-width].view(layers, two, heads, positions, dim), payload[-width:]
+        kv, boundaries = payload.tensor_split([payload.numel() - commits * width])
+        return StagedStep(kv.view(layers, two, -1, heads, dim), boundaries.view(commits, width))
 
     def write_payload(self, slot: int, spans: Spans, payload: Tensor) -> None:
-        """Commit a payload: write its K/V to the slot at `spans`, in order, and mark them as committed.
+        """Commit a payload: `copy_payload`, and mark the spans as committed."""
+        self.copy_payload(slot, spans, payload)
+        self.mark_committed(slot, spans)
+
+    def copy_payload(self, slot: int, spans: Spans, payload: Tensor) -> None:
+        """Write the payload of one commit to the slot: its K/V at `spans`, in order, and its boundary row.
 
         `payload` is flat, [values] in the cache's dtype, with the layout of `empty_payload`.
         """
-        kv, boundary = self.split_payload(payload)
-        at = 0
+        step, at = self.split_payload(payload), 0
         for span in spans:
-            self.data[slot, :, :, :, span.start : span.stop] = kv[:, :, :, at : at + len(span)]
+            rows = step.kv[:, :, at : at + len(span)]
+            self.data[slot, :, :, :, span.start : span.stop] = rows.transpose(2, 3)
             at += len(span)
-        self.boundary[slot] = boundary
-        self.mark_committed(slot, spans)
+        self.boundary[slot] = step.boundaries[0]
 
     def write_staged(self, commits: Sequence[PendingCommit], rows: Tensor, boundaries: Tensor) -> None:
         """Commit staged K/V, with one copy for all K/V that the same step has staged.
@@ -152,32 +156,41 @@ class KVCache:
 
     def read_payload(self, slot: int, spans: Spans) -> Tensor:
         """The slot's K/V at `spans` and its boundary row, as one contiguous payload [values] in the cache's dtype."""
-        payload = self.empty_payload(sum(map(len, spans)))
-        kv, boundary = self.split_payload(payload)
-        at = 0
-        for span in spans:
-            kv[:, :, :, at : at + len(span)] = self.data[slot, :, :, :, span.start : span.stop]
-            at += len(span)
-        boundary.copy_(self.boundary[slot])
-        return payload
+        return self.gather_payload([(slot, spans, None)])
 
-    def staged_payload(self, slot: int, spans: Spans, lane: StagedLane) -> Tensor:
-        """The K/V at `spans` that a lane staged and its boundary row, as one payload [values] in the cache's dtype.
+    def gather_payload(self, commits: Sequence[tuple[int, Spans, StagedLane | None]]) -> Tensor:
+        """The K/V and boundary rows of commits, as one contiguous payload [values] in the cache's dtype.
 
-        The K/V of positions before the lane are read from the slot.
+        Each commit has a slot, spans, and the lane that staged its K/V. Positions before the lane are read from the
+        slot, and so are all positions and the boundary row if there is no lane. Two operations gather all commits
+        whose K/V are staged.
         """
-        payload = self.empty_payload(sum(map(len, spans)))
-        kv, boundary = self.split_payload(payload)
-        at, row = 0, lane.rows.start
-        for span in spans:
-            cached = range(span.start, min(max(lane.start, span.start), span.stop))
-            computed = len(span) - len(cached)
-            kv[:, :, :, at : at + len(cached)] = self.data[slot, :, :, :, cached.start : cached.stop]
-            at += len(cached)
-            kv[:, :, :, at : at + computed] = lane.step.kv[:, :, row : row + computed].transpose(2, 3)
-            at, row = at + computed, row + computed
-        boundary.copy_(lane.step.boundaries[lane.boundary_row])
+        payload = self.empty_payload(
+            sum(len(span) for _, spans, _ in commits for span in spans), len(commits)
+        )
+        step = self.split_payload(payload, len(commits))
+        rows = [part for commit in commits for part in self._rows(*commit)]
+        if rows:
+            torch.cat(rows, 1, out=_by_position(step.kv))
+        boundaries = [
+            self.boundary[slot] if lane is None else lane.step.boundaries[lane.boundary_row]
+            for slot, _, lane in commits
+        ]
+        torch.stack(boundaries, out=step.boundaries)
         return payload
+
+    def _rows(self, slot: int, spans: Spans, lane: StagedLane | None) -> Iterator[Tensor]:
+        """Keys and values at `spans` in order, in parts [L * 2, positions, K * E]; see `gather_payload`."""
+        row = 0 if lane is None else lane.rows.start
+        for span in spans:
+            computed_from = span.stop if lane is None else min(max(lane.start, span.start), span.stop)
+            if span.start < computed_from:
+                in_slot = self.data[slot, :, :, :, span.start : computed_from]
+                yield _by_position(in_slot.transpose(2, 3))
+            if lane is not None and computed_from < span.stop:
+                end = row + span.stop - computed_from
+                yield _by_position(lane.step.kv)[:, row:end]
+                row = end
 
     def export_slot(self, slot: int) -> SlotState:
         """The state of a slot, for `import_slot` of another worker. Raises ProtocolError if the slot has no request."""
@@ -203,6 +216,12 @@ class KVCache:
         payload = self.read_payload(slot, spans)
         digest = hashlib.sha256(payload_to_bytes(payload).tobytes()).hexdigest()
         return SlotChecksum(self.request_ids[slot], spans, digest, payload.double().abs().sum().item())
+
+
+def _by_position(kv: Tensor) -> Tensor:
+    """Keys and values [L, 2, P, K, E] → [L * 2, P, K * E]; a view if they are contiguous."""
+    layers, two, positions, heads, dim = kv.shape
+    return kv.reshape(layers * two, positions, heads * dim)
 
 
 def payload_to_bytes(payload: Tensor) -> npt.NDArray[np.uint8]:

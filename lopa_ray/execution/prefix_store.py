@@ -36,10 +36,7 @@ class PrefixStore:
                 raise ProtocolError(
                     f"prefix {part.prefix_id} is not stored; stored: {sorted(self._payloads)}"
                 )
-            kv, boundary = self._cache.split_payload(payload)
-            span = slice(part.span.start, part.span.stop)
-            self._cache.data[slot, :, :, :, span] = kv[:, :, :, : len(part.span)]
-            self._cache.boundary[slot] = boundary
+            self._cache.copy_payload(slot, (part.span,), payload)
 
     def evict(self, ids: Iterable[int]) -> None:
         """Evict entries. Ids that are not stored are ignored, because a step may be repeated."""

@@ -1,6 +1,6 @@
 """BranchRunner: one model replica and its KV cache. It carries out one worker's part of a step.
 
-    slots, broadcast K/V  →  pack (numpy)  →  one copy to the device  →  staged K/V are committed
+    slots  →  pack (numpy)  →  one copy to the device  →  broadcast of K/V, one wait for all  →  K/V are committed
     →  one packed forward of all branches  →  stage  →  score  →  one copy to the host
 
 It does not depend on the decoder. The plans contain all inputs.
@@ -9,22 +9,22 @@ It does not depend on the decoder. The plans contain all inputs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.attention import AttentionBackend, LaneAttention
+from lopa_ray.execution.commits import Commits
 from lopa_ray.execution.kv_cache import KVCache, SlotState, payload_to_bytes
 from lopa_ray.execution.lane import Lane, lanes_of
 from lopa_ray.execution.lm_head import LMHead
 from lopa_ray.execution.packing import Packing, PackingOptions
+from lopa_ray.execution.payload_transfer import PayloadTransfer
 from lopa_ray.execution.prefix_store import PrefixStore
-from lopa_ray.execution.staging import PendingCommit, StagedLane, StagedStep, StagingBuffer
+from lopa_ray.execution.staging import StagedLane, StagedStep, StagingBuffer
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.row_scores import SCORE_COLUMNS
 from lopa_ray.kernels.sdpa import sdpa
@@ -35,9 +35,6 @@ from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 DEFAULT_ATTENTION: AttentionBackend = LaneAttention(sdpa)
-
-BroadcastPayload: TypeAlias = Callable[[int, Tensor], None]
-"""Takes the rank of the source and a payload. On every worker it fills the payload in place with that of the source."""
 
 
 class BranchRunner:
@@ -82,30 +79,35 @@ class BranchRunner:
             bucket=self.attention.bucket,
         )
         self._staging = StagingBuffer()
+        self.commits = Commits(self.cache, self._staging)
         self.prefix_store = PrefixStore(self.cache)
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan, broadcast: BroadcastPayload | None = None) -> StepReport:
-        """Carry out the commits in order, then evaluate this worker's branches.
+    def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
+        """Carry out all commits, then evaluate this worker's branches.
 
-        A commit is applied once per request and step, so a step can be repeated in a newer epoch. Raises ProtocolError
-        if the cache or the staged K/V do not match the plans, and CapacityError for positions beyond a slot.
+        Commits that bring K/V from another worker are carried out together, after all of the K/V have arrived. A commit
+        is applied once per request and step, so a step can be repeated in a newer epoch. Raises ProtocolError if the
+        cache or the staged K/V do not match the plans, CapacityError for positions beyond a slot, and TransferError.
         """
         began = time.perf_counter()
         self.prefix_store.evict(plan.evict)
         for scheduled in plan.requests:
             self._assign_slot(scheduled.slot, scheduled.request_id)
-            self._receive(scheduled, broadcast)
-        commits = self._commits_of_staged(plan.requests)
-        received = time.perf_counter()
+        payloads = self.commits.payloads(plan, transfer)
+        commits = self.commits.pending(plan, payloads)
+        gathered = time.perf_counter()
         lanes = [lane for scheduled in plan.requests for lane in lanes_of(scheduled)]
         packing = Packing(lanes, commits, self.packing_options)
         columns = packing.to_device(self.device)
         packed = time.perf_counter()
+        if transfer is not None and payloads:
+            transfer.broadcast(payloads)
+            self.model.tp_group.barrier(self.device)
         self.cache.write_staged(commits, columns.commit_rows, columns.commit_boundaries)
         for scheduled in plan.requests:
             self._retain(scheduled)
-        commit_s = received - began + time.perf_counter() - packed
+        commit_s = gathered - began + time.perf_counter() - packed
         if not lanes:
             return StepReport.without_branches(plan.epoch, plan.step, commit_s)
         rows, kv = self.forward(packing, columns)
@@ -125,28 +127,6 @@ class BranchRunner:
             self.cache.reset(slot, request_id)
             self._staging.clear(slot)
 
-    def _receive(self, scheduled: ScheduledRequest, broadcast: BroadcastPayload | None) -> None:
-        """Take part in the broadcast of a commit that names its source, and commit the K/V that it brings."""
-        if scheduled.plan.commit is None or scheduled.source_rank is None:
-            return
-        payload = self.payload_to_commit(scheduled)
-        if broadcast is None:
-            raise ProtocolError("a commit names a source worker, but K/V cannot be broadcast here")
-        broadcast(scheduled.source_rank, payload)
-        if not self._is_committed(scheduled):
-            self.cache.write_payload(scheduled.slot, scheduled.plan.commit.spans, payload)
-            self.cache.last_commit[scheduled.slot] = scheduled.plan.commit.step
-
-    def _commits_of_staged(self, requests: Sequence[ScheduledRequest]) -> list[PendingCommit]:
-        """The commits that name no source, and so are of K/V staged here, unless they were applied before."""
-        return [
-            PendingCommit(self._staged(scheduled), scheduled.slot, scheduled.plan.commit.spans)
-            for scheduled in requests
-            if scheduled.plan.commit is not None
-            and scheduled.source_rank is None
-            and not self._is_committed(scheduled)
-        ]
-
     def _retain(self, scheduled: ScheduledRequest) -> None:
         """After the commit: drop what was staged, save a prefix of what is committed, and keep what the plan reads."""
         slot, commit = scheduled.slot, scheduled.plan.commit
@@ -158,44 +138,9 @@ class BranchRunner:
         self.cache.retain(slot, scheduled.plan.cached)
         self.prefix_store.load(scheduled.stored_prefix, slot)
 
-    def _is_committed(self, scheduled: ScheduledRequest) -> bool:
-        """Whether the request's commit was applied before, in a step that is now repeated."""
-        commit = scheduled.plan.commit
-        is_here = self.cache.request_ids[scheduled.slot] == scheduled.request_id
-        return commit is not None and is_here and self.cache.last_commit[scheduled.slot] == commit.step
-
-    def _staged(self, scheduled: ScheduledRequest) -> StagedLane:
-        """The lane that is staged here for the request's commit. Raises ProtocolError if there is none."""
-        commit = scheduled.plan.commit
-        assert commit is not None
-        staged = self._staging.get(scheduled.slot, commit.step, None if commit.shared else commit.branch)
-        if staged is None:
-            raise ProtocolError(
-                f"request {scheduled.request_id}: nothing is staged for the commit of step {commit.step}"
-            )
-        return staged
-
-    def payload_to_commit(self, scheduled: ScheduledRequest) -> Tensor:
-        """The payload of the request's commit, flat [values] in the cache's dtype (see `KVCache.empty_payload`).
-
-        It comes from staged K/V, or from the slot if the commit was already applied. Otherwise it is filled with NaN,
-        to be overwritten by the broadcast. Raises ProtocolError if the request has no commit, or if it names no source
-        worker and this worker has no K/V for it.
-        """
-        cache, slot, commit = self.cache, scheduled.slot, scheduled.plan.commit
-        if commit is None:
-            raise ProtocolError(f"request {scheduled.request_id} has no commit in step {scheduled.plan.step}")
-        if self._is_committed(scheduled):
-            return cache.read_payload(slot, commit.spans)
-        branch = None if commit.shared else commit.branch
-        if scheduled.source_rank is None or self._staging.get(slot, commit.step, branch) is not None:
-            return cache.staged_payload(slot, commit.spans, self._staged(scheduled))
-        # NaN makes the error visible if a source that lacks the K/V sends this payload.
-        return cache.empty_payload(sum(map(len, commit.spans))).fill_(torch.nan)
-
-    def export_payload(self, scheduled: ScheduledRequest) -> npt.NDArray[np.uint8]:
-        """The payload of the request's commit as raw bytes, uint8 [bytes]. Raises as `payload_to_commit`."""
-        return payload_to_bytes(self.payload_to_commit(scheduled))
+    def export_payload(self, requests: Sequence[ScheduledRequest]) -> npt.NDArray[np.uint8]:
+        """See `Commits.payload`; as raw bytes, uint8 [bytes]."""
+        return payload_to_bytes(self.commits.payload(requests))
 
     # Changes of membership
 
@@ -285,7 +230,7 @@ class BranchRunner:
         hidden = rows[: len(ids)]
         if kv is not None:
             staged = StagedLane(StagedStep.gather(columns, rows, kv), packing.stage_ranges[0], 0, start)
-            self.cache.write_payload(slot, to_stage, self.cache.staged_payload(slot, to_stage, staged))
+            self.cache.write_payload(slot, to_stage, self.cache.gather_payload([(slot, to_stage, staged)]))
         most = self._lm_head.max_rows
         parts = [hidden[at : min(at + most, len(ids))] for at in range(0, len(ids), most)]
         logits = torch.cat([self._lm_head.full_logits(part) for part in parts])

@@ -48,7 +48,7 @@ class StagedLane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingCommit:
-    """Staged K/V that a step commits to a slot."""
+    """Staged K/V that a step commits to a slot, or that another worker has sent for it."""
 
     staged: StagedLane
     slot: int

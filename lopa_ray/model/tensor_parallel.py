@@ -52,6 +52,13 @@ class TensorParallelGroup(Protocol):
         them: it would wait for ever for a shard that is lost. Raises TransferError."""
         ...
 
+    def barrier(self, device: torch.device) -> None:
+        """Return when all shards have called this, and their devices have done what was enqueued before.
+
+        Raises TransferError.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class SingleShard:
@@ -69,6 +76,9 @@ class SingleShard:
         return x[None]
 
     def wait(self) -> None:
+        """There is nothing to wait for."""
+
+    def barrier(self, device: torch.device) -> None:
         """There is nothing to wait for."""
 
 

@@ -141,3 +141,12 @@ class StepPlan:
     requests: tuple[ScheduledRequest, ...]
     evict: tuple[int, ...] = ()
     """Ids of the stored prefixes that the worker drops, before anything else."""
+
+    @property
+    def commits_by_source(self) -> dict[int, tuple[ScheduledRequest, ...]]:
+        """Rank of a worker → the requests whose commits bring K/V from it, in order of rank and the same everywhere."""
+        by_source: dict[int, tuple[ScheduledRequest, ...]] = {}
+        for request in self.requests:
+            if request.plan.commit is not None and request.source_rank is not None:
+                by_source[request.source_rank] = (*by_source.get(request.source_rank, ()), request)
+        return dict(sorted(by_source.items()))

@@ -20,7 +20,8 @@ import ray
 from actors.engine import RayEngine
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.execution.runner import BranchRunner, BroadcastPayload
+from lopa_ray.execution.payload_transfer import PayloadTransfer
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan
@@ -51,11 +52,11 @@ class MemoryHogRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def execute(self, plan: StepPlan, broadcast: BroadcastPayload | None = None) -> StepReport:
+    def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
         try:
             self._file.rename(self._file.with_suffix(".triggered"))
         except FileNotFoundError:
-            return self._runner.execute(plan, broadcast)
+            return self._runner.execute(plan, transfer)
         taken = [b"x" * CHUNK_BYTES for _ in range(2 * HEADROOM_BYTES // CHUNK_BYTES)]
         time.sleep(60)
         raise AssertionError(f"still here with {len(taken) * CHUNK_BYTES} bytes")

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.execution.runner import BranchRunner, BroadcastPayload
+from lopa_ray.execution.payload_transfer import PayloadTransfer
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan
@@ -87,14 +89,24 @@ class FaultInjectingRunner:
         self._faults.trigger("join")
         return self._runner.reconcile(*arguments)
 
-    def execute(self, plan: StepPlan, broadcast: BroadcastPayload | None = None) -> StepReport:
-        def exchange_with_faults(source: int, payload: Tensor) -> None:
-            # A worker that receives holds NaN until then.
-            self._faults.trigger("receiver" if bool(payload.isnan().any()) else "source")
-            assert broadcast is not None
-            broadcast(source, payload)
-
+    def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
         self._faults.trigger("step")
-        report = self._runner.execute(plan, exchange_with_faults)
+        report = self._runner.execute(plan, transfer and FaultInjectingTransfer(transfer, self._faults))
         self._faults.trigger("answer")
         return report
+
+
+class FaultInjectingTransfer:
+    """Triggers the faults of sources and receivers, and works as the transfer of the worker does."""
+
+    def __init__(self, transfer: PayloadTransfer, faults: FaultInjection) -> None:
+        self._transfer = transfer
+        self._faults = faults
+        self.rank = transfer.rank
+
+    def broadcast(self, payloads: Mapping[int, Tensor]) -> None:
+        if self.rank in payloads:
+            self._faults.trigger("source")
+        if any(source != self.rank for source in payloads):
+            self._faults.trigger("receiver")
+        self._transfer.broadcast(payloads)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.execution.runner import BranchRunner, BroadcastPayload
+from lopa_ray.execution.payload_transfer import PayloadTransfer
+from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
@@ -48,21 +49,22 @@ class FaultyRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def execute(self, plan: StepPlan, broadcast: BroadcastPayload | None = None) -> StepReport:
+    def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
         for scheduled in plan.requests:
             if scheduled.plan.start == 0 and scheduled.plan.canvas[0] in list(Poison):
                 self._poison[scheduled.request_id] = Poison(scheduled.plan.canvas[0])
-        self._fail([scheduled for scheduled in plan.requests if scheduled.request_id in self._poison])
-        return self._runner.execute(plan, broadcast)
+        rank = None if transfer is None else transfer.rank
+        self._fail(rank, [scheduled for scheduled in plan.requests if scheduled.request_id in self._poison])
+        return self._runner.execute(plan, transfer)
 
-    def _fail(self, poisoned: Iterable[ScheduledRequest]) -> None:
+    def _fail(self, rank: int | None, poisoned: Iterable[ScheduledRequest]) -> None:
         self._embeds_nan = False
         for scheduled in poisoned:
             poison = self._poison[scheduled.request_id]
             if poison is Poison.NAN:
                 self._embeds_nan = True
             elif poison is Poison.ERROR_BEFORE_BROADCAST:
-                if scheduled.source_rank == 0 and self._is_staged(scheduled):
+                if scheduled.source_rank == rank == 0:
                     raise RuntimeError("injected fault")
             elif scheduled.branch_indices:
                 if poison is Poison.HANG:
@@ -73,9 +75,6 @@ class FaultyRunner:
 
     def _embed(self, module: torch.nn.Module, inputs: tuple[Tensor], rows: Tensor) -> Tensor:
         return rows.masked_fill((inputs[0] == Poison.NAN)[:, None], torch.nan) if self._embeds_nan else rows
-
-    def _is_staged(self, scheduled: ScheduledRequest) -> bool:
-        return not bool(self._runner.payload_to_commit(scheduled).isnan().any())
 
 
 def faulty_runner(spec: ModelSpec, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:

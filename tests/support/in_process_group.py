@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from lopa_ray.decoding.decoders import new_session
@@ -40,6 +42,26 @@ def reference_reports(model: MaskPredictor, session: DecodeSession) -> list[list
     return steps
 
 
+@dataclass
+class InProcessTransfer:
+    """A `PayloadTransfer` of payloads that lie in this process."""
+
+    rank: int
+    sent: Mapping[int, Tensor]
+    """By source."""
+    sources: set[int]
+    """Ranks whose payloads were received are added."""
+
+    def broadcast(self, payloads: Mapping[int, Tensor]) -> None:
+        assert list(payloads) == list(self.sent)
+        for source, payload in payloads.items():
+            if self.rank == source:
+                assert torch.equal(payload, self.sent[source])
+            else:
+                payload.copy_(self.sent[source])
+                self.sources.add(source)
+
+
 class InProcessGroup:
     """Runners that share a scheduler, with K/V handed over in this process."""
 
@@ -68,34 +90,19 @@ class InProcessGroup:
         """All workers' reports, but for those of the ranks in `skip`: they were lost before the step."""
         if not plans:
             return []
-        payloads = self.payloads(plans)
+        sent = self.payloads(plans)
         return [
-            runner.execute(plan, self._broadcast(rank, plan, payloads))
+            runner.execute(plan, InProcessTransfer(rank, sent, self.sources))
             for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True))
             if rank not in skip
         ]
 
     def payloads(self, plans: list[StepPlan]) -> dict[int, Tensor]:
-        """What the step's commits have sources send, by request id: flat [values] in the cache's dtype each."""
+        """What the step's commits have sources send, by rank: flat [values] in the cache's dtype each."""
         return {
-            scheduled.request_id: self.runners[scheduled.source_rank].payload_to_commit(scheduled).clone()
-            for scheduled in plans[0].requests
-            if scheduled.source_rank is not None
+            source: self.runners[source].commits.payload(requests)
+            for source, requests in plans[0].commits_by_source.items()
         }
-
-    def _broadcast(
-        self, rank: int, plan: StepPlan, payloads: dict[int, Tensor]
-    ) -> Callable[[int, Tensor], None]:
-        handed_over = iter([scheduled for scheduled in plan.requests if scheduled.source_rank is not None])
-
-        def broadcast(source: int, payload: Tensor) -> None:
-            scheduled = next(handed_over)
-            assert scheduled.source_rank == source
-            if rank != source:
-                payload.copy_(payloads[scheduled.request_id])
-                self.sources.add(source)
-
-        return broadcast
 
     def step(self) -> list[RequestEvent]:
         """One step of all requests in flight."""

@@ -65,6 +65,10 @@ class ThreadTensorParallelGroup:
     def wait(self) -> None:
         self.unwaited = 0
 
+    def barrier(self, device: torch.device) -> None:
+        self.all_gather(torch.zeros(1, device=device))
+        self.wait()
+
 
 class HostReads(TorchFunctionMode):
     """Fails where the host reads a tensor, or copies one to the device, before it has waited for the calls of a shard:

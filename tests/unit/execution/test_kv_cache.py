@@ -44,9 +44,9 @@ def test_a_payload_comes_back_as_it_was_written():
     kv_cache.write_payload(1, spans, payload)
     assert torch.equal(kv_cache.read_payload(1, spans), payload)
     assert kv_cache.committed[1] == spans
-    kv, boundary = kv_cache.split_payload(payload)
-    assert torch.equal(kv_cache.boundary[1], boundary)
-    assert torch.equal(kv_cache.data[1, :, :, :, 8:10], kv[:, :, :, 3:])
+    step = kv_cache.split_payload(payload)
+    assert torch.equal(kv_cache.boundary[1], step.boundaries[0])
+    assert torch.equal(kv_cache.data[1, :, :, :, 8:10], step.kv[:, :, 3:].transpose(2, 3))
     untouched = torch.ones(kv_cache.data.shape[4], dtype=torch.bool)
     untouched[[0, 1, 2, 8, 9]] = False
     assert torch.equal(kv_cache.data[1][:, :, :, untouched], before[1][:, :, :, untouched])
@@ -169,9 +169,12 @@ def test_a_commit_is_carried_out_once(runner):
 def test_a_worker_without_the_winner_hands_out_no_stray_memory(runner):
     step(runner, plan())
     lost = replace(SECOND, commit=Commit(1, 1, (range(0, 2),), shared=False))
-    assert runner.payload_to_commit(ScheduledRequest(1, 0, lost, (0,), source_rank=0)).isnan().all()
-    staged = runner.payload_to_commit(ScheduledRequest(1, 0, SECOND, (0,), source_rank=0))
-    assert not staged.isnan().any()
+    with pytest.raises(ProtocolError, match="nothing is staged"):
+        runner.commits.payload([ScheduledRequest(1, 0, lost, (0,), source_rank=0)])
+    before = runner.commits.payload([ScheduledRequest(1, 0, SECOND, (0,), source_rank=0)])
+    step(runner, SECOND)
+    after = runner.commits.payload([ScheduledRequest(1, 0, SECOND, (0,), source_rank=0)])
+    assert torch.equal(before, after)
 
 
 def test_what_another_request_staged_is_never_committed(runner):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -28,7 +29,13 @@ from lopa_ray.scheduling.journal import Journal
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.recovery import recover
 from lopa_ray.scheduling.scheduler import Scheduler
-from support.in_process_group import InProcessGroup, ReportBytes, reference_reports, report_bytes
+from support.in_process_group import (
+    InProcessGroup,
+    InProcessTransfer,
+    ReportBytes,
+    reference_reports,
+    report_bytes,
+)
 from support.tiny_model import load_tiny_model
 
 MODEL = load_tiny_model()
@@ -57,6 +64,16 @@ KINDS: dict[str, GenerationSettings] = {
     "no_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="none", num_branches=3),
     "auto_budget": LopaSettings(**FULL, num_branches="auto", max_branches=8),
 }
+
+
+class BrokenTransfer(InProcessTransfer):
+    """A peer dies while it sends."""
+
+    def broadcast(self, payloads: Mapping[int, Tensor]) -> None:
+        for source, payload in payloads.items():
+            if source != self.rank:
+                payload[: len(payload) // 2] = 0
+                raise TransferError("a peer died")
 
 
 class Chaos(InProcessGroup):
@@ -102,27 +119,20 @@ class Chaos(InProcessGroup):
 
     def attempt(self, plans: list[StepPlan], dying: set[int]) -> list[StepReport] | None:
         """The reports of a step; None if a worker died in it. Then some survivors have carried out all of
-        it, some only its first commits, and none knows which."""
-        payloads = self.payloads(plans)
+        it, some nothing, and none knows which."""
+        sent = self.payloads(plans)
         reports = []
         for rank, (runner, plan) in enumerate(zip(self.runners, plans, strict=True)):
             if rank not in dying:
                 try:
-                    reports.append(runner.execute(plan, self._unreliable(rank, plan, payloads, dying)))
+                    reports.append(runner.execute(plan, self._transfer(rank, sent, dying)))
                 except TransferError:
                     self.counts["broken off"] += 1
         return None if dying else reports
 
-    def _unreliable(self, rank: int, plan: StepPlan, payloads: dict[int, Tensor], dying: set[int]):
-        broadcast = self._broadcast(rank, plan, payloads)
-
-        def fails_at_times(source: int, payload: Tensor) -> None:
-            if dying and rank != source and self.draw.random() < 0.5:
-                payload[: len(payload) // 2] = 0
-                raise TransferError("a peer died")
-            broadcast(source, payload)
-
-        return fails_at_times
+    def _transfer(self, rank: int, sent: dict[int, Tensor], dying: set[int]) -> InProcessTransfer:
+        broken_off = dying and self.draw.random() < 0.5
+        return (BrokenTransfer if broken_off else InProcessTransfer)(rank, sent, self.sources)
 
     def change(self, lost: set[int], joining: int) -> None:
         """Go on without some workers, and with new ones, in another order."""
