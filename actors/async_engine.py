@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Self, TypeAlias
@@ -20,7 +20,7 @@ import ray
 from actors.client_journals import ClientJournals
 from actors.client_streams import StepEvents
 from actors.group_failover import GroupFailover
-from actors.master import MasterStatus
+from actors.master_status import MasterStatus
 from actors.rpc import unwrapped_errors
 from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.config.generation_settings import GenerationSettings
@@ -224,15 +224,14 @@ class AsyncRayEngine(SessionFactory):
             raise loss
         self.resuming, began = True, time.monotonic()
         logger.warning(f"the group is lost: {str(loss).splitlines()[0]}")
-        if self._journals.no_progress:
-            self._fail_all(loss)
         try:
             await self._group.replace(loss)
         finally:
             self.resuming = False
         sessions = self._journals.resumed_sessions()
+        losses = {**self._journals.losses}
         logger.warning(f"{len(sessions)} requests go on after {time.monotonic() - began:.1f} s")
-        await self._submit(sessions)
+        await self._submit(sessions, losses)
 
     async def _follow(self) -> WorkerLostError:
         """Hand out a group's events until it is lost; returns why."""
@@ -246,16 +245,23 @@ class AsyncRayEngine(SessionFactory):
                     if isinstance(event, RequestStep):
                         event = replace(event, timing=batch.timing)
                     self._queues[event.request_id].put_nowait(event)
+                if (ended := self._journals.group_loss(batch)) is not None:
+                    return ended
         except WorkerLostError as error:
-            return error
+            loss = error
         except Exception as error:
-            return WorkerLostError(f"the group's events stopped: {type(error).__name__}: {error}")
-        return WorkerLostError("the group's events ended")
+            loss = WorkerLostError(f"the group's events stopped: {type(error).__name__}: {error}")
+        else:
+            loss = WorkerLostError("the group's events ended")
+        self._fail(self._journals.record_silent_loss(), loss)
+        return loss
 
-    async def _submit(self, sessions: dict[int, DecodeSession]) -> None:
+    async def _submit(
+        self, sessions: dict[int, DecodeSession], losses: Mapping[int, int] | None = None
+    ) -> None:
         """Send sessions to the master. If the group is lost meanwhile, `_run` resubmits all requests."""
         with suppress(WorkerLostError), unwrapped_errors():
-            await self._group.master.submit.remote(self._group.client, sessions)
+            await self._group.master.submit.remote(self._group.client, sessions, losses)
 
     async def _cancel_abandoned(self) -> None:
         """In a task of its own: what a call sends off while Ray cancels it, Ray may cancel too."""
@@ -270,6 +276,9 @@ class AsyncRayEngine(SessionFactory):
         self._fail_all(self.lost)
 
     def _fail_all(self, error: LopaError) -> None:
-        for number in self._journals:
+        self._fail(self._journals, error)
+
+    def _fail(self, numbers: Iterable[int], error: LopaError) -> None:
+        for number in numbers:
             self._journals.end(number)
             self._queues[number].put_nowait(RequestFailure(number, error))

@@ -6,7 +6,10 @@ have this module too, and start without them.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +29,9 @@ from lopa_ray.protocol.slot_checksum import SlotChecksum
 if TYPE_CHECKING:
     from actors.worker_model import WeightChunk
     from lopa_ray.execution.kv_cache import SlotState
+
+
+logger = logging.getLogger("lopa.group")
 
 
 class BranchWorker:
@@ -102,9 +108,10 @@ class BranchWorker:
         if steps is not None and self._steps is None:
             self._steps = StepThread(steps, self.execute, workers.timeout_s)
         self._epoch = workers.epoch
-        self._transfer.join(workers)
-        self._tp_group.join(shards)
-        return self._runner.reconcile(request_by_slot, pending)
+        with self._guarded():
+            self._transfer.join(workers)
+            self._tp_group.join(shards)
+            return self._runner.reconcile(request_by_slot, pending)
 
     def leave_groups(self) -> None:
         """Drop all connections: peers that wait for this one in a collective are released."""
@@ -113,11 +120,13 @@ class BranchWorker:
 
     def export_slots(self, request_by_slot: Mapping[int, int]) -> list[SlotState]:
         """See `BranchRunner.export_slots`."""
-        return self._runner.export_slots(request_by_slot)
+        with self._guarded():
+            return self._runner.export_slots(request_by_slot)
 
     def import_slots(self, states: Sequence[SlotState]) -> None:
         """See `BranchRunner.import_slots`."""
-        self._runner.import_slots(states)
+        with self._guarded():
+            self._runner.import_slots(states)
 
     def restage(self, plan: StepPlan) -> None:
         """Stage K/V again that was lost with another worker, by the same forward. Raises as `execute`."""
@@ -132,20 +141,41 @@ class BranchWorker:
         if plan.epoch != self._epoch:
             raise ProtocolError(f"got a plan of epoch {plan.epoch}; this worker is in epoch {self._epoch}")
         self._transfer.set_exported(payloads)
-        try:
+        with self._guarded():
             report = self._runner.execute(plan, self._transfer)
-        except BaseException:
-            # Peers may be waiting for this worker. Closed connections end their wait.
-            self.leave_groups()
-            raise
         if self._tp_group.rank == 0:
             return report
         return StepReport.without_branches(report.epoch, report.step, report.commit_s, report.forward_s)
 
     def export_payload(self, requests: Sequence[ScheduledRequest]) -> npt.NDArray[np.uint8]:
         """See `BranchRunner.export_payload`."""
-        return self._runner.export_payload(requests)
+        with self._guarded():
+            return self._runner.export_payload(requests)
 
     def checksums(self) -> list[SlotChecksum]:
         """Per slot; see `BranchRunner.checksums`."""
-        return self._runner.checksums()
+        with self._guarded():
+            return self._runner.checksums()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Around all that uses the device. After an error it drops all connections, since peers may be waiting for this
+        worker, and ends this process if the device computes no more: the master then replaces the worker.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self.leave_groups()
+            self._end_without_device(error)
+            raise
+
+    def _end_without_device(self, error: BaseException) -> None:
+        try:
+            self._runner.check_device()
+        except Exception as failure:
+            # No type of error tells: Triton raises RuntimeError, torch an error of its own, NCCL's is a TransferError.
+            logger.critical(
+                f"this worker ends, because its device computes no more ({failure}), after: {error!r}"
+            )
+            logging.shutdown()
+            os._exit(1)

@@ -10,58 +10,71 @@ from lopa_ray.errors import WorkerLostError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.scheduling.journal import Journal
 
+MAX_SILENT_LOSSES = 2
+"""On how many masters in a row a request may be lost before it has made a step."""
+
 
 class ClientJournals:
     """One client's unfinished requests, by its own numbers."""
 
     def __init__(self) -> None:
         self._journals: dict[int, Journal] = {}
-        self._progressed = True
-        """A request has made a step since `resumed_sessions`, or none was resumed."""
+        self.losses: dict[int, int] = {}
+        """Request → `WorkerLostError.losses` of the group that it had before this one."""
+        self._silent_losses: dict[int, int] = {}
+        """Request → on how many groups in a row it has made no step until their master was lost."""
 
     def __iter__(self) -> Iterator[int]:
         return iter([*self._journals])
 
     def begin(self, number: int, session: DecodeSession) -> None:
         """Before the request is submitted."""
-        self._progressed = self._progressed or not self._journals
         self._journals[number] = Journal(session)
 
     def end(self, number: int) -> None:
         """The request has ended, or its caller has stopped iterating."""
         self._journals.pop(number, None)
+        self._clear_losses(number)
 
     def record(self, batch: StepEvents) -> Iterator[RequestEvent]:
-        """Record a batch; yields the events that go on to the requests' callers.
-
-        Raises WorkerLostError, after the other events, if the group ended: no request of it has.
+        """Record a batch; yields the events that go on to the requests' callers. Those are not that the group has
+        ended (see `group_loss`), since no request of it has.
         """
-        lost: WorkerLostError | None = None
         for event in batch.events:
             number = event.request_id
             if number not in self._journals:
                 continue  # its caller has stopped iterating
             if isinstance(event, RequestFailure):
                 if isinstance(event.error, WorkerLostError):
-                    lost = event.error
+                    self.losses[number] = event.error.losses
                     continue
                 self.end(number)
             else:
-                self._progressed = True
+                self._clear_losses(number)
                 if event.outcome.finish_reason is not None:
                     self.end(number)
                 elif number in batch.states:
                     self._journals[number].record(event.plan, event.outcome, batch.states[number])
             yield event
-        if lost is not None:
-            raise lost
+
+    @staticmethod
+    def group_loss(batch: StepEvents) -> WorkerLostError | None:
+        """Why the group has ended, if the batch says so."""
+        failures = (event.error for event in batch.events if isinstance(event, RequestFailure))
+        return next((error for error in failures if isinstance(error, WorkerLostError)), None)
 
     def resumed_sessions(self) -> dict[int, DecodeSession]:
         """The sessions of all requests in their present state, for another group."""
-        self._progressed = not self._journals
         return {number: journal.restored_session() for number, journal in self._journals.items()}
 
-    @property
-    def no_progress(self) -> bool:
-        """None has made a step since `resumed_sessions`, so it may be one of them that no group survives."""
-        return bool(self._journals) and not self._progressed
+    def record_silent_loss(self) -> list[int]:
+        """The group was lost with its master, which cannot say why. Returns the requests that end with it, since no
+        group survives until they have made a step."""
+        for number in self._journals:
+            self._silent_losses[number] = self._silent_losses.get(number, 0) + 1
+        return [number for number, count in self._silent_losses.items() if count > MAX_SILENT_LOSSES]
+
+    def _clear_losses(self, number: int) -> None:
+        """The request has made a step, or has ended."""
+        self.losses.pop(number, None)
+        self._silent_losses.pop(number, None)

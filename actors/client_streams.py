@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.errors import LopaError, ProtocolError
+from lopa_ray.errors import LopaError, ProtocolError, WorkerLostError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
 from lopa_ray.protocol.report import StepTiming
 from lopa_ray.scheduling.scheduler import Scheduler
@@ -70,19 +70,24 @@ class ClientStreams:
                 del self._owners[request_id]
                 self._scheduler.cancel(request_id)
 
-    def submit(self, client: str, sessions: Mapping[int, DecodeSession]) -> None:
+    def submit(self, client: str, sessions: Mapping[int, DecodeSession], losses: Mapping[int, int]) -> None:
         """See `Master.submit`. Raises ProtocolError if the client has no open stream."""
         opened = self._clients.get(client)
         if opened is None:
             raise ProtocolError(f"client {client!r} has no open stream; open one first")
         if self.broken is not None:
-            failures = tuple(RequestFailure(number, self.broken) for number in sessions)
+            failures = tuple(
+                RequestFailure(number, WorkerLostError(str(self.broken), losses.get(number, 0)))
+                for number in sessions
+            )
             opened.queue.put_nowait(StepEvents(failures, None))
             return
         for number, session in sessions.items():
             request_id = self._scheduler.submit(session)
             opened.requests[number] = request_id
             self._owners[request_id] = opened, number
+            if number in losses:
+                self._scheduler.suspects.add_losses(request_id, losses[number])
         self._on_submit()
 
     def cancel(self, client: str, numbers: list[int]) -> None:

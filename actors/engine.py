@@ -11,7 +11,7 @@ from typing import Self
 
 from actors.async_engine import AsyncRayEngine
 from actors.event_loop_thread import CLOSED, EventLoopThread
-from actors.master import MasterStatus
+from actors.master_status import MasterStatus
 from actors.ray_connection import RayConnection
 from actors.worker_handle import RunnerFactory
 from lopa_ray.decoding.session import DecodeSession

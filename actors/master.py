@@ -9,8 +9,8 @@ workers were lost is run again on those that are left.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -22,15 +22,27 @@ from ray.util.placement_group import PlacementGroup
 from actors.autoscaling_loop import AutoscalingLoop
 from actors.client_streams import ClientStreams, StepEvents
 from actors.group_membership import GroupMembership
+from actors.master_status import MasterStatus
+from actors.rpc import RPCBatch
 from actors.timers import StartPhases, StepTimer
 from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.errors import LopaError, ProtocolError, SettingsError, TransferError, WorkerLostError
+from lopa_ray.errors import (
+    LopaError,
+    ProtocolError,
+    SettingsError,
+    TransferError,
+    WorkerError,
+    WorkerLostError,
+    WorkerMemoryError,
+)
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.report import StepReport, StepTiming
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.scheduling.scheduler import Scheduler
+
+logger = logging.getLogger("lopa.group")
 
 MAX_STREAMS = 1000
 """Calls that a master serves at once."""
@@ -51,31 +63,6 @@ class StartedGroup:
     """Seconds of each phase of `Master.start`: workers, model and join; see `BranchPool.start`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MasterStatus:
-    """How a group is doing."""
-
-    workers: int
-    """Workers that take part in steps."""
-    pending_workers: int
-    """Workers that wait for a place in the cluster, load the model, or wait for the next step."""
-    target_workers: int
-    """How many there should be: as configured, as an operator has set it, or as the load has it."""
-    max_num_seqs: int
-    in_flight: int
-    waiting: int
-    steps: int
-    stalled_s: float
-    """Seconds since the step under way began; 0 while idle."""
-    broken: LopaError | None
-    last_error: LopaError | None
-    """Why the last attempt to get another worker failed; None once one joined after it."""
-    prefix_hits: int
-    """Requests that found K/V of the beginning of their prompt."""
-    prefix_positions: int
-    """Positions that they did not have to compute."""
-
-
 class Master:
     """Owns the scheduler and the workers. All state changes happen on its event loop."""
 
@@ -92,8 +79,9 @@ class Master:
         self._repeats = 0
         self._unpublished: tuple[list[RequestEvent], StepTiming | None] | None = None
         """What the last step decided, until clients are sent it."""
-        self._to_isolate: deque[int] = deque()
-        """Requests of a step that failed on a worker: each one's next step is run alone, to find the cause."""
+        self._failed_steps = 0
+        """How many attempts at a step have failed in a row."""
+        self._out_of_memory_steps = 0
 
     async def start(
         self,
@@ -130,12 +118,15 @@ class Master:
             async for event in events:
                 yield event
 
-    async def submit(self, client: str, sessions: Mapping[int, DecodeSession]) -> None:
+    async def submit(
+        self, client: str, sessions: Mapping[int, DecodeSession], losses: Mapping[int, int] | None = None
+    ) -> None:
         """Queue requests under the client's own numbers; events go to its stream.
 
-        Raises ProtocolError without an open stream, or for a session that is finished already.
+        `losses`: of requests from a group that was lost, `WorkerLostError.losses`. Raises ProtocolError without an open
+        stream, or for a session that is finished already.
         """
-        self._streams.submit(client, sessions)
+        self._streams.submit(client, sessions, losses or {})
 
     async def cancel(self, client: str, numbers: list[int]) -> None:
         """Free the requests' slots at the next step. Those that have ended are passed over."""
@@ -181,6 +172,9 @@ class Master:
             last_error=self._membership.pending.last_error,
             prefix_hits=self._scheduler.prefix_index.hit_requests,
             prefix_positions=self._scheduler.prefix_index.hit_positions,
+            failed_steps=self._failed_steps,
+            out_of_memory_steps=self._out_of_memory_steps,
+            max_step_rows=self._scheduler.max_rows,
         )
 
     # The step loop
@@ -193,19 +187,30 @@ class Master:
                 self._step_began = time.monotonic()
                 async with self._workers_lock:
                     await self._step()
-                self._repeats = 0
-            except WorkerLostError as error:
-                # The pool is no longer intact, so the next step begins with a change of membership.
-                if not len(self._membership.pool):
-                    self._end(error)
-            except TransferError as error:
-                self._repeats += 1
-                if self._repeats > MAX_REPEATS:
-                    self._end(WorkerLostError(f"the workers do not reach each other: {error}"))
+                self._repeats = self._failed_steps = 0
             except Exception as error:
-                self._isolate(error)
+                self._failed_steps += 1
+                self._handle(error)
             finally:
                 self._step_began = None
+
+    def _handle(self, error: Exception) -> None:
+        """A step has failed. The next one begins with a change of membership, since the pool is no longer intact."""
+        self._membership.pool.intact = False
+        if isinstance(error, WorkerLostError):
+            if not len(self._membership.pool):
+                self._end(error)
+        elif isinstance(error, TransferError):
+            self._repeats += 1
+            if self._repeats > MAX_REPEATS:
+                self._end(WorkerLostError(f"the workers do not reach each other: {error}"))
+        elif isinstance(error, WorkerMemoryError) and self._split_steps(error):
+            self._out_of_memory_steps += 1
+        elif self._scheduler.running_ids:
+            planned = self._scheduler.planned_ids or self._scheduler.running_ids
+            self._abort(self._scheduler.suspects.record_error(planned), error)
+        else:
+            self._end(WorkerLostError(f"the group failed while nothing was in flight: {error}"))
 
     async def _wait_for_work(self) -> None:
         while not self._scheduler.busy and not self._membership.change_due:
@@ -223,19 +228,29 @@ class Master:
             await self._membership.change(scheduler)
         try:
             with self._timer("plan"):
-                plans = scheduler.plan(len(pool), only=next(iter(self._to_isolate), None))
+                plans = scheduler.plan(len(pool))
             with self._timer("scatter"):
                 batch = pool.scatter(plans)
         finally:
             self._publish()
         with self._timer("gather"):
-            reports = await pool.gather(batch)
+            reports = await self._gather(batch)
         with self._timer("select"):
             events = scheduler.advance(reports)
         self._unpublished = events, self._timer.timing(reports)
         self._count(reports)
         if not scheduler.busy or self._membership.change_due:
             self._publish()
+
+    async def _gather(self, batch: RPCBatch) -> list[StepReport]:
+        """See `BranchPool.gather`. A request whose step has lost workers again and again ends with an error."""
+        try:
+            return await self._membership.pool.gather(batch)
+        except WorkerLostError as error:
+            culprit = self._scheduler.suspects.record_loss(self._scheduler.planned_ids)
+            reason = f"workers were lost each time that this request's step was run, at last alone: {error}"
+            self._abort(culprit, WorkerError(reason))
+            raise
 
     def _publish(self) -> None:
         """Send the decisions of the last step to the clients, once. If another step follows at once, its plans are sent
@@ -251,19 +266,22 @@ class Master:
             if self._autoscaling is not None:
                 forwards = sum(len(report.branches) for report in reports)
                 self._autoscaling.meter.record_step(forwards, self._timer.seconds)
-        if self._to_isolate:
-            self._to_isolate.popleft()
 
-    def _isolate(self, error: Exception) -> None:
-        """A worker failed by itself. Of several requests each runs alone next; one that runs alone is the cause, and
-        ends."""
-        if self._to_isolate:
-            self._scheduler.abort(self._to_isolate.popleft(), error)
-        elif self._scheduler.running_ids:
-            self._to_isolate.extend(self._scheduler.running_ids)
-        else:
-            self._end(WorkerLostError(f"the group failed while nothing was in flight: {error}"))
-        self._membership.pool.intact = False
+    def _split_steps(self, error: WorkerMemoryError) -> bool:
+        """After a step that needed too much memory: have later ones smaller, if the step can be split."""
+        if not self._scheduler.split_steps():
+            return False
+        logger.warning(
+            f"a step of {len(self._scheduler.planned_ids)} requests needs too much memory; from now on a worker gets "
+            f"at most {self._scheduler.max_rows} rows per step, and requests take turns ({error})"
+        )
+        return True
+
+    def _abort(self, culprit: int | None, error: Exception) -> None:
+        """End a request that makes steps fail, if it is known."""
+        if culprit is not None:
+            logger.warning(f"a request ends because its step fails when it is run alone: {error}")
+            self._scheduler.abort(culprit, error)
 
     def _end(self, error: LopaError) -> None:
         """The group cannot go on: every request, present and future, gets the reason."""
@@ -271,7 +289,9 @@ class Master:
         if self._autoscaling is not None:
             self._autoscaling.close()
         self._membership.close()
-        self._scheduler.abort_all(error)
+        for request_id in self._scheduler.unfinished_ids:
+            losses = self._scheduler.suspects.losses(request_id)
+            self._scheduler.abort(request_id, WorkerLostError(str(error), losses))
         self._streams.publish(self._scheduler.drain(), None)
 
 

@@ -15,7 +15,7 @@ from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, Ray
 
 from actors.step_connection import ConnectionLostError
 from actors.worker_handle import WorkerHandle
-from lopa_ray.errors import LopaError, TransferError, WorkerError, WorkerLostError
+from lopa_ray.errors import LopaError, TransferError, WorkerError, WorkerLostError, WorkerMemoryError
 
 ACTOR_DEATHS = (RayActorError, OutOfMemoryError, ConnectionLostError)
 """Errors of calls of an actor that has ended. OutOfMemoryError: Ray's memory monitor ended it to protect the node.
@@ -102,14 +102,18 @@ _MODEL_TOO_LARGE = (
 
 def cause_of(worker: str, what: str, error: BaseException) -> LopaError:
     """What a worker raised while it was to do `what`, without Ray's wrapping. Another error than a LopaError is wrapped
-    in a WorkerError, or in a TransferError where a peer or an object was lost."""
+    in a WorkerError, in a WorkerMemoryError for a lack of memory, or in a TransferError where a peer or an object was
+    lost."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, LopaError):
         return cause
-    kind = TransferError if isinstance(cause, (*ACTOR_DEATHS, ObjectLostError)) else WorkerError
+    kind: type[LopaError] = WorkerError
+    if isinstance(cause, (*ACTOR_DEATHS, ObjectLostError)):
+        kind = TransferError
     message = f"{worker} failed: {type(cause).__name__}: {cause}"
     if isinstance(cause, MemoryError) or _OUT_OF_MEMORY.search(message):
         message += f"; {_STEP_TOO_LARGE if what == IN_A_STEP else _MODEL_TOO_LARGE}"
+        kind = WorkerMemoryError
     wrapped = kind(message)
     wrapped.__cause__ = error
     return wrapped

@@ -52,7 +52,12 @@ class ClusterError(LopaError):
 
 
 class WorkerError(LopaError):
-    """A worker raised an exception that is not a `LopaError`; the message names it. The group continues to run."""
+    """A request makes workers fail: one raised an exception that is not a `LopaError`, or workers were lost each time
+    its step was run. The message says which. The group continues to run."""
+
+
+class WorkerMemoryError(WorkerError):
+    """A worker has too little memory for what it is asked to do."""
 
 
 class TransferError(LopaError):
@@ -61,6 +66,11 @@ class TransferError(LopaError):
 
 class WorkerLostError(LopaError):
     """A branch worker died or did not answer within its deadline."""
+
+    def __init__(self, message: str, losses: int = 0) -> None:
+        """`losses`: of a request that ends with the error, how often workers were lost during the step it was in."""
+        super().__init__(message)
+        self.losses = losses
 
 
 class RequestCancelledError(LopaError):

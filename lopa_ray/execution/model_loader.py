@@ -28,6 +28,13 @@ WARM_UP_ROWS = (48, 16)
 """Rows of the warm-up forwards. There are two sizes, because int8 matmuls of few rows have separate graphs."""
 
 
+EXPECTED_BRANCHES = 8
+"""Branches of each request in the largest step that is expected on an accelerator."""
+
+EXPECTED_BRANCH_ROWS = 64
+"""Rows of each of these branches."""
+
+
 def load_weights(
     spec: ModelSpec, device: torch.device | str, tp_group: TensorParallelGroup = SINGLE_SHARD
 ) -> Weights:
@@ -100,7 +107,8 @@ def build_runner(
 def warm_up(runner: BranchRunner) -> None:
     """Compile layers and kernels now. A first step that takes minutes could be taken for a worker that does not answer.
 
-    All shards of a model have to call this at the same time.
+    On an accelerator it ends with the largest step that is expected, so that a lack of memory shows now. All shards of
+    a model have to call this at the same time. Raises torch.OutOfMemoryError.
     """
     for most in WARM_UP_ROWS:
         rows = min(most, runner.cache.capacity)
@@ -112,3 +120,19 @@ def warm_up(runner: BranchRunner) -> None:
         for plan in (first, second):
             runner.execute(StepPlan(0, plan.step, (ScheduledRequest(0, 0, plan, (0,)),)))
         runner.reconcile({}, ())
+    if runner.device.type != "cpu":
+        runner.execute(largest_step(runner))
+        runner.reconcile({}, ())
+
+
+def largest_step(runner: BranchRunner) -> StepPlan:
+    """A prompt that fills the first slot, and `EXPECTED_BRANCHES` branches in every other slot."""
+    capacity, mask = runner.cache.capacity, runner.vocabulary.mask_token_id
+    requests = []
+    for slot in range(len(runner.cache.request_ids)):
+        rows = capacity if slot == 0 else min(EXPECTED_BRANCH_ROWS, capacity)
+        branches = (Branch(((rows, rows),)),) * (1 if slot == 0 else EXPECTED_BRANCHES)
+        scored = range(max(0, rows - EXPECTED_BRANCH_ROWS), rows)
+        plan = Plan(1, 0, (mask,) * rows, branches, (), scored, to_stage=(range(rows),))
+        requests.append(ScheduledRequest(slot, slot, plan, tuple(range(len(branches)))))
+    return StepPlan(0, 1, tuple(requests))

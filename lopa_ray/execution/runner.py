@@ -8,6 +8,7 @@ It does not depend on the decoder. The plans contain all inputs.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 
@@ -33,6 +34,8 @@ from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
 from lopa_ray.protocol.report import StepReport
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.protocol.vocabulary import Vocabulary
+
+logger = logging.getLogger("lopa.runner")
 
 DEFAULT_ATTENTION: AttentionBackend = LaneAttention(sdpa)
 
@@ -78,6 +81,7 @@ class BranchRunner:
             fuse_greedy=model.tp_group.size == 1,
             bucket=self.attention.bucket,
         )
+        self._probe = torch.zeros(1, device=self.device)  # there before memory can be short
         self._staging = StagingBuffer()
         self.commits = Commits(self.cache, self._staging)
         self.prefix_store = PrefixStore(self.cache)
@@ -110,14 +114,34 @@ class BranchRunner:
         commit_s = gathered - began + time.perf_counter() - packed
         if not lanes:
             return StepReport.without_branches(plan.epoch, plan.step, commit_s)
-        rows, kv = self.forward(packing, columns)
-        if kv is not None:
-            self._staging.add_step(packing.lanes, packing.stage_ranges, StagedStep.gather(columns, rows, kv))
-        scores = self.score(packing, columns, rows)
+        try:
+            scores = self._evaluate(packing, columns)
+        except torch.OutOfMemoryError:
+            if self.model.tp_group.size > 1:  # the other shards are in the middle of the same forward
+                raise
+            scores = None
+        if scores is None:  # the error is gone by now, and with it the tensors of the first attempt
+            self._return_free_memory()
+            scores = self._evaluate(packing, columns)
         self.model.tp_group.wait()
         branches, scored = packing.rows_to_score.report(scores.cpu().numpy(), SCORE_COLUMNS)
         forward_s = time.perf_counter() - began - commit_s
         return StepReport(plan.epoch, plan.step, branches, scored, commit_s, forward_s)
+
+    def _evaluate(self, packing: Packing, columns: StepColumns[Tensor]) -> Tensor:
+        """Forward, stage and score; returns what `score` returns. It may be repeated after a lack of memory."""
+        rows, kv = self.forward(packing, columns)
+        if kv is not None:
+            self._staging.add_step(packing.lanes, packing.stage_ranges, StagedStep.gather(columns, rows, kv))
+        return self.score(packing, columns, rows)
+
+    def _return_free_memory(self) -> None:
+        """Return what torch's allocator keeps to the device, where it can be in larger pieces again."""
+        logger.warning(
+            "a step lacks memory on its device; torch's cache is emptied, and the step is tried once more"
+        )
+        if self.device.type != "cpu":
+            torch.accelerator.empty_cache()
 
     # Commits
 
@@ -241,6 +265,14 @@ class BranchRunner:
     def position_bytes(self) -> int:
         """Bytes of K/V per cached position."""
         return self.cache.data[0, :, :, :, 0].numel() * self.cache.data.element_size()
+
+    def check_device(self) -> None:
+        """Compute something on the device and wait for it.
+
+        Raises what torch raises if the device computes no more: after an illegal memory access every later use of a
+        CUDA context fails.
+        """
+        self._probe.add_(1).item()
 
     def checksums(self) -> list[SlotChecksum]:
         """The checksum of every slot."""

@@ -14,7 +14,7 @@ Sessions do not know the number of workers, nor which worker evaluates a branch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Self
 
 from lopa_ray.config.execution_config import ExecutionConfig
@@ -22,31 +22,15 @@ from lopa_ray.decoding.branch_budget import BranchBudget
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
-from lopa_ray.protocol.outcome import StepOutcome
-from lopa_ray.protocol.plan import Plan, ScheduledRequest, StepPlan, StoredPrefix
+from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
 from lopa_ray.protocol.report import BranchReport, StepReport
+from lopa_ray.scheduling.branch_assignment import BranchAssignment
 from lopa_ray.scheduling.prefix_index import PrefixIndex
+from lopa_ray.scheduling.running_request import RunningRequest
+from lopa_ray.scheduling.suspects import Suspects
 
-
-@dataclass(slots=True)
-class _RunningRequest:
-    """A request that has a slot."""
-
-    session: DecodeSession
-    slot: int
-    plan: Plan | None = None
-    rank_of_branch: dict[int, int] = field(default_factory=dict)
-    """Branch of the current plan → rank of the worker that evaluates it."""
-    source_rank: int | None = None
-    """Rank of the worker that has the K/V of the next plan's commit; None if every worker has them."""
-    pending_commit: ScheduledRequest | None = None
-    """The last plan with its winner, which staged these K/V. It is kept until a step has committed them."""
-    replay: list[ScheduledRequest] = field(default_factory=list)
-    """Plans that every worker must carry out, in order, before the session's next step; see `Journal`."""
-    stored_prefix: tuple[StoredPrefix, ...] = ()
-    """Stored K/V of earlier requests that the current plan uses."""
-    save_prefix: StoredPrefix | None = None
-    """K/V that the workers save for later requests when they carry out the next plan's commit."""
+SPLIT_FACTOR = 7 / 8
+"""How large steps may be after one that needed too much memory, as a part of that one."""
 
 
 class Scheduler:
@@ -61,11 +45,16 @@ class Scheduler:
         self.prefix_index = prefix_index or PrefixIndex(0)
         self.epoch = 0
         """The number of the current membership of workers (see `enter_epoch`). Reports of older epochs are rejected."""
+        self.suspects = Suspects()
+        self.max_rows: int | None = None
+        """The most rows that a worker gets in one step; None: there is no limit. See `split_steps`."""
         self._step = 0
+        self._assignment = BranchAssignment(0)
+        """Of the current step."""
         self._num_workers = 0
         self._free_slots = list(range(max_num_seqs))
         self._waiting: dict[int, DecodeSession] = {}
-        self._running: dict[int, _RunningRequest] = {}
+        self._running: dict[int, RunningRequest] = {}
         self._next_request = 0
         self._pending_events: list[RequestEvent] = []
         self._evictions: tuple[int, ...] = ()
@@ -105,13 +94,14 @@ class Scheduler:
 
     def abort(self, request_id: int, error: Exception) -> None:
         """End a request with an error and free its slot. Ids of requests that have ended are ignored."""
+        self.suspects.clear([request_id])
         running = self._running.get(request_id)
         if running is not None:
             self._release(request_id, running)
         if running is not None or self._waiting.pop(request_id, None) is not None:
             self._pending_events.append(RequestFailure(request_id, error))
 
-    def _release(self, request_id: int, entry: _RunningRequest) -> None:
+    def _release(self, request_id: int, entry: RunningRequest) -> None:
         """Free a request's slot."""
         del self._running[request_id]
         self._free_slots.append(entry.slot)
@@ -122,15 +112,20 @@ class Scheduler:
         """End a request with RequestCancelledError and free its slot."""
         self.abort(request_id, RequestCancelledError(f"request {request_id} was cancelled"))
 
-    def abort_all(self, error: Exception) -> None:
-        """End every request with the same error."""
-        for request_id in [*self._running, *self._waiting]:
-            self.abort(request_id, error)
-
     @property
     def running_ids(self) -> tuple[int, ...]:
         """Ids of the requests that have a slot, in the order in which they got it."""
         return tuple(self._running)
+
+    @property
+    def unfinished_ids(self) -> tuple[int, ...]:
+        """Ids of the requests that have a slot, in the order in which they got it, and then of those that wait."""
+        return (*self._running, *self._waiting)
+
+    @property
+    def planned_ids(self) -> tuple[int, ...]:
+        """Ids of the requests of the current step, and of the step before it until that has succeeded."""
+        return tuple(request_id for request_id, entry in self._running.items() if entry.plan is not None)
 
     @property
     def request_by_slot(self) -> dict[int, int]:
@@ -157,32 +152,27 @@ class Scheduler:
         for request_id, entry in self._running.items():
             entry.source_rank, entry.save_prefix = source_ranks.get(request_id), None
 
-    def plan(self, num_workers: int, only: int | None = None) -> list[StepPlan]:
+    def plan(self, num_workers: int) -> list[StepPlan]:
         """One plan per worker for the next step; an empty list when no request is in flight.
 
-        A second call before `advance` plans the same step again, in the current epoch. With `only`, a request id, the
-        step is for that request alone.
+        A second call before `advance` plans the same step again, in the current epoch. The step is for all requests in
+        flight, for a suspect alone (see `Suspects`), or for as many as `max_rows` allows; then requests take turns.
         """
         while self._free_slots and self._waiting:
             request_id = next(iter(self._waiting))
             session, slot = self._waiting.pop(request_id), self._free_slots.pop(0)
             replay = [replace(scheduled, request_id=request_id, slot=slot) for scheduled in session.replay]
-            self._running[request_id] = _RunningRequest(session, slot, replay=replay)
-        for request_id, entry in list(self._running.items()):
+            self._running[request_id] = RunningRequest(request_id, session, slot, replay)
+        self._num_workers, self._assignment = num_workers, BranchAssignment(num_workers, self.max_rows)
+        for entry in self._running.values():
             entry.plan, entry.stored_prefix = None, ()
-            if only not in (None, request_id):
-                continue
-            if entry.replay:
-                entry.plan = entry.replay[0].plan
-                continue
+        for request_id in self._in_turn():
             try:
-                branches = self._budget.num_branches(entry.session.settings, len(self._running))
-                entry.plan = entry.session.plan(branches)
-                entry.stored_prefix = self.prefix_index.match(self.prefix_index.hash_prefixes(entry.plan))
+                if not self._add_to_step(self._running[request_id]):
+                    break
             except Exception as error:  # an error of one request must not end the others
                 self.abort(request_id, error)
-        self._assign_branches(num_workers)
-        if not self._planned:
+        if not self.planned_ids:
             return []
         self._evictions = self.prefix_index.pending_evictions
         return [
@@ -190,44 +180,43 @@ class Scheduler:
             for rank in range(num_workers)
         ]
 
-    @property
-    def _planned(self) -> bool:
-        """Whether the current step has a plan for any request."""
-        return any(entry.plan is not None for entry in self._running.values())
+    def _in_turn(self) -> list[int]:
+        """Ids of the requests for the next step, in the order in which they get room in it."""
+        suspect = self.suspects.next_of(self._running)
+        if suspect is not None:
+            return [suspect]
+        if self.max_rows is None:
+            return [*self._running]
+        return sorted(self._running, key=lambda request_id: self._running[request_id].last_step)
 
-    def _assign_branches(self, num_workers: int) -> None:
-        """Assign each branch to the worker with the fewest rows so far; of equal workers, to the lowest rank."""
-        self._num_workers = num_workers
-        load = [0] * num_workers
-        for entry in self._running.values():
-            plan = entry.plan
-            if plan is None or entry.replay:
-                continue
-            entry.rank_of_branch = {}
-            for index, branch in enumerate(plan.branches):
-                rank = load.index(min(load))
-                load[rank] += (
-                    branch.stop - plan.start - sum(len(stored.span) for stored in entry.stored_prefix)
-                )
-                entry.rank_of_branch[index] = rank
+    def _add_to_step(self, entry: RunningRequest) -> bool:
+        """Plan a request's step, and assign its branches. Returns whether the step has room for it."""
+        if entry.replay:
+            plan = entry.replay[0].plan
+            entry.plan = plan if self._assignment.add_replay(plan) else None
+            return entry.plan is not None
+        plan = entry.session.plan(self._budget.num_branches(entry.session.settings, len(self._running)))
+        stored_prefix = self.prefix_index.match(self.prefix_index.hash_prefixes(plan))
+        ranks = self._assignment.add(plan, stored_prefix)
+        if ranks is None:
+            return False
+        entry.plan, entry.stored_prefix, entry.rank_of_branch = plan, stored_prefix, ranks
+        return True
+
+    def split_steps(self) -> bool:
+        """The current step needed more memory than a worker has: later steps are smaller than this one.
+
+        Returns False if the step has one request only, and so cannot be split.
+        """
+        if len(self.planned_ids) < 2:
+            return False
+        self.max_rows = max(1, int(self._assignment.rows * SPLIT_FACTOR))
+        return True
 
     def _scheduled_requests(self, rank: int) -> tuple[ScheduledRequest, ...]:
-        """The requests of a worker's step. Every worker gets every plan, because all commit and cut their caches."""
-        return tuple(
-            replace(entry.replay[0], source_rank=entry.source_rank)
-            if entry.replay
-            else ScheduledRequest(
-                request_id,
-                entry.slot,
-                entry.plan,
-                tuple(b for b, r in entry.rank_of_branch.items() if r == rank),
-                entry.source_rank,
-                entry.stored_prefix,
-                entry.save_prefix,
-            )
-            for request_id, entry in self._running.items()
-            if entry.plan is not None
-        )
+        """The requests of a worker's step, in the same order on all workers."""
+        scheduled = (entry.scheduled(rank) for entry in self._running.values())
+        return tuple(request for request in scheduled if request is not None)
 
     def advance(self, step_reports: Sequence[StepReport]) -> list[RequestEvent]:
         """Process the reports of all workers, and return the events. Reports of requests that have ended are ignored.
@@ -235,7 +224,7 @@ class Scheduler:
         If nothing was planned and there are no reports, it returns the events that occurred outside of steps. Raises
         ProtocolError, without any change of state, for a report of another step or epoch.
         """
-        if not step_reports and not self._planned:
+        if not step_reports and not self.planned_ids:
             return self.drain()
         for report in step_reports:
             if (report.epoch, report.step) != (self.epoch, self._step + 1):
@@ -253,17 +242,17 @@ class Scheduler:
         for request_id, entry in list(self._running.items()):
             if entry.plan is None:
                 continue
-            plan, entry.plan = entry.plan, None
+            plan, entry.plan, entry.last_step = entry.plan, None, self._step
             if entry.replay:  # no event, because the outcome of this step was reported before
-                replayed = entry.replay.pop(0)
-                entry.pending_commit, entry.source_rank = replayed if plan.to_stage else None, None
+                entry.finish_replay_step(plan)
                 continue
+            self.suspects.clear([request_id])
             try:
                 outcome = entry.session.advance(by_request.get(request_id, []))
             except Exception as error:
                 self.abort(request_id, error)
                 continue
-            self._remember_source(request_id, entry, plan, outcome)
+            entry.finish_step(plan, outcome, self._num_workers)
             events.append(RequestStep(request_id, plan, outcome))
             if outcome.finish_reason is not None:
                 self._release(request_id, entry)
@@ -280,17 +269,6 @@ class Scheduler:
                 if entry.save_prefix is not None:
                     self.prefix_index.insert(entry.save_prefix)
                     entry.save_prefix = None
-
-    def _remember_source(
-        self, request_id: int, entry: _RunningRequest, plan: Plan, outcome: StepOutcome
-    ) -> None:
-        """Set the pending commit and its source rank; None if all workers staged the same K/V or there is only one."""
-        staged = ScheduledRequest(
-            request_id, entry.slot, plan, (outcome.winner,), stored_prefix=entry.stored_prefix
-        )
-        entry.pending_commit = staged if plan.to_stage else None
-        sent = plan.to_stage and not plan.stage_shared and self._num_workers > 1
-        entry.source_rank = entry.rank_of_branch[outcome.winner] if sent else None
 
     def drain(self) -> list[RequestEvent]:
         """Return the events that occurred outside of `advance`, each once."""

@@ -11,9 +11,10 @@ import pytest
 from actors.engine import RayEngine
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.result import GenerationResult
-from lopa_ray.errors import ProtocolError, ScoreError, WorkerError, WorkerLostError
-from support.faulty_runner import HANG_S, Poison, faulty_runner
+from lopa_ray.errors import ProtocolError, ScoreError, WorkerError
+from support.faulty_runner import HANG_S, Poison, faulty_runner, small_memory_runner
 from support.group_under_test import ReferenceResults, comparable
+from support.processes import actor_pids
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 NO_MEMORY = r"CUDA out of memory\. Tried.* needs more memory than there is: lower num_branches"
@@ -49,6 +50,37 @@ def test_a_fault_ends_the_request_that_caused_it_and_no_other(
     assert first == second
 
 
+def test_workers_whose_device_fails_are_replaced_and_the_request_that_caused_it_ends(
+    engine: RayEngine, reference: ReferenceResults
+) -> None:
+    before = actor_pids("BranchWorker")
+    prompts = [*PROMPTS[:2], [int(Poison.ILLEGAL_ACCESS), 5], *PROMPTS[2:]]
+    results = dict(engine.run([engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in prompts]))
+    error = results.pop(2)
+    assert isinstance(error, WorkerError) and "each time that this request's step was run" in str(error)
+    for index, (_, result) in enumerate(sorted(results.items())):
+        assert isinstance(result, GenerationResult), result
+        assert comparable(result)[0] == reference[index, "two_phase"][0]
+    assert len(results) == len(PROMPTS)
+    assert not set(before) & set(actor_pids("BranchWorker"))
+    assert comparable(engine.generate(PROMPTS[0], SETTINGS["two_phase"])) == reference[0, "two_phase"]
+
+
+def test_a_step_that_lacks_memory_is_split_and_not_tried_whole_again(reference: ReferenceResults) -> None:
+    config = tiny_config(group={"num_workers": 1}, model={"max_num_seqs": 4})
+    with RayEngine.from_config(config, runner_factory=small_memory_runner) as engine:
+        sessions = [engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS[:4]]
+        results = dict(engine.run(sessions))
+        for index, result in results.items():
+            assert isinstance(result, GenerationResult), result
+            assert comparable(result)[0] == reference[index, "two_phase"][0]
+        first = engine.status()
+        assert 1 <= first.out_of_memory_steps <= 4 and first.failed_steps == 0
+        assert first.max_step_rows is not None and first.steps > 10 * first.out_of_memory_steps
+        dict(engine.run([engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in PROMPTS[:4]]))
+        assert engine.status().out_of_memory_steps - first.out_of_memory_steps <= 1
+
+
 def test_a_session_that_is_finished_already_is_refused_and_the_engine_goes_on(
     engine: RayEngine, reference: ReferenceResults
 ) -> None:
@@ -61,10 +93,10 @@ def test_a_session_that_is_finished_already_is_refused_and_the_engine_goes_on(
 
 
 @pytest.mark.long
-def test_a_request_that_hangs_every_worker_ends_when_it_has_done_so_to_two_groups() -> None:
+def test_a_request_that_hangs_every_worker_ends_when_it_has_done_so_to_three_groups() -> None:
     slow = tiny_config(group={"step_timeout_s": 1.0})
     with RayEngine.from_config(slow, runner_factory=faulty_runner) as engine:
         began = time.monotonic()
-        with pytest.raises(WorkerLostError, match=r"did not answer a step within 1 s"):
+        with pytest.raises(WorkerError, match=r"at last alone: .* did not answer a step within 1 s"):
             engine.generate([int(Poison.HANG), 5], SETTINGS["two_phase"])
         assert time.monotonic() - began < 2 * HANG_S

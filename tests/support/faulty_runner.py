@@ -34,6 +34,8 @@ class Poison(IntEnum):
     NAN = 99
     """All positions that attend to the token become NaN."""
     HANG = 100
+    ILLEGAL_ACCESS = 101
+    """As an illegal memory access on a GPU does: from then on every use of the device fails."""
 
 
 class FaultyRunner:
@@ -44,6 +46,7 @@ class FaultyRunner:
         self._poison: dict[int, Poison] = {}
         """Request → what its prompt begins with."""
         self._embeds_nan = False
+        self._device_failed = False
         runner.model.embed.register_forward_hook(self._embed)
 
     def __getattr__(self, name: str) -> Any:
@@ -53,9 +56,22 @@ class FaultyRunner:
         for scheduled in plan.requests:
             if scheduled.plan.start == 0 and scheduled.plan.canvas[0] in list(Poison):
                 self._poison[scheduled.request_id] = Poison(scheduled.plan.canvas[0])
+        self._use_device()
         rank = None if transfer is None else transfer.rank
         self._fail(rank, [scheduled for scheduled in plan.requests if scheduled.request_id in self._poison])
         return self._runner.execute(plan, transfer)
+
+    def reconcile(self, *arguments: Any) -> Any:
+        self._use_device()
+        return self._runner.reconcile(*arguments)
+
+    def check_device(self) -> None:
+        self._use_device()
+        self._runner.check_device()
+
+    def _use_device(self) -> None:
+        if self._device_failed:
+            raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
 
     def _fail(self, rank: int | None, poisoned: Iterable[ScheduledRequest]) -> None:
         self._embeds_nan = False
@@ -71,6 +87,9 @@ class FaultyRunner:
                     time.sleep(HANG_S)
                 elif poison is Poison.OUT_OF_MEMORY:
                     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+                elif poison is Poison.ILLEGAL_ACCESS:
+                    self._device_failed = True
+                    self._use_device()
                 raise RuntimeError("injected fault")
 
     def _embed(self, module: torch.nn.Module, inputs: tuple[Tensor], rows: Tensor) -> Tensor:
@@ -94,3 +113,25 @@ class LoadFaultFactory:
         if self._switch.exists():
             raise RuntimeError("injected fault while loading")
         return build_runner(spec, weights, tp_group)
+
+
+class SmallMemoryRunner:
+    """Works as a `BranchRunner` in steps of at most `MAX_REQUESTS` requests with branches; larger ones lack memory."""
+
+    MAX_REQUESTS = 2
+
+    def __init__(self, runner: BranchRunner) -> None:
+        self._runner = runner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
+        if sum(bool(scheduled.branch_indices) for scheduled in plan.requests) > self.MAX_REQUESTS:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return self._runner.execute(plan, transfer)
+
+
+def small_memory_runner(spec: ModelSpec, weights: Weights | None, tp_group: TensorParallelGroup) -> Any:
+    """A runner factory."""
+    return SmallMemoryRunner(build_runner(spec, weights, tp_group))

@@ -42,6 +42,9 @@ from lopa_ray.text.tokenizer import require_tokenizer
 STALL_FACTOR = 1.5
 """A step that takes this many times its own deadline means that the master itself is stuck."""
 
+FAILED_STEPS_FACTOR = 2
+"""A request that makes workers fail can be the cause of this many failed steps in a row: with others, and alone."""
+
 logger = logging.getLogger("lopa.group")
 
 
@@ -203,8 +206,8 @@ class GroupServer:
     # Lifecycle, as Serve controls it
 
     async def check_health(self) -> None:
-        """Raises WorkerLostError if the group is dead or stuck, TimeoutError if its master does not answer; Serve
-        then replaces the replica.
+        """Raises WorkerLostError if the group is dead or stuck, or if all its steps fail, and TimeoutError if its
+        master does not answer; Serve then replaces the replica.
 
         While another group is started in place of a lost one the replica is fine: it has a deadline.
         """
@@ -222,6 +225,12 @@ class GroupServer:
             raise WorkerLostError(
                 f"the group of model {self._model!r} has been in one step for {status.stalled_s:.0f} s; "
                 f"its limit is {limit:g} s"
+            )
+        most = FAILED_STEPS_FACTOR * status.max_num_seqs + 1
+        if status.failed_steps > most:
+            raise WorkerLostError(
+                f"the last {status.failed_steps} steps of the group of model {self._model!r} have failed; the requests "
+                f"in flight can be the cause of {most} at most"
             )
 
     def close(self) -> None:

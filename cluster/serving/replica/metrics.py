@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from actors.client_streams import StepEvents
-from actors.master import MasterStatus
+from actors.master_status import MasterStatus
 from cluster.choices.messages import ChoiceFinished
 from cluster.serving.replica.exported_metrics import ExportedMetrics
 from lopa_ray.protocol.events import RequestStep
@@ -42,14 +42,20 @@ class GroupMetrics:
         self._wanted = metrics.gauge("lopa_workers_wanted", "Branch workers that there should be.")
         self._slots = metrics.gauge("lopa_slots_used", "Cache slots in use.")
         self._waiting = metrics.gauge("lopa_requests_waiting", "Requests that wait for a slot in the group.")
-        self._prefix_hits = metrics.counter(
-            "lopa_prefix_hits", "Requests that found the beginning of their prompt."
-        )
-        self._prefix_positions = metrics.counter(
-            "lopa_prefix_positions", "Prompt positions that were not computed again."
-        )
-        self._prefix_counts = (0, 0)
-        """Prefix hits and positions of the last status."""
+        self._group_counters = {
+            "prefix_hits": metrics.counter(
+                "lopa_prefix_hits", "Requests that found the beginning of their prompt."
+            ),
+            "prefix_positions": metrics.counter(
+                "lopa_prefix_positions", "Prompt positions that were not computed again."
+            ),
+            "out_of_memory_steps": metrics.counter(
+                "lopa_out_of_memory_steps", "Steps that failed because a worker had too little memory."
+            ),
+        }
+        """By the field of `MasterStatus` that counts the same since the group was started."""
+        self._group_counts = dict.fromkeys(self._group_counters, 0)
+        """Those of the last status."""
 
     def text(self) -> str:
         """See `ExportedMetrics.text`."""
@@ -90,12 +96,11 @@ class GroupMetrics:
         self._wanted.set(status.target_workers)
         self._slots.set(status.in_flight)
         self._waiting.set(status.waiting)
-        # The counts are those of the group. A group that replaces a dead one begins at 0.
-        counts = (status.prefix_hits, status.prefix_positions)
-        previous = self._prefix_counts if counts >= self._prefix_counts else (0, 0)
-        for counter, new, old in zip(
-            (self._prefix_hits, self._prefix_positions), counts, previous, strict=True
-        ):
-            if new > old:
-                counter.inc(new - old)
-        self._prefix_counts = counts
+        counts: dict[str, int] = {field: getattr(status, field) for field in self._group_counters}
+        # A group that replaces a lost one begins at 0.
+        if any(count < self._group_counts[field] for field, count in counts.items()):
+            self._group_counts = dict.fromkeys(self._group_counters, 0)
+        for field, count in counts.items():
+            if count > self._group_counts[field]:
+                self._group_counters[field].inc(count - self._group_counts[field])
+        self._group_counts = counts

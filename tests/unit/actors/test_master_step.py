@@ -11,6 +11,7 @@ import pytest
 
 from actors.master import Master
 from lopa_ray.errors import WorkerLostError
+from lopa_ray.scheduling.suspects import Suspects
 
 
 class FakePool(list[str]):
@@ -36,7 +37,10 @@ class Recorded(Master):
         self.failing = ""
         self.changing = False
         self._scheduler: Any = SimpleNamespace(
-            plan=lambda size, only: self._called("plan"), advance=self._record_advance
+            plan=lambda size: self._called("plan"),
+            advance=self._record_advance,
+            planned_ids=(),
+            suspects=Suspects(),
         )
         self._membership: Any = SimpleNamespace(pool=FakePool(self._called), change=self._record_change)
         self._streams: Any = SimpleNamespace(

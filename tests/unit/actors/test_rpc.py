@@ -7,7 +7,7 @@ import torch
 from ray.exceptions import ObjectLostError
 
 from actors.rpc import IN_A_STEP, cause_of
-from lopa_ray.errors import CheckpointError, TransferError, WorkerError
+from lopa_ray.errors import CheckpointError, TransferError, WorkerMemoryError
 
 NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
 
@@ -18,7 +18,7 @@ NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"
 )
 def test_too_little_memory_says_what_needs_less_of_it(what: str, advice: str) -> None:
     error = cause_of("worker 3", what, NO_MEMORY)
-    assert isinstance(error, WorkerError) and error.__cause__ is NO_MEMORY
+    assert isinstance(error, WorkerMemoryError) and error.__cause__ is NO_MEMORY
     assert str(error).startswith("worker 3 failed: OutOfMemoryError: CUDA out of memory") and advice in str(
         error
     )

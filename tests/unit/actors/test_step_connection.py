@@ -19,7 +19,7 @@ from actors.kv_transfer import CollectiveTransfer, ObjectStoreTransfer
 from actors.rpc import cause_of, is_death
 from actors.step_connection import HEADER, ConnectionLostError, StepAddress, StepServer, StepThread
 from actors.step_transport import CallTransport, ConnectionTransport, make_step_transport
-from lopa_ray.errors import ScoreError, TransferError, WorkerError
+from lopa_ray.errors import ScoreError, TransferError, WorkerError, WorkerMemoryError
 
 TIMEOUT_S = 10.0
 
@@ -80,7 +80,7 @@ class NotPicklableError(Exception):
         (ScoreError("no numbers"), ScoreError, "no numbers"),
         (NotPicklableError("a", "b"), WorkerError, "worker 0 failed: RuntimeError: NotPicklableError: a b"),
         (StopIteration(), WorkerError, "worker 0 failed: RuntimeError: StopIteration"),
-        (MemoryError("no room"), WorkerError, "lower num_branches"),
+        (MemoryError("no room"), WorkerMemoryError, "lower num_branches"),
     ],
 )
 def test_what_a_worker_raises_comes_back_with_its_traceback(

@@ -157,7 +157,8 @@ def test_cancelling_all_leaves_nothing():
     scheduler = Scheduler(1)
     requests = [scheduler.submit(session()) for _ in range(3)]
     step(scheduler)
-    scheduler.abort_all(RuntimeError("gone"))
+    for request_id in scheduler.unfinished_ids:
+        scheduler.abort(request_id, RuntimeError("gone"))
     assert scheduler.busy
     assert scheduler.plan(1) == []
     assert ended(scheduler.advance([])) == requests

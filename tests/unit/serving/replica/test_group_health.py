@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from actors.master import MasterStatus
-from cluster.serving.replica.group_server import STALL_FACTOR, GroupServer
+from actors.master_status import MasterStatus
+from cluster.serving.replica.group_server import FAILED_STEPS_FACTOR, STALL_FACTOR, GroupServer
 from lopa_ray.errors import ClusterError, LopaError, WorkerLostError
 from support.tiny_model import TINY_MODEL
 
@@ -28,6 +28,9 @@ HEALTHY = MasterStatus(
     last_error=None,
     prefix_hits=0,
     prefix_positions=0,
+    failed_steps=0,
+    out_of_memory_steps=0,
+    max_step_rows=None,
 )
 
 
@@ -53,7 +56,14 @@ def check(engine: FakeEngine | None) -> None:
     asyncio.run(server.check_health())
 
 
-@pytest.mark.parametrize("engine", [FakeEngine(), FakeEngine(None, resuming=True)])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        FakeEngine(),
+        FakeEngine(None, resuming=True),
+        FakeEngine(dataclasses.replace(HEALTHY, failed_steps=FAILED_STEPS_FACTOR * 4 + 1)),
+    ],
+)
 def test_a_group_that_decodes_or_goes_on_elsewhere_is_healthy(engine: FakeEngine) -> None:
     check(engine)
 
@@ -73,6 +83,11 @@ def test_a_group_that_decodes_or_goes_on_elsewhere_is_healthy(engine: FakeEngine
             FakeEngine(dataclasses.replace(HEALTHY, stalled_s=STALL_FACTOR * STEP_TIMEOUT_S + 1)),
             WorkerLostError,
             r"in one step for 1 s; its limit is 0\.3 s",
+        ),
+        (
+            FakeEngine(dataclasses.replace(HEALTHY, failed_steps=FAILED_STEPS_FACTOR * 4 + 2)),
+            WorkerLostError,
+            "the last 10 steps .* have failed; the requests in flight can be the cause of 9",
         ),
     ],
 )

@@ -1,0 +1,62 @@
+"""Suspects: requests that may be why a step failed, until each has made a step alone. It does no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+MAX_LOSSES = 2
+"""After this many losses of workers in the same step of a request, it is run alone, and the next loss ends it."""
+
+
+class Suspects:
+    """A step of several requests failed, and one of them is the cause: each one's next step is run alone.
+
+    An error that a worker raises makes suspects at once. The loss of a worker may have nothing to do with the requests,
+    so it makes suspects of those that have lost workers `MAX_LOSSES` times in the step that they are in.
+    """
+
+    def __init__(self) -> None:
+        self._suspects: dict[int, None] = {}
+        """Ids of requests, in the order in which they were added."""
+        self._losses: dict[int, int] = {}
+        """Request → how often workers were lost during the step that it is in."""
+
+    def next_of(self, running: Collection[int]) -> int | None:
+        """The running request whose next step is to be run alone; None: all of them together."""
+        return next((request_id for request_id in self._suspects if request_id in running), None)
+
+    def losses(self, request_id: int) -> int:
+        """How often workers were lost during the step that the request is in."""
+        return self._losses.get(request_id, 0)
+
+    def add_losses(self, request_id: int, losses: int) -> None:
+        """The request comes from another group, which has lost workers that often during the step that it is in."""
+        self._losses[request_id] = losses
+        if losses >= MAX_LOSSES:
+            self._add([request_id])
+
+    def record_error(self, planned: Collection[int]) -> int | None:
+        """A worker has raised an error in a step of these requests. Returns the one that caused it, if it is known: a
+        suspect that was alone."""
+        if len(planned) == 1 and (request_id := next(iter(planned))) in self._suspects:
+            return request_id
+        self._add(planned)
+        return None
+
+    def record_loss(self, planned: Collection[int]) -> int | None:
+        """A worker was lost in a step of these requests. Returns the one that caused it, if that is to be assumed."""
+        for request_id in planned:
+            self._losses[request_id] = self.losses(request_id) + 1
+        if len(planned) == 1 and self.losses(request_id := next(iter(planned))) > MAX_LOSSES:
+            return request_id
+        self._add(request_id for request_id in planned if self.losses(request_id) >= MAX_LOSSES)
+        return None
+
+    def clear(self, planned: Iterable[int]) -> None:
+        """A step of these requests has succeeded, or they have ended."""
+        for request_id in planned:
+            self._suspects.pop(request_id, None)
+            self._losses.pop(request_id, None)
+
+    def _add(self, request_ids: Iterable[int]) -> None:
+        self._suspects.update(dict.fromkeys(request_ids))
