@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
-from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.runs.problem_record import ProblemRecord
+from lopa_lab.records.markdown import escape
 
 SCORE = "score"
 """Stands for the score that the paper reports for a task, under any name."""
 
-Terms = Callable[[ProblemRecord], tuple[float, float] | None]
-"""A problem's share of a quotient of sums: numerator and denominator, or None where it has no share."""
+OfProblem = Callable[[ProblemRecord], float | None]
+"""A number of one problem; None where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure over the problems of a run: Σ numerator ÷ Σ denominator."""
+    """A figure of a run: Σ numerator ÷ Σ denominator, over the problems that have both."""
 
     name: str
     """In JSON."""
@@ -24,14 +26,17 @@ class Measure:
     """In tables for people."""
     unit: str
     definition: str
-    terms: Terms
-    """A mean over problems has 1 as its denominator."""
+    numerator: OfProblem
+    denominator: OfProblem = lambda _: 1  # of a mean over problems
     fastest: int | None = None
     """The mean is over so many problems only, those with the largest quotients; over all of them if there are fewer."""
-    digits: int = 2
-    """Decimals in tables for people."""
     published_as: str | None = None
-    """What the paper's number of the same count is called in `PUBLISHED`."""
+    """What the paper's number of the same count is called."""
+
+    @property
+    def digits(self) -> int:
+        """Decimals in tables for people."""
+        return {"tokens/round": 2, "s": 3}.get(self.unit, 1)
 
 
 UPPER_END = (
@@ -47,33 +52,35 @@ INTERVAL = (
 
 
 def score_measure(name: str) -> Measure:
-    """The mean of the score `name`, as the paper reports it."""
+    """The mean of the score `name`."""
 
-    def terms(record: ProblemRecord) -> tuple[float, float] | None:
-        return (100 * record.scores[name], 1) if record.scores and name in record.scores else None
+    def percent(record: ProblemRecord) -> float | None:
+        return 100 * record.scores[name] if record.scores and name in record.scores else None
 
-    return Measure(name, name, "%", _SCORE_DEFINITION, terms, digits=1, published_as=SCORE)
-
-
-_SCORE_DEFINITION = "Mean of the score over the graded problems × 100."
+    definition = "Mean of the score over the graded problems × 100."
+    return Measure(name, name, "%", definition, percent, published_as=SCORE)
 
 
-def published_tps(record: ProblemRecord) -> float | None:
-    """`canvas_tokens` ÷ seconds after the first step, as the published code counts; None for a single step, and without
-    times."""
-    if record.seconds is None or record.first_step_seconds is None or record.steps < 2:
-        return None
-    seconds = record.seconds - record.first_step_seconds
-    return record.canvas_tokens / seconds if seconds > 0 else None
-
-
-def _tps(record: ProblemRecord) -> tuple[float, float] | None:
-    return None if record.tps is None else (record.tps, 1)
-
-
-def _published_tps(record: ProblemRecord) -> tuple[float, float] | None:
-    tps = published_tps(record)
-    return None if tps is None else (tps, 1)
+def _speeds(attribute: str, speed: str, note: str, *, published: bool) -> list[Measure]:
+    """The mean of a problem's speed, over all problems, the fastest one and the ten fastest."""
+    ten = "over the ten problems where it is largest, or over all if there are fewer"
+    prefix, suffix = ("published_", ", published count") if published else ("", "")
+    return [
+        Measure(
+            prefix + name,
+            f"TPS, {title}{suffix}",
+            "tokens/s",
+            definition,
+            attrgetter(attribute),
+            fastest=fastest,
+            published_as=name if published else None,
+        )
+        for name, title, fastest, definition in (
+            ("avg_tps", "mean", None, f"Mean over problems of {speed}. {note}"),
+            ("max_tps", "fastest problem", 1, f"Largest {speed} of a problem. {UPPER_END}"),
+            ("top10_tps", "ten fastest problems", 10, f"Mean of {speed} {ten}. {UPPER_END}"),
+        )
+    ]
 
 
 MEASURES: tuple[Measure, ...] = (
@@ -82,51 +89,30 @@ MEASURES: tuple[Measure, ...] = (
         "TPF",
         "tokens/round",
         "Σ tokens ÷ Σ forward rounds. Tokens are those up to and including the answer's first EOS.",
-        lambda record: (record.tokens, record.steps),
+        attrgetter("tokens"),
+        attrgetter("steps"),
     ),
-    Measure(
-        "avg_tps",
-        "TPS, mean",
-        "tokens/s",
-        "Mean over problems of tokens ÷ seconds, from submission to the last step. Times are taken only where each "
-        "problem is alone in flight; without them all figures in tokens/s and the latency have no value.",
-        _tps,
-        digits=1,
-    ),
-    Measure(
-        "max_tps",
-        "TPS, fastest problem",
-        "tokens/s",
-        f"Largest tokens ÷ seconds of a problem. {UPPER_END}",
-        _tps,
-        fastest=1,
-        digits=1,
-    ),
-    Measure(
-        "top10_tps",
-        "TPS, ten fastest problems",
-        "tokens/s",
-        "Mean of tokens ÷ seconds over the ten problems where it is largest, or over all if there are fewer. "
-        f"{UPPER_END}",
-        _tps,
-        fastest=10,
-        digits=1,
+    *_speeds(
+        "tps",
+        "tokens ÷ seconds",
+        "The seconds are from submission to the last step. Times are taken only where each problem is alone in flight; "
+        "without them all figures in tokens/s and the latency have no value.",
+        published=False,
     ),
     Measure(
         "overall_tps",
         "TPS, of sums",
         "tokens/s",
         "Σ tokens ÷ Σ seconds: long answers weigh more than in the mean over problems.",
-        lambda record: None if record.seconds is None else (record.tokens, record.seconds),
-        digits=1,
+        lambda record: None if record.seconds is None else record.tokens,
+        attrgetter("seconds"),
     ),
     Measure(
         "latency_s",
         "latency",
         "s",
         "Mean seconds of a problem, from submission to the last step.",
-        lambda record: None if record.seconds is None else (record.seconds, 1),
-        digits=3,
+        attrgetter("seconds"),
         published_as="latency_s",
     ),
     Measure(
@@ -134,64 +120,38 @@ MEASURES: tuple[Measure, ...] = (
         "forward rounds",
         "per problem",
         "Mean forward rounds of a problem.",
-        lambda record: (record.steps, 1),
-        digits=1,
+        attrgetter("steps"),
     ),
     Measure(
         "forwards",
         "branch evaluations",
         "per problem",
         "Mean branch evaluations of a problem, over all its steps.",
-        lambda record: (record.forwards, 1),
-        digits=1,
+        attrgetter("forwards"),
     ),
     Measure(
         "published_tpf",
         "TPF, published count",
         "tokens/round",
         "Σ canvas tokens ÷ Σ forward rounds. Canvas tokens are all that were decided, those after the first EOS too.",
-        lambda record: (record.canvas_tokens, record.steps),
+        attrgetter("canvas_tokens"),
+        attrgetter("steps"),
         published_as="tpf",
     ),
-    Measure(
-        "published_avg_tps",
-        "TPS, mean, published count",
-        "tokens/s",
-        "Mean over problems of canvas tokens ÷ seconds after the end of the first step. A problem with one step has no "
-        "such time and is left out.",
-        _published_tps,
-        digits=1,
-        published_as="avg_tps",
-    ),
-    Measure(
-        "published_max_tps",
-        "TPS, fastest problem, published count",
-        "tokens/s",
-        f"Largest canvas tokens ÷ seconds after the first step of a problem. {UPPER_END}",
-        _published_tps,
-        fastest=1,
-        digits=1,
-        published_as="max_tps",
-    ),
-    Measure(
-        "published_top10_tps",
-        "TPS, ten fastest problems, published count",
-        "tokens/s",
-        "Mean of canvas tokens ÷ seconds after the first step, over the ten problems where it is largest, or "
-        f"over all if there are fewer. {UPPER_END}",
-        _published_tps,
-        fastest=10,
-        digits=1,
-        published_as="top10_tps",
+    *_speeds(
+        "published_tps",
+        "canvas tokens ÷ seconds after the first step",
+        "A problem with one step has no such time and is left out.",
+        published=True,
     ),
 )
 """In the order of reports."""
 
+DEFINITIONS = (score_measure(SCORE), *MEASURES)
+"""The score that the paper reports, and all other measures."""
 
-PUBLISHED = (SCORE, *(each.published_as for each in MEASURES if each.published_as is not None))
-"""What published numbers are called. Each stands beside the figure that counts as the published code does."""
 
-
-def definitions() -> tuple[Measure, ...]:
-    """The score that the paper reports, and all other measures."""
-    return (score_measure(SCORE), *MEASURES)
+def definitions_markdown(measures: Sequence[Measure]) -> str:
+    """A line per measure, and what an interval is."""
+    lines = [f"- **{escape(each.title)}**: {each.definition}" for each in measures]
+    return "\n".join([*lines, "", INTERVAL])

@@ -1,26 +1,19 @@
-"""Figures of runs, as SVG text."""
+"""Plots of runs, as the text of SVG images."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lopa_lab.paper.reports.statistics import FillsPerStep, MeasuredValue
-from lopa_lab.paper.runs.record import ProblemRecord
-from lopa_lab.records.figure import INK, MARKERS, PALETTE, svg
+from lopa_lab.paper.runs.problem_record import ProblemRecord
+from lopa_lab.records.figure import INK, PALETTE, error_bars, svg_image
+from lopa_lab.records.intervals import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-@dataclass(frozen=True, slots=True)
-class BranchPoint:
-    """A run in the plot over branches."""
-
-    num_branches: int
-    tpf: MeasuredValue
-    score: MeasuredValue
 
 
 def tpf_histogram(records: Sequence[ProblemRecord], metric: str) -> str:
@@ -52,13 +45,13 @@ def fills_plot(curves: Mapping[str, FillsPerStep]) -> str:
             lower.plot(steps, curve.count, dashes, color=color, linewidth=1.6)
         upper.set_ylabel("tokens decided")
         lower.set_ylabel("problems")
-        lower.set_xlabel("step")
+        lower.set_xlabel("step (line: mean over the problems that have it, band: their middle half)")
         for axes in (upper, lower):
             axes.set_ylim(bottom=0)
         if len(curves) > 1:
             upper.figure.legend(loc="outside upper left", ncols=2)
 
-    return svg(draw, rows=(3, 1))
+    return svg_image(draw, rows=(3, 1))
 
 
 def latency_scatter(records: Sequence[ProblemRecord]) -> str:
@@ -81,35 +74,23 @@ def latency_scatter(records: Sequence[ProblemRecord]) -> str:
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
 
-    return svg(draw)
+    return svg_image(draw)
 
 
-def branches_plot(points: Sequence[BranchPoint], baseline: float | None = None) -> str:
+def branches_plot(points: Mapping[int, tuple[MeasuredValue, MeasuredValue]]) -> str:
     """TPF (left) and score (right) over the number of branches, with 95 % intervals, as in Figure 4.
 
-    `baseline`: the score without lookahead, in percent, which a horizontal line shows.
+    `points`: number of branches → TPF and score in percent. A horizontal line shows the score of one branch.
     """
-    ordered = sorted(points, key=lambda point: point.num_branches)
 
     def draw(axes: Axes) -> None:
         right = axes.twinx()
-        for side, color, marker, name in (
-            (axes, PALETTE[0], MARKERS[0], "TPF (tokens/round)"),
-            (right, PALETTE[1], MARKERS[1], "score (%)"),
-        ):
-            estimates = [(each.num_branches, each.tpf if side is axes else each.score) for each in ordered]
-            known = [(at, each.value, each) for at, each in estimates if each.value is not None]
-            side.errorbar(
-                [at for at, _, _ in known],
-                [value for _, value, _ in known],
-                yerr=list(zip(*(_error_bar(value, each) for _, value, each in known), strict=True)) or None,
-                color=color,
-                marker=marker,
-                capsize=3,
-                linewidth=1.6,
-            )
-            side.set_ylabel(name, color=color)
-            side.tick_params(axis="y", labelcolor=color)
+        for index, (side, name) in enumerate(((axes, "TPF (tokens/round)"), (right, "score (%)"))):
+            known = {branches: bar for branches in sorted(points) if (bar := _bar(points[branches][index]))}
+            error_bars(side, [*known], [*known.values()], index, capsize=3, linewidth=1.6)
+            side.set_ylabel(name, color=PALETTE[index])
+            side.tick_params(axis="y", labelcolor=PALETTE[index])
+        baseline = points[1][1].value if 1 in points else None
         if baseline is not None:
             right.axhline(baseline, color=PALETTE[1], linestyle="--", linewidth=1.2)
             right.annotate(
@@ -124,16 +105,28 @@ def branches_plot(points: Sequence[BranchPoint], baseline: float | None = None) 
         right.grid(False)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("branches of a step, the anchor among them")
-        axes.set_xticks(sorted({each.num_branches for each in ordered}))
+        axes.set_xticks(sorted(points))
 
-    return svg(draw)
+    return svg_image(draw)
 
 
-def _error_bar(value: float, estimate: MeasuredValue) -> tuple[float, float]:
-    """Lengths below and above; 0 without an interval, and at an end that the value lies beyond."""
-    if estimate.low is None or estimate.high is None:
-        return 0.0, 0.0
-    return max(0.0, value - estimate.low), max(0.0, estimate.high - value)
+def plots_markdown(folder: Path, plots: Mapping[str, str]) -> str:
+    """Write plots (caption → SVG text) to files below `folder`; returns a section that shows them. Raises OSError."""
+    shown = []
+    for caption, image in plots.items():
+        file = folder / "plots" / f"{re.sub('[^a-z0-9]+', '-', caption.casefold()).strip('-')}.svg"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(image, encoding="utf-8")
+        shown.append(f"{caption}:\n\n![{caption}](plots/{file.name})")
+    return "\n\n".join(["## Plots", *shown]) if shown else ""
+
+
+def _bar(figure: MeasuredValue) -> Estimate | None:
+    """What error bars show: no width without an interval, and none at an end that the value lies beyond."""
+    if figure.value is None:
+        return None
+    ends = [each for each in (figure.low, figure.value, figure.high) if each is not None]
+    return Estimate(figure.value, min(ends), max(ends))
 
 
 def _histogram(groups: Mapping[str, Sequence[float]], label: str) -> str:
@@ -163,4 +156,4 @@ def _histogram(groups: Mapping[str, Sequence[float]], label: str) -> str:
         axes.set_ylabel("problems")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
-    return svg(draw)
+    return svg_image(draw)

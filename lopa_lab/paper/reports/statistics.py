@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lopa_lab.paper.reports.measures import MEASURES, Measure, score_measure
-from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.records.intervals import RESAMPLES, SEED, Resamples, interval
 
 
@@ -23,6 +23,17 @@ class MeasuredValue:
     high: float | None
     count: int
     """Problems that have what it is computed from."""
+
+    def interval(self, digits: int) -> str:
+        """Both ends for people, on one line; empty without an interval."""
+        if self.low is None or self.high is None:
+            return ""
+        return f"{self.low:,.{digits}f}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{self.high:,.{digits}f}"
+
+
+def format_number(value: float | None, digits: int) -> str:
+    """For people: with thousands apart; a dash for None."""
+    return "–" if value is None else f"{value:,.{digits}f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +78,16 @@ def summarize(
 
 def _measured(measure: Measure, records: Sequence[ProblemRecord], draws: Resamples | None) -> MeasuredValue:
     """The value of a measure, with its interval where two problems or more have a share in it."""
-    shares = [measure.terms(record) for record in records]
-    count = sum(share is not None for share in shares)
-    numerators, denominators = (
-        zip(*(share or (0.0, 0.0) for share in shares), strict=True) if shares else ((), ())
-    )
-    if draws is None or not sum(denominators) > 0:
+    parts = [(measure.numerator(record), measure.denominator(record)) for record in records]
+    shares = [None if above is None or below is None else (above, below) for above, below in parts]
+    count = len(shares) - shares.count(None)
+    below = [0.0 if share is None else share[1] for share in shares]
+    if draws is None or not sum(below) > 0:
         return MeasuredValue(None, None, None, count)
     if measure.fastest is None:
-        figure = draws.quotient(numerators, denominators)
+        figure = draws.quotient([0.0 if share is None else share[0] for share in shares], below)
     else:
-        quotients = [share and share[0] / share[1] for share in shares]
-        figure = draws.mean_of_largest(quotients, measure.fastest)
+        figure = draws.mean_of_largest([share and share[0] / share[1] for share in shares], measure.fastest)
     low, high = interval(figure)
     if count < 2 or math.isnan(low):
         return MeasuredValue(float(figure[0]), None, None, count)

@@ -66,10 +66,15 @@ class Cell:
     note: str = ""
     """What had to be chosen, or why the cell cannot be run."""
 
+    @property
+    def name(self) -> str:
+        """Of the cell within its table."""
+        return f"{self.row}, {self.column}"
+
     def load(self) -> Config:
         """The configuration that makes the cell. Raises SettingsError where nothing does."""
         if self.config is None:
-            raise SettingsError(f"{self.table}, {self.row}, {self.column}: {self.note}")
+            raise SettingsError(f"{self.table}, {self.name}: {self.note}")
         return Config.load(self.config, {section: dict(values) for section, values in self.overrides.items()})
 
 

@@ -13,7 +13,8 @@ from typing import Any
 from rich.console import Console
 
 from cluster.batch.open_engine import open_engine
-from lopa_lab.paper.runs.run import FinishedRun, RunOptions, run_benchmark, with_concurrency
+from lopa_lab.paper.reports.run_report import RunReport
+from lopa_lab.paper.runs.run import RunOptions, run_benchmark, with_concurrency
 from lopa_lab.paper.tables.cells import Cell, cells
 from lopa_lab.paper.tables.earlier_runs import read_finished
 from lopa_lab.paper.tasks.benchmarks import benchmark_names
@@ -84,7 +85,8 @@ class CellResult:
     cell: Cell
     task: str
     """The benchmark that was run, or would have been."""
-    finished: FinishedRun | None = None
+    report: RunReport | None = None
+    """Of its run."""
     reason: str = ""
     """Why it was not run."""
     failed: bool = False
@@ -96,7 +98,8 @@ class CellResult:
 def run_cells(
     table: str, selection: Selection, output: Path, options: RunOptions
 ) -> Iterator[list[CellResult]]:
-    """Run the cells that are chosen, each in a folder of its own under `output`, going on with what is there.
+    """Run the cells that are chosen, each in a folder of its own under `output` with its report, going on with
+    what is there.
 
     Yields the results of all cells, in the table's order, whenever one of them has come, and once before. A cell whose
     model or data cannot be had, or whose run ends with an error, is marked with the reason, and the others are run.
@@ -114,7 +117,9 @@ def run_cells(
             earlier = read_finished(output / folder_name(cell))
             note = "This run is from an earlier command."
             results.append(
-                result if earlier is None else replace(result, finished=earlier, reason="", note=note)
+                result
+                if earlier is None
+                else replace(result, report=RunReport(earlier), reason="", note=note)
             )
             continue
         results.append(replace(result, reason="not reached yet"))
@@ -132,7 +137,7 @@ def run_cells(
             key = f"{task} {json.dumps(config.as_dict(), sort_keys=True)}"
             same = done.get(key)
             if same is not None:
-                note = f"This is the run of {same.cell.row}, {same.cell.column}: they do not differ on this model."
+                note = f"This is the run of {same.cell.name}: they do not differ on this model."
                 results[index] = replace(same, cell=cell, note=note)
             else:
                 results[index] = done[key] = _run_cell(
@@ -150,19 +155,20 @@ def _run_cell(
     selection: Selection,
     options: RunOptions,
 ) -> CellResult:
-    Console(stderr=True).print(f"{cell.table}, {cell.row}, {cell.column}: {task}", markup=False)
+    Console(stderr=True).print(f"{cell.table}, {cell.name}: {task}", markup=False)
     assert cell.config is not None
     asked = replace(options, config_name=cell.config, data=selection.data.get(task))
     if options.chat is None and "-Base" in str(config.model.path):
         # The authors' launch script asks base models in plain text behind BOS, and the others in chats.
         asked = replace(asked, chat=False, add_bos=True)
     try:
-        finished = run_benchmark(engines.get(config), task, config, output, asked)
+        report = RunReport(run_benchmark(engines.get(config), task, config, output, asked))
     except (SettingsError, CheckpointError) as error:
         return CellResult(cell, task, reason=str(error))
     except LopaError as error:
         return CellResult(cell, task, reason=f"failed: {error}", failed=True)
-    return CellResult(cell, task, finished)
+    report.write()
+    return CellResult(cell, task, report)
 
 
 class _Engines:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from lopa_lab.paper.tasks.benchmark_data import BenchmarkData, HubData, Kinds, Row
-from lopa_lab.paper.tasks.problem import Problem
+from lopa_lab.paper.tasks.benchmark_problem import BenchmarkProblem
 from lopa_lab.paper.tasks.sandbox import SandboxLimits, run_program
 from lopa_lab.paper.tasks.task import PaperTask
 from lopa_ray.errors import SettingsError
@@ -42,7 +42,7 @@ class CodeTask(PaperTask):
         self._file = data
         self.chat = chat
 
-    def problems(self, limit: int | None = None) -> Sequence[Problem]:
+    def problems(self, limit: int | None = None) -> Sequence[BenchmarkProblem]:
         return [self.problem(row) for row in self._data.rows[:limit]]
 
     @property
@@ -50,7 +50,7 @@ class CodeTask(PaperTask):
         return len(self._data.rows)
 
     @abstractmethod
-    def problem(self, row: Row) -> Problem:
+    def problem(self, row: Row) -> BenchmarkProblem:
         """The prompt of a row."""
 
     @abstractmethod

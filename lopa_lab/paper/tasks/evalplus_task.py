@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from lopa_lab.paper.tasks.benchmark_data import HubData, Kinds, Row
+from lopa_lab.paper.tasks.benchmark_problem import BenchmarkProblem
 from lopa_lab.paper.tasks.code_task import PASS_AT_1, CodeTask, fenced, sanitized
 from lopa_lab.paper.tasks.mbpp import tests_fault, with_assertions
-from lopa_lab.paper.tasks.problem import Problem
 from lopa_lab.paper.tasks.sandbox import SandboxLimits, run_program
 from lopa_ray.errors import LopaError, SettingsError
 
@@ -79,14 +79,14 @@ class EvalPlusTask(CodeTask):
     def required_of_hub(self) -> Kinds:
         """The same as `required`, for rows of the Hub."""
 
-    def problem(self, row: Row) -> Problem:
+    def problem(self, row: Row) -> BenchmarkProblem:
         problem_id, prompt = str(row["task_id"]), self.prompt(row).strip()
         if not self.chat:
-            return Problem(problem_id, prompt + "\n", stop=(*_STOP, *self.completion_stop), row=row)
+            return BenchmarkProblem(problem_id, prompt + "\n", stop=(*_STOP, *self.completion_stop), row=row)
         request = {"role": "user", "content": f"{_REQUEST}\n```\n{prompt}\n```\n"}
-        return Problem(problem_id, (request,), f"{_ANSWER}\n```python\n", (*_STOP, "\n```"), row)
+        return BenchmarkProblem(problem_id, (request,), f"{_ANSWER}\n```python\n", (*_STOP, "\n```"), row)
 
-    def grade(self, problem: Problem, answer: str) -> dict[str, float]:
+    def grade(self, problem: BenchmarkProblem, answer: str) -> dict[str, float]:
         row = problem.row
         code = fenced(answer) if self.chat else f"{problem.prompt}{answer}"
         solution = sanitized(code, self.entry_point(row))

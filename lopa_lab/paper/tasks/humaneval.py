@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lopa_lab.paper.tasks.benchmark_data import HubData, Row
+from lopa_lab.paper.tasks.benchmark_problem import BenchmarkProblem
 from lopa_lab.paper.tasks.code_task import HARNESS, PASS_AT_1, CodeTask, fenced, sanitized
-from lopa_lab.paper.tasks.problem import Problem
 
 _STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 
@@ -32,16 +32,16 @@ class HumanEval(CodeTask):
     def required(self, row: Row) -> Mapping[str, type]:
         return dict.fromkeys(("prompt", "entry_point", "test"), str)
 
-    def problem(self, row: Row) -> Problem:
+    def problem(self, row: Row) -> BenchmarkProblem:
         problem_id, prompt = str(row["task_id"]), row["prompt"]
         if not self.chat:
-            return Problem(problem_id, prompt, stop=_STOP, row=row)
+            return BenchmarkProblem(problem_id, prompt, stop=_STOP, row=row)
         task = "Write a solution to the following problem and make sure that it passes the tests:"
         request = f"{task}\n```python\n{prompt}\n```\n"
         begun = f"Here is the completed function:\n```python\n{prompt}\n"
-        return Problem(problem_id, ({"role": "user", "content": request},), begun, _STOP, row)
+        return BenchmarkProblem(problem_id, ({"role": "user", "content": request},), begun, _STOP, row)
 
-    def grade(self, problem: Problem, answer: str) -> dict[str, float]:
+    def grade(self, problem: BenchmarkProblem, answer: str) -> dict[str, float]:
         row = problem.row
         solution = sanitized(row["prompt"] + "\n" + fenced(answer), row["entry_point"])
         return {

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lopa_lab.paper.tasks.benchmark_data import HubData, Row
+from lopa_lab.paper.tasks.benchmark_problem import BenchmarkProblem
 from lopa_lab.paper.tasks.code_task import HARNESS, PASS_AT_1, CodeTask, fenced
-from lopa_lab.paper.tasks.problem import Problem
 from lopa_ray.text.chat_template import Message
 
 _TEST_SPLIT = range(11, 511)
@@ -48,19 +48,21 @@ class Mbpp(CodeTask):
     def fault(self, row: Row) -> str | None:
         return tests_fault(row)
 
-    def problem(self, row: Row) -> Problem:
+    def problem(self, row: Row) -> BenchmarkProblem:
         problem_id = str(row["task_id"])
         if not self.chat:
             shots = [f"{_plain_request(example)}{example['code']}\n[DONE]\n\n" for example in _examples()]
-            return Problem(problem_id, "".join(shots) + _plain_request(row), stop=("[DONE]",), row=row)
+            return BenchmarkProblem(
+                problem_id, "".join(shots) + _plain_request(row), stop=("[DONE]",), row=row
+            )
         messages: list[Message] = []
         for example in _examples():
             messages.append({"role": "user", "content": _chat_request(example)})
             messages.append({"role": "assistant", "content": f"{_BEGUN}{example['code']}\n```"})
         messages.append({"role": "user", "content": _chat_request(row)})
-        return Problem(problem_id, tuple(messages), _BEGUN, ("\n```",), row)
+        return BenchmarkProblem(problem_id, tuple(messages), _BEGUN, ("\n```",), row)
 
-    def grade(self, problem: Problem, answer: str) -> dict[str, float]:
+    def grade(self, problem: BenchmarkProblem, answer: str) -> dict[str, float]:
         return {PASS_AT_1: float(self.passes(with_assertions(problem.row, fenced(answer))))}
 
 

@@ -15,12 +15,12 @@ pytest.importorskip("evalplus")
 
 from lopa_lab.paper.tasks import sandbox
 from lopa_lab.paper.tasks.benchmark_data import BenchmarkData
+from lopa_lab.paper.tasks.benchmark_problem import BenchmarkProblem
 from lopa_lab.paper.tasks.benchmarks import CODE_TASKS
 from lopa_lab.paper.tasks.code_task import CodeTask, fenced
 from lopa_lab.paper.tasks.evalplus_task import HumanEvalPlus, MbppPlus
 from lopa_lab.paper.tasks.humaneval import HumanEval
 from lopa_lab.paper.tasks.mbpp import Mbpp
-from lopa_lab.paper.tasks.problem import Problem
 from lopa_lab.paper.tasks.sandbox import Isolation
 from lopa_ray.errors import SettingsError
 from support.harness_tasks import chat_of, harness_task
@@ -30,7 +30,7 @@ from support.paths import DATA
 CODE = DATA / "code"
 
 
-def only(task: CodeTask) -> Problem:
+def only(task: CodeTask) -> BenchmarkProblem:
     (problem,) = task.problems()
     return problem
 

@@ -72,7 +72,9 @@ def test_a_run_is_reported_with_all_its_figures(run: Path) -> None:
     for name in ("tpf", "avg_tps", "max_tps", "top10_tps", "latency_s", "steps", "published_tpf"):
         assert figures[name]["low"] <= figures[name]["value"] <= figures[name]["high"], name
     assert {"lopa-ray", "lm_eval", "task word_problems"} <= set(found["run"]["versions"])
-    assert "<svg" in (run / "report.html").read_text() and "exact_match" in (run / "report.md").read_text()
+    text = (run / "report.md").read_text()
+    assert text.count("](plots/") == 4 == len([*(run / "plots").iterdir()])
+    assert all(f"### {each['problem_id']}\n\n```\n{each['text']}\n```" in text for each in kept)
 
 
 def test_a_run_goes_on_with_what_it_has(run: Path) -> None:
@@ -150,8 +152,11 @@ def test_a_figure_is_made_on_the_model_at_hand(tmp_path: Path) -> None:
         "D2F-Dream 3 branches",
     ]
     assert all(row["measured"]["tpf"]["value"] > 1 for row in run_rows)
-    assert "<svg" in (tmp_path / "comparison.html").read_text()
+    text = (tmp_path / "comparison.md").read_text()
+    assert "![D2F-Dream, GSM8K](plots/d2f-dream-gsm8k.svg)" in text
+    assert "score without lookahead" in (tmp_path / "plots/d2f-dream-gsm8k.svg").read_text()
     folder = tmp_path / "d2f-dream-3-branches-gsm8k"
+    assert f"]({folder.name}/report.md) |" in text and (folder / "report.md").exists()
     assert report(folder)["run"]["settings"]["decode"]["num_branches"] == 3
     assert report(folder)["run"]["settings"]["decode"]["block_size"] == 32
     assert report(folder)["run"]["model"] == "demo"

@@ -1,19 +1,20 @@
-"""Figures as SVG."""
+"""Plots as SVG images, and the Markdown that shows them."""
 
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("matplotlib")
 
 from lopa_lab.paper.reports.plots import (
-    BranchPoint,
     branches_plot,
     fills_plot,
     latency_scatter,
+    plots_markdown,
     tpf_histogram,
     tps_histogram,
 )
@@ -25,11 +26,11 @@ RECORDS = [
     for index, scores in enumerate([{"exact_match": 1.0}, {"exact_match": 0.0}, None] * 10)
 ]
 CURVE = fills_per_step(RECORDS)
-POINTS = [
-    BranchPoint(4, MeasuredValue(6.0, 5.0, 7.0, 9), MeasuredValue(72.0, None, None, 9)),
-    BranchPoint(1, MeasuredValue(3.0, 2.0, 4.0, 9), MeasuredValue(78.0, 70.0, 81.0, 9)),
-    BranchPoint(2, MeasuredValue(5.0, 4.0, 6.0, 9), MeasuredValue(None, None, None, 0)),
-]
+POINTS = {
+    4: (MeasuredValue(6.0, 5.0, 7.0, 9), MeasuredValue(72.0, None, None, 9)),
+    1: (MeasuredValue(3.0, 2.0, 4.0, 9), MeasuredValue(78.5, 70.0, 81.0, 9)),
+    2: (MeasuredValue(5.0, 4.0, 6.0, 9), MeasuredValue(None, None, None, 0)),
+}
 
 PLOTS: dict[str, tuple[Callable[[], str], list[str]]] = {
     "tpf": (
@@ -39,11 +40,11 @@ PLOTS: dict[str, tuple[Callable[[], str], list[str]]] = {
     "tps": (lambda: tps_histogram(RECORDS), ["speed of a problem (tokens/s)"]),
     "fills": (
         lambda: fills_plot({"LoPA": CURVE, "D2F & $x$ <b>": CURVE}),
-        ["LoPA", "D2F & $x$ <b>", "step", "tokens decided"],
+        ["LoPA", "D2F & $x$ <b>", "problems", "tokens decided"],
     ),
     "latency": (lambda: latency_scatter(RECORDS), ["latency (s)"]),
     "branches": (
-        lambda: branches_plot(POINTS, baseline=78.5),
+        lambda: branches_plot(POINTS),
         ["TPF (tokens/round)", "score (%)", "score without lookahead: 78.5", "1", "2", "4"],
     ),
 }
@@ -57,7 +58,7 @@ def test_is_well_formed_has_its_labels_and_is_always_the_same(name: str) -> None
     root = ElementTree.fromstring(svg)
     texts = ["".join(each.itertext()).strip() for each in root.iter("{http://www.w3.org/2000/svg}text")]
     assert not [label for label in labels if label not in texts]
-    assert "currentColor" in svg
+    assert "currentColor" not in svg, "an image has no page to take the colour from"
     assert "http://www.w3.org/1999/02/22-rdf" not in svg, "metadata has dates and versions"
 
 
@@ -68,16 +69,13 @@ def test_nothing_to_draw() -> None:
         tps_histogram([make_record(seconds=None)]),
         fills_plot({"none": empty}),
         latency_scatter([]),
-        branches_plot([]),
+        branches_plot({}),
     ):
         assert svg.startswith("<svg")
 
 
-def test_ids_are_unique_within_a_page() -> None:
-    page = ElementTree.fromstring("<page>" + "".join(draw() for draw, _ in PLOTS.values()) + "</page>")
-    named: dict[str, str] = {}
-    for each in page.iter():
-        if "id" in each.attrib:
-            # Markers and clipping paths are named by what they are, so two of a name are alike.
-            text = ElementTree.tostring(each, encoding="unicode").strip()
-            assert named.setdefault(each.attrib["id"], text) == text
+def test_plots_are_files_that_the_text_shows(tmp_path: Path) -> None:
+    text = plots_markdown(tmp_path, {"D2F & Dream, GSM8K": "<svg>1</svg>", "speed": "<svg>2</svg>"})
+    assert "![D2F & Dream, GSM8K](plots/d2f-dream-gsm8k.svg)" in text and "(plots/speed.svg)" in text
+    assert (tmp_path / "plots/d2f-dream-gsm8k.svg").read_text() == "<svg>1</svg>"
+    assert plots_markdown(tmp_path, {}) == ""

@@ -44,3 +44,12 @@ class ProblemRecord(BaseModel):
     def tps(self) -> float | None:
         """`tokens` ÷ `seconds`; None without a time."""
         return self.tokens / self.seconds if self.seconds else None
+
+    @property
+    def published_tps(self) -> float | None:
+        """`canvas_tokens` ÷ seconds after the first step, as the published code counts; None for a single step, and
+        without times."""
+        if self.seconds is None or self.first_step_seconds is None or self.steps < 2:
+            return None
+        seconds = self.seconds - self.first_step_seconds
+        return self.canvas_tokens / seconds if seconds > 0 else None
