@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lopa_lab.word_problems.wordings import Wordings
-
 ONE_DIGIT, FACTOR, NUMBER = "one digit", "factor", "number"
 """Ranges of numbers: 2 to 9, 2 to 99 but mostly small, and one to three digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wordings:
+    """The wordings of one sentence."""
+
+    trained: tuple[str, ...]
+    held_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
