@@ -13,7 +13,7 @@ from lopa_lab.bench.guidellm_load import PROMPT_TOKENS, guidellm_closed_loop
 from lopa_lab.bench.http_load import Target, closed_loop, find_model, open_loop
 from lopa_lab.bench.measurements import Measurements, Row
 from lopa_lab.bench.model_shapes import SHAPES, model_to_measure
-from lopa_lab.bench.own_server import own_server
+from lopa_lab.bench.own_processes import own_server
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.errors import ClusterError
 

@@ -13,7 +13,7 @@ from cluster.command_line.exit_status import exit_on_error
 from lopa_lab.bench.measurements import BenchRecord, Measurements
 from lopa_lab.bench.model_shapes import SHAPES
 from lopa_lab.cli.declared_options import declare_options
-from lopa_lab.records.checkout import checkout_commit
+from lopa_lab.records.machine import checkout_commit
 from lopa_lab.records.record import arguments_of_process, check_writable, now
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import SettingsError
@@ -134,7 +134,7 @@ def _earlier_record(name: str, path: Path | None) -> BenchRecord | None:
 
 
 def _print(record: BenchRecord, earlier: BenchRecord | None) -> None:
-    from lopa_lab.bench.comparison import common_values, compared_table, differences, record_table
+    from lopa_lab.bench.measurements import common_values, compared_table, differences, record_table
     from lopa_lab.records.markdown import table
 
     header, *rows = record_table(record) if earlier is None else compared_table(record, earlier)

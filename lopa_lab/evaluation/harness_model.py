@@ -18,12 +18,11 @@ from tqdm import tqdm
 
 from cluster.batch.open_engine import open_engine
 from lopa_lab.evaluation.chat_prompt import ChatPrompt
-from lopa_lab.evaluation.decode_totals import DecodeTotals
-from lopa_lab.evaluation.engine_groups import on_groups
+from lopa_lab.evaluation.engines import config_of, on_groups
 from lopa_lab.evaluation.generation_request import GenerationRequest, first_repeats
 from lopa_lab.evaluation.likelihood_request import CheckGreedy
 from lopa_lab.evaluation.likelihoods import Likelihoods
-from lopa_lab.evaluation.model_args import config_of
+from lopa_lab.evaluation.totals import DecodeTotals
 from lopa_ray import __version__
 from lopa_ray.decoding.likelihood import DEFAULT_MC_NUM
 from lopa_ray.decoding.result import GenerationResult
@@ -88,8 +87,8 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: Any = None) -> Self:
-        """Of model arguments alone: the harness's own batch size and device, which it names always, have no meaning
-        here. `model.max_num_seqs` requests are in flight per group, on `model.device`."""
+        """The model of these arguments alone: the harness's own batch size and device, which it names always, have
+        no meaning here. `model.max_num_seqs` requests are in flight per group, on `model.device`."""
         return cls(**arg_dict)
 
     # Requests
@@ -103,12 +102,14 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         answers: dict[int, str] = {}
         with tqdm(total=len(work), disable=disable_tqdm, desc="Decoding") as progress:
             for index, result in self._decode(work):
-                self._totals(requests[index].task_name or "").add(result)
+                totals = self._totals(requests[index].task_name or "")
+                totals.add([result])
+                totals.tokens += result.tokens
                 text = answers[index] = work[index].request.cut(result.text or "")
                 self.cache_hook.add_partial("generate_until", requests[index].args, text)
                 progress.update()
         seconds = time.perf_counter() - began
-        for task in {each.instance.task_name or "" for each in work}:
+        for task in {request.task_name or "" for request in requests}:
             self._totals(task).seconds += seconds
         return [answers[index] for index in range(len(requests))]
 
@@ -143,7 +144,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         return self.totals.setdefault(task, DecodeTotals())
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Of each continuation a bound on its log-probability in nats, estimated by `mc_num` draws (LLaDA, arXiv
+        """For each continuation a bound on its log-probability in nats, estimated by `mc_num` draws (LLaDA, arXiv
         2502.09992, equation 6), and whether greedy decoding gives it.
 
         The second is False, too, for continuations that `check_greedy` leaves out. Raises what ended a request.
@@ -151,7 +152,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         return self._likelihoods.of_continuations(requests, self.cache_hook, disable_tqdm)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Of each text the sum of such bounds on its windows of `model.max_model_len` positions."""
+        """For each text the sum of such bounds on its windows of `model.max_model_len` positions."""
         return self._likelihoods.of_texts(requests, self.cache_hook, disable_tqdm)
 
     # Chats
@@ -197,7 +198,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
                 "settings": self._engine.config.as_dict(),
                 "tasks": {
                     **{task: totals.as_dict() for task, totals in self.totals.items()},
-                    **{task: totals.as_dict() for task, totals in self._likelihoods.totals.items()},
+                    **self._likelihoods.totals_by_task(),
                 },
             }
         }

@@ -22,11 +22,11 @@ KINDS = ONE_QUANTITY + STORIES
 HELD_OUT_SHARE = 32
 """One question in this many is held out."""
 DISTRACTED_SHARE = 0.2
-"""Of the problems have a sentence that does not matter."""
+"""The share of problems that have a sentence that does not matter."""
 LARGE, LARGE_REJECTED = 200, 0.6
 """A problem with a result from `LARGE` on is drawn again with this probability: everyday numbers are small."""
 UNKNOWN_SHARE = 0.08
-"""Of the names and of the things are made up."""
+"""The share of names, and of things, that are made up."""
 LONGEST_ANSWER = 60
 """Pieces, so that answers fit into 64 tokens with an end."""
 SPELLINGS = {
@@ -35,7 +35,7 @@ SPELLINGS = {
     "*": ("*", " * ", " times "),
     "/": ("/", " / ", " divided by "),
 }
-"""Of the signs in a drill's question."""
+"""Signs, as a drill's question may write them."""
 PRONOUNS = {"he": ("he", "him", "his"), "she": ("she", "her", "her")}
 COMMON_WORDS = {
     *(word for names in WORDS["names"].values() for word in names), *WORDS["items"], *WORDS["boxes"],

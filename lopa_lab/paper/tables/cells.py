@@ -93,17 +93,17 @@ def cells(table: str) -> list[Cell]:
 def _cells(table: str, origin: Callable[[str, str], _Origin]) -> Iterator[Cell]:
     """The cells of a table of results; `origin` returns the settings that make a cell, from its model and row."""
     for row in published_table(table):
-        made = origin(row.model, row.row)
+        settings = origin(row.model, row.row)
         for task, values in row.results.items():
             yield Cell(
                 table=table,
                 row=f"{row.model} {row.row}".strip(),
                 column=COLUMNS[task],
                 task=task,
-                config=made.config and made.config.format(task=task.replace("_", "-")),
-                overrides=made.overrides,
+                config=settings.config and settings.config.format(task=task.replace("_", "-")),
+                overrides=settings.overrides,
                 published={str(name): value for name, value in values.items()},
-                note=made.note,
+                note=settings.note,
             )
 
 

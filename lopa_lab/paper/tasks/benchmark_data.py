@@ -104,9 +104,9 @@ class BenchmarkData:
         `fault` sees only rows with all required keys. Raises SettingsError naming source, row and key or fault.
         """
         for number, row in zip(self.numbers, self.rows, strict=True):
-            found = _lack(row, required(row)) or fault(row)
-            if found:
-                raise self.error(number, found)
+            message = _lack(row, required(row)) or fault(row)
+            if message:
+                raise self.error(number, message)
 
     def check_unique(self, key: str) -> None:
         """Check that no two rows have the same text of `key`. Raises SettingsError naming source and rows."""
@@ -141,6 +141,6 @@ def _lack(row: Row, required: Kinds) -> str | None:
             return f"has no {key!r}; got {', '.join(map(str, row))}"
         if not isinstance(row[key], kind):
             kinds = kind if isinstance(kind, tuple) else (kind,)
-            allowed = " or ".join(each.__name__ for each in kinds)
+            allowed = " or ".join(kind.__name__ for kind in kinds)
             return f"{key!r}: got {type(row[key]).__name__}; allowed: {allowed}"
     return None

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from lopa_lab.paper.tasks.benchmark_data import BenchmarkData, HubData, Kinds, Row
-from lopa_lab.paper.tasks.problem import Problem
 from lopa_lab.paper.tasks.sandbox import SandboxLimits, run_program
-from lopa_lab.paper.tasks.task import PaperTask
+from lopa_lab.paper.tasks.task import PaperTask, Problem
 from lopa_ray.errors import SettingsError
 
 HARNESS = "lm-eval 0.4.13"

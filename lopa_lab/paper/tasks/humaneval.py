@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lopa_lab.paper.tasks.benchmark_data import HubData, Row
 from lopa_lab.paper.tasks.code_task import HARNESS, PASS_AT_1, CodeTask, fenced, sanitized
-from lopa_lab.paper.tasks.problem import Problem
+from lopa_lab.paper.tasks.task import Problem
 
 _STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from lopa_lab.paper.tasks.benchmark_data import HubData, Row
 from lopa_lab.paper.tasks.code_task import HARNESS, PASS_AT_1, CodeTask, fenced
-from lopa_lab.paper.tasks.problem import Problem
+from lopa_lab.paper.tasks.task import Problem
 from lopa_ray.text.chat_template import Message
 
 _TEST_SPLIT = range(11, 511)

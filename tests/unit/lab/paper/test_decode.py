@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lopa_lab.paper.runs.decode import decode_problems, encode_problem
-from lopa_lab.paper.tasks.problem import Problem
+from lopa_lab.paper.tasks.task import Problem
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
