@@ -35,8 +35,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 
-_AS_THEY_ARE = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""For commands whose options are the harness's."""
+_HARNESS_COMMANDS = {
+    "run": "Run tasks of lm-evaluation-harness, with all of its own options.\n\n"
+    "lopa eval run --model_args config=demo,num_branches=8 --tasks gsm8k --limit 20",
+    "ls": "List the harness's tasks: lopa eval ls tasks.",
+    "validate": "Check task files of the harness.",
+}
+"""Commands of the harness → their help; their options are the harness's."""
 
 
 def _require_packages() -> None:
@@ -46,33 +51,22 @@ def _require_packages() -> None:
         )
 
 
-def _run_harness(command: str, arguments: list[str]) -> None:
-    with exit_on_error():
-        _require_packages()
-        from lopa_lab.evaluation.harness_cli import run_harness
+def _harness_command(name: str) -> Callable[[typer.Context], None]:
+    def run(context: typer.Context) -> None:
+        with exit_on_error():
+            _require_packages()
+            from lopa_lab.evaluation.harness_cli import run_harness
 
-        run_harness([command, *arguments])
+            run_harness([name, *context.args])
 
-
-@app.command(add_help_option=False, context_settings=_AS_THEY_ARE)
-def run(context: typer.Context) -> None:
-    """Run tasks of lm-evaluation-harness, with all of its own options.
-
-    lopa eval run --model_args config=demo,num_branches=8 --tasks gsm8k --limit 20
-    """
-    _run_harness("run", context.args)
+    return run
 
 
-@app.command(add_help_option=False, context_settings=_AS_THEY_ARE)
-def ls(context: typer.Context) -> None:
-    """List the harness's tasks: lopa eval ls tasks."""
-    _run_harness("ls", context.args)
-
-
-@app.command(add_help_option=False, context_settings=_AS_THEY_ARE)
-def validate(context: typer.Context) -> None:
-    """Check task files of the harness."""
-    _run_harness("validate", context.args)
+for _name, _help in _HARNESS_COMMANDS.items():
+    _as_they_are = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(_name, help=_help, add_help_option=False, context_settings=_as_they_are)(
+        _harness_command(_name)
+    )
 
 
 def _run_options(

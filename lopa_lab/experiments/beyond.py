@@ -112,7 +112,6 @@ class Beyond(Experiment):
         ]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
-        """The outcomes of all problems."""
         variant, seed = str(point["variant"]), bench.setup.seed + int(point["seed"] or 0)
         settings = bench.settings(
             decoder="lopa",

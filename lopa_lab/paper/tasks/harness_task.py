@@ -104,7 +104,6 @@ class HarnessTask(PaperTask):
             task.set_fewshot_seed(FEWSHOT_SEED)
 
     def problems(self, limit: int | None = None) -> list[Problem]:
-        """See `PaperTask`."""
         problems: list[Problem] = []
         for task, rows in self._rows:
             for index, row in enumerate(rows):
@@ -115,7 +114,6 @@ class HarnessTask(PaperTask):
 
     @property
     def size(self) -> int:
-        """See `PaperTask`."""
         return sum(len(rows) for _, rows in self._rows)
 
     @cached_property
@@ -161,7 +159,6 @@ class HarnessTask(PaperTask):
         return scores
 
     def versions(self) -> dict[str, str]:
-        """See `PaperTask`."""
         versions = {name: version(name) for name in ("lm_eval", "datasets")}
         for task in self._tasks:
             versions[f"task {task.task_name}"] = str(task.VERSION)
