@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -78,6 +79,13 @@ def number(row: Row, column: str) -> float:
     if not isinstance(value, int | float):
         raise ValueError(f"{column} is {value!r}, which is not a number")
     return float(value)
+
+
+def percentile_ms(ascending: Sequence[float], share: float) -> float | None:
+    """The smallest of the values, in seconds, that so large a share does not exceed, in milliseconds; None of none."""
+    if not ascending:
+        return None
+    return 1000 * ascending[math.ceil(share * len(ascending)) - 1]
 
 
 def format_value(value: Value) -> str:

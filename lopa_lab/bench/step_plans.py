@@ -58,11 +58,7 @@ class StepSize:
 
     @classmethod
     def grid(
-        cls,
-        requests: Sequence[int],
-        branches: Sequence[int],
-        windows: Sequence[int],
-        prefixes: Sequence[int],
+        cls, requests: Sequence[int], branches: Sequence[int], windows: Sequence[int], prefixes: Sequence[int]
     ) -> list[Self]:
         """All combinations."""
         return [cls(*size) for size in product(requests, branches, windows, prefixes)]

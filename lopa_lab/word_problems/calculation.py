@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Mapping
 
-from lopa_lab.word_problems.kind import FACTOR, NUMBER, ONE_DIGIT
+from lopa_lab.word_problems.stories import FACTOR, NUMBER, ONE_DIGIT
 
 LARGEST = 999
 """The largest number, and the largest result."""

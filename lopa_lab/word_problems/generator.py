@@ -13,10 +13,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from lopa_lab.word_problems.calculation import draw_calculation, draw_number, solve
-from lopa_lab.word_problems.kind import NUMBER, Kind
 from lopa_lab.word_problems.one_quantity import ONE_QUANTITY
 from lopa_lab.word_problems.problem import Problem
-from lopa_lab.word_problems.stories import DISTRACTIONS, STORIES, WORDS
+from lopa_lab.word_problems.stories import DISTRACTIONS, NUMBER, STORIES, WORDS, Kind
 
 KINDS = ONE_QUANTITY + STORIES
 HELD_OUT_SHARE = 32

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from lopa_lab.word_problems.kind import FACTOR, NUMBER, ONE_DIGIT, Kind, Wordings
-from lopa_lab.word_problems.stories import SENTENCES
+from lopa_lab.word_problems.stories import FACTOR, NUMBER, ONE_DIGIT, SENTENCES, Kind, Wordings
 
 BEGINNINGS = (
     ("count", "", {"a": NUMBER}),

@@ -56,12 +56,7 @@ def decode_problems(
 
 
 def _decode(
-    engine: Engine,
-    problems: Sequence[Problem],
-    settings: GenerationSettings,
-    add_bos: bool,
-    *,
-    timed: bool,
+    engine: Engine, problems: Sequence[Problem], settings: GenerationSettings, add_bos: bool, *, timed: bool
 ) -> Iterator[ProblemRecord]:
     opened = [_session(engine, problem, settings, add_bos) for problem in problems]
     steps = [_Steps() for _ in problems]

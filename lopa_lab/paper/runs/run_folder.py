@@ -82,6 +82,5 @@ class RunFolder:
     def compact(self) -> None:
         """Leave one line per problem."""
         replace_file(
-            self._records_path,
-            "".join(record.model_dump_json() + "\n" for record in self.records.values()),
+            self._records_path, "".join(record.model_dump_json() + "\n" for record in self.records.values())
         )

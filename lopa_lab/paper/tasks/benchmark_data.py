@@ -91,9 +91,7 @@ class BenchmarkData:
         """The rows that `selects` is true for, which keep their numbers."""
         kept = [index for index, row in enumerate(self.rows) if selects(row)]
         return replace(
-            self,
-            rows=[self.rows[index] for index in kept],
-            numbers=[self.numbers[index] for index in kept],
+            self, rows=[self.rows[index] for index in kept], numbers=[self.numbers[index] for index in kept]
         )
 
     def check(
