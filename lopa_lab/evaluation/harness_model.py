@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, Self
 
 from lm_eval.api.instance import Instance
@@ -36,15 +35,6 @@ NAME = "lopa_ray"
 """What `--model` calls it."""
 
 logger = logging.getLogger("lopa.evaluation")
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A request of the harness, and the session that answers it."""
-
-    instance: Instance
-    request: GenerationRequest
-    session: DecodeSession
 
 
 @register_model(NAME)
@@ -98,14 +88,14 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         began = time.perf_counter()
         keys = [json.dumps(request.args, sort_keys=True, default=str) for request in requests]
         repeats = first_repeats(keys)
-        work = [self._work(request, repeat) for request, repeat in zip(requests, repeats, strict=True)]
+        prepared = [self._prepare(request, repeat) for request, repeat in zip(requests, repeats, strict=True)]
         answers: dict[int, str] = {}
-        with tqdm(total=len(work), disable=disable_tqdm, desc="Decoding") as progress:
-            for index, result in self._decode(work):
+        with tqdm(total=len(prepared), disable=disable_tqdm, desc="Decoding") as progress:
+            for index, result in self._decode([session for _, session in prepared]):
                 totals = self._totals(requests[index].task_name or "")
                 totals.add([result])
                 totals.tokens += result.tokens
-                text = answers[index] = work[index].request.cut(result.text or "")
+                text = answers[index] = prepared[index][0].cut(result.text or "")
                 self.cache_hook.add_partial("generate_until", requests[index].args, text)
                 progress.update()
         seconds = time.perf_counter() - began
@@ -113,7 +103,8 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
             self._totals(task).seconds += seconds
         return [answers[index] for index in range(len(requests))]
 
-    def _work(self, instance: Instance, repeat: int) -> _Work:
+    def _prepare(self, instance: Instance, repeat: int) -> tuple[GenerationRequest, DecodeSession]:
+        """A request of the harness, and the session that answers it."""
         context, generation = instance.args
         request = GenerationRequest.parse(generation, self._engine.config.decode, repeat)
         ids = self._encode(context)
@@ -126,7 +117,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         if len(ids) > room:
             self._totals(instance.task_name or "").truncated_prompts += 1
             ids = ids[-room:]
-        return _Work(instance, request, self._engine.create_session(ids, request.settings))
+        return request, self._engine.create_session(ids, request.settings)
 
     def _encode(self, context: str) -> list[int]:
         if not isinstance(context, ChatPrompt):
@@ -136,9 +127,16 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
             ids + self._tokenizer.encode(context.prefix, add_special_tokens=False) if context.prefix else ids
         )
 
-    def _decode(self, work: Sequence[_Work]) -> Iterator[tuple[int, GenerationResult]]:
-        """(index, result) as they end."""
-        return on_groups(self._engines, len(work), lambda engine, part: _decode_on(engine, part, work))
+    def _decode(self, sessions: Sequence[DecodeSession]) -> Iterator[tuple[int, GenerationResult]]:
+        """(index, result) as they end. Raises what ended a request that has no result."""
+
+        def run(engine: Engine, part: range) -> Iterator[tuple[int, GenerationResult]]:
+            for at, result in engine.run([sessions[index] for index in part]):
+                if isinstance(result, Exception):
+                    raise result
+                yield part[at], result
+
+        return on_groups(self._engines, len(sessions), run)
 
     def _totals(self, task: str) -> DecodeTotals:
         return self.totals.setdefault(task, DecodeTotals())
@@ -206,13 +204,3 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
     def close(self) -> None:
         """End the groups."""
         self._opened.close()
-
-
-def _decode_on(
-    engine: Engine, indices: Sequence[int], work: Sequence[_Work]
-) -> Iterator[tuple[int, GenerationResult]]:
-    """(index, result) as they end. Raises what ended a request that has no result."""
-    for at, result in engine.run([work[index].session for index in indices]):
-        if isinstance(result, Exception):
-            raise result
-        yield indices[at], result
