@@ -47,10 +47,7 @@ class Scenario:
     network: str
 
 
-LATENCY = [
-    *[Scenario(1, workers, 1, "nvlink") for workers in (1, 3, 5, 8)],
-    Scenario(1, 5, 1, "10 GbE"),
-]
+LATENCY = [*[Scenario(1, workers, 1, "nvlink") for workers in (1, 3, 5, 8)], Scenario(1, 5, 1, "10 GbE")]
 
 THROUGHPUT = [
     *[Scenario(groups, 5, 8, "nvlink") for groups in (1, 8, 64)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple
 from functools import partial
 from itertools import product
@@ -16,12 +16,12 @@ from actors.engine import RayEngine
 from lopa_lab.bench.clock import Clock, TimedCall
 from lopa_lab.bench.decoding import random_prompt, steps_of
 from lopa_lab.bench.measurements import Measurements, Row
-from lopa_lab.bench.step_plans import StepSize, step_of
+from lopa_lab.bench.step_plans import StepSize, resolved_spec, step_of
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.lane import lanes_of
-from lopa_ray.execution.model_loader import build_runner, resolve_auto
+from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.runner import BranchRunner
@@ -52,7 +52,34 @@ def measure_commits(
     clock = Clock(torch.device(DEVICES[configs[0].model.device].torch_name))
     rows: list[Row] = []
     for config in configs:
-        rows += _rows_of(name, config, clock, workers, spans, transports, prompt, rounds)
+        spec = resolved_spec(config, max_num_seqs=1, max_model_len=prompt + BLOCKS * max(spans))
+        sizes = [StepSize(1, 1, span, prompt) for span in spans]
+        staging_ms = dict(zip(spans, pre_write_ms(build_runner(spec), clock, sizes), strict=True))
+        clock.free_memory()
+        for count, transport in product(workers, transports):
+            group: dict[str, Any] = {"num_workers": count}
+            if transport != "single_phase":
+                group["transfer"] = transport
+            of_group = config.replace(model=spec.config.model, group=config.group.replace(**group))
+            with RayEngine.from_config(of_group) as engine:
+                for span in spans:
+                    timings = _commit_timings(engine, transport, span, prompt, rounds)
+                    sent = transport != "single_phase" and count > 1
+                    rows.append(
+                        {
+                            "model": name,
+                            "dtype": config.model.dtype,
+                            "layers": spec.model.num_layers,
+                            "workers": count,
+                            "transport": transport,
+                            "span": span,
+                            "commits": len(timings),
+                            "KiB": _payload_bytes(spec, span) / 1024 if sent else 0.0,
+                            "pre-write ms": staging_ms[span],
+                            "commit ms": _median_ms([timing.commit for timing in timings]),
+                            "outside forward ms": _median_ms([sum(astuple(t)) - t.forward for t in timings]),
+                        }
+                    )
     return Measurements(
         ("model", "dtype", "layers", "workers", "transport", "span"),
         rows,
@@ -62,48 +89,6 @@ def measure_commits(
         f"the span's K/V of one branch out of a forward, {clock.kind} of this process. outside forward: the whole "
         "step but its slowest forward; the object store moves K/V there. KiB: what is sent to each worker.",
     )
-
-
-def _rows_of(
-    name: str,
-    config: Config,
-    clock: Clock,
-    workers: Sequence[int],
-    spans: Sequence[int],
-    transports: Sequence[str],
-    prompt: int,
-    rounds: int,
-) -> Iterator[Row]:
-    room = prompt + BLOCKS * max(spans)
-    spec = resolve_auto(
-        ModelSpec.read(config.replace(model=config.model.replace(max_num_seqs=1, max_model_len=room)))
-    )
-    config = config.replace(model=spec.config.model)
-    sizes = [StepSize(1, 1, span, prompt) for span in spans]
-    staging_ms = dict(zip(spans, pre_write_ms(build_runner(spec), clock, sizes), strict=True))
-    clock.free_memory()
-    for count, transport in product(workers, transports):
-        group: dict[str, Any] = {"num_workers": count}
-        if transport != "single_phase":
-            group["transfer"] = transport
-        of_group = config.replace(group=config.group.replace(**group))
-        with RayEngine.from_config(of_group) as engine:
-            for span in spans:
-                timings = _commit_timings(engine, transport, span, prompt, rounds)
-                sent = transport != "single_phase" and count > 1
-                yield {
-                    "model": name,
-                    "dtype": config.model.dtype,
-                    "layers": spec.model.num_layers,
-                    "workers": count,
-                    "transport": transport,
-                    "span": span,
-                    "commits": len(timings),
-                    "KiB": _payload_bytes(spec, span) / 1024 if sent else 0.0,
-                    "pre-write ms": staging_ms[span],
-                    "commit ms": _median_ms([timing.commit for timing in timings]),
-                    "outside forward ms": _median_ms([sum(astuple(t)) - t.forward for t in timings]),
-                }
 
 
 def _median_ms(seconds: Sequence[float]) -> float | None:

@@ -10,9 +10,8 @@ from itertools import groupby, product
 from typing import Any, TypeAlias
 
 from cluster.batch.open_engine import open_engine
-from lopa_lab.bench.answered_request import percentile_ms
 from lopa_lab.bench.decoding import random_prompt, results_of, same_tokens_percent, solved
-from lopa_lab.bench.measurements import Measurements, Row
+from lopa_lab.bench.measurements import Measurements, Row, percentile_ms
 from lopa_lab.records.record import Value
 from lopa_lab.word_problems import Problem, held_out_problems
 from lopa_ray.decoding.result import GenerationResult

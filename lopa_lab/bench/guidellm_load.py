@@ -8,8 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from lopa_lab.bench.answered_request import AnsweredRequest
-from lopa_lab.bench.http_load import Target
+from lopa_lab.bench.http_load import AnsweredRequest, Target
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.errors import ClusterError, SettingsError
 

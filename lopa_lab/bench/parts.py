@@ -1,9 +1,21 @@
-"""Parts: what `lopa bench all` measures on a kind of device, each with one command."""
+"""Parts: what `lopa bench all` measures on a kind of device, each with one command, in a process of its own.
+
+Records that are in the folder already are kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from lopa_lab.bench.measurements import BenchRecord
+from lopa_ray.errors import SettingsError
 
 PUBLISHED_SHAPES = ("dream-7b", "llada-8b", "sdar-4b")
 
@@ -110,3 +122,82 @@ def _accelerator_parts(device: str) -> Iterator[Part]:
         f"forward --shape dream-7b --layers 4 --kernel triton,sdpa --graphs off,on --branches 1,8 --prefix 512 {bf16}",
         tiny,
     )
+
+
+STOP_TIMEOUT_S = 90.0
+"""Longer than a server takes to stop."""
+
+
+def run_parts(
+    parts: Sequence[Part], folder: Path, *, seconds: float, smallest: bool, say: Callable[[str], None]
+) -> dict[str, str]:
+    """Measure the parts that `folder` has no record of, within so many seconds altogether.
+
+    Returns why each part that is still missing is. A part that does not end in time is stopped.
+    """
+    deadline = time.monotonic() + seconds
+    missing: dict[str, str] = {}
+    for part in parts:
+        path = folder / f"{part.name}.json"
+        arguments = part.command(smallest=smallest)
+        if _has_record(path, arguments):
+            say(f"{part.name}: measured before")
+            continue
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            missing[part.name] = "no time was left"
+            continue
+        say(f"{part.name}: lopa bench {' '.join(arguments)}")
+        began = time.monotonic()
+        reason = _run(arguments, path, remaining)
+        if reason is None:
+            say(f"{part.name}: {time.monotonic() - began:.0f} s")
+        else:
+            missing[part.name] = reason
+            say(f"{part.name}: {reason}")
+    return missing
+
+
+def _has_record(path: Path, arguments: Sequence[str]) -> bool:
+    """Whether the same command has made that file. Raises SettingsError if it is no record."""
+    if not path.exists():
+        return False
+    command = BenchRecord.read(path).command
+    return command[: len(arguments) + 2] == ("lopa", "bench", *arguments)
+
+
+def _run(arguments: Sequence[str], path: Path, seconds: float) -> str | None:
+    """Why there is no record; None if there is one."""
+    command = [sys.executable, "-m", "cluster.cli", "bench", *arguments, "--output", str(path)]
+    # In a process group of its own, so that a server which it has started can be stopped with it.
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        _stop(process)
+        return "it did not end in the time that was left"
+    if process.returncode == 0:
+        return None
+    lines = (errors or output).strip().splitlines()
+    return lines[-1] if lines else f"exit status {process.returncode}"
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """Interrupt all processes of a part, and kill those that do not end."""
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.communicate(timeout=STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def choose_parts(parts: Sequence[Part], names: Sequence[str] | None) -> list[Part]:
+    """The parts with these names, or all parts for None. Raises SettingsError for an unknown name."""
+    by_name = {part.name: part for part in parts}
+    for name in names or ():
+        if name not in by_name:
+            raise SettingsError(f"--parts: got {name!r}; allowed: {', '.join(by_name)}")
+    return list(parts) if names is None else [by_name[name] for name in names]

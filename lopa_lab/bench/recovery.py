@@ -15,7 +15,7 @@ from typing import Any
 from actors.engine import RayEngine
 from lopa_lab.bench.decoding import random_prompt, steps_of
 from lopa_lab.bench.measurements import Measurements, Row
-from lopa_lab.bench.own_ray import actor_processes, own_ray
+from lopa_lab.bench.own_processes import actor_processes, own_ray
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import WorkerLostError
 

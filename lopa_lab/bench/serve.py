@@ -8,12 +8,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from lopa_lab.bench.answered_request import AnsweredRequest, load_figures
 from lopa_lab.bench.guidellm_load import PROMPT_TOKENS, guidellm_closed_loop
-from lopa_lab.bench.http_load import Target, closed_loop, find_model, open_loop
+from lopa_lab.bench.http_load import AnsweredRequest, Target, closed_loop, find_model, load_figures, open_loop
 from lopa_lab.bench.measurements import Measurements, Row
 from lopa_lab.bench.model_shapes import SHAPES, model_to_measure
-from lopa_lab.bench.own_server import own_server
+from lopa_lab.bench.own_processes import own_server
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.errors import ClusterError
 

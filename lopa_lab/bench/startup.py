@@ -17,7 +17,7 @@ import torch
 
 from actors.engine import RayEngine
 from lopa_lab.bench.measurements import Measurements, Row
-from lopa_lab.bench.own_ray import actor_processes, own_ray, proportional_mib
+from lopa_lab.bench.own_processes import actor_processes, own_ray, proportional_mib
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 from lopa_ray.execution.model_spec import ModelSpec

@@ -14,13 +14,12 @@ from actors.engine import RayEngine
 from lopa_lab.bench.decoding import local_steps, random_prompt, steps_of
 from lopa_lab.bench.launch_counter import StepLaunches, count_launches
 from lopa_lab.bench.measurements import Measurements, Row
-from lopa_lab.bench.step_plans import StepSize
+from lopa_lab.bench.step_plans import StepSize, resolved_spec
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.execution.model_loader import resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.protocol.events import RequestStep
@@ -46,8 +45,8 @@ def measure_steps(
 ) -> Measurements:
     """Decode `requests` prompts of `prompt` random tokens together for so many steps, for each number of workers
     (`LOCAL`: in this process, without shards), of shards and of branches. Raises what engines raise."""
-    sizes = {"max_num_seqs": requests, "max_model_len": prompt + config.decode.max_new_tokens}
-    spec = resolve_auto(ModelSpec.read(config.replace(model=config.model.replace(**sizes))))
+    room = prompt + config.decode.max_new_tokens
+    spec = resolved_spec(config, max_num_seqs=requests, max_model_len=room)
     config = config.replace(model=spec.config.model)
     rows: list[Row] = []
     tokens: dict[int, list[tuple[int, ...]]] = {}

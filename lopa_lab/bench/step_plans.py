@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Self
+from typing import Any, Self
 
+from lopa_ray.engine.config import Config
+from lopa_ray.execution.model_loader import resolve_auto
+from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest, Segment, StepPlan
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -55,11 +58,7 @@ class StepSize:
 
     @classmethod
     def grid(
-        cls,
-        requests: Sequence[int],
-        branches: Sequence[int],
-        windows: Sequence[int],
-        prefixes: Sequence[int],
+        cls, requests: Sequence[int], branches: Sequence[int], windows: Sequence[int], prefixes: Sequence[int]
     ) -> list[Self]:
         """All combinations."""
         return [cls(*size) for size in product(requests, branches, windows, prefixes)]
@@ -92,3 +91,8 @@ def step_of(runner: BranchRunner, plans: Sequence[Plan], slots: Sequence[int] | 
             runner.cache.mark_committed(slot, plan.cached)
         requests.append(ScheduledRequest(slot + 1, slot, plan, tuple(range(len(plan.branches)))))
     return StepPlan(0, plans[0].step, tuple(requests))
+
+
+def resolved_spec(config: Config, **changes: Any) -> ModelSpec:
+    """The model of a configuration with these changes of the section `model`; no setting of it is `auto` any more."""
+    return resolve_auto(ModelSpec.read(config.replace(model=config.model.replace(**changes))))

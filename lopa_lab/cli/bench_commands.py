@@ -222,8 +222,7 @@ def measure_all(
     Run it again to measure the parts that are missing.
     """
     with exit_on_error():
-        from lopa_lab.bench.all_parts import choose_parts, run_parts
-        from lopa_lab.bench.parts import parts_of
+        from lopa_lab.bench.parts import choose_parts, parts_of, run_parts
         from lopa_lab.bench.report import RECORDS, write_report
         from lopa_lab.records.figure import require_matplotlib
 

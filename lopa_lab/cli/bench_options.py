@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
 
@@ -13,7 +12,8 @@ import typer
 from cluster.command_line.exit_status import exit_on_error
 from lopa_lab.bench.measurements import BenchRecord, Measurements
 from lopa_lab.bench.model_shapes import SHAPES
-from lopa_lab.records.checkout import checkout_commit
+from lopa_lab.cli.declared_options import declare_options
+from lopa_lab.records.machine import checkout_commit
 from lopa_lab.records.record import arguments_of_process, check_writable, now
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import SettingsError
@@ -82,12 +82,18 @@ RepeatsOption = Annotated[int, typer.Option(min=1, help="Number of measured call
 RoundsOption = Annotated[int, typer.Option(min=1, help="Number of measurements.")]
 PromptOption = Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")]
 MaxNewTokensOption = Annotated[int, typer.Option(min=1)]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the record (JSON) to this file.")
-]
-AgainstOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Show ratios to this earlier record.")
-]
+
+
+def _record_files(
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the record (JSON) to this file."),
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Show ratios to this earlier record.")
+    ] = None,
+) -> None:
+    """The options that all benchmarks have."""
 
 
 def benchmark(measure: Callable[..., Measurements]) -> Callable[..., None]:
@@ -113,11 +119,7 @@ def benchmark(measure: Callable[..., Measurements]) -> Callable[..., None]:
             if output is not None:
                 typer.echo(f"Record: {output}")
 
-    parameters = list(signature(measure, eval_str=True).parameters.values())
-    for name, annotation in (("output", OutputOption), ("against", AgainstOption)):
-        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
-    command.__signature__ = signature(measure).replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    declare_options(command, measure, _record_files)
     return command
 
 
@@ -132,7 +134,7 @@ def _earlier_record(name: str, path: Path | None) -> BenchRecord | None:
 
 
 def _print(record: BenchRecord, earlier: BenchRecord | None) -> None:
-    from lopa_lab.bench.comparison import common_values, compared_table, differences, record_table
+    from lopa_lab.bench.measurements import common_values, compared_table, differences, record_table
     from lopa_lab.records.markdown import table
 
     header, *rows = record_table(record) if earlier is None else compared_table(record, earlier)

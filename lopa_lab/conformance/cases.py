@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,13 +61,7 @@ class Verdict:
         if self.by_design:
             values["by_design"] = True
         if self.differences:
-            first = self.differences[0]
-            values["first"] = {
-                "what": first.what,
-                "round": first.round,
-                "expected": first.expected,
-                "got": first.got,
-            }
+            values["first"] = asdict(self.differences[0])
             values["differs"] = list(dict.fromkeys(difference.what for difference in self.differences))
         return values
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lopa_lab.conformance.cases import Case, Difference, MalformedCaseError, token_ids
 from lopa_ray.protocol.outcome import StepOutcome
-from lopa_ray.protocol.plan import Branch, Plan
+from lopa_ray.protocol.plan import Plan
 
 CONFIDENCE_TOLERANCE = 1e-4
 """Branch confidences may differ by this much; everything discrete is compared exactly."""
@@ -43,6 +43,11 @@ def compare_decode(case: Case, run: ReplayedRun) -> list[Difference]:
         raise MalformedCaseError(f"cannot compare: {type(error).__name__}: {error}") from None
 
 
+def _check(what: str, number: int, expected: object, got: object) -> Iterator[Difference]:
+    if expected != got:
+        yield Difference(what, number, expected, got)
+
+
 def _compare_block_decode(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     row = case.row
     trace = row["trace"]
@@ -51,13 +56,7 @@ def _compare_block_decode(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     if len(run.rounds) != row["steps"] - 1 or len(run.rounds) != len(trace):
         # Published counts include the last round, which decides nothing.
         yield Difference("steps", 0, row["steps"], len(run.rounds) + 1)
-    yield from _compare_tokens(case, run)
-
-
-def _compare_tokens(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    expected = token_ids(case.row, "tokens")
-    if run.tokens != expected:
-        yield Difference("tokens", 0, expected, run.tokens)
+    yield from _check("tokens", 0, token_ids(row, "tokens"), run.tokens)
 
 
 def _compare_round(
@@ -65,21 +64,18 @@ def _compare_round(
 ) -> Iterator[Difference]:
     """One round, cause before effect: cache, branches, confidences, winner, fills."""
 
-    def check(what: str, expected: object, got: object) -> Iterator[Difference]:
-        if expected != got:
-            yield Difference(what, number, expected, got)
-
-    yield from check(
+    yield from _check(
         "cache round",
+        number,
         {"c": recorded["c"], "u": recorded["u"], "i": recorded["i"]},
         {"c": sum(map(len, plan.cached)), "u": sum(map(len, plan.to_stage)), "i": plan.start},
     )
     if "il" in recorded:
-        yield from check("input length", recorded["il"], len(plan.canvas))
+        yield from _check("input length", number, recorded["il"], len(plan.canvas))
     if "br" in recorded:
         yield from _compare_branches(number, plan, outcome, recorded, run)
-    yield from check("fills", recorded["f"], [list(fill) for fill in outcome.fills])
-    yield from check("canvas", recorded["q"], list(outcome.canvas))
+    yield from _check("fills", number, recorded["f"], [list(fill) for fill in outcome.fills])
+    yield from _check("canvas", number, recorded["q"], list(outcome.canvas))
 
 
 def _compare_branches(
@@ -95,22 +91,13 @@ def _compare_branches(
     if expected != got:
         yield Difference("branches", number, expected, got)
         return
-    lengths = [branch.stop for branch in plan.branches]
-    if lengths != [recorded["ln"][index] for index in unique]:
-        yield Difference("branch lengths", number, [recorded["ln"][index] for index in unique], lengths)
-    masks = [_count_masks(plan, branch, run.mask_token_id) for branch in plan.branches]
-    if masks != [recorded["nm"][index] for index in unique]:
-        yield Difference("branch masks", number, [recorded["nm"][index] for index in unique], masks)
-    confidences = [recorded["cf"][index] for index in unique]
+    lengths, masks, confidences = ([recorded[key][index] for index in unique] for key in ("ln", "nm", "cf"))
+    yield from _check("branch lengths", number, lengths, [branch.stop for branch in plan.branches])
+    counts = [plan.input_ids(branch).count(run.mask_token_id) for branch in plan.branches]
+    yield from _check("branch masks", number, masks, counts)
     if not _close(confidences, outcome.confidences):
         yield Difference("confidences", number, confidences, list(outcome.confidences))
-    winner = expected.index(recorded_branches[recorded["w"]])
-    if winner != outcome.winner:
-        yield Difference("winner", number, winner, outcome.winner)
-
-
-def _count_masks(plan: Plan, branch: Branch, mask_token_id: int) -> int:
-    return plan.input_ids(branch).count(mask_token_id)
+    yield from _check("winner", number, expected.index(recorded_branches[recorded["w"]]), outcome.winner)
 
 
 def _close(expected: Sequence[float], got: Sequence[float]) -> bool:
@@ -126,8 +113,8 @@ def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     row = case.row
     windows, fill_step, idle = row["windows"], row["fill_step"], _idle_calls(case)
     expected_windows = [window for call, window in enumerate(windows, 1) if call not in idle]
-    made = [plan for plan, _ in run.rounds]
-    got_windows = [[plan.start, len(plan.canvas), _num_staged(case, plan)] for plan in made]
+    plans = [plan for plan, _ in run.rounds]
+    got_windows = [[plan.start, len(plan.canvas), _num_staged(case, plan)] for plan in plans]
     for number, (expected, got) in enumerate(zip(expected_windows, got_windows, strict=False), 1):
         if expected != got[: len(expected)]:
             yield Difference("windows", number, expected, got)
@@ -136,13 +123,10 @@ def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     calls = [call for call in range(1, len(windows) + 1) if call not in idle]
     expected_fill = [calls.index(call) + 1 if call else 0 for call in fill_step]
     got_fill = [decisions[at][0] if at in decisions else 0 for at in range(len(fill_step))]
-    if expected_fill != got_fill:
-        yield Difference("fill_step", 0, expected_fill, got_fill)
-    if not len(made) + len(idle) == row["nfe"] == len(windows):
-        yield Difference("nfe", 0, row["nfe"], len(made) + len(idle))
-    expected_tokens = _filled_tokens(row, run)
-    if run.tokens != expected_tokens:
-        yield Difference("tokens", 0, expected_tokens, run.tokens)
+    yield from _check("fill_step", 0, expected_fill, got_fill)
+    if not len(plans) + len(idle) == row["nfe"] == len(windows):
+        yield Difference("nfe", 0, row["nfe"], len(plans) + len(idle))
+    yield from _check("tokens", 0, _filled_tokens(row, run), run.tokens)
     if "fill_conf" in row:
         expected_conf = [conf for conf, call in zip(row["fill_conf"], fill_step, strict=True) if call]
         got_conf = [decisions[at][1].probability for at in sorted(decisions)]
@@ -168,8 +152,7 @@ def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Differenc
     rounds = run.rounds[:made]
     expected_ends = [start + length for start, length, *_ in row["windows"][:made]]
     got_ends = [plan.start + len(plan.canvas) for plan, _ in rounds]
-    if expected_ends != got_ends:
-        yield Difference("windows", 0, expected_ends, got_ends)
+    yield from _check("windows", 0, expected_ends, got_ends)
     decisions = {d.position - run.prompt_len: (o.step, d) for _, o in rounds for d in o.filled}
     expected_fill = {at: call for at, call in enumerate(fill_step) if 0 < call <= made}
     got_fill = {at: call for at, (call, _) in sorted(decisions.items())}
@@ -177,9 +160,7 @@ def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Differenc
         yield Difference("fill_step", 0, expected_fill, got_fill)
         return
     expected_canvas = [row["canvas"][at] for at in expected_fill]
-    got_canvas = [decisions[at][1].token for at in expected_fill]
-    if expected_canvas != got_canvas:
-        yield Difference("canvas", 0, expected_canvas, got_canvas)
+    yield from _check("canvas", 0, expected_canvas, [decisions[at][1].token for at in expected_fill])
     answer = _filled_tokens(row, run)
     if not cut_in_prompt and run.tokens[: len(answer)] != answer:
         yield Difference("tokens", 0, answer, run.tokens)

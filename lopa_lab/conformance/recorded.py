@@ -239,39 +239,36 @@ def _llada2_settings(row: dict[str, Any]) -> GenerationSettings:
     return settings
 
 
-SETTINGS_BY_KIND: dict[str, Callable[[dict[str, Any]], GenerationSettings]] = {
-    "lopa": _block_settings,
-    "d2f": _block_settings,
-    "d2f_llada": _block_settings,
-    "vanilla_dream": _dream_settings,
-    "fast_dream_nocache_threshold": _dream_settings,
-    "fast_dream_prefix_cache": _dream_settings,
-    "fast_dream_prefix_cache_entropy": _dream_settings,
-    "fast_dream_dual_cache": _dream_settings,
-    "fast_dream_dual_cache_entropy": _dream_settings,
-    "generate": _llada_settings,
-    "generate_with_prefix_cache": _llada_settings,
-    "generate_with_dual_cache": _llada_settings,
-    "sdar_dynamic": _sdar_settings,
-    "sdar_static": _sdar_settings,
-    "sdar_sequential": _sdar_settings,
-    "sdar_stop": _sdar_settings,
-    "sdar_confidence": _sdar_settings,
-    "sdar_edge": _sdar_settings,
-    "sdar_topk1": _sdar_settings,
-    "sdar_eval": _sdar_settings,
-    "sdar_entropy_jetengine": _sdar_settings,
-    "llada2_threshold": _llada2_settings,
-    "llada2_steps": _llada2_settings,
-    "llada2_eos": _llada2_settings,
-    "llada2_eos_early": _llada2_settings,
-    "llada2_edge": _llada2_settings,
-    "sdar_moe_dynamic": _sdar_settings,
-    "sdar_moe_static": _sdar_settings,
-    "sdar_moe_sequential": _sdar_settings,
-    "sdar_moe_stop": _sdar_settings,
-    "sdar_moe_edge": _sdar_settings,
+_KINDS: dict[Callable[[dict[str, Any]], GenerationSettings], tuple[str, ...]] = {
+    _block_settings: ("lopa", "d2f", "d2f_llada"),
+    _dream_settings: (
+        "vanilla_dream",
+        "fast_dream_nocache_threshold",
+        "fast_dream_prefix_cache",
+        "fast_dream_prefix_cache_entropy",
+        "fast_dream_dual_cache",
+        "fast_dream_dual_cache_entropy",
+    ),
+    _llada_settings: ("generate", "generate_with_prefix_cache", "generate_with_dual_cache"),
+    _sdar_settings: (
+        "sdar_dynamic",
+        "sdar_static",
+        "sdar_sequential",
+        "sdar_stop",
+        "sdar_confidence",
+        "sdar_edge",
+        "sdar_topk1",
+        "sdar_eval",
+        "sdar_entropy_jetengine",
+        "sdar_moe_dynamic",
+        "sdar_moe_static",
+        "sdar_moe_sequential",
+        "sdar_moe_stop",
+        "sdar_moe_edge",
+    ),
+    _llada2_settings: ("llada2_threshold", "llada2_steps", "llada2_eos", "llada2_eos_early", "llada2_edge"),
 }
+SETTINGS_BY_KIND = {kind: settings for settings, kinds in _KINDS.items() for kind in kinds}
 """What makes settings of a row, by its kind."""
 
 

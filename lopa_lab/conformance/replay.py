@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from lopa_lab.conformance.cases import (
     Case,
+    Difference,
     MalformedCaseError,
     UnsupportedCaseError,
     Verdict,
     token_ids,
 )
 from lopa_lab.conformance.compare import ReplayedRun, compare_decode
-from lopa_lab.conformance.logits import compare_logits, forward_inputs
+from lopa_lab.conformance.forwards import compare_logits, forward_inputs
 from lopa_lab.conformance.recorded import recorded_settings
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.session import DecodeSession
@@ -25,6 +26,8 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import LopaError, PromptError, PromptTooLongError
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.vocabulary import Vocabulary
+
+Replayed = TypeVar("Replayed")
 
 EngineFactory: TypeAlias = Callable[[Config], Engine]
 
@@ -151,7 +154,7 @@ def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int,
             continue
         if session.finished:
             run = ReplayedRun(len(prepared.prompt), engine.vocabulary.mask_token_id)
-            yield at, _compare_run(prepared.case, run)
+            yield at, _compare(prepared.case, compare_decode, run)
         else:
             sessions.append(session)
             running.append(at)
@@ -164,22 +167,20 @@ def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int,
             continue
         runs[index].rounds.append((event.plan, event.outcome))
         if event.outcome.finish_reason is not None:
-            yield running[index], _compare_run(case, runs[index])
-
-
-def _compare_run(case: Case, run: ReplayedRun) -> Verdict:
-    try:
-        found = compare_decode(case, run)
-    except MalformedCaseError as error:
-        return _error_verdict(case, error)
-    return case.verdict("differs" if found else "passed", differences=found)
+            yield running[index], _compare(case, compare_decode, runs[index])
 
 
 def _replay_forward(engine: Engine, case: Case) -> Verdict:
     if not isinstance(engine, LocalEngine):
         raise TypeError(f"forward cases need a LocalEngine, got {type(engine).__name__}")
+    return _compare(case, compare_logits, engine.runner)
+
+
+def _compare(
+    case: Case, compare: Callable[[Case, Replayed], list[Difference]], replayed: Replayed
+) -> Verdict:
     try:
-        found = compare_logits(case, engine.runner)
+        differences = compare(case, replayed)
     except LopaError as error:
         return _error_verdict(case, error)
-    return case.verdict("differs" if found else "passed", differences=found)
+    return case.verdict("differs" if differences else "passed", differences=differences)

@@ -20,9 +20,9 @@ class ChatPrompt(str):
 
     def __new__(cls, text: str, messages: Sequence[Message] = (), prefix: str = "") -> Self:
         """`text` is what is shown; `messages` end with the user's, `prefix` stands behind the assistant's turn."""
-        made = super().__new__(cls, text)
-        made.messages, made.prefix = tuple(messages), prefix
-        return made
+        prompt = super().__new__(cls, text)
+        prompt.messages, prompt.prefix = tuple(messages), prefix
+        return prompt
 
     @classmethod
     def of_history(

@@ -33,7 +33,7 @@ class GenerationRequest:
         values = dict(generation)
         until = values.pop("until", None) or ()
         lengths = [values.pop(name, None) for name in LENGTHS]
-        length = next((each for each in lengths if each is not None), None)
+        length = next((length for length in lengths if length is not None), None)
         do_sample = values.pop("do_sample", None)
         temperature = values.pop("temperature", None)
         if do_sample is False:

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, Self
 
 from lm_eval.api.instance import Instance
@@ -18,12 +17,11 @@ from tqdm import tqdm
 
 from cluster.batch.open_engine import open_engine
 from lopa_lab.evaluation.chat_prompt import ChatPrompt
-from lopa_lab.evaluation.decode_totals import DecodeTotals
-from lopa_lab.evaluation.engine_groups import on_groups
+from lopa_lab.evaluation.engines import config_of, on_groups
 from lopa_lab.evaluation.generation_request import GenerationRequest, first_repeats
 from lopa_lab.evaluation.likelihood_request import CheckGreedy
 from lopa_lab.evaluation.likelihoods import Likelihoods
-from lopa_lab.evaluation.model_args import config_of
+from lopa_lab.evaluation.totals import DecodeTotals
 from lopa_ray import __version__
 from lopa_ray.decoding.likelihood import DEFAULT_MC_NUM
 from lopa_ray.decoding.result import GenerationResult
@@ -37,15 +35,6 @@ NAME = "lopa_ray"
 """What `--model` calls it."""
 
 logger = logging.getLogger("lopa.evaluation")
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A request of the harness, and the session that answers it."""
-
-    instance: Instance
-    request: GenerationRequest
-    session: DecodeSession
 
 
 @register_model(NAME)
@@ -88,8 +77,8 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: Any = None) -> Self:
-        """Of model arguments alone: the harness's own batch size and device, which it names always, have no meaning
-        here. `model.max_num_seqs` requests are in flight per group, on `model.device`."""
+        """The model of these arguments alone: the harness's own batch size and device, which it names always, have
+        no meaning here. `model.max_num_seqs` requests are in flight per group, on `model.device`."""
         return cls(**arg_dict)
 
     # Requests
@@ -99,20 +88,23 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         began = time.perf_counter()
         keys = [json.dumps(request.args, sort_keys=True, default=str) for request in requests]
         repeats = first_repeats(keys)
-        work = [self._work(request, repeat) for request, repeat in zip(requests, repeats, strict=True)]
+        prepared = [self._prepare(request, repeat) for request, repeat in zip(requests, repeats, strict=True)]
         answers: dict[int, str] = {}
-        with tqdm(total=len(work), disable=disable_tqdm, desc="Decoding") as progress:
-            for index, result in self._decode(work):
-                self._totals(requests[index].task_name or "").add(result)
-                text = answers[index] = work[index].request.cut(result.text or "")
+        with tqdm(total=len(prepared), disable=disable_tqdm, desc="Decoding") as progress:
+            for index, result in self._decode([session for _, session in prepared]):
+                totals = self._totals(requests[index].task_name or "")
+                totals.add([result])
+                totals.tokens += result.tokens
+                text = answers[index] = prepared[index][0].cut(result.text or "")
                 self.cache_hook.add_partial("generate_until", requests[index].args, text)
                 progress.update()
         seconds = time.perf_counter() - began
-        for task in {each.instance.task_name or "" for each in work}:
+        for task in {request.task_name or "" for request in requests}:
             self._totals(task).seconds += seconds
         return [answers[index] for index in range(len(requests))]
 
-    def _work(self, instance: Instance, repeat: int) -> _Work:
+    def _prepare(self, instance: Instance, repeat: int) -> tuple[GenerationRequest, DecodeSession]:
+        """A request of the harness, and the session that answers it."""
         context, generation = instance.args
         request = GenerationRequest.parse(generation, self._engine.config.decode, repeat)
         ids = self._encode(context)
@@ -125,7 +117,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         if len(ids) > room:
             self._totals(instance.task_name or "").truncated_prompts += 1
             ids = ids[-room:]
-        return _Work(instance, request, self._engine.create_session(ids, request.settings))
+        return request, self._engine.create_session(ids, request.settings)
 
     def _encode(self, context: str) -> list[int]:
         if not isinstance(context, ChatPrompt):
@@ -135,15 +127,22 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
             ids + self._tokenizer.encode(context.prefix, add_special_tokens=False) if context.prefix else ids
         )
 
-    def _decode(self, work: Sequence[_Work]) -> Iterator[tuple[int, GenerationResult]]:
-        """(index, result) as they end."""
-        return on_groups(self._engines, len(work), lambda engine, part: _decode_on(engine, part, work))
+    def _decode(self, sessions: Sequence[DecodeSession]) -> Iterator[tuple[int, GenerationResult]]:
+        """(index, result) as they end. Raises what ended a request that has no result."""
+
+        def run(engine: Engine, part: range) -> Iterator[tuple[int, GenerationResult]]:
+            for at, result in engine.run([sessions[index] for index in part]):
+                if isinstance(result, Exception):
+                    raise result
+                yield part[at], result
+
+        return on_groups(self._engines, len(sessions), run)
 
     def _totals(self, task: str) -> DecodeTotals:
         return self.totals.setdefault(task, DecodeTotals())
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Of each continuation a bound on its log-probability in nats, estimated by `mc_num` draws (LLaDA, arXiv
+        """For each continuation a bound on its log-probability in nats, estimated by `mc_num` draws (LLaDA, arXiv
         2502.09992, equation 6), and whether greedy decoding gives it.
 
         The second is False, too, for continuations that `check_greedy` leaves out. Raises what ended a request.
@@ -151,7 +150,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         return self._likelihoods.of_continuations(requests, self.cache_hook, disable_tqdm)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Of each text the sum of such bounds on its windows of `model.max_model_len` positions."""
+        """For each text the sum of such bounds on its windows of `model.max_model_len` positions."""
         return self._likelihoods.of_texts(requests, self.cache_hook, disable_tqdm)
 
     # Chats
@@ -197,7 +196,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
                 "settings": self._engine.config.as_dict(),
                 "tasks": {
                     **{task: totals.as_dict() for task, totals in self.totals.items()},
-                    **{task: totals.as_dict() for task, totals in self._likelihoods.totals.items()},
+                    **self._likelihoods.totals_by_task(),
                 },
             }
         }
@@ -205,13 +204,3 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
     def close(self) -> None:
         """End the groups."""
         self._opened.close()
-
-
-def _decode_on(
-    engine: Engine, indices: Sequence[int], work: Sequence[_Work]
-) -> Iterator[tuple[int, GenerationResult]]:
-    """(index, result) as they end. Raises what ended a request that has no result."""
-    for at, result in engine.run([work[index].session for index in indices]):
-        if isinstance(result, Exception):
-            raise result
-        yield indices[at], result

@@ -73,7 +73,7 @@ def rolling_windows(factory: SessionFactory, text: str) -> Iterator[TokenPair]:
 
 
 def needs_greedy(instances: Sequence[Instance], check_greedy: CheckGreedy) -> list[bool]:
-    """Of each request whether it is decoded greedily, too.
+    """Whether each request is decoded greedily, too.
 
     auto: if its document has no other one. Choices are compared with each other by their likelihoods; a single
     continuation is compared with what the model would have answered (LAMBADA's accuracy).
@@ -81,6 +81,6 @@ def needs_greedy(instances: Sequence[Instance], check_greedy: CheckGreedy) -> li
     if check_greedy != "auto":
         return [check_greedy] * len(instances)
     choices: dict[tuple[object, object], set[int]] = {}
-    for each in instances:
-        choices.setdefault((each.task_name, each.doc_id), set()).add(each.idx)
-    return [len(choices[each.task_name, each.doc_id]) == 1 for each in instances]
+    for instance in instances:
+        choices.setdefault((instance.task_name, instance.doc_id), set()).add(instance.idx)
+    return [len(choices[instance.task_name, instance.doc_id]) == 1 for instance in instances]

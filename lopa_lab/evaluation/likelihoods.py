@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook
 from tqdm import tqdm
 
-from lopa_lab.evaluation.engine_groups import on_groups
+from lopa_lab.evaluation.engines import on_groups
 from lopa_lab.evaluation.likelihood_request import (
     CheckGreedy,
     cut_prefix,
@@ -18,7 +20,7 @@ from lopa_lab.evaluation.likelihood_request import (
     needs_greedy,
     rolling_windows,
 )
-from lopa_lab.evaluation.likelihood_totals import LikelihoodTotals
+from lopa_lab.evaluation.totals import Totals
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.likelihood import LikelihoodRequest, LogLikelihood, log_likelihoods
 from lopa_ray.errors import SettingsError
@@ -37,7 +39,7 @@ class Likelihoods:
         if not (isinstance(check_greedy, bool) or check_greedy == "auto"):
             raise SettingsError(f"check_greedy: got {check_greedy!r}; allowed: True, False, auto")
         self._engines, self._mc_num, self._check_greedy = engines, mc_num, check_greedy
-        self.totals: dict[str, LikelihoodTotals] = {}
+        self.totals: dict[str, Totals] = {}
         """By task."""
 
     def of_continuations(
@@ -51,8 +53,8 @@ class Likelihoods:
             self._totals(request).truncated_prompts += len(kept) < len(prefix)
             windows.append([LikelihoodRequest(kept, target, greedy)])
         answers: dict[int, tuple[float, bool]] = {}
-        for index, (found,) in self._decode(requests, windows, disable_tqdm):
-            answers[index] = found.value, bool(found.is_greedy)
+        for index, (window,) in self._decode(requests, windows, disable_tqdm):
+            answers[index] = window.value, bool(window.is_greedy)
             cache.add_partial("loglikelihood", requests[index].args, answers[index])
         return [answers[index] for index in range(len(requests))]
 
@@ -63,8 +65,8 @@ class Likelihoods:
             for request in requests
         ]
         answers: dict[int, float] = {}
-        for index, found in self._decode(requests, windows, disable_tqdm):
-            answers[index] = math.fsum(window.value for window in found)  # in whatever order they ended
+        for index, of_text in self._decode(requests, windows, disable_tqdm):
+            answers[index] = math.fsum(window.value for window in of_text)  # in whatever order they ended
             cache.add_partial("loglikelihood_rolling", requests[index].args, answers[index])
         return [answers[index] for index in range(len(requests))]
 
@@ -83,19 +85,24 @@ class Likelihoods:
                     raise answer
                 yield asked[part[at]][0], answer
 
-        found: list[list[LogLikelihood]] = [[] for _ in windows]
+        ended: list[list[LogLikelihood]] = [[] for _ in windows]
         with tqdm(total=len(asked), disable=disable_tqdm, desc="Log-likelihoods") as progress:
             for index, answer in on_groups(self._engines, len(asked), run):
-                found[index].append(answer)
+                ended[index].append(answer)
                 progress.update()
-                if len(found[index]) == len(windows[index]):
-                    yield index, found[index]
+                if len(ended[index]) == len(windows[index]):
+                    yield index, ended[index]
         yield from ((index, []) for index, of_request in enumerate(windows) if not of_request)
-        for instance, of_request in zip(instances, found, strict=True):
+        for instance, of_request in zip(instances, ended, strict=True):
             self._totals(instance).add(of_request)
         seconds = time.perf_counter() - began
         for task in {instance.task_name or "" for instance in instances}:
             self.totals[task].seconds += seconds
 
-    def _totals(self, instance: Instance) -> LikelihoodTotals:
-        return self.totals.setdefault(instance.task_name or "", LikelihoodTotals(self._mc_num))
+    def _totals(self, instance: Instance) -> Totals:
+        return self.totals.setdefault(instance.task_name or "", Totals())
+
+    def totals_by_task(self) -> dict[str, dict[str, Any]]:
+        """The totals of each task, with a description of the likelihoods, for the results' JSON."""
+        method = f"Monte-Carlo bound, LLaDA (arXiv 2502.09992) equation 6, {self._mc_num} draws"
+        return {task: {"loglikelihood": method, **asdict(totals)} for task, totals in self.totals.items()}

@@ -68,11 +68,9 @@ class Ablation(Experiment):
     )
 
     def points(self) -> Sequence[Point]:
-        """All variants."""
         return [{"variant": name} for name in VARIANTS]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
-        """The outcomes of all problems."""
         variant = VARIANTS[str(point["variant"])]
         settings = bench.settings(decoder="lopa", **variant.changes)
         varied = None if variant.lookahead is None else varied_by(variant.lookahead, bench.setup.seed)

@@ -112,13 +112,9 @@ class Beyond(Experiment):
         ]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
-        """The outcomes of all problems."""
         variant, seed = str(point["variant"]), bench.setup.seed + int(point["seed"] or 0)
         settings = bench.settings(
-            decoder="lopa",
-            num_branches=BRANCHES,
-            block_size=point["block_size"],
-            **SETTINGS.get(variant, {}),
+            decoder="lopa", num_branches=BRANCHES, block_size=point["block_size"], **SETTINGS.get(variant, {})
         )
         lookahead = LOOKAHEADS.get(variant)
         if variant in LEARNED:

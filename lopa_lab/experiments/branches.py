@@ -44,11 +44,9 @@ class Branches(Experiment):
     )
 
     def points(self) -> Sequence[Point]:
-        """All combinations."""
         return [{"confidence_threshold": t, "num_branches": b} for t in THRESHOLDS for b in BRANCHES]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
-        """The outcomes of all problems."""
         return bench.decode_problems(bench.settings(decoder="lopa", **point)).as_json()
 
     def finding(self, record: ExperimentRecord) -> Finding:

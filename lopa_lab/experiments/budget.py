@@ -40,11 +40,9 @@ class Budget(Experiment):
     paper = "The paper fixes the number of branches per task (Table 5) and names no adaptive one."
 
     def points(self) -> Sequence[Point]:
-        """All budgets."""
         return [{"budget": kind, "value": value} for kind, values in BUDGETS.items() for value in values]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
-        """The outcomes of all problems."""
         value = point["value"]
         changes: dict[str, Any] = {
             FIXED: {"num_branches": value},
@@ -76,9 +74,7 @@ class Budget(Experiment):
         for kind in (AUTO, EARLY_EXIT):
             name = best[kind]
             ratio = estimate(at_equal[name])
-            verdict = (
-                "as much as" if not ratio.excludes(1.0) else "more than" if ratio.low > 1 else "less than"
-            )
+            verdict = ratio.against(1, "more than", "less than", "as much as")
             sentences.append(
                 f"The best of {kind} ({name[1]:g}) has {estimate(tpf[name]):.2f} TPF for "
                 f"{estimate(spent[name]):.2f} forwards per token at "

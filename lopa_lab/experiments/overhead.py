@@ -46,7 +46,6 @@ class Overhead(Experiment):
     )
 
     def points(self) -> Sequence[Point]:
-        """All numbers of lookahead branches."""
         return [{"k": k} for k in LOOKAHEADS]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
@@ -69,12 +68,8 @@ class Overhead(Experiment):
         preparation = 1000 * usual.per(resamples, "steps", *PREPARATION)
         best = min(LOOKAHEADS, key=lambda k: per_token[k][0])
         gain = estimate(per_token[USUAL])
-        verdict = (
-            "does not clearly change the time of a token"
-            if not gain.excludes(1.0)
-            else "pays off"
-            if gain.high < 1
-            else "does not pay off"
+        verdict = gain.against(
+            1, "does not pay off", "pays off", "does not clearly change the time of a token"
         )
         text = (
             f"With k = {USUAL}, verification takes {estimate(verification):.1f} ms of a step and preparation "

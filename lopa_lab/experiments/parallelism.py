@@ -51,7 +51,6 @@ class Parallelism(Experiment):
     )
 
     def points(self) -> Sequence[Point]:
-        """All numbers of requests in flight."""
         return [{"concurrency": count} for count in CONCURRENCY]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
@@ -124,9 +123,10 @@ class Parallelism(Experiment):
             f"branch-parallel for one request, and {estimate(gain[last]):.2f} times its throughput for {last}."
         )
         alone, full = estimate(1 / wait[first]), estimate(gain[last])
+        words = "is higher with", "is lower with", "is not clearly different with"
         compared = (
-            f"Here the latency of one request {_versus(alone)} task-parallel, and the throughput of {last} "
-            f"{_versus(full)} it."
+            f"Here the latency of one request {alone.against(1, *words)} task-parallel, and the throughput of {last} "
+            f"{full.against(1, *words)} it."
         )
         return Finding(text, table, headline, compared)
 
@@ -209,17 +209,6 @@ def crossing_sentence(what: str, ratios: Mapping[int, Array]) -> str:
         at = estimate(crossing(ratios, rises=ahead[-1]))
         return f"{what} is better with {begins} up to {at:.1f} requests in flight, and with {ends} beyond that{where}."
     return f"Which of the two has the better {what.lower()} changes more than once{where}."
-
-
-def _versus(ratio: Any) -> str:
-    """The relation that task-parallel's figure ÷ branch-parallel's shows."""
-    return (
-        "is not clearly different with"
-        if not ratio.excludes(1.0)
-        else "is higher with"
-        if ratio.low > 1
-        else "is lower with"
-    )
 
 
 def _rounds(record: ExperimentRecord) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.outcomes import Figures, column
-from lopa_lab.experiments.run.ranks import spearman
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import error_bars
 from lopa_lab.records.intervals import Array, Resamples, estimate
@@ -31,6 +32,23 @@ METRICS = {
 
 Name: TypeAlias = tuple[str, str]
 """Ranking and metric."""
+
+
+def average_ranks(values: Sequence[float]) -> Array:
+    """Rank of each value from 1 on; equal ones share the mean of their ranks: [values], float64."""
+    array = np.asarray(values, dtype=np.float64)
+    ordered = np.sort(array)
+    first, last = np.searchsorted(ordered, array, "left"), np.searchsorted(ordered, array, "right")
+    ranks: Array = (first + 1 + last) / 2
+    return ranks
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float:
+    """Spearman's rank correlation of two lists of the same length; 0 if one of them is constant."""
+    a, b = average_ranks(one), average_ranks(other)
+    a, b = a - a.mean(), b - b.mean()
+    norm = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / norm if norm > 0 else 0.0
 
 
 class Observed:

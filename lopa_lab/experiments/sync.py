@@ -52,7 +52,6 @@ class Sync(Experiment):
     )
 
     def points(self) -> Sequence[Point]:
-        """All spans."""
         return [{"span": span} for span in SPANS]
 
     def measure(self, bench: Workbench, point: Point) -> Data:

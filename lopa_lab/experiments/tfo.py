@@ -14,7 +14,6 @@ import numpy as np
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.lookaheads import RandomBranch, varied_by
 from lopa_lab.experiments.run.outcomes import Outcomes, column
-from lopa_lab.experiments.run.ranks import share_below
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
 from lopa_lab.records.intervals import FEWEST_PROBLEMS, Array, Resamples, estimate, percent_of
@@ -154,6 +153,12 @@ def _correct_of_best(orders: Sequence[Outcomes]) -> Array:
     right = np.array([order.correct for order in orders])
     share: Array = (right * fastest).sum(axis=0) / fastest.sum(axis=0)
     return share
+
+
+def share_below(value: float, others: Sequence[float]) -> float:
+    """The share of `others` below a value; equal ones count half."""
+    array = np.asarray(others, dtype=np.float64)
+    return float((array < value).mean() + (array == value).mean() / 2)
 
 
 EXPERIMENT = FillingOrders()

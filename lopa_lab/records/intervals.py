@@ -41,9 +41,11 @@ class Estimate:
 
     def change(self, neutral: float) -> str:
         """`rises`, `falls`, or `does not clearly change`, of a ratio (neutral: 1) or a difference (0)."""
-        return (
-            "rises" if self.low > neutral else "falls" if self.high < neutral else "does not clearly change"
-        )
+        return self.against(neutral, "rises", "falls", "does not clearly change")
+
+    def against(self, value: float, above: str, below: str, unclear: str) -> str:
+        """The word for where the interval lies: above `value`, below it, or around it."""
+        return above if self.low > value else below if self.high < value else unclear
 
     def excludes(self, value: float) -> bool:
         """Whether the interval lies on one side of `value`."""

@@ -9,9 +9,35 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from lopa_lab.records.differences import first_difference
 from lopa_lab.records.record import Value, now
 from lopa_ray.errors import SettingsError
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """The lines of a file that a killed process may have left in the middle of one; none if there is no file.
+
+    What is there of that line is removed from the file, so that others can be appended. Raises OSError.
+    """
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    whole, _, torn = data.rpartition(b"\n")
+    if torn:
+        with path.open("r+b") as file:
+            file.truncate(len(data) - len(torn))
+    return whole.splitlines()
+
+
+def first_difference(before: Any, now: Any, name: str = "") -> str | None:
+    """The first difference of two JSON values, in words; None if there is none."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in {**before, **now}:
+            difference = first_difference(before.get(key), now.get(key), f"{name}.{key}" if name else key)
+            if difference is not None:
+                return difference
+        return None
+    return None if before == now else f"{name}: {json.dumps(before)} then, {json.dumps(now)} now"
+
 
 Point: TypeAlias = dict[str, Value]
 """Parameter → value."""
@@ -38,7 +64,7 @@ class PointsLog:
         self._points: dict[str, MeasuredPoint] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lines = self._whole_lines()
+            lines = whole_lines(path)
             if not lines:
                 self.started = now()
                 """When the run was begun, in UTC."""
@@ -63,16 +89,6 @@ class PointsLog:
                 "folder, or remove the file"
             )
         self._points = {_key(point.point): point for point in measured}
-
-    def _whole_lines(self) -> list[bytes]:
-        if not self._path.exists():
-            return []
-        data = self._path.read_bytes()
-        whole, _, torn = data.rpartition(b"\n")
-        if torn:  # the process ended in the middle of a line
-            with self._path.open("r+b") as file:
-                file.truncate(len(data) - len(torn))
-        return whole.splitlines()
 
     def _append(self, value: Any) -> None:
         with self._path.open("a", encoding="utf-8") as file:

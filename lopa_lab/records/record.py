@@ -11,9 +11,16 @@ from typing import ClassVar, Self, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
-from lopa_lab.records.files import replace_file
 from lopa_lab.records.machine import Machine
 from lopa_ray.errors import SettingsError
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file that has its name only once it is whole. Raises OSError."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
 
 FILE_OPTIONS = ("--output", "-o", "--against")
 

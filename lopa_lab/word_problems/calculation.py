@@ -6,10 +6,10 @@ import random
 import re
 from collections.abc import Callable, Mapping
 
-from lopa_lab.word_problems.kind import FACTOR, NUMBER, ONE_DIGIT
+from lopa_lab.word_problems.stories import FACTOR, NUMBER, ONE_DIGIT
 
 LARGEST = 999
-"""Of all numbers and results."""
+"""The largest number, and the largest result."""
 OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,

@@ -10,38 +10,22 @@ import hashlib
 import itertools
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from lopa_lab.word_problems.calculation import draw_calculation, draw_number, solve
-from lopa_lab.word_problems.comparisons import COMPARISONS
-from lopa_lab.word_problems.kind import NUMBER, Kind
-from lopa_lab.word_problems.money import MONEY
 from lopa_lab.word_problems.one_quantity import ONE_QUANTITY
 from lopa_lab.word_problems.problem import Problem
-from lopa_lab.word_problems.several_quantities import SEVERAL_QUANTITIES
-from lopa_lab.word_problems.wordings import (
-    BOXES,
-    COLORS,
-    DAYS,
-    DISTRACTIONS,
-    ITEMS,
-    MONTHS,
-    NAMES,
-    PLACES,
-    SINGULAR,
-    SYLLABLES,
-    UNITS,
-)
+from lopa_lab.word_problems.stories import DISTRACTIONS, NUMBER, STORIES, WORDS, Kind
 
-KINDS = ONE_QUANTITY + COMPARISONS + MONEY + SEVERAL_QUANTITIES
+KINDS = ONE_QUANTITY + STORIES
 HELD_OUT_SHARE = 32
 """One question in this many is held out."""
 DISTRACTED_SHARE = 0.2
-"""Of the problems have a sentence that does not matter."""
+"""The share of problems that have a sentence that does not matter."""
 LARGE, LARGE_REJECTED = 200, 0.6
 """A problem with a result from `LARGE` on is drawn again with this probability: everyday numbers are small."""
 UNKNOWN_SHARE = 0.08
-"""Of the names and of the things are made up."""
+"""The share of names, and of things, that are made up."""
 LONGEST_ANSWER = 60
 """Pieces, so that answers fit into 64 tokens with an end."""
 SPELLINGS = {
@@ -50,10 +34,10 @@ SPELLINGS = {
     "*": ("*", " * ", " times "),
     "/": ("/", " / ", " divided by "),
 }
-"""Of the signs in a drill's question."""
+"""Signs, as a drill's question may write them."""
 PRONOUNS = {"he": ("he", "him", "his"), "she": ("she", "her", "her")}
 COMMON_WORDS = {
-    *(word for names in NAMES.values() for word in names), *ITEMS, *BOXES,
+    *(word for names in WORDS["names"].values() for word in names), *WORDS["items"], *WORDS["boxes"],
     *(word for kind in KINDS for word in re.findall(r"[A-Za-z]+", re.sub(r"{\w+}", "", kind.answer))),
     *(word for pronouns in PRONOUNS.values() for word in pronouns),
 }  # fmt: skip
@@ -106,20 +90,20 @@ def choose(rng: random.Random, text: str) -> str:
 
 
 def draw_words(rng: random.Random) -> dict[str, str]:
-    """Words for the placeholders of `wordings`."""
+    """Words for the placeholders of `stories.toml`."""
     pronoun = rng.choice(("he", "she"))
-    name = draw_name(rng, NAMES[pronoun])
+    name = draw_name(rng, WORDS["names"][pronoun])
     friend, uncle, other = rng.sample(
-        [known for names in NAMES.values() for known in names if known != name], 3
+        [known for names in WORDS["names"].values() for known in names if known != name], 3
     )
-    item, item2, item3 = rng.sample(ITEMS, 3)
+    item, item2, item3 = rng.sample(WORDS["items"], 3)
     if rng.random() < UNKNOWN_SHARE:
-        item = "".join(rng.choices(SYLLABLES, k=2)) + "s"
-    box, box2 = rng.sample(BOXES, 2)
-    day, day2 = rng.sample(DAYS, 2)
-    month, month2 = rng.sample(MONTHS, 2)
-    color, color2 = rng.sample(COLORS, 2)
-    unit = rng.choice(tuple(UNITS))
+        item = "".join(rng.choices(WORDS["syllables"], k=2)) + "s"
+    box, box2 = rng.sample(WORDS["boxes"], 2)
+    day, day2 = rng.sample(WORDS["days"], 2)
+    month, month2 = rng.sample(WORDS["months"], 2)
+    color, color2 = rng.sample(WORDS["colors"], 2)
+    unit = rng.choice(tuple(WORDS["units"]))
     he, him, his = PRONOUNS[pronoun]
     return {
         "name": name, "friend": friend, "uncle": uncle, "other": other,
@@ -127,21 +111,21 @@ def draw_words(rng: random.Random) -> dict[str, str]:
         "item": item, "item2": item2, "item3": item3, "one": singular(item),
         "box": box, "abox": singular(box), "box2": box2, "abox2": singular(box2),
         "day": day, "day2": day2, "month": month, "month2": month2,
-        "unit": unit, "units": unit + "s", "aunit": UNITS[unit], "color": color, "color2": color2,
-        "place": rng.choice(PLACES),
+        "unit": unit, "units": unit + "s", "aunit": WORDS["units"][unit], "color": color, "color2": color2,
+        "place": rng.choice(WORDS["places"]),
     }  # fmt: skip
 
 
-def draw_name(rng: random.Random, names: tuple[str, ...]) -> str:
+def draw_name(rng: random.Random, names: Sequence[str]) -> str:
     """One of these names, or one that no list has."""
     if rng.random() < UNKNOWN_SHARE:
-        return "".join(rng.choices(SYLLABLES, k=2)).capitalize()
+        return "".join(rng.choices(WORDS["syllables"], k=2)).capitalize()
     return rng.choice(names)
 
 
 def singular(plural: str) -> str:
     """The singular of a word of the lists."""
-    return SINGULAR.get(plural, plural.removesuffix("s"))
+    return str(WORDS["singular"].get(plural, plural.removesuffix("s")))
 
 
 def make_drill(rng: random.Random) -> Problem:

@@ -17,8 +17,8 @@ class Problem:
 
 def extract_answer(text: str) -> str | None:
     """The number after the last `####`, or None."""
-    found = re.findall(r"####\s*(-?\d+)", text)
-    return found[-1] if found else None
+    numbers = re.findall(r"####\s*(-?\d+)", text)
+    return numbers[-1] if numbers else None
 
 
 def is_correct(problem: Problem, text: str) -> bool:

@@ -14,4 +14,6 @@ SEED, COUNT = 17, 256
 
 def held_out(**_metadata: Any) -> DatasetDict:
     """`COUNT` held-out problems, as the split `test`: question, answer, result."""
-    return DatasetDict({"test": Dataset.from_list([asdict(each) for each in held_out_problems(SEED, COUNT)])})
+    return DatasetDict(
+        {"test": Dataset.from_list([asdict(problem) for problem in held_out_problems(SEED, COUNT)])}
+    )

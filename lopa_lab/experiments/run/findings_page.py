@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord
 from lopa_lab.records.figure import require_matplotlib, svg_image
-from lopa_lab.records.files import replace_file
 from lopa_lab.records.markdown import code_block, table
+from lopa_lab.records.record import replace_file
 from lopa_ray.errors import SettingsError
 
 FIGURES = "figures"

@@ -29,24 +29,24 @@ SECOND_SHARE = 3
 """One fork in this many has a second-best token."""
 
 
-class RandomBranch(Lookahead):
-    """The winner is drawn evenly from LoPA's branches. It does not depend on their scores, so it alone is evaluated."""
+class Variation(Lookahead):
+    """A lookahead of one request, with a source of random numbers."""
 
     def __init__(self, settings: GenerationSettings, random: Random) -> None:
         super().__init__(settings)
         self._random = random
+
+
+class RandomBranch(Variation):
+    """The winner is drawn evenly from LoPA's branches. It does not depend on their scores, so it alone is evaluated."""
 
     def next_branches(self, num_branches: int) -> list[Fork]:
         """One of LoPA's branches."""
         return [self._random.choice(super().next_branches(num_branches))]
 
 
-class RandomPositions(Lookahead):
+class RandomPositions(Variation):
     """Forks lie at positions that are drawn evenly from the masked ones; the winner is found as in LoPA."""
-
-    def __init__(self, settings: GenerationSettings, random: Random) -> None:
-        super().__init__(settings)
-        self._random = random
 
     def update_forks(
         self,
@@ -60,11 +60,8 @@ class RandomPositions(Lookahead):
         super().update_forks(sorted(self._random.sample(positions, count)), scores, constraint_state)
 
 
-class BestFork(Lookahead):
+class BestFork(Variation):
     """One branch per step: LoPA's first fork, so each step adds the best-ranked token unverified."""
-
-    def __init__(self, settings: GenerationSettings, random: Random) -> None:
-        super().__init__(settings)
 
     def next_branches(self, num_branches: int) -> list[Fork]:
         """The first fork; the anchor where there is none."""
@@ -86,11 +83,8 @@ class VariedLopaSession(LopaSession):
         self._lookahead = self._make_lookahead(self.settings, self._random)
 
 
-class WiderLookahead(Lookahead, ABC):
+class WiderLookahead(Variation, ABC):
     """As many forks as LoPA has, which `choose` makes of the scores of all masked positions."""
-
-    def __init__(self, settings: GenerationSettings, random: Random) -> None:
-        super().__init__(settings)
 
     def update_forks(
         self,

@@ -10,11 +10,10 @@ from cluster.batch.progress_bar import progress_bar
 from lopa_lab.experiments.run.experiment import Experiment, ExperimentRecord, Setup
 from lopa_lab.experiments.run.findings_page import section, write_figure
 from lopa_lab.experiments.run.workbench import Workbench
-from lopa_lab.records.checkout import checkout_commit
 from lopa_lab.records.figure import png, require_matplotlib
-from lopa_lab.records.files import replace_file
-from lopa_lab.records.machine import Machine
+from lopa_lab.records.machine import Machine, checkout_commit
 from lopa_lab.records.points_log import MeasuredPoint, PointsLog
+from lopa_lab.records.record import replace_file
 from lopa_lab.word_problems import Problem, held_out_problems
 from lopa_ray import __version__
 from lopa_ray.config.model_settings import ModelSettings

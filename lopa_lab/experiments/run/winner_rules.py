@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from lopa_lab.experiments.run.lookaheads import MakeLookahead, VariedLopaSession
+from lopa_lab.experiments.run.lookaheads import MakeLookahead, Variation, VariedLopaSession
 from lopa_lab.records.intervals import Array
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.branching import Fork
@@ -117,12 +117,8 @@ class LinearPredictor:
         return float(features[0] + features @ self.weights)
 
 
-class RandomWinner(Lookahead):
+class RandomWinner(Variation):
     """All of LoPA's branches are evaluated and one of them is drawn evenly, so that a fit sees every kind of branch."""
-
-    def __init__(self, settings: GenerationSettings, random: Random) -> None:
-        super().__init__(settings)
-        self._random = random
 
     def select_winner(self, confidences: Sequence[float]) -> int:
         """Drawn evenly."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lopa_lab.paper.runs.problem_record import ProblemRecord
-from lopa_lab.paper.tasks.benchmark_problem import BenchmarkProblem
+from lopa_lab.paper.tasks.task import BenchmarkProblem
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult, TraceStep
 from lopa_ray.decoding.session import DecodeSession
@@ -63,14 +63,14 @@ def _decode(
     *,
     timed: bool,
 ) -> Iterator[ProblemRecord]:
-    made = [_session(engine, problem, settings, add_bos) for problem in problems]
+    opened = [_session(engine, problem, settings, add_bos) for problem in problems]
     steps = [_Steps() for _ in problems]
-    sessions = [session for session, _ in made]
+    sessions = [session for session, _ in opened]
     began = time.perf_counter() if timed else None
     for index, result in engine.run(sessions, on_step=lambda index, step: steps[index].add(step)):
         if isinstance(result, Exception):
             raise result
-        yield _record(problems[index], made[index][1], result, steps[index], began)
+        yield _record(problems[index], opened[index][1], result, steps[index], began)
 
 
 def _record(

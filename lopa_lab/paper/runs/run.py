@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from cluster.batch.progress_bar import progress_bar
 from lopa_lab.paper.runs.decode_problems import decode_problems
-from lopa_lab.paper.runs.grade import grade_records
 from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.paper.runs.run_folder import RunFolder
 from lopa_lab.paper.runs.run_info import RunInfo
 from lopa_lab.paper.tasks.benchmarks import ASKED_AS_TEXT, open_benchmark
 from lopa_lab.paper.tasks.sandbox import check_sandbox
-from lopa_lab.records.checkout import checkout_commit
-from lopa_lab.records.machine import Machine
+from lopa_lab.paper.tasks.task import BenchmarkProblem, PaperTask
+from lopa_lab.records.machine import Machine, checkout_commit
 from lopa_ray import __version__
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
@@ -25,7 +29,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.text.tokenizer import require_tokenizer
 
 SECONDS_BETWEEN_LINES = 30.0
-"""Of progress, in logs."""
+"""Time between two lines of progress in logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,18 @@ class FinishedRun:
     folder: Path
     info: RunInfo
     records: tuple[ProblemRecord, ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> FinishedRun | None:
+        """The run whose report and records are in `folder`; None if there is none, or another version wrote it."""
+        try:
+            report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+            info = RunInfo.model_validate(report["run"])
+            lines = (folder / "records.jsonl").read_text(encoding="utf-8").split("\n")
+            records = [ProblemRecord.model_validate_json(line) for line in lines if line]
+        except (FileNotFoundError, KeyError, ValidationError):
+            return None
+        return cls(folder, info, tuple(records[: info.limit]))
 
 
 def with_concurrency(config: Config, concurrency: int) -> Config:
@@ -89,7 +105,7 @@ def run_benchmark(
         "machine": machine.model_dump(mode="json") if options.concurrency == 1 else None,
     }
     folder = RunFolder(output, identity)
-    waiting = [each for each in problems if each.problem_id not in folder.records]
+    waiting = [problem for problem in problems if problem.problem_id not in folder.records]
     records = decode_problems(
         engine, waiting, config.decode, concurrency=options.concurrency, add_bos=options.add_bos
     )
@@ -118,7 +134,28 @@ def run_benchmark(
         concurrency=options.concurrency,
         commit=checkout_commit(),
     )
-    return FinishedRun(output, info, tuple(folder.records[each.problem_id] for each in problems))
+    return FinishedRun(output, info, tuple(folder.records[problem.problem_id] for problem in problems))
+
+
+def grade_records(
+    task: PaperTask, problems: Sequence[BenchmarkProblem], records: Mapping[str, ProblemRecord]
+) -> Iterator[ProblemRecord]:
+    """The records of `problems` that have no scores yet, with scores, one after the other.
+
+    Programs are executed as many at a time as there are CPUs, each of them in a process of its own. Answers that are
+    no programs are graded in this thread.
+    """
+    ungraded = [problem for problem in problems if records[problem.problem_id].scores is None]
+
+    def grade(problem: BenchmarkProblem) -> ProblemRecord:
+        record = records[problem.problem_id]
+        return record.model_copy(update={"scores": task.grade(problem, problem.cut(record.text))})
+
+    if not task.runs_code:
+        yield from map(grade, ungraded)
+        return
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield from pool.map(grade, ungraded)
 
 
 def _shown(records: Iterable[ProblemRecord], doing: str, total: int) -> Iterator[ProblemRecord]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from lopa_lab.paper.runs.problem_record import ProblemRecord
-from lopa_lab.records.differences import first_difference
-from lopa_lab.records.files import replace_file
+from lopa_lab.records.points_log import first_difference, whole_lines
+from lopa_lab.records.record import now, replace_file
 from lopa_ray.errors import SettingsError
 
 
@@ -42,7 +42,7 @@ class RunFolder:
                 raise SettingsError(
                     f"--output: {self.path} has records without run.json; choose another folder"
                 )
-            state = {"started": datetime.now(UTC).isoformat(timespec="seconds"), "identity": identity}
+            state = {"started": now().isoformat(), "identity": identity}
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 replace_file(state_path, json.dumps(state, indent=1))
@@ -65,15 +65,9 @@ class RunFolder:
         return dict(state)
 
     def _read(self) -> list[ProblemRecord]:
-        if not self._records_path.exists():
-            return []
-        data = self._records_path.read_bytes()
-        whole, _, torn = data.rpartition(b"\n")
-        if torn:  # the process ended in the middle of a line
-            with self._records_path.open("r+b") as file:
-                file.truncate(len(data) - len(torn))
+        lines = whole_lines(self._records_path)
         try:
-            return [ProblemRecord.model_validate_json(line) for line in whole.splitlines()]
+            return [ProblemRecord.model_validate_json(line) for line in lines]
         except ValidationError as error:
             raise SettingsError(
                 f"--output: {self._records_path} is damaged, or another version wrote it: {error}; remove the folder"
@@ -88,6 +82,5 @@ class RunFolder:
     def compact(self) -> None:
         """Leave one line per problem."""
         replace_file(
-            self._records_path,
-            "".join(record.model_dump_json() + "\n" for record in self.records.values()),
+            self._records_path, "".join(record.model_dump_json() + "\n" for record in self.records.values())
         )

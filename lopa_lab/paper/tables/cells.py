@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from lopa_lab.paper.tables.published import Metric, published_table
@@ -28,10 +29,7 @@ Overrides = Mapping[str, Mapping[str, Any]]
 """Section → setting → value, as `Config.load` takes them."""
 
 INSTRUCT: Overrides = {
-    "model": {
-        "path": "Dream-org/Dream-v0-Instruct-7B",
-        "lora": "SJTU-Deng-Lab/D2F_Dream_Instruct_7B_Lora",
-    }
+    "model": {"path": "Dream-org/Dream-v0-Instruct-7B", "lora": "SJTU-Deng-Lab/D2F_Dream_Instruct_7B_Lora"}
 }
 """What makes D2F-Dream-Instruct of the presets s1 to s18, which have D2F-Dream-Base."""
 
@@ -98,17 +96,17 @@ def cells(table: str) -> list[Cell]:
 def _cells(table: str, origin: Callable[[str, str], _Origin]) -> Iterator[Cell]:
     """The cells of a table of results; `origin` returns the settings that make a cell, from its model and row."""
     for row in published_table(table):
-        made = origin(row.model, row.row)
+        settings = origin(row.model, row.row)
         for task, values in row.results.items():
             yield Cell(
                 table=table,
                 row=f"{row.model} {row.row}".strip(),
                 column=COLUMNS[task],
                 task=task,
-                config=made.config and made.config.format(task=task.replace("_", "-")),
-                overrides=made.overrides,
+                config=settings.config and settings.config.format(task=task.replace("_", "-")),
+                overrides=settings.overrides,
                 published={str(name): value for name, value in values.items()},
-                note=made.note,
+                note=settings.note,
             )
 
 
@@ -126,26 +124,13 @@ _TABLE_1_AND_2 = {
 }
 
 
-def _table1() -> Iterator[Cell]:
-    return _cells("table1", lambda model, row: _TABLE_1_AND_2[model, row])
-
-
-def _table2() -> Iterator[Cell]:
-    return _cells("table2", lambda model, row: _TABLE_1_AND_2[model, row])
-
-
 def _system(model: str, setting: str, note: str = "") -> _Origin:
     return _Origin(f"paper/{setting.lower()}", INSTRUCT if model == "D2F-Dream-Instruct" else {}, note)
 
 
-def _table3() -> Iterator[Cell]:
-    setting = {"LoPA-Dist-NV": "S12", "LoPA-Dist-Ascend": "S18"}
-    note = "The table names no setting. Its TPS are those of {} in Table 4."
-    return _cells("table3", lambda model, row: _system(model, setting[row], note.format(setting[row])))
-
-
-def _table4() -> Iterator[Cell]:
-    return _cells("table4", _system)
+def _best_system(model: str, row: str) -> _Origin:
+    setting = {"LoPA-Dist-NV": "S12", "LoPA-Dist-Ascend": "S18"}[row]
+    return _system(model, setting, f"The table names no setting. Its TPS are those of {setting} in Table 4.")
 
 
 _SINGLE_DEVICE = (
@@ -167,10 +152,6 @@ _TABLE_7 = {
     ),
     "LLaDA2.0-flash (SGLang)": _Origin(None, note=_NOT_HERE.format("The architecture llada2_moe")),
 }
-
-
-def _table7() -> Iterator[Cell]:
-    return _cells("table7", lambda model, row: _TABLE_7[model])
 
 
 FIGURE_4 = {
@@ -208,11 +189,11 @@ def _fig5() -> Iterator[Cell]:
 
 
 TABLES: dict[str, Callable[[], Iterator[Cell]]] = {
-    "table1": _table1,
-    "table2": _table2,
-    "table3": _table3,
-    "table4": _table4,
-    "table7": _table7,
+    "table1": partial(_cells, "table1", lambda model, row: _TABLE_1_AND_2[model, row]),
+    "table2": partial(_cells, "table2", lambda model, row: _TABLE_1_AND_2[model, row]),
+    "table3": partial(_cells, "table3", _best_system),
+    "table4": partial(_cells, "table4", _system),
+    "table7": partial(_cells, "table7", lambda model, row: _TABLE_7[model]),
     "fig4": _fig4,
     "fig5": _fig5,
 }

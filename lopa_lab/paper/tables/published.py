@@ -86,9 +86,9 @@ class PublishedNumbers(_Published):
     results: dict[str, tuple[ResultRow, ...]]
     """table1, table2, table3, table4, table7."""
     decode_settings: tuple[DecodeSetting, ...]
-    """Table 5."""
+    """Table 5, in its order."""
     system_settings: tuple[SystemSetting, ...]
-    """Table 6."""
+    """Table 6, in its order."""
 
 
 @cache
@@ -104,13 +104,3 @@ def published_table(name: str) -> tuple[ResultRow, ...]:
     if name not in results:
         raise SettingsError(f"table: got {name!r}; allowed: {', '.join(results)}")
     return results[name]
-
-
-def decode_settings() -> tuple[DecodeSetting, ...]:
-    """Table 5, in its order."""
-    return published_numbers().decode_settings
-
-
-def system_settings() -> tuple[SystemSetting, ...]:
-    """Table 6, in its order."""
-    return published_numbers().system_settings

@@ -14,9 +14,8 @@ from rich.console import Console
 
 from cluster.batch.open_engine import open_engine
 from lopa_lab.paper.reports.run_report import RunReport
-from lopa_lab.paper.runs.run import RunOptions, run_benchmark, with_concurrency
+from lopa_lab.paper.runs.run import FinishedRun, RunOptions, run_benchmark, with_concurrency
 from lopa_lab.paper.tables.cells import Cell, cells
-from lopa_lab.paper.tables.earlier_runs import read_finished
 from lopa_lab.paper.tasks.benchmarks import benchmark_names
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
@@ -40,20 +39,20 @@ class Selection:
     data: Mapping[str, Path] = field(default_factory=dict)
     """Benchmark → file of its problems."""
 
-    def check(self, found: Sequence[Cell]) -> None:
+    def check(self, table: Sequence[Cell]) -> None:
         """Raises SettingsError for benchmarks that there are not, and for settings that one of these cells varies."""
         for option, name in (("--stand-in", self.stand_in), *(("--data", name) for name in self.data)):
             if name is not None and name not in benchmark_names():
                 raise SettingsError(f"{option}: got {name!r}; allowed: {', '.join(benchmark_names())}")
-        varied = {name for cell in found for name in cell.overrides.get("decode", {})}
+        varied = {name for cell in table for name in cell.overrides.get("decode", {})}
         for name in self.overrides.get("decode", {}):
             if name in varied:
-                raise SettingsError(f"decode.{name}: cells of {found[0].table} differ in it; leave it out")
+                raise SettingsError(f"decode.{name}: cells of {table[0].table} differ in it; leave it out")
 
-    def reasons_to_skip(self, found: Sequence[Cell]) -> list[str]:
+    def reasons_to_skip(self, table: Sequence[Cell]) -> list[str]:
         """Why each of these cells is not run; empty for those that are. Raises SettingsError for names of none."""
-        rows = _chosen("row", self.rows, [cell.row for cell in found])
-        tasks = _chosen("task", self.tasks, [cell.task for cell in found])
+        rows = _chosen("row", self.rows, [cell.row for cell in table])
+        tasks = _chosen("task", self.tasks, [cell.task for cell in table])
         return [
             cell.note
             if cell.config is None
@@ -62,20 +61,20 @@ class Selection:
             else "not among the tasks that were asked for"
             if cell.task not in tasks
             else ""
-            for cell in found
+            for cell in table
         ]
 
     def config_of(self, cell: Cell) -> Config:
         """The configuration that makes a cell on the model at hand. Raises SettingsError."""
-        made = cell.load()
+        config = cell.load()
         if self.base is not None:
-            made = made.replace(model=self.base.model, group=self.base.group)
+            config = config.replace(model=self.base.model, group=self.base.group)
         if not self.overrides:
-            return made
+            return config
         overrides = {section: dict(values) for section, values in self.overrides.items()}
         if "path" in overrides.get("model", {}):
             overrides["model"].setdefault("lora", None)  # an adapter belongs to its base model
-        return Config.parse(made.given(), overrides)
+        return Config.parse(config.given(), overrides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +106,14 @@ def run_cells(
     are read from their folders. Raises SettingsError for names that there are not, and for settings that a cell itself
     varies.
     """
-    found = cells(table)
-    selection.check(found)
+    of_table = cells(table)
+    selection.check(of_table)
     results: list[CellResult] = []
     wanted: list[tuple[int, Config]] = []
-    for index, (cell, reason) in enumerate(zip(found, selection.reasons_to_skip(found), strict=True)):
+    for index, (cell, reason) in enumerate(zip(of_table, selection.reasons_to_skip(of_table), strict=True)):
         result = CellResult(cell, selection.stand_in or cell.task, reason=reason)
         if reason:
-            earlier = read_finished(output / folder_name(cell))
+            earlier = FinishedRun.read(output / folder_name(cell))
             note = "This run is from an earlier command."
             results.append(
                 result
@@ -129,7 +128,7 @@ def run_cells(
             results[index] = replace(result, reason=str(error))
     yield results
     # Cells of one model follow each other, so that it is loaded once.
-    wanted.sort(key=lambda each: _model_key(each[1]))
+    wanted.sort(key=lambda pair: _model_key(pair[1]))
     done: dict[str, CellResult] = {}
     with _Engines(options.local) as engines:
         for index, config in wanted:
@@ -214,5 +213,5 @@ def _model_key(config: Config) -> str:
 
 
 def folder_name(cell: Cell) -> str:
-    """Of a cell's run."""
+    """The name of the folder of a cell's run."""
     return re.sub(r"[^a-z0-9]+", "-", f"{cell.row} {cell.task}".casefold()).strip("-")

@@ -91,9 +91,7 @@ class BenchmarkData:
         """The rows that `selects` is true for, which keep their numbers."""
         kept = [index for index, row in enumerate(self.rows) if selects(row)]
         return replace(
-            self,
-            rows=[self.rows[index] for index in kept],
-            numbers=[self.numbers[index] for index in kept],
+            self, rows=[self.rows[index] for index in kept], numbers=[self.numbers[index] for index in kept]
         )
 
     def check(
@@ -104,9 +102,9 @@ class BenchmarkData:
         `fault` sees only rows with all required keys. Raises SettingsError naming source, row and key or fault.
         """
         for number, row in zip(self.numbers, self.rows, strict=True):
-            found = _lack(row, required(row)) or fault(row)
-            if found:
-                raise self.error(number, found)
+            message = _lack(row, required(row)) or fault(row)
+            if message:
+                raise self.error(number, message)
 
     def check_unique(self, key: str) -> None:
         """Check that no two rows have the same text of `key`. Raises SettingsError naming source and rows."""
@@ -141,6 +139,6 @@ def _lack(row: Row, required: Kinds) -> str | None:
             return f"has no {key!r}; got {', '.join(map(str, row))}"
         if not isinstance(row[key], kind):
             kinds = kind if isinstance(kind, tuple) else (kind,)
-            allowed = " or ".join(each.__name__ for each in kinds)
+            allowed = " or ".join(kind.__name__ for kind in kinds)
             return f"{key!r}: got {type(row[key]).__name__}; allowed: {allowed}"
     return None

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from lopa_lab.paper.tasks.benchmark_data import BenchmarkData, HubData, Kinds, Row
-from lopa_lab.paper.tasks.benchmark_problem import BenchmarkProblem
 from lopa_lab.paper.tasks.sandbox import SandboxLimits, run_program
-from lopa_lab.paper.tasks.task import PaperTask
+from lopa_lab.paper.tasks.task import BenchmarkProblem, PaperTask
 from lopa_ray.errors import SettingsError
 
 HARNESS = "lm-eval 0.4.13"

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from lopa_lab.paper.tasks.benchmark_data import HubData, Kinds, Row
-from lopa_lab.paper.tasks.benchmark_problem import BenchmarkProblem
 from lopa_lab.paper.tasks.code_task import PASS_AT_1, CodeTask, fenced, sanitized
 from lopa_lab.paper.tasks.mbpp import tests_fault, with_assertions
 from lopa_lab.paper.tasks.sandbox import SandboxLimits, run_program
+from lopa_lab.paper.tasks.task import BenchmarkProblem
 from lopa_ray.errors import LopaError, SettingsError
 
 BASE_PASS_AT_1 = "base_pass@1"
-"""Of the tests of the benchmark without the plus."""
+"""The score by the tests of the benchmark without the plus."""
 
 _REQUEST = "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
 _ANSWER = (

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lopa_lab.paper.tasks.benchmark_data import BenchmarkData, Row
-from lopa_lab.paper.tasks.benchmark_problem import BenchmarkProblem
-from lopa_lab.paper.tasks.task import PaperTask
+from lopa_lab.paper.tasks.task import BenchmarkProblem, PaperTask
 from lopa_ray.errors import SettingsError
 
 FEWSHOT_SEED = 1234
@@ -32,9 +31,9 @@ class HarnessBenchmark:
     """Names in the harness; their problems follow each other."""
     shots: int
     folder: str | None
-    """Of the harness's folders of tasks; None: this project's."""
+    """The one of the harness's folders that has the tasks; None: this project's."""
     keys: tuple[str, str]
-    """Of a row: the question, and what an answer is compared with."""
+    """Keys of a row: the question, and what an answer is compared with."""
     metric: str
     """`METRIC`, or `METRIC,FILTER` where the task has several filters."""
     shots_from: str | None = None
@@ -92,12 +91,8 @@ class HarnessTask(PaperTask):
         the shots, and a package that is missing.
         """
         benchmark = BENCHMARKS[name]
-        self.name, self.title, self.shots, self.metric = (
-            name,
-            benchmark.title,
-            benchmark.shots,
-            benchmark.metric,
-        )
+        self.name, self.title = name, benchmark.title
+        self.shots, self.metric = benchmark.shots, benchmark.metric
         self._benchmark, self._chat = benchmark, chat
         self._data = None if data is None else _read(benchmark, data, "--data")
         self._shots_data = None if shots_data is None else _read(benchmark, shots_data, "--shots-data")
@@ -109,18 +104,16 @@ class HarnessTask(PaperTask):
             task.set_fewshot_seed(FEWSHOT_SEED)
 
     def problems(self, limit: int | None = None) -> list[BenchmarkProblem]:
-        """See `PaperTask`."""
-        found: list[BenchmarkProblem] = []
+        problems: list[BenchmarkProblem] = []
         for task, rows in self._rows:
             for index, row in enumerate(rows):
-                if limit is not None and len(found) == limit:
-                    return found
-                found.append(self._problem(task, index, row))
-        return found
+                if limit is not None and len(problems) == limit:
+                    return problems
+                problems.append(self._problem(task, index, row))
+        return problems
 
     @property
     def size(self) -> int:
-        """See `PaperTask`."""
         return sum(len(rows) for _, rows in self._rows)
 
     @cached_property
@@ -166,18 +159,17 @@ class HarnessTask(PaperTask):
         return scores
 
     def versions(self) -> dict[str, str]:
-        """See `PaperTask`."""
-        found = {name: version(name) for name in ("lm_eval", "datasets")}
+        versions = {name: version(name) for name in ("lm_eval", "datasets")}
         for task in self._tasks:
-            found[f"task {task.task_name}"] = str(task.VERSION)
+            versions[f"task {task.task_name}"] = str(task.VERSION)
         if self.name == "math":
-            found |= {name: version(name) for name in ("math-verify", "sympy")}
-        found["data"] = self._data_version()
+            versions |= {name: version(name) for name in ("math-verify", "sympy")}
+        versions["data"] = self._data_version()
         if self._shots_data is not None:
-            found["shots"] = self._shots_data.version
+            versions["shots"] = self._shots_data.version
         elif self._data is not None and self._benchmark.shots_from is not None:
-            found["shots"] = self._benchmark.shots_from
-        return found
+            versions["shots"] = self._benchmark.shots_from
+        return versions
 
     def _data_version(self) -> str:
         if self._data is not None:
@@ -285,15 +277,15 @@ def _with_rows(
             splits[SHOTS] = shots_data
             spec |= {"training_split": SHOTS, "fewshot_split": SHOTS}
 
-    def made(**_metadata: Any) -> Any:
+    def load(**_metadata: Any) -> Any:
         from datasets import Dataset, DatasetDict
 
         # Only the keys that the task reads: a column cannot be made where rows differ in the type of another key.
         return DatasetDict(
             {
-                split: Dataset.from_list([{key: row[key] for key in benchmark.keys} for row in each.rows])
-                for split, each in splits.items()
+                split: Dataset.from_list([{key: row[key] for key in benchmark.keys} for row in data.rows])
+                for split, data in splits.items()
             }
         )
 
-    return {"group": "of files", "task": [spec | {"custom_dataset": made}]}
+    return {"group": "of files", "task": [spec | {"custom_dataset": load}]}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lopa_lab.paper.tasks.benchmark_data import HubData, Row
-from lopa_lab.paper.tasks.benchmark_problem import BenchmarkProblem
 from lopa_lab.paper.tasks.code_task import HARNESS, PASS_AT_1, CodeTask, fenced, sanitized
+from lopa_lab.paper.tasks.task import BenchmarkProblem
 
 _STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 

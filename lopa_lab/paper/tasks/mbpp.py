@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lopa_lab.paper.tasks.benchmark_data import HubData, Row
-from lopa_lab.paper.tasks.benchmark_problem import BenchmarkProblem
 from lopa_lab.paper.tasks.code_task import HARNESS, PASS_AT_1, CodeTask, fenced
+from lopa_lab.paper.tasks.task import BenchmarkProblem
 from lopa_ray.text.chat_template import Message
 
 _TEST_SPLIT = range(11, 511)

@@ -36,8 +36,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lopa_lab.paper.tasks import isolation as supervisor_package
-from lopa_lab.paper.tasks.isolation.limits import SandboxLimits
-from lopa_lab.paper.tasks.isolation.request import Isolation, SandboxRequest
+from lopa_lab.paper.tasks.isolation.request import Isolation, SandboxLimits, SandboxRequest
 from lopa_ray.errors import LopaError, SettingsError
 
 __all__ = ["Isolation", "Outcome", "SandboxLimits", "check_sandbox", "run_program"]
@@ -115,7 +114,7 @@ def _run(source: str, stdin: str, limits: SandboxLimits, isolation: Isolation) -
         token_pipe[1].close()
         passed = [
             texts[0].fileno(),
-            *(each.fileno() for each in (token_pipe[0], report_pipe[1], status_pipe[1])),
+            *(file.fileno() for file in (token_pipe[0], report_pipe[1], status_pipe[1])),
         ]
         request = SandboxRequest(
             isolation, limits, os.getpid(), folder, (sys.prefix, sys.base_prefix), *passed

@@ -1,11 +1,34 @@
-"""PaperTask: a benchmark of the paper, as runs use it."""
+"""PaperTask: a benchmark of the paper, as runs use it, and its problems."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from lopa_lab.paper.tasks.benchmark_problem import BenchmarkProblem
+from lopa_lab.stop_strings import cut_at_stop
+from lopa_ray.text.chat_template import Message
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkProblem:
+    """One problem of a task."""
+
+    problem_id: str
+    """Unique within its task; results are kept under it."""
+    prompt: str | tuple[Message, ...]
+    """Text as it is, or the messages of a chat, the last of them the user's."""
+    prefix: str = ""
+    """How the answer begins, behind a chat's prompt. It is not part of the answer that is graded."""
+    stop: tuple[str, ...] = ()
+    """The graded answer ends before the first of these."""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """The data set's row, for what grades the answer."""
+
+    def cut(self, text: str) -> str:
+        """An answer without the first stop string and what follows it."""
+        return cut_at_stop(text, self.stop)
 
 
 class PaperTask(ABC):

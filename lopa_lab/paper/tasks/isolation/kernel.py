@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import Any
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -42,24 +43,21 @@ def _checked(result: int, call: str) -> int:
     return result
 
 
+def _c_value(argument: int | ctypes.Structure | bytes | None) -> Any:
+    """An argument of a system call; a structure goes as its address."""
+    if isinstance(argument, ctypes.Structure):
+        return ctypes.byref(argument)
+    return ctypes.c_long(argument) if isinstance(argument, int) else argument
+
+
 def system_call(number: int, *arguments: int | ctypes.Structure | bytes | None) -> int:
-    """A system call by its number; structures go as their addresses."""
-    values = [
-        ctypes.c_long(each)
-        if isinstance(each, int)
-        else ctypes.byref(each)
-        if isinstance(each, ctypes.Structure)
-        else each
-        for each in arguments
-    ]
+    """A system call by its number."""
+    values = map(_c_value, arguments)
     return _checked(_libc().syscall(ctypes.c_long(number), *values), f"system call {number}")
 
 
 def prctl(option: int, argument: int, second: int | ctypes.Structure = 0) -> None:
-    values = [
-        ctypes.byref(each) if isinstance(each, ctypes.Structure) else ctypes.c_ulong(each)
-        for each in (argument, second, 0, 0)
-    ]
+    values = map(_c_value, (argument, second, 0, 0))
     _checked(_libc().prctl(option, *values), f"prctl {option}")
 
 
@@ -84,7 +82,7 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    arguments = [each.encode() or None for each in (source, target, kind)]
+    arguments = [text.encode() or None for text in (source, target, kind)]
     result = _libc().mount(*arguments, ctypes.c_ulong(flags), data.encode() or None)
     _checked(result, f"mount {kind or source} on {target}")
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 
 from .kernel import PR_SET_NO_NEW_PRIVS, prctl, system_call
-from .visible_paths import DEVICES, visible_paths
+from .request import DEVICES
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
@@ -22,8 +22,8 @@ _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1, 2
 _READABLE = ("/proc/meminfo", "/proc/cpuinfo", "/sys/devices/system/cpu")
 
 
-def restrict_files(folder: str, prefixes: Sequence[str]) -> None:
-    """From now on this process and its children read what is visible, and write in `folder` and shared memory only.
+def restrict_files(folder: str, visible: Sequence[str]) -> None:
+    """From now on this process and its children read the paths `visible`, and write in `folder` and shared memory only.
 
     From Linux 6.12 on they cannot signal processes that are not restricted in the same way either. Raises OSError where
     the kernel has no Landlock (5.13).
@@ -36,7 +36,7 @@ def restrict_files(folder: str, prefixes: Sequence[str]) -> None:
     scoped = _SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS if version >= 6 else 0
     attributes = struct.pack("=QQQ", read | write, 0, scoped)[: 24 if version >= 6 else 8]
     ruleset = system_call(_CREATE_RULESET, attributes, len(attributes), 0)
-    for path in (*visible_paths(prefixes), *_READABLE):
+    for path in (*visible, *_READABLE):
         _allow(ruleset, path, read)
     for path in (folder, "/dev/shm", *DEVICES):
         _allow(ruleset, path, read & ~_EXECUTE | write)

@@ -23,7 +23,7 @@ from .kernel import (
     unmount,
     unshare,
 )
-from .visible_paths import DEVICES, visible_paths
+from .request import DEVICES
 
 INSIDE_UID = 1000
 """The program's user and group as it sees them."""
@@ -70,12 +70,12 @@ def enter_namespaces(outside_uid: int) -> None:
         raise OSError("the users of a new namespace cannot be set")
 
 
-def enter_private_root(folder_bytes: int, prefixes: Sequence[str]) -> str:
-    """Makes a file system of the visible paths, read-only, and an empty working folder in memory; gives that folder.
+def enter_private_root(folder_bytes: int, visible: Sequence[str]) -> str:
+    """Makes a file system of the paths `visible`, read-only, and an empty working folder in memory; gives that folder.
 
     To be called by the first process of the new namespaces.
     """
-    visible = [*visible_paths(prefixes), *(device for device in DEVICES if os.path.exists(device))]
+    visible = [*visible, *(device for device in DEVICES if os.path.exists(device))]
     mount("", "/", flags=MS_REC | MS_PRIVATE)
     mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
     os.mkdir("/tmp" + _OLD_ROOT)

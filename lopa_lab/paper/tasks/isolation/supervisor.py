@@ -16,15 +16,15 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from .kernel import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from .kernel import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, capabilities, prctl, set_capabilities
 from .landlock import restrict_files
 from .namespaces import INSIDE_UID, enter_namespaces, enter_private_root
 from .request import Isolation, SandboxRequest
 from .syscall_filter import install_filter
-from .user import become_user
 
 _FREE_UIDS = range(60578, 61184)
 """User ids that systemd's list leaves unused (https://systemd.io/UIDS-GIDS)."""
@@ -63,7 +63,7 @@ def _child(request: SandboxRequest, uid: int) -> NoReturn:
             _become_program(request, request.folder, uid)
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        folder = enter_private_root(request.limits.folder_bytes, request.prefixes)
+        folder = enter_private_root(request.limits.folder_bytes, request.visible_paths)
         program = os.fork()
         if program == 0:
             _become_program(request, folder, INSIDE_UID)
@@ -88,7 +88,7 @@ def _become_program(request: SandboxRequest, folder: str, uid: int) -> NoReturn:
             become_user(uid, reaching=(sys.executable, folder))
         os.chdir(folder)
         if request.isolation == Isolation.LANDLOCK:
-            restrict_files(folder, request.prefixes)
+            restrict_files(folder, request.visible_paths)
             # From Linux 6.12 on Landlock blocks signals to all processes outside. Before, the filter blocks signals
             # to the parents of the program.
             over = (supervisor, -supervisor, request.caller, -os.getpgid(request.caller), -1)
@@ -180,7 +180,7 @@ def _reap() -> None:
 
 
 def _descendants() -> set[int]:
-    """Of this process, without those that have ended."""
+    """Descendants of this process, without those that have ended."""
     parents: dict[int, int] = {}
     for stat in _read_processes("stat"):
         number, _, rest = stat.partition(" ")
@@ -188,10 +188,10 @@ def _descendants() -> set[int]:
         if state not in "ZX":
             parents[int(number)] = int(parent)
     own = os.getpid()
-    found = {own}
-    while more := {process for process, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {own}
+    family = {own}
+    while more := {process for process, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family - {own}
 
 
 def _count_threads(uid: int) -> int:
@@ -226,3 +226,28 @@ def _say(request: SandboxRequest, **facts: object) -> None:
         os.write(request.status, json.dumps(facts).encode() + b"\n")
     except BrokenPipeError:
         return  # the caller is gone
+
+
+_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
+_PR_SET_KEEPCAPS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 8, 47, 2
+
+
+def become_user(uid: int, reaching: Sequence[str]) -> None:
+    """Takes user and group `uid`, for good, without root's capabilities.
+
+    Where one of the paths `reaching` is in a folder that only root may enter (as interpreters of pyenv, uv and conda in
+    root's home), one capability stays: that of reading past modes of files. What then keeps files apart is Landlock
+    alone. Containers often lack that capability; they have the wider one of reading and writing.
+    """
+    before = capabilities()
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    prctl(_PR_SET_KEEPCAPS, 1)
+    os.setresuid(uid, uid, uid)
+    set_capabilities(0, permitted=before)
+    kept = 0
+    if not all(os.access(path, os.X_OK, effective_ids=True) for path in reaching):
+        kept = _CAP_DAC_READ_SEARCH if before >> _CAP_DAC_READ_SEARCH & 1 else _CAP_DAC_OVERRIDE
+    set_capabilities(1 << kept if kept else 0)
+    if kept:
+        prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, kept)

@@ -6,8 +6,8 @@ from itertools import islice
 
 import pytest
 
-from lopa_lab.bench.answered_request import AnsweredRequest, load_figures, percentile_ms
-from lopa_lab.bench.http_load import arrival_times
+from lopa_lab.bench.http_load import AnsweredRequest, arrival_times, load_figures
+from lopa_lab.bench.measurements import percentile_ms
 
 
 def test_figures_of_a_load() -> None:

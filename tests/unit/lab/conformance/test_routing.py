@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lopa_lab.conformance import Verdict, read_cases, replay, routing
+from lopa_lab.conformance import Verdict, forwards, read_cases, replay
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN
@@ -54,9 +54,9 @@ def test_every_recorded_layer_is_compared(
     family: str, implementation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[object] = []
-    compare = routing._recorded_routing
+    compare = forwards._recorded_routing
     monkeypatch.setattr(
-        routing, "_recorded_routing", lambda case, stem: compared.append(stem) or compare(case, stem)
+        forwards, "_recorded_routing", lambda case, stem: compared.append(stem) or compare(case, stem)
     )
     path = GOLDEN / family / f"{family}_forward_cases.jsonl"
     assert {verdict.status for verdict in replayed(path, implementation)} == {"passed"}

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from cluster.cli import app
 from lopa_lab.evaluation import LopaRayLM
 from lopa_lab.evaluation.chat_prompt import ChatPrompt
-from lopa_lab.evaluation.model_args import config_of
+from lopa_lab.evaluation.engines import config_of
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.errors import SettingsError
 from support.paths import TASKS

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lopa_lab.experiments.run.ranks import average_ranks, share_below, spearman
+from lopa_lab.experiments.predictor import average_ranks, spearman
+from lopa_lab.experiments.tfo import share_below
 
 
 def test_equal_values_share_the_mean_of_their_ranks() -> None:

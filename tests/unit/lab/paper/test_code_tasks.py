@@ -15,13 +15,13 @@ pytest.importorskip("evalplus")
 
 from lopa_lab.paper.tasks import sandbox
 from lopa_lab.paper.tasks.benchmark_data import BenchmarkData
-from lopa_lab.paper.tasks.benchmark_problem import BenchmarkProblem
 from lopa_lab.paper.tasks.benchmarks import CODE_TASKS
 from lopa_lab.paper.tasks.code_task import CodeTask, fenced
 from lopa_lab.paper.tasks.evalplus_task import HumanEvalPlus, MbppPlus
 from lopa_lab.paper.tasks.humaneval import HumanEval
 from lopa_lab.paper.tasks.mbpp import Mbpp
 from lopa_lab.paper.tasks.sandbox import Isolation
+from lopa_lab.paper.tasks.task import BenchmarkProblem
 from lopa_ray.errors import SettingsError
 from support.harness_tasks import chat_of, harness_task
 from support.isolations import ISOLATIONS, require_isolation

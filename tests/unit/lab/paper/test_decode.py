@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lopa_lab.paper.runs.decode_problems import decode_problems, encode_problem
-from lopa_lab.paper.tasks.benchmark_problem import BenchmarkProblem
+from lopa_lab.paper.tasks.task import BenchmarkProblem
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine

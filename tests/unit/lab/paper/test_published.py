@@ -11,10 +11,8 @@ from lopa_lab.paper.tables.published import (
     DecodeSetting,
     Metric,
     SystemSetting,
-    decode_settings,
     published_numbers,
     published_table,
-    system_settings,
 )
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
@@ -71,7 +69,9 @@ def test_table_3_is_settings_12_and_18() -> None:
                 assert values[metric] == table4[row.model, setting][task][metric]
 
 
-@pytest.mark.parametrize("setting", decode_settings(), ids=lambda setting: f"{setting.model}-{setting.task}")
+@pytest.mark.parametrize(
+    "setting", published_numbers().decode_settings, ids=lambda setting: f"{setting.model}-{setting.task}"
+)
 def test_presets_are_table_5(setting: DecodeSetting) -> None:
     config = Config.load(f"paper/{setting.model}-{setting.task}".lower().replace("_", "-"))
     decode = config.decode.model_dump()
@@ -83,7 +83,7 @@ def test_presets_are_table_5(setting: DecodeSetting) -> None:
     assert config.model.path.endswith(model) and config.group.num_workers == 1
 
 
-@pytest.mark.parametrize("setting", system_settings(), ids=lambda setting: setting.setting)
+@pytest.mark.parametrize("setting", published_numbers().system_settings, ids=lambda setting: setting.setting)
 def test_presets_are_table_6(setting: SystemSetting) -> None:
     config = Config.load(f"paper/{setting.setting.lower()}")
     decode = config.decode.model_dump()

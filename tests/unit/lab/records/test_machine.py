@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from lopa_lab.paper.runs.run_info import RunInfo
-from lopa_lab.records import checkout, machine
-from lopa_lab.records.checkout import checkout_commit
-from lopa_lab.records.machine import Machine
+from lopa_lab.records import machine
+from lopa_lab.records.machine import Machine, checkout_commit
 from support.paper_records import make_run
 from support.paths import ROOT
 
@@ -54,7 +53,7 @@ def test_packages_that_are_missing_are_left_out() -> None:
 
 
 def test_commit_of_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(checkout, "__file__", str(tmp_path / "lopa_lab/records/checkout.py"))
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "lopa_lab/records/machine.py"))
     assert checkout_commit() is None
 
     def git(*arguments: str) -> str:

@@ -18,7 +18,7 @@ from lopa_lab.word_problems import (
 )
 from lopa_lab.word_problems.calculation import LARGEST
 from lopa_lab.word_problems.generator import KINDS, is_held_out, make_drill, tell
-from lopa_lab.word_problems.wordings import DISTRACTIONS
+from lopa_lab.word_problems.stories import DISTRACTIONS
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.text.tokenizer import Tokenizer
 

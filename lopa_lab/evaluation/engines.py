@@ -1,13 +1,16 @@
-"""A configuration from `--model_args` of lm-evaluation-harness."""
+"""From `--model_args` of lm-evaluation-harness to a configuration, and from requests to groups that share them."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.config.shorthands import SHORTHANDS
 from lopa_ray.decoding.decoders import DECODERS
+from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
@@ -43,3 +46,23 @@ def _full_name(name: str) -> str:
             f"{', '.join(SHORTHANDS)}, and any setting as SECTION.KEY, as in decode.block_size=16"
         )
     return f"{having[0]}.{name}"
+
+
+Answer = TypeVar("Answer")
+
+
+def on_groups(
+    engines: Sequence[Engine], requests: int, run: Callable[[Engine, range], Iterator[tuple[int, Answer]]]
+) -> Iterator[tuple[int, Answer]]:
+    """Yield all answers of `run`, which is called for each group with every n-th request.
+
+    Answers of a single group are yielded as they come, answers of several groups when a group has finished.
+    """
+    count = len(engines)
+    if count == 1:
+        yield from run(engines[0], range(requests))
+        return
+    parts = [range(first, requests, count) for first in range(count)]
+    with ThreadPoolExecutor(count) as pool:
+        for answers in pool.map(lambda engine, part: list(run(engine, part)), engines, parts):
+            yield from answers
