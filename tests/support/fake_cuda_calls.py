@@ -6,7 +6,7 @@ without CUDA do not have. `ByDispatcher` calls the same operators by their names
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,12 +25,14 @@ CASTS = {
 }
 """Methods that change the dtype."""
 
-METHODS: dict[str, Callable[..., Tensor]] = {
+METHODS: dict[str, Callable[..., Any]] = {
+    "__float__": lambda x: float(aten._local_scalar_dense(x)),
     "__getitem__": lambda x, key: _index(x, key),
     "__setitem__": lambda x, key, value: _set_index(x, key, value),
     "__invert__": aten.bitwise_not,
     "contiguous": aten.contiguous,
     "copy_": aten.copy_,
+    "nonzero": aten.nonzero,
 }
 
 
@@ -65,7 +67,9 @@ def _index(x: Tensor, key: Any) -> Tensor:
             if part != slice(None):
                 x = aten.slice(x, dim, part.start, part.stop, part.step or 1)
         elif isinstance(part, Tensor | list):
-            tensors[dim] = torch.as_tensor(part)
+            indices = _as_indices(torch.as_tensor(part))
+            tensors |= {dim + at: each for at, each in enumerate(indices)}
+            dim += len(indices) - 1
         else:
             x = aten.select(x, dim, int(part))
             continue
@@ -81,8 +85,14 @@ def _set_index(x: Tensor, key: Any, value: Any) -> None:
         if not all(isinstance(part, Tensor) for part in keys):
             raise NotImplementedError(f"assignment to {keys}, tensors and others mixed")
         given = value if isinstance(value, Tensor) else torch.full((), value, dtype=x.dtype, device=x.device)
-        aten.index_put_(x, list(keys), given)
+        aten.index_put_(x, [index for part in keys for index in _as_indices(part)], given)
     elif isinstance(value, Tensor):
         aten.copy_(_index(x, key), value)
     else:
         aten.fill_(_index(x, key), value)
+
+
+def _as_indices(key: Tensor) -> Sequence[Tensor]:
+    """Integer indices of each dimension that a tensor of indices, or a mask, stands for."""
+    indices: Sequence[Tensor] = aten.nonzero(key).unbind(1) if key.dtype == torch.bool else (key,)
+    return indices
