@@ -76,7 +76,7 @@ def test_samplings(name: str) -> None:
 @pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_attention_lane_by_lane(family: str) -> None:
     setup = StepSetup(config_of(family), attention=LaneAttention(sdpa))
-    assert setup.log(change=in_segments).faults == []
+    assert setup.log(2, 2, 16, in_segments).faults == []
 
 
 def test_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
