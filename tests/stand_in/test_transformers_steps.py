@@ -14,7 +14,8 @@ from lopa_ray.model.checkpoint_config import load_config
 from lopa_ray.model.config import TransformersConfig
 from lopa_ray.model.implementation import build_model, random_weights
 from lopa_ray.model.transformers_config import make_pretrained_config
-from support.fake_cuda import fake_cuda, move_to_fake_cuda
+from support.empty_models import empty_on
+from support.fake_cuda import CUDA, fake_cuda
 from support.fake_steps import log_step, runner_of
 from support.transformers_checkpoints import EXPERTS, config_json
 
@@ -57,7 +58,7 @@ def model_on_a_gpu(config: TransformersConfig, dtype: torch.dtype) -> Any:
 def test_steps(model_type: str, dtype: torch.dtype, tmp_path: Path) -> None:
     model = model_on_a_gpu(config_of(model_type, tmp_path), dtype)
     with fake_cuda():
-        move_to_fake_cuda(model)
+        empty_on(model, CUDA)
         log = log_step(runner_of(model), 3, 4, 32)
     assert log.faults == []
 
@@ -68,6 +69,6 @@ def test_experts_as_on_cpus_would_wait(tmp_path: Path) -> None:
     weights = random_weights(config, 0, torch.bfloat16, "cpu")
     model = build_model(config, weights, dtype=torch.bfloat16, device="cpu")
     with fake_cuda():
-        move_to_fake_cuda(model)
+        empty_on(model, CUDA)
         with pytest.raises(DynamicOutputShapeException):
             log_step(runner_of(model), 3, 4, 32)

@@ -13,14 +13,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lopa_ray.kernels.int8_matmul import has_int8_kernel
-from lopa_ray.model.config import NativeConfig
-from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
-from lopa_ray.model.transformer import Transformer
-from lopa_ray.model.weights import meta_model, storage_dtype
 from support.fake_cuda_calls import ByDispatcher
 
 CUDA = torch.device("cuda", 0)
@@ -60,33 +55,3 @@ def fake_cuda(major: int = HOPPER) -> Iterator[None]:
             yield
     finally:
         has_int8_kernel.cache_clear()
-
-
-def fake_model(
-    config: NativeConfig, dtype: torch.dtype, tp_group: TensorParallelGroup = SINGLE_SHARD
-) -> Transformer:
-    """A native model, or a shard of it, whose parameters are fake tensors on `CUDA`. To be called in `fake_cuda`."""
-    with unset_fake_temporarily():
-        model = meta_model(config, dtype, tp_group)
-    for name, parameter in list(model.named_parameters()):
-        _replace(model, name, parameter, storage_dtype(model, name, parameter, dtype))
-    model.tie_weights()
-    return model.eval()
-
-
-def move_to_fake_cuda(model: nn.Module) -> None:
-    """Replace all parameters and buffers of a model by fake tensors on `CUDA`. To be called in `fake_cuda`."""
-    for name, parameter in list(model.named_parameters()):
-        _replace(model, name, parameter, parameter.dtype)
-    for name, buffer in list(model.named_buffers()):
-        owner, _, attribute = name.rpartition(".")
-        model.get_submodule(owner)._buffers[attribute] = _empty(buffer, buffer.dtype)
-
-
-def _replace(model: nn.Module, name: str, parameter: Tensor, dtype: torch.dtype) -> None:
-    owner, _, attribute = name.rpartition(".")
-    setattr(model.get_submodule(owner), attribute, nn.Parameter(_empty(parameter, dtype), requires_grad=False))
-
-
-def _empty(like: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.empty(like.shape, dtype=dtype, device=CUDA)

@@ -18,7 +18,8 @@ from lopa_ray.model.quantized import probe_int8_kernels
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.protocol.plan import Plan, StepPlan
 from support.device_log import DeviceLog
-from support.fake_cuda import HOPPER, fake_cuda, fake_model
+from support.empty_models import empty_model
+from support.fake_cuda import CUDA, HOPPER, fake_cuda
 from support.paths import MODELS
 
 PREFIX, CAPACITY, SLOTS, STAGED = 512, 768, 8, 8
@@ -78,7 +79,7 @@ class StepSetup:
 
     def runner(self) -> BranchRunner:
         """A runner of it, to be called in `fake_cuda`. Trials of kernels, which wait, have been made."""
-        model = fake_model(self.config, self.dtype, self.tp_group)
+        model = empty_model(self.config, self.dtype, CUDA, self.tp_group)
         with DeviceLog():
             probe_int8_kernels(model)
         return runner_of(model, self.attention)
