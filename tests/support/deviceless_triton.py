@@ -11,7 +11,6 @@ import pkgutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -130,9 +129,15 @@ def recorded_variants() -> Iterator[Variants]:
         yield variants
 
 
+def launcher_of(operator: str) -> Callable[..., Any]:
+    """The function that launches an operator's kernel."""
+    launch: Callable[..., Any] = importlib.import_module(f"{kernels.__name__}.triton.{operator}").launch
+    return launch
+
+
 def kernels_of(operator: str) -> list[JITFunction[Any]]:
     """The functions of an operator's module that Triton compiles, those that others call included."""
-    module = importlib.import_module(f"lopa_ray.kernels.triton.{operator}")
+    module = importlib.import_module(f"{kernels.__name__}.triton.{operator}")
     return [value for value in vars(module).values() if isinstance(value, JITFunction)]
 
 
@@ -167,8 +172,7 @@ def _launching_operators() -> Iterator[None]:
             module = importlib.import_module(found.name)
             for operator in LAUNCHES:
                 if hasattr(module, f"_{operator}"):
-                    launch = importlib.import_module(f"{kernels.__name__}.triton.{operator}").launch
-                    stack.enter_context(patch.object(module, f"_{operator}", launch))
+                    stack.enter_context(patch.object(module, f"_{operator}", launcher_of(operator)))
                     replaced.add(operator)
         assert replaced == set(LAUNCHES), f"operators in no module: {set(LAUNCHES) - replaced}"
         yield
