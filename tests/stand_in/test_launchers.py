@@ -1,11 +1,10 @@
-"""The host's part of Triton kernels: which variants are compiled, how many are launched, and how long a launch takes."""
+"""The host's part of Triton kernels: the variants that are compiled, and the number and the time of launches."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -83,7 +82,14 @@ def run_two_steps(
     runner.reconcile({}, ())
     first = plan_of(mask, branches, rows, start=PREFIX, step=1, staged=staged, sampling=sampling)
     second = plan_of(
-        mask, branches, rows, start=PREFIX + staged, step=2, committed=staged, staged=staged, sampling=sampling
+        mask,
+        branches,
+        rows,
+        start=PREFIX + staged,
+        step=2,
+        committed=staged,
+        staged=staged,
+        sampling=sampling,
     )
     for plan in (first, second):
         changed = in_segments(plan) if rows % 4 == 0 else plan

@@ -1,4 +1,4 @@
-"""What else a plan may ask for, on a fake CUDA device: constraints, penalties, given tokens, stored prefixes, commits."""
+"""What else a plan may ask for, on a fake CUDA device: constraints, penalties, targets, prefixes, commits."""
 
 from __future__ import annotations
 
@@ -198,7 +198,9 @@ def test_commits_of_other_workers_are_waited_for_in_the_transfer_alone(requests:
     assert log.faults == []
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="each request has a payload, and a wait, of its own")
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="each request has a payload, and a wait, of its own"
+)
 @pytest.mark.parametrize("rank", [0, 1], ids=["source", "receiver"])
 def test_commits_of_other_workers_take_one_wait_for_all_requests(rank: int) -> None:
     """And they are written to the cache in one kernel, as commits of this worker's K/V are."""

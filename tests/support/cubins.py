@@ -41,7 +41,10 @@ class Resources:
             file.flush()
             tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
             printed = subprocess.run(
-                [os.fspath(tool), "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+                [os.fspath(tool), "--dump-resource-usage", file.name],
+                capture_output=True,
+                text=True,
+                check=True,
             ).stdout
         usage = {name: int(number) for name, number in re.findall(r"(REG|STACK|LOCAL):(\d+)", printed)}
         metadata = kernel.metadata

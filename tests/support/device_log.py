@@ -78,11 +78,13 @@ class DeviceLog(TorchDispatchMode):
         if func in READS and "cuda" in kinds:
             self.waits.append(f"{func} at {_line()}")
             if func is aten._local_scalar_dense.default:
-                return args[0].dtype.is_floating_point and 1.0 or 1
+                return 1.0 if args[0].dtype.is_floating_point else 1
             if func is aten.equal.default:
                 return True
-        if kinds == {"cpu"} and not any(isinstance(tensor, FakeTensor) for tensor in tensors) and (
-            kwargs.get("device") is None or torch.device(kwargs["device"]).type == "cpu"
+        if (
+            kinds == {"cpu"}
+            and not any(isinstance(tensor, FakeTensor) for tensor in tensors)
+            and (kwargs.get("device") is None or torch.device(kwargs["device"]).type == "cpu")
         ):
             with unset_fake_temporarily():  # the host's own arrays have numbers
                 return func(*args, **kwargs)

@@ -33,7 +33,9 @@ MAX_THREADS = 1024
 
 
 class _Utils:
-    def load_binary(self, name: str, binary: bytes, shared: int, device: int) -> tuple[int, int, int, int, int]:
+    def load_binary(
+        self, name: str, binary: bytes, shared: int, device: int
+    ) -> tuple[int, int, int, int, int]:
         return 1, 1, 32, 0, MAX_THREADS
 
     def unload_module(self, module: int) -> None: ...
@@ -96,7 +98,7 @@ def deviceless_triton(arch: int = 90) -> Iterator[DevicelessDriver]:
     forget_variants()
     try:
         driver.set_active(made)
-        with _launching_operators():
+        with launching_operators():
             yield made
     finally:
         driver._active = active
@@ -162,7 +164,7 @@ def forget_variants() -> None:
 
 
 @contextmanager
-def _launching_operators() -> Iterator[None]:
+def launching_operators() -> Iterator[None]:
     """In the context each operator of `lopa_ray.kernels` is its launch function."""
     replaced = set()
     with ExitStack() as stack:

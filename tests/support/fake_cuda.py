@@ -1,7 +1,7 @@
 """A CUDA device that is not there: fake tensors on `cuda:0`, on a build of torch without CUDA.
 
-They have shapes, dtypes and strides, and no numbers. What torch refuses on a GPU it refuses here, such as an operation on
-tensors of two devices. The capability of the device is a parameter, because code asks for it.
+They have shapes, dtypes and strides, and no numbers. What torch refuses on a GPU it refuses here, such as an operation
+on tensors of two devices. The capability of the device is a parameter, because code asks for it.
 """
 
 from __future__ import annotations

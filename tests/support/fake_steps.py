@@ -27,6 +27,8 @@ PREFIX, CAPACITY, SLOTS, STAGED = 512, 768, 8, 8
 
 VOCAB = 1000
 
+PACKED = PackedAttention()
+
 FAMILIES = {
     "dream": "dream-tiny-2l",
     "llada": "llada-tiny-3l",
@@ -74,7 +76,7 @@ class StepSetup:
     config: NativeConfig
     dtype: torch.dtype = torch.bfloat16
     tp_group: TensorParallelGroup = SINGLE_SHARD
-    attention: AttentionBackend = PackedAttention()
+    attention: AttentionBackend = PACKED
     major: int = HOPPER
 
     def runner(self) -> BranchRunner:
@@ -92,11 +94,9 @@ class StepSetup:
             return log_step(self.runner(), requests, branches, rows, change)
 
 
-def runner_of(model: MaskPredictor, attention: AttentionBackend | None = None) -> BranchRunner:
+def runner_of(model: MaskPredictor, attention: AttentionBackend = PACKED) -> BranchRunner:
     """A runner with slots for the steps of this module."""
-    return BranchRunner(
-        model, max_num_seqs=SLOTS, max_model_len=CAPACITY, attention=attention or PackedAttention()
-    )
+    return BranchRunner(model, max_num_seqs=SLOTS, max_model_len=CAPACITY, attention=attention)
 
 
 def log_step(
@@ -107,8 +107,7 @@ def log_step(
     `change` makes other plans of those of both steps. To be called in `fake_cuda`.
     """
     first, second = (
-        [change(plan)] * requests
-        for plan in two_plans(runner.vocabulary.mask_token_id, branches, rows)
+        [change(plan)] * requests for plan in two_plans(runner.vocabulary.mask_token_id, branches, rows)
     )
     execute(runner, step_of(runner, first))
     return execute(runner, step_of(runner, second))
@@ -117,15 +116,11 @@ def log_step(
 def two_plans(mask: int, branches: int, rows: int) -> tuple[Plan, Plan]:
     """A request's plans of two steps. The second commits what the first has staged."""
     first = plan_of(mask, branches, rows, start=PREFIX, step=1, staged=STAGED)
-    second = plan_of(
-        mask, branches, rows, start=PREFIX + STAGED, step=2, committed=STAGED, staged=STAGED
-    )
+    second = plan_of(mask, branches, rows, start=PREFIX + STAGED, step=2, committed=STAGED, staged=STAGED)
     return first, second
 
 
-def execute(
-    runner: BranchRunner, plan: StepPlan, broadcast: Callable[..., None] | None = None
-) -> DeviceLog:
+def execute(runner: BranchRunner, plan: StepPlan, broadcast: Callable[..., None] | None = None) -> DeviceLog:
     """The log of one step, which reports every branch that it has."""
     with DeviceLog() as log:
         report = runner.execute(plan, broadcast)
