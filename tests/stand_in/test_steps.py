@@ -32,11 +32,23 @@ SAMPLINGS = {
 }
 
 
+MOST_LAUNCHES = {
+    "dream": 42,
+    "llada": 51,
+    "sdar": 51,
+    "sdar_moe": 117,
+    "llada2": 117,
+    "fast_dllm_v2": 42,
+}
+"""Family → kernels of a step of its tiny model in bf16, with commits, staging and greedy scores."""
+
+
 @pytest.mark.parametrize(("requests", "branches", "rows"), [(1, 1, 16), (1, 8, 64), (4, 3, 32), (8, 1, 7)])
 @pytest.mark.parametrize("family", ALL_FAMILIES)
 def test_families(family: str, requests: int, branches: int, rows: int) -> None:
     log = StepSetup(config_of(family)).log(requests, branches, rows)
     assert log.faults == []
+    assert log.total <= MOST_LAUNCHES[family], log.launches
 
 
 @pytest.mark.parametrize("family", ALL_FAMILIES)
