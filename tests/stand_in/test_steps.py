@@ -1,0 +1,137 @@
+"""Whole steps on a fake CUDA device: one copy in, one copy out, and nothing else that the host waits for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lopa_ray.execution import flash_attention
+from lopa_ray.execution.attention import LaneAttention
+from lopa_ray.execution.flash_attention import FlashAttention, LaneTable
+from lopa_ray.kernels.sdpa import sdpa
+from lopa_ray.protocol.sampling_params import SamplingParams
+from support.fake_cuda import AMPERE
+from support.fake_steps import FAMILIES, PREFIX, FakeShards, StepSetup, config_of, in_segments
+
+ALL_FAMILIES = (*FAMILIES, "fast_dllm_v2")
+EXPERTS = ("sdar_moe", "llada2")
+
+SAMPLINGS = {
+    "nucleus": SamplingParams(0.7, top_p=0.9, seed=3),
+    "top-k": SamplingParams(0.7, top_k=8, confidence_temperature=0.5),
+    "filters": SamplingParams(0.7, top_p=0.9, top_k=8, top_k_first=True, ranking="margin"),
+    "float64": SamplingParams(precision="float64", ranking="neg_entropy"),
+    "float16": SamplingParams(precision="float16"),
+    "neg-entropy": SamplingParams(ranking="neg_entropy"),
+    "top-logprobs": SamplingParams(top_logprobs=5),
+    "min-tokens": SamplingParams(no_eos_before=PREFIX + 20, stop_token_ids=(3, 5)),
+}
+
+
+MOST_LAUNCHES = {
+    "dream": 42,
+    "llada": 51,
+    "sdar": 51,
+    "sdar_moe": 117,
+    "llada2": 117,
+    "fast_dllm_v2": 42,
+}
+"""Family → kernels of a step of its tiny model in bf16, with commits, staging and greedy scores."""
+
+
+@pytest.mark.parametrize(("requests", "branches", "rows"), [(1, 1, 16), (1, 8, 64), (4, 3, 32), (8, 1, 7)])
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_families(family: str, requests: int, branches: int, rows: int) -> None:
+    log = StepSetup(config_of(family)).log(requests, branches, rows)
+    assert log.faults == []
+    assert log.total <= MOST_LAUNCHES[family], log.launches
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_windows_in_segments(family: str) -> None:
+    log = StepSetup(config_of(family)).log(change=in_segments)
+    assert log.faults == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_dtypes(family: str, dtype: torch.dtype) -> None:
+    assert StepSetup(config_of(family), dtype).log().faults == []
+
+
+@pytest.mark.parametrize("quantization", ["w8", "w8a8"])
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_weight_formats(family: str, quantization: Any) -> None:
+    assert StepSetup(config_of(family, quantization)).log().faults == []
+
+
+@pytest.mark.parametrize("quantization", ["none", "w8", "w8a8"])
+@pytest.mark.parametrize("family", EXPERTS)
+def test_experts_on_a_gpu_without_a_grouped_product(family: str, quantization: Any) -> None:
+    log = StepSetup(config_of(family, quantization), major=AMPERE).log()
+    assert log.faults == []
+    assert log.launches["lopa_ray.grouped_matmul.default"] > 0
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_samplings(name: str) -> None:
+    log = StepSetup(config_of("dream")).log(
+        change=lambda plan: replace(plan, sampling_params=SAMPLINGS[name])
+    )
+    assert log.faults == []
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_attention_lane_by_lane(family: str) -> None:
+    setup = StepSetup(config_of(family), attention=LaneAttention(sdpa))
+    assert setup.log(2, 2, 16, in_segments).faults == []
+
+
+def test_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a function that has the shapes of the package's."""
+
+    def attend(
+        q: Tensor, keys: Tensor, values: Tensor, lanes: LaneTable, *, in_slots: bool
+    ) -> tuple[Tensor, Tensor]:
+        tables = (lanes.slots, lanes.starts, lanes.first_rows, lanes.cached_positions)
+        assert all(table.dtype == torch.int32 for table in tables)
+        return torch.empty_like(q), q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
+
+    monkeypatch.setitem(flash_attention.VERSIONS, 3, attend)
+    log = StepSetup(config_of("dream"), attention=FlashAttention(3)).log()
+    assert log.faults == []
+    assert not any("slot_attention" in name for name in log.launches)
+
+
+@pytest.mark.parametrize("quantization", ["none", "w8", "w8a8"])
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_shards(family: str, quantization: Any) -> None:
+    shards = FakeShards()
+    log = StepSetup(config_of(family, quantization), tp_group=shards).log()
+    assert log.faults == []
+    assert shards.waits == 2, "one wait for the other shards in each of two steps"
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("quantization", ["none", "w8", "w8a8"])
+@pytest.mark.parametrize("family", EXPERTS)
+def test_shards_of_experts(family: str, quantization: Any, parallel: bool) -> None:
+    config = config_of(family, quantization).with_expert_parallel(parallel)
+    assert StepSetup(config, tp_group=FakeShards()).log().faults == []
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_samplings_over_shards(name: str) -> None:
+    """A nucleus alone is waited for: whether it may reach beyond what shards have exchanged."""
+    sampling = SAMPLINGS[name]
+    log = StepSetup(config_of("dream"), tp_group=FakeShards()).log(
+        change=lambda plan: replace(plan, sampling_params=sampling)
+    )
+    assert len(log.waits) == (sampling.top_p is not None)
+    assert all("vocab_parallel.py" in wait for wait in log.waits)
+    log.waits.clear()
+    assert log.faults == []

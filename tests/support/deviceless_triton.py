@@ -1,0 +1,180 @@
+"""Triton for an NVIDIA GPU that is not there: real launch functions, keys and binaries, and no launch.
+
+In the contexts of this module the project's operators call their Triton launch functions for tensors of any device.
+Outputs are allocated, and nothing is written to them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+import lopa_ray.execution.attention_backends
+import lopa_ray.execution.runner  # noqa: F401  # it defines all operators
+from lopa_ray import kernels
+from lopa_ray.kernels.operators import LAUNCHES
+
+MAX_SHARED_MEMORY = 232_448
+"""Bytes of shared memory that a block may have on sm_90 and sm_100."""
+
+MAX_THREADS = 1024
+
+
+class _Utils:
+    def load_binary(
+        self, name: str, binary: bytes, shared: int, device: int
+    ) -> tuple[int, int, int, int, int]:
+        return 1, 1, 32, 0, MAX_THREADS
+
+    def unload_module(self, module: int) -> None: ...
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": MAX_SHARED_MEMORY, "max_num_regs": 65_536, "warpSize": 32}
+
+
+class DevicelessDriver(DriverBase):
+    """A driver whose kernels are loaded and launched without effect."""
+
+    def __init__(self, arch: int) -> None:
+        super().__init__()
+        self._arch = arch
+        self.utils = _Utils()
+        self.launches = 0
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
+        """The function that launches a kernel."""
+
+        def launch(*arguments: Any) -> None:
+            self.launches += 1
+
+        return launch
+
+    @classmethod
+    def is_active(cls) -> bool:
+        """Whether it has a device: Triton is never to take it by itself."""
+        return False
+
+    def get_current_target(self) -> GPUTarget:
+        """The kind of GPU."""
+        return GPUTarget("cuda", self._arch, 32)
+
+    def get_current_device(self) -> int:
+        """The only one."""
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        """The default stream."""
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        """See `DriverBase`."""
+        return torch.device("cuda", 0)
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        """See `DriverBase`."""
+        raise NotImplementedError
+
+    def get_benchmarker(self) -> Any:
+        """See `DriverBase`."""
+        raise NotImplementedError
+
+
+@contextmanager
+def deviceless_triton(arch: int = 90) -> Iterator[DevicelessDriver]:
+    """In the context operators are launched by Triton, for a GPU of that kind."""
+    active, made = driver._active, DevicelessDriver(arch)
+    forget_variants()
+    try:
+        driver.set_active(made)
+        with launching_operators():
+            yield made
+    finally:
+        driver._active = active
+        forget_variants()
+
+
+class Variants:
+    """The variants of kernels that Triton would compile, by its own keys."""
+
+    def __init__(self) -> None:
+        self.launches: Counter[tuple[str, str]] = Counter()
+        """(kernel, key) → how often it was to be launched."""
+
+    def hook(self, *, fn: Any, key: str, **_: Any) -> bool:
+        """Keep the key of a kernel that is not compiled yet, and have Triton not compile it."""
+        self.launches[fn.name.rpartition(".")[2], key] += 1
+        return True
+
+    @property
+    def by_kernel(self) -> Counter[str]:
+        """Kernel → number of variants."""
+        return Counter(name for name, _ in self.launches)
+
+
+@contextmanager
+def recorded_variants() -> Iterator[Variants]:
+    """In the context, which is one of `deviceless_triton`, launches are recorded, and nothing is compiled."""
+    variants = Variants()
+    with patch.object(knobs.runtime, "jit_cache_hook", variants.hook):
+        yield variants
+
+
+def launcher_of(operator: str) -> Callable[..., Any]:
+    """The function that launches an operator's kernel."""
+    launch: Callable[..., Any] = importlib.import_module(f"{kernels.__name__}.triton.{operator}").launch
+    return launch
+
+
+def kernels_of(operator: str) -> list[JITFunction[Any]]:
+    """The functions of an operator's module that Triton compiles, those that others call included."""
+    module = importlib.import_module(f"{kernels.__name__}.triton.{operator}")
+    return [value for value in vars(module).values() if isinstance(value, JITFunction)]
+
+
+def compiled_kernels() -> dict[str, list[Any]]:
+    """Operator → its kernels that have been compiled in this context."""
+    return {
+        operator: [
+            kernel
+            for function in kernels_of(operator)
+            for cache, *_ in function.device_caches.values()
+            for kernel in cache.values()
+        ]
+        for operator in LAUNCHES
+    }
+
+
+def forget_variants() -> None:
+    """Drop all that is compiled in this process."""
+    for operator in LAUNCHES:
+        for function in kernels_of(operator):
+            function.device_caches.clear()
+
+
+@contextmanager
+def launching_operators() -> Iterator[None]:
+    """In the context each operator of `lopa_ray.kernels` is its launch function."""
+    replaced = set()
+    with ExitStack() as stack:
+        for found in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
+            if found.ispkg:
+                continue
+            module = importlib.import_module(found.name)
+            for operator in LAUNCHES:
+                if hasattr(module, f"_{operator}"):
+                    stack.enter_context(patch.object(module, f"_{operator}", launcher_of(operator)))
+                    replaced.add(operator)
+        assert replaced == set(LAUNCHES), f"operators in no module: {set(LAUNCHES) - replaced}"
+        yield
