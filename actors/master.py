@@ -74,6 +74,8 @@ class MasterStatus:
     """Requests that found K/V of the beginning of their prompt."""
     prefix_positions: int
     """Positions that they did not have to compute."""
+    dtype: str
+    """Of weights and K/V: `model.dtype`, or what auto stands for."""
 
 
 class Master:
@@ -181,6 +183,7 @@ class Master:
             last_error=self._membership.pending.last_error,
             prefix_hits=self._scheduler.prefix_index.hit_requests,
             prefix_positions=self._scheduler.prefix_index.hit_positions,
+            dtype=self._config.model.dtype,
         )
 
     # The step loop

@@ -64,6 +64,8 @@ class Device:
     name: str
     torch_name: str
     """The name of the torch device in a worker. Ray shows a worker its own devices only, so its device is the first."""
+    auto_dtype: str
+    """What `model.dtype` auto stands for."""
     collective_backend: str
     """The torch.distributed backend that moves tensors between such devices."""
     ray_resource: str
@@ -103,6 +105,7 @@ DEVICES = {
     "cpu": Device(
         "cpu",
         "cpu",
+        "float32",
         "gloo",
         "CPU",
         ("sdpa", "flex", "reference"),
@@ -117,6 +120,7 @@ DEVICES = {
     "cuda": Device(
         "cuda",
         "cuda:0",
+        "bfloat16",
         "nccl",
         "GPU",
         ("triton", "flash_attn", "sdpa", "flex"),
@@ -130,6 +134,7 @@ DEVICES = {
     "npu": Device(
         "npu",
         "npu:0",
+        "bfloat16",
         "hccl",
         "NPU",
         ("npu", "sdpa", "reference"),

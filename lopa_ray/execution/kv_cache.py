@@ -41,7 +41,11 @@ ALIGN_ROWS = 32
 """The rows of a slot are a multiple of this number, so keys and values of every slot and head begin at a multiple of
 64 bytes. The rounding of CPU kernels depends on alignment, and results must not depend on the slot."""
 
-_SIGNS_OF_LACK = ("DefaultCPUAllocator: ", "Storage size calculation overflowed", "Overflow when unpacking long")
+_SIGNS_OF_LACK = (
+    "DefaultCPUAllocator: ",
+    "Storage size calculation overflowed",
+    "Overflow when unpacking long",
+)
 """Parts of torch's messages: the CPU has no memory for a tensor, or its size has no number."""
 
 

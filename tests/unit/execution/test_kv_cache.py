@@ -200,11 +200,15 @@ def test_a_cache_that_does_not_fit_says_which_settings_to_lower(capacity: int) -
 
 def test_a_device_without_memory_is_too_small_for_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     raise_from_zeros(monkeypatch, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB."))
-    with pytest.raises(CapacityError, match=r"does not fit; .* \(CUDA out of memory\. Tried to allocate 80\.00 GiB\.\)"):
+    with pytest.raises(
+        CapacityError, match=r"does not fit; .* \(CUDA out of memory\. Tried .* 80\.00 GiB\.\)"
+    ):
         cache()
 
 
-@pytest.mark.parametrize("error", [RuntimeError("CUDA error: unspecified launch failure"), TypeError("a tuple")])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("CUDA error: unspecified launch failure"), TypeError("a tuple")]
+)
 def test_another_error_of_torch_is_not_taken_for_a_lack_of_memory(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:

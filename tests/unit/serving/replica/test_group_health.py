@@ -28,6 +28,7 @@ HEALTHY = MasterStatus(
     last_error=None,
     prefix_hits=0,
     prefix_positions=0,
+    dtype="float32",
 )
 
 
