@@ -47,7 +47,8 @@ class ModelSettings(StrictModel):
 
     attention: Literal["auto", "sdpa", "triton", "flash_attn", "flex", "npu", "reference"] = "auto"
     """Attention: torch's own kernel, this project's Triton kernel, the package flash-attn, torch's flex attention,
-    torch-npu's, or the Triton kernel's reference; auto tries and picks, on GPUs the fastest."""
+    torch-npu's, or the Triton kernel's reference; auto tries and picks, on GPUs the faster one of triton and
+    flash_attn. There auto fails if Triton does not work; sdpa accepts slow steps."""
 
     compile: bool = False
     """Graph mode: torch.compile for the layers, all but attention (npu: TorchAir). Needs a

@@ -73,7 +73,8 @@ class Device:
     attention_backends: tuple[str, ...]
     """Attention backends for the device, in the order in which `auto` tries them."""
     timed_attention: tuple[str, ...]
-    """Attention backends of which `auto` selects the fastest. If there are none, it selects the first that works."""
+    """Attention backends of which `auto` selects the fastest. It selects no other one: the others compute branch by
+    branch, which takes many launches per layer. If there are none, it selects the first of all that works."""
     compile_backend: str
     """The backend of torch.compile."""
     compiles_kernels: bool
@@ -124,7 +125,7 @@ DEVICES = {
         "nccl",
         "GPU",
         ("triton", "flash_attn", "sdpa", "flex"),
-        timed_attention=("triton", "flash_attn", "sdpa"),
+        timed_attention=("triton", "flash_attn"),
         compile_backend="inductor",
         compiles_kernels=True,
         unavailable_reason=_cuda_unavailable_reason,
