@@ -8,7 +8,6 @@ It does not depend on the decoder. The plans contain all inputs.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -25,6 +24,7 @@ from lopa_ray.execution.lm_head import LMHead
 from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.execution.prefix_store import PrefixStore
 from lopa_ray.execution.staging import PendingCommit, StagedLane, StagedStep, StagingBuffer
+from lopa_ray.execution.step_clock import StepClock
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.row_scores import SCORE_COLUMNS
 from lopa_ray.kernels.sdpa import sdpa
@@ -83,6 +83,7 @@ class BranchRunner:
         )
         self._staging = StagingBuffer()
         self.prefix_store = PrefixStore(self.cache)
+        self._clock = StepClock(self.device)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan, broadcast: BroadcastPayload | None = None) -> StepReport:
@@ -91,22 +92,23 @@ class BranchRunner:
         A commit is applied once per request and step, so a step can be repeated in a newer epoch. Raises ProtocolError
         if the cache or the staged K/V do not match the plans, and CapacityError for positions beyond a slot.
         """
-        began = time.perf_counter()
+        self._clock.start()
         self.prefix_store.evict(plan.evict)
         for scheduled in plan.requests:
             self._assign_slot(scheduled.slot, scheduled.request_id)
             self._receive(scheduled, broadcast)
         commits = self._commits_of_staged(plan.requests)
-        received = time.perf_counter()
+        self._clock.mark()
         lanes = [lane for scheduled in plan.requests for lane in lanes_of(scheduled)]
         packing = Packing(lanes, commits, self.packing_options)
         columns = packing.to_device(self.device)
-        packed = time.perf_counter()
+        self._clock.mark()
         self.cache.write_staged(commits, columns.commit_rows, columns.commit_boundaries)
         for scheduled in plan.requests:
             self._retain(scheduled)
-        commit_s = received - began + time.perf_counter() - packed
+        self._clock.mark()
         if not lanes:
+            commit_s, _ = self._clock.seconds()
             return StepReport.without_branches(plan.epoch, plan.step, commit_s)
         rows, kv = self.forward(packing, columns)
         if kv is not None:
@@ -114,7 +116,7 @@ class BranchRunner:
         scores = self.score(packing, columns, rows)
         self.model.tp_group.wait()
         branches, scored = packing.rows_to_score.report(scores.cpu().numpy(), SCORE_COLUMNS)
-        forward_s = time.perf_counter() - began - commit_s
+        commit_s, forward_s = self._clock.seconds()
         return StepReport(plan.epoch, plan.step, branches, scored, commit_s, forward_s)
 
     # Commits
