@@ -83,8 +83,7 @@ class BranchWorker:
         Raises CheckpointError or SettingsError.
         """
         self._runner = self._model.build(chunks, self._tp_group)
-        position_bytes = self._runner.position_bytes * self._tp_group.size
-        return WorkerInfo(self._runner.vocabulary, position_bytes, self._model.spec.config.model.dtype)
+        return WorkerInfo(self._runner.vocabulary, self._runner.position_bytes * self._tp_group.size)
 
     def warm_up(self, shards: Rendezvous) -> None:
         """Compile the layers together with the other shards, in an epoch of its own. Raises TransferError."""

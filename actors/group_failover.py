@@ -38,7 +38,7 @@ class GroupFailover:
         self.stream: Any = None
         """Yields `StepEvents` (object references), until the group is lost."""
         self.spec: ModelSpec
-        """What is started; once a group has started, with the dtype that it has: those after it decode alike."""
+        """What is started."""
         self.phases: dict[str, float] = {}
         """Phase → seconds, of the start of the group started last; see `AsyncRayEngine.start_phases`."""
         self._config = config
@@ -75,7 +75,6 @@ class GroupFailover:
         self.phases = own | started.phases
         listed = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in self.phases.items())
         logger.info(f"a group is ready after {sum(self.phases.values()):.2f} s ({listed})")
-        self.spec = self.spec.with_dtype(started.info.dtype)
         return started.info
 
     async def resize(self, num_workers: int) -> None:

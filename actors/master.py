@@ -175,6 +175,7 @@ class Master:
             failed_steps=self._failed_steps,
             out_of_memory_steps=self._out_of_memory_steps,
             max_step_rows=self._scheduler.max_rows,
+            dtype=self._config.model.dtype,
         )
 
     # The step loop

@@ -36,3 +36,5 @@ class MasterStatus:
     """Steps that failed because a worker had too little memory."""
     max_step_rows: int | None
     """The most rows that a worker gets in one step since then; None: as many as the requests have."""
+    dtype: str
+    """Of weights and K/V: `model.dtype`, or what auto stands for."""

@@ -57,6 +57,8 @@ class ProcessGroup(ABC):
         """`group`: a `torch.distributed` backend that is registered nowhere. `timeout`: of each collective."""
         self._group = group
         self._timeout = timeout
+        self._sum_options = c10d.AllreduceOptions()
+        self._gather_options = c10d.distributed_c10d.AllgatherOptions()
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
         """Fill the tensor, of any one shape [...] and dtype on all ranks, with the root's.
@@ -72,14 +74,14 @@ class ProcessGroup(ABC):
 
         Raises RuntimeError if a peer is lost.
         """
-        self._finish(self._group.allreduce([tensor], c10d.AllreduceOptions()))
+        self._finish(self._group.allreduce([tensor], self._sum_options))
 
     def all_gather(self, gathered: list[Tensor], tensor: Tensor) -> None:
         """Fill the list [ranks] with all ranks' tensors, of one shape and dtype.
 
         Raises RuntimeError if a peer is lost.
         """
-        self._finish(self._group.allgather([gathered], [tensor]))
+        self._finish(self._group.allgather([gathered], [tensor], self._gather_options))
 
     @abstractmethod
     def _finish(self, work: Any) -> None:
@@ -107,17 +109,26 @@ class HostGroup(ProcessGroup):
 
 
 class NCCLGroup(ProcessGroup):
-    """NCCL: collectives are enqueued, and the host waits only in `wait`."""
+    """NCCL: collectives are enqueued, and the host waits only in `wait`.
+
+    Sums and gathers, of which a forward has several per layer, are enqueued on the current stream. On NCCL's own
+    stream, which torch uses for an asynchronous collective, each would take two events and two waits of a stream more.
+    torch gives nothing to wait for then, so `wait` enqueues one asynchronous sum behind them.
+    """
 
     def __init__(self, group: Any, timeout: timedelta, device: torch.device) -> None:
         super().__init__(group, timeout)
+        self._sum_options.asyncOp = self._gather_options.asyncOp = False
         self._device = device
+        self._is_idle = True
+        """Whether nothing was enqueued since the last `wait`."""
         self._last: Any = None
-        """The collective that was enqueued last; those before it are computed before it."""
+        """The collective that was enqueued last, if it is asynchronous; those before it are computed before it."""
 
     def _finish(self, work: Any) -> None:
-        work.synchronize()  # the stream waits, not the host
-        self._last = work
+        if work is not None:
+            work.synchronize()  # the stream waits, not the host
+        self._last, self._is_idle = work, False
 
     def connect(self, abandoned: Callable[[], bool]) -> None:
         """See `ProcessGroup`. Without this the first collective would connect, within a step."""
@@ -131,10 +142,12 @@ class NCCLGroup(ProcessGroup):
 
     def wait(self, abandoned: Callable[[], bool]) -> None:
         """See `ProcessGroup`. The group is aborted before it raises."""
-        work, self._last = self._last, None
-        if work is None:
+        if self._is_idle:
             return
+        work, self._last, self._is_idle = self._last, None, True
         try:
+            if work is None:
+                work = self._group.allreduce([torch.zeros(1, device=self._device)], c10d.AllreduceOptions())
             self._poll(work, abandoned)
             work.wait()  # raises the error of a failed collective
         except RuntimeError:

@@ -31,8 +31,6 @@ class WorkerInfo:
     vocabulary: Vocabulary
     position_bytes: int
     """Bytes of K/V per cached position."""
-    dtype: str
-    """`model.dtype`, or what auto stands for in the worker's group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.result import GenerationResult, TraceStep
 
@@ -44,8 +45,11 @@ def format_winners(winners: Sequence[str]) -> str:
     return " ".join(name if count == 1 else f"{name}×{count}" for name, count in runs)
 
 
-def stats_table(result: GenerationResult, winners: Sequence[str]) -> Table:
-    """The small table under an answer; `winners` are the names of the branches that won, step by step."""
+def stats_table(result: GenerationResult, winners: Sequence[str], model: ModelSettings) -> Table:
+    """The small table under an answer; `winners` are the names of the branches that won, step by step.
+
+    `model`: as the engine has it.
+    """
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
@@ -55,6 +59,7 @@ def stats_table(result: GenerationResult, winners: Sequence[str]) -> Table:
     table.add_row("tokens/s", f"{result.tps:.1f}")
     table.add_row("forwards", f"{result.forwards}")
     table.add_row("finish reason", result.finish_reason)
+    table.add_row("dtype", f"{model.dtype} on {model.device}")
     if any(name != "anchor" for name in winners) or result.forwards > result.steps:
         table.add_row("winners", Text(format_winners(winners)))
     return table

@@ -49,6 +49,8 @@ class CheckpointNeeds:
     """With its commit, for a name on the Hub."""
     family: str
     implementation: str
+    dtype: str
+    """`model.dtype`, or what auto stands for on the configured device."""
     num_layers: int
     vocab_size: int
     max_model_len: int
@@ -99,6 +101,7 @@ def checkpoint_needs(config: Config) -> CheckpointNeeds:
         spec.config.model.path,
         model.family,
         model.implementation,
+        spec.config.model.dtype,
         model.num_layers,
         model.vocab_size,
         config.model.max_model_len,
@@ -109,16 +112,14 @@ def checkpoint_needs(config: Config) -> CheckpointNeeds:
 
 
 def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
-    """The configured format, then the other possible formats. The format of `auto` is decided where it runs."""
+    """The configured format, then the other possible formats."""
     quantization = spec.model.quantization
     others = FORMATS
     if quantization != "none":  # int8 in the checkpoint or in the settings
         others = tuple((dtype, quantization) for dtype, _ in FORMATS[:2])
     elif spec.model.implementation == "transformers":
         others = FORMATS[:2]
-    dtype = spec.config.model.dtype
-    configured = [] if dtype == "auto" else [(dtype, quantization)]
-    return list(dict.fromkeys([*configured, *others]))
+    return list(dict.fromkeys([(spec.config.model.dtype, quantization), *others]))
 
 
 def _format_needs(spec: ModelSpec, dtype: str, quantization: Quantization) -> FormatNeeds:
@@ -156,7 +157,8 @@ def needs_summary(needs: CheckpointNeeds) -> str:
     sizes = ", ".join(map(str, needs.tensor_parallel_sizes))
     return (
         f"{needs.path}: family {needs.family}, {needs.num_layers} layers, vocabulary of {needs.vocab_size}; "
-        f"model.implementation {needs.implementation}; group.tensor_parallel_size {sizes}. Of each worker:"
+        f"model.implementation {needs.implementation}; model.dtype {needs.dtype}; "
+        f"group.tensor_parallel_size {sizes}. Of each worker:"
     )
 
 

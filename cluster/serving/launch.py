@@ -21,11 +21,12 @@ from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application
 from cluster.serving.http.api_keys import API_KEYS_VARIABLE, load_api_keys
 from cluster.serving.serve_config_file import read_serve_config
-from cluster.serving.settings import ServeSettings
+from cluster.serving.settings import ModelEntry, ServeSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.execution.model_files import download_weights
+from lopa_ray.execution.model_spec import resolve_dtype
 from lopa_ray.model.hub import HubName
 
 DRAIN_TIMEOUT_S = 600.0
@@ -178,7 +179,7 @@ class ServeLauncher:
                 if local:
                     # Ray's dashboard would write the address to a file for Prometheus, but it is not started.
                     echo(f"Metrics for Prometheus on {_metrics_url()}")
-                echo(f"Serving {', '.join(entry.id for entry in self.settings.models)} on {address}")
+                echo(f"Serving {', '.join(map(_with_dtype, self.settings.models))} on {address}")
                 stop.wait()
                 echo("Finishing the requests in flight; press Ctrl-C again to stop at once")
                 stop.clear()
@@ -217,6 +218,12 @@ class ServeLauncher:
 
         threading.Thread(target=wait, daemon=True).start()
         stop.wait()
+
+
+def _with_dtype(entry: ModelEntry) -> str:
+    """A served model as the first line names it: "demo (float32 on cpu)"."""
+    model = entry.load().model
+    return f"{entry.id} ({resolve_dtype(model)} on {model.device})"
 
 
 def _model_id(source: str) -> str:

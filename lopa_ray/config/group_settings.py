@@ -105,9 +105,12 @@ class GroupSettings(StrictModel):
 
     @field_validator("num_accelerators")
     @classmethod
-    def _fraction_or_whole_number(cls, value: float) -> float:
-        if value > 1 and value != int(value):
-            raise ValueError(f"got {value}; allowed: a share of one below 1, or a whole number")
+    def _one_device_per_actor(cls, value: float) -> float:
+        if value > 1:
+            raise ValueError(
+                f"got {value}; allowed: 1, or a share of one below 1: a worker or shard computes on one GPU or NPU. To "
+                "use more, set num_workers, or tensor_parallel_size for a model in shards"
+            )
         return value
 
     @field_validator("resources")

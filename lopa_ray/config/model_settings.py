@@ -35,9 +35,9 @@ class ModelSettings(StrictModel):
     """What runs the model: native is this project's own transformer, and transformers the package, for whatever model
     it has a class for, without shards, quantization and compile; auto is native where it can."""
 
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
-    """Type of weights and KV cache, by its name or as torch.bfloat16; auto: bfloat16 where the machine's device
-    multiplies it faster than float32, which each group measures once. Scores are always computed in float32."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of weights and KV cache, by its name or as torch.bfloat16; auto: bfloat16 on cuda and npu, float32 on cpu.
+    Scores are always computed in float32."""
 
     quantization: Quantization = "none"
     """w8a8: int8 weights and activations in the transformer's linear layers; w8: int8 weights; none: as stored."""
@@ -47,7 +47,8 @@ class ModelSettings(StrictModel):
 
     attention: Literal["auto", "sdpa", "triton", "flash_attn", "flex", "npu", "reference"] = "auto"
     """Attention: torch's own kernel, this project's Triton kernel, the package flash-attn, torch's flex attention,
-    torch-npu's, or the Triton kernel's reference; auto tries and picks, on GPUs the fastest."""
+    torch-npu's, or the Triton kernel's reference; auto tries and picks, on GPUs the faster one of triton and
+    flash_attn. There auto fails if Triton does not work; sdpa accepts slow steps."""
 
     compile: bool = False
     """Graph mode: torch.compile for the layers, all but attention (npu: TorchAir). Needs a

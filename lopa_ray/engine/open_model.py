@@ -3,7 +3,7 @@
 `pin_model` turns names on the Hub into commits, `resolve_config` adds the checkpoint's sampling settings, and
 `open_model` reads configuration and tokenizer. Workers get a `ModelSpec`: the pinned configuration and the
 `ModelConfig`. So they read only the weights of a checkpoint, and later workers load the same ones. The first worker
-of a group measures the values of `auto` (`resolve_auto`), and the master sends them to the others.
+of a group measures what `model.attention` auto stands for (`resolve_auto`), and the master sends it to the others.
 
 Importing torch takes longer than the rest of a group's start, so engines and masters leave it to functions that
 workers call.

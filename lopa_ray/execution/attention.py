@@ -15,7 +15,7 @@ from torch import Tensor
 from lopa_ray.execution.kv_cache import KVCache
 from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.step_columns import StepColumns
-from lopa_ray.kernels.operators import triton_works
+from lopa_ray.kernels.operators import triton_failure
 from lopa_ray.kernels.padding import bucket_rows, padded_rows
 from lopa_ray.kernels.slot_attention import slot_attention
 from lopa_ray.model.transformer import AttentionFn
@@ -88,8 +88,8 @@ class PackedAttention:
 
     def bind(self, cache: KVCache, packing: Packing, columns: StepColumns[Tensor]) -> AttentionFn:
         """See `AttentionBackend.bind`. Raises RuntimeError if `needs_triton` is set and Triton does not work."""
-        if self.needs_triton and not triton_works():
-            raise RuntimeError("Triton does not work here")
+        if self.needs_triton and (reason := triton_failure()) is not None:
+            raise RuntimeError(f"Triton does not work here ({reason})")
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return slot_attention(q, k, v, cache.data, layer, columns.tiles, columns.stops)

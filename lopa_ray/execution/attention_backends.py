@@ -17,6 +17,7 @@ from lopa_ray.execution.attention import AttentionBackend, LaneAttention, Packed
 from lopa_ray.execution.attention_trial import SMALL_STEP, AttentionTrial, branches_of_a_step
 from lopa_ray.execution.device import Device
 from lopa_ray.execution.flash_attention import VERSIONS, FlashAttention
+from lopa_ray.kernels.operators import triton_failure
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.config import ModelConfig
 
@@ -79,8 +80,15 @@ def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, c
     """The name of the backend that auto selects for a device.
 
     It is the fastest of `Device.timed_attention`, or, if that is empty, the first backend that works. Raises
-    SettingsError if none works.
+    SettingsError if none works, and where the device computes with Triton's kernels and Triton does not work.
     """
+    slower = [name for name in device.attention_backends if name not in device.timed_attention]
+    if device.compiles_kernels and (failure := triton_failure()) is not None:
+        raise SettingsError(
+            f"model.attention: got 'auto', but Triton does not work here ({failure}), and a step without its kernels "
+            "takes many times as long; install the package triton and a C compiler, or name a backend without them "
+            f"({', '.join(slower)}) to accept that"
+        )
     reasons: list[str] = []
     seconds: dict[str, float] = {}
     for name in device.timed_attention or device.attention_backends:
@@ -99,7 +107,10 @@ def resolve_attention(device: Device, config: ModelConfig, dtype: torch.dtype, c
             seconds[name] = 0.0
             break
     if not seconds:
-        raise SettingsError(f"model.attention: got 'auto', but {'; '.join(reasons)}")
+        accepting = (
+            f"; name one of {', '.join(slower)} to accept slower steps" if device.timed_attention else ""
+        )
+        raise SettingsError(f"model.attention: got 'auto', but {'; '.join(reasons)}{accepting}")
     chosen = min(seconds, key=lambda name: seconds[name])
     _log.info("attention on %s: %s (%s)", device.name, chosen, "; ".join(reasons) or "first choice")
     return chosen

@@ -64,6 +64,8 @@ class Device:
     name: str
     torch_name: str
     """The name of the torch device in a worker. Ray shows a worker its own devices only, so its device is the first."""
+    auto_dtype: str
+    """What `model.dtype` auto stands for."""
     collective_backend: str
     """The torch.distributed backend that moves tensors between such devices."""
     ray_resource: str
@@ -71,7 +73,8 @@ class Device:
     attention_backends: tuple[str, ...]
     """Attention backends for the device, in the order in which `auto` tries them."""
     timed_attention: tuple[str, ...]
-    """Attention backends of which `auto` selects the fastest. If there are none, it selects the first that works."""
+    """Attention backends of which `auto` selects the fastest. It selects no other one: the others compute branch by
+    branch, which takes many launches per layer. If there are none, it selects the first of all that works."""
     compile_backend: str
     """The backend of torch.compile."""
     compiles_kernels: bool
@@ -103,6 +106,7 @@ DEVICES = {
     "cpu": Device(
         "cpu",
         "cpu",
+        "float32",
         "gloo",
         "CPU",
         ("sdpa", "flex", "reference"),
@@ -117,10 +121,11 @@ DEVICES = {
     "cuda": Device(
         "cuda",
         "cuda:0",
+        "bfloat16",
         "nccl",
         "GPU",
         ("triton", "flash_attn", "sdpa", "flex"),
-        timed_attention=("triton", "flash_attn", "sdpa"),
+        timed_attention=("triton", "flash_attn"),
         compile_backend="inductor",
         compiles_kernels=True,
         unavailable_reason=_cuda_unavailable_reason,
@@ -130,6 +135,7 @@ DEVICES = {
     "npu": Device(
         "npu",
         "npu:0",
+        "bfloat16",
         "hccl",
         "NPU",
         ("npu", "sdpa", "reference"),

@@ -41,6 +41,13 @@ ALIGN_ROWS = 32
 """The rows of a slot are a multiple of this number, so keys and values of every slot and head begin at a multiple of
 64 bytes. The rounding of CPU kernels depends on alignment, and results must not depend on the slot."""
 
+_SIGNS_OF_LACK = (
+    "DefaultCPUAllocator: ",
+    "Storage size calculation overflowed",
+    "Overflow when unpacking long",
+)
+"""Parts of torch's messages: the CPU has no memory for a tensor, or its size has no number."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
@@ -60,14 +67,16 @@ class KVCache:
     def __init__(
         self, config: ModelConfig, num_slots: int, capacity: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """Allocate all slots. Raises CapacityError if they do not fit in memory."""
+        """Allocate all slots. Raises CapacityError if they do not fit in memory; other errors of torch are its own."""
         layers, two, heads, dim = config.kv_shape
         self.capacity = capacity
         rows = -(-capacity // ALIGN_ROWS) * ALIGN_ROWS
         shape = (num_slots, layers, two, heads, rows, dim)
         try:
             self.data = torch.zeros(shape, dtype=dtype, device=device)
-        except (RuntimeError, TypeError) as error:  # out of memory, or a size beyond any integer type
+        except (RuntimeError, TypeError) as error:
+            if not _is_lack_of_memory(error):
+                raise
             gib = math.prod(shape) * dtype.itemsize / 2**30
             raise CapacityError(
                 f"a KV cache of {num_slots} slots with {capacity} positions ({gib:.1f} GiB) does not fit; "
@@ -222,6 +231,14 @@ def _by_position(kv: Tensor) -> Tensor:
     """Keys and values [L, 2, P, K, E] → [L * 2, P, K * E]; a view if they are contiguous."""
     layers, two, positions, heads, dim = kv.shape
     return kv.reshape(layers * two, positions, heads * dim)
+
+
+def _is_lack_of_memory(error: Exception) -> bool:
+    """Whether torch found no memory for a tensor, or the size of the tensor is beyond 64 bits.
+
+    Only accelerators have a class of error for it. On CPU the message tells.
+    """
+    return isinstance(error, torch.OutOfMemoryError) or any(sign in str(error) for sign in _SIGNS_OF_LACK)
 
 
 def payload_to_bytes(payload: Tensor) -> npt.NDArray[np.uint8]:

@@ -24,14 +24,24 @@ from lopa_ray.model.mask_predictor import MaskPredictor
 MAX_HEAD_ROWS = 512
 """Maximum number of rows per LM head call."""
 
-MAX_LOGITS_BYTES = 2**27
-"""Maximum bytes of the fp32 logits of an LM head call. Nucleus sampling or a constraint needs several times as much."""
+MAX_LOGITS_BYTES = 160 * 2**20
+"""Maximum bytes of the fp32 logits of an LM head call. Nucleus sampling or a constraint needs several times as much.
+
+The limit leaves 256 rows for vocabularies of 152k to 157k tokens (Dream, SDAR, LLaDA2.0).
+"""
+
+TILE_ROWS = 128
+"""Rows of a tile of matmuls on GPUs. A GPU computes whole tiles, also for a call with fewer rows."""
 
 
 def head_rows(vocab_size: int) -> int:
-    """Rows per LM head call for that many tokens: the largest multiple of `ROW_MULTIPLE` within both limits."""
+    """Rows per LM head call for that many tokens: as many as both limits allow, in whole tiles.
+
+    If not even one tile is within the limits, it is a multiple of `ROW_MULTIPLE`.
+    """
     rows = min(MAX_HEAD_ROWS, MAX_LOGITS_BYTES // (4 * vocab_size))
-    return max(rows // ROW_MULTIPLE, 1) * ROW_MULTIPLE
+    multiple = TILE_ROWS if rows >= TILE_ROWS else ROW_MULTIPLE
+    return max(rows // multiple, 1) * multiple
 
 
 class LMHead:

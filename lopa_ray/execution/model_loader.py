@@ -9,7 +9,6 @@ import torch
 
 from lopa_ray.execution.attention_backends import resolve_attention, select_backend
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.dtype_trial import resolve_dtype
 from lopa_ray.execution.model_files import adapter_folder, checkpoint_folder
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
@@ -53,22 +52,18 @@ def load_weights(
 
 
 def resolve_auto(spec: ModelSpec) -> ModelSpec:
-    """The same spec, in which settings of auto are replaced by the choice for this machine, where it is measured.
+    """The same spec, in which `model.attention` auto is replaced by the fastest backend on this machine.
 
-    These are `model.dtype`, and `model.attention` on devices whose backends are timed. Raises SettingsError.
+    On devices whose backends are not timed it stays. Raises SettingsError.
     """
     if not spec.has_auto:
         return spec
-    device = DEVICES[spec.config.model.device]
+    model = spec.config.model
+    device = DEVICES[model.device]
     device.torch_device()
     shard = spec.model.shard(spec.config.group.tensor_parallel_size)
-    if spec.config.model.dtype == "auto":
-        spec = spec.with_dtype(resolve_dtype(device, shard))
-    model = spec.config.model
-    if model.attention == "auto" and device.timed_attention:
-        name = resolve_attention(device, shard, spec.dtype, model.max_model_len)
-        spec = replace(spec, config=spec.config.replace(model=model.replace(attention=name)))
-    return spec
+    name = resolve_attention(device, shard, spec.dtype, model.max_model_len)
+    return replace(spec, config=spec.config.replace(model=model.replace(attention=name)))
 
 
 def build_runner(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from lopa_ray.config.execution_config import ExecutionConfig
+from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import CheckpointError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_files import checkpoint_folder, pin_model
@@ -23,20 +24,26 @@ if TYPE_CHECKING:
     import torch
 
 
+def resolve_dtype(settings: ModelSettings) -> str:
+    """The name of the dtype: `model.dtype`, or what auto stands for on the model's device."""
+    return DEVICES[settings.device].auto_dtype if settings.dtype == "auto" else settings.dtype
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """Everything that a worker needs to load its model, except the weights, which it reads from the checkpoint."""
 
     config: ExecutionConfig
-    """The model and the group, with pinned names; see `pin_model`."""
+    """The model and the group, with pinned names (see `pin_model`) and the dtype that auto stands for."""
     model: ModelConfig
     """The architecture of the model that `config` names."""
 
     @classmethod
     def read(cls, config: ExecutionConfig) -> Self:
         """Read the checkpoint's configuration, and of its tokenizer at most the mask token. Raises CheckpointError."""
-        config = ExecutionConfig(model=pin_model(config).model, group=config.group)
-        settings = config.model
+        settings = pin_model(config).model
+        settings = settings.replace(dtype=resolve_dtype(settings))
+        config = ExecutionConfig(model=settings, group=config.group)
         folder = checkpoint_folder(settings)
         try:
             model = load_config(folder, settings.implementation)
@@ -58,24 +65,18 @@ class ModelSpec:
         unpadded = min(tokenizer.vocab_size, self.model.vocab_size)
         return replace(self, model=replace(self.model, unpadded_vocab_size=unpadded))
 
-    def with_dtype(self, name: str) -> Self:
-        """The same spec with `model.dtype` set to `name`."""
-        return replace(self, config=self.config.replace(model=self.config.model.replace(dtype=name)))
-
     @property
     def has_auto(self) -> bool:
-        """Whether a setting is still auto and has to be measured; see `resolve_auto`."""
+        """Whether a setting, `model.attention`, is still auto and has to be measured; see `resolve_auto`."""
         model = self.config.model
-        timed = DEVICES[model.device].timed_attention
-        return model.dtype == "auto" or (model.attention == "auto" and bool(timed))
+        return model.attention == "auto" and bool(DEVICES[model.device].timed_attention)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of weights and K/V. As long as it is auto, this is float32, the larger of the two candidates."""
+        """The dtype of weights and K/V."""
         import torch
 
-        name = self.config.model.dtype
-        dtype: torch.dtype = getattr(torch, "float32" if name == "auto" else name)
+        dtype: torch.dtype = getattr(torch, self.config.model.dtype)
         return dtype
 
     @property

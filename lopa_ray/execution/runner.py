@@ -9,7 +9,6 @@ It does not depend on the decoder. The plans contain all inputs.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -26,6 +25,7 @@ from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.execution.payload_transfer import PayloadTransfer
 from lopa_ray.execution.prefix_store import PrefixStore
 from lopa_ray.execution.staging import StagedLane, StagedStep, StagingBuffer
+from lopa_ray.execution.step_clock import StepClock
 from lopa_ray.execution.step_columns import StepColumns
 from lopa_ray.kernels.row_scores import SCORE_COLUMNS
 from lopa_ray.kernels.sdpa import sdpa
@@ -85,6 +85,7 @@ class BranchRunner:
         self._staging = StagingBuffer()
         self.commits = Commits(self.cache, self._staging)
         self.prefix_store = PrefixStore(self.cache)
+        self._clock = StepClock(self.device)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan, transfer: PayloadTransfer | None = None) -> StepReport:
@@ -94,25 +95,26 @@ class BranchRunner:
         is applied once per request and step, so a step can be repeated in a newer epoch. Raises ProtocolError if the
         cache or the staged K/V do not match the plans, CapacityError for positions beyond a slot, and TransferError.
         """
-        began = time.perf_counter()
+        self._clock.start()
         self.prefix_store.evict(plan.evict)
         for scheduled in plan.requests:
             self._assign_slot(scheduled.slot, scheduled.request_id)
         payloads = self.commits.payloads(plan, transfer)
         commits = self.commits.pending(plan, payloads)
-        gathered = time.perf_counter()
+        self._clock.mark()
         lanes = [lane for scheduled in plan.requests for lane in lanes_of(scheduled)]
         packing = Packing(lanes, commits, self.packing_options)
         columns = packing.to_device(self.device)
-        packed = time.perf_counter()
+        self._clock.mark()
         if transfer is not None and payloads:
             transfer.broadcast(payloads)
             self.model.tp_group.barrier(self.device)
         self.cache.write_staged(commits, columns.commit_rows, columns.commit_boundaries)
         for scheduled in plan.requests:
             self._retain(scheduled)
-        commit_s = gathered - began + time.perf_counter() - packed
+        self._clock.mark()
         if not lanes:
+            commit_s, _ = self._clock.seconds()
             return StepReport.without_branches(plan.epoch, plan.step, commit_s)
         try:
             scores = self._evaluate(packing, columns)
@@ -125,7 +127,7 @@ class BranchRunner:
             scores = self._evaluate(packing, columns)
         self.model.tp_group.wait()
         branches, scored = packing.rows_to_score.report(scores.cpu().numpy(), SCORE_COLUMNS)
-        forward_s = time.perf_counter() - began - commit_s
+        commit_s, forward_s = self._clock.seconds()
         return StepReport(plan.epoch, plan.step, branches, scored, commit_s, forward_s)
 
     def _evaluate(self, packing: Packing, columns: StepColumns[Tensor]) -> Tensor:

@@ -37,7 +37,9 @@ def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 
 def _has_grouped_mm(x: Tensor, weight: Tensor) -> bool:
-    """Whether torch's own product takes these on CUDA, without waiting for `ends`."""
+    """Whether torch's own product takes these on CUDA, without waiting for `ends`. torch 2.9 does not have it."""
+    if not hasattr(F, "grouped_mm"):
+        return False
     sizes = (x.shape[1] * x.itemsize, weight.shape[1] * weight.itemsize)
     if not x.dtype == weight.dtype == torch.bfloat16 or any(size % GROUPED_MM_BYTES for size in sizes):
         return False

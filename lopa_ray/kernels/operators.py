@@ -73,16 +73,22 @@ def _launcher(name: str) -> Callable[..., Any]:
 
 
 @cache
-def triton_works() -> bool:
-    """Whether Triton compiles and runs a kernel on this process's GPU. It is tried once, and a failure is logged."""
+def triton_failure() -> str | None:
+    """Why Triton does not work on this process's GPU, or None if it compiles and runs a kernel. It is tried once."""
     try:
-        gate_up = torch.ones(1, 32, device="cuda")
-        out = _launcher("silu_mul")(gate_up)
+        launch = _launcher("silu_mul")
+        out = launch(torch.ones(1, 32, device="cuda"))
         works = bool((out - 1 / (1 + torch.e**-1)).abs().max() < 1e-5)
-        reason = "its results are wrong"
-    # Any exception of Triton, its compiler or the driver means that Triton does not work; it is logged as the reason.
+    # Any exception of Triton, its compiler or the driver means that Triton does not work; it is returned as the reason.
     except Exception as error:
-        works, reason = False, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-    if not works:
-        _log.warning("Triton does not work here, so steps take more launches than they need (%s)", reason)
-    return works
+        return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    return None if works else "its results are wrong"
+
+
+@cache
+def triton_works() -> bool:
+    """Whether operators launch their kernels here. If they do not, this is logged once, with the reason."""
+    reason = triton_failure()
+    if reason is not None:
+        _log.warning("Triton does not work here, so steps take many times as long as they need (%s)", reason)
+    return reason is None

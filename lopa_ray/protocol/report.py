@@ -83,7 +83,7 @@ class StepReport:
     rows: ScoredRows
     """The scores of all branches, in order."""
     commit_s: float = 0.0
-    """Seconds that the worker spent on commits, waiting for K/V included."""
+    """Seconds that the worker spent on commits, waiting for K/V included; an accelerator measures them."""
     forward_s: float = 0.0
     """Seconds that it spent on packing, the forward, staging and scores."""
 

@@ -19,7 +19,7 @@ from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
-ON_GPU = {"device": "cuda"}
+ON_GPU = {"device": "cuda", "dtype": "float32"}
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 GROUPS: list[Any] = [
     pytest.param({"num_workers": 2, "num_accelerators": 0.5}, id="a GPU shared, object store"),

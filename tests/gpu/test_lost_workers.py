@@ -21,7 +21,7 @@ from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
-ON_GPU = {"device": "cuda"}
+ON_GPU = {"device": "cuda", "dtype": "float32"}
 
 TOLERANCE = 1e-4
 

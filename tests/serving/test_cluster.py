@@ -121,7 +121,7 @@ def serve_once(cluster: Cluster, engine: LocalEngine, out: Path) -> str:
 
     def ready() -> bool:
         assert server.poll() is None, out.read_text()
-        return f"Serving demo on {url}" in out.read_text()
+        return f"Serving demo (float32 on cpu) on {url}" in out.read_text()
 
     try:
         wait_until(ready, START_TIMEOUT_S, "the server")

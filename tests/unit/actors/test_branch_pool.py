@@ -15,11 +15,10 @@ from actors.branch_worker import BranchWorker
 from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer, transfer_of
 from actors.rendezvous import Rendezvous
 from actors.worker_handle import WorkerHandle
-from lopa_ray.execution import dtype_trial
+from lopa_ray.execution import model_loader
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.model.config import ModelConfig
 from support.tiny_model import tiny_spec
 
 
@@ -108,8 +107,7 @@ class TimedShard:
     ("model", "measured"),
     [
         pytest.param({"attention": "auto"}, True, id="attention"),
-        pytest.param({"attention": "sdpa", "dtype": "auto"}, True, id="dtype"),
-        pytest.param({"attention": "sdpa"}, False, id="neither"),
+        pytest.param({"attention": "sdpa"}, False, id="another"),
     ],
 )
 def test_workers_agree_on_what_is_the_fastest_on_the_first(
@@ -119,7 +117,8 @@ def test_workers_agree_on_what_is_the_fastest_on_the_first(
     group = {"num_workers": 2, "tensor_parallel_size": 2}
     spec = tiny_spec(model={**model, "load_format": "dummy"}, group=group)
     pool = BranchPool(spec)
-    shards = [TimedShard(spec.with_dtype(name)) for name in ("bfloat16", "float32", "float32", "float32")]
+    attention = ("flex", "sdpa", "sdpa", "sdpa")
+    shards = [TimedShard(tiny_spec(model={"attention": name}, group=group)) for name in attention]
 
     async def load() -> None:
         workers = WorkerHandle(tuple(shards[:2])), WorkerHandle(tuple(shards[2:]))
@@ -151,28 +150,27 @@ def test_workers_that_share_an_accelerator_form_no_collective(
 
 
 def test_a_worker_uses_what_it_is_told_to() -> None:
-    worker = BranchWorker(tiny_spec(model={"dtype": "auto"}))
+    worker = BranchWorker(tiny_spec())
     worker.use(tiny_spec(model={"dtype": "bfloat16", "attention": "reference"}))
-    assert worker.load_model(None).dtype == "bfloat16"
+    worker.load_model(None)
     assert worker._runner.attention == PackedAttention()
     assert worker._runner.model.embed.weight.dtype == torch.bfloat16
 
 
 def test_a_worker_measures_with_the_threads_that_it_decodes_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    def threads_decide(where: torch.device, config: ModelConfig) -> dict[torch.dtype, float]:
-        return {torch.float32: float(torch.get_num_threads()), torch.bfloat16: 2.0}
+    monkeypatch.setitem(DEVICES, "cpu", dataclasses.replace(DEVICES["cpu"], timed_attention=("sdpa", "flex")))
+    threads: list[int] = []
 
-    monkeypatch.setattr(dtype_trial, "product_seconds", threads_decide)
+    def measured(*_: object) -> str:
+        threads.append(torch.get_num_threads())
+        return "sdpa"
+
+    monkeypatch.setattr(model_loader, "resolve_attention", measured)
     before = torch.get_num_threads()
     try:
-        specs = [
-            BranchWorker(
-                tiny_spec(model={"dtype": "auto"}, group={"threads_per_worker": threads})
-            ).resolve_auto()
-            for threads in (1, 3)
-        ]
+        for count in (1, 3):
+            spec = BranchWorker(tiny_spec(group={"threads_per_worker": count})).resolve_auto()
+            assert spec.config.model.attention == "sdpa"
     finally:
         torch.set_num_threads(before)
-    assert [spec.config.model.dtype for spec in specs] == ["float32", "bfloat16"]
-    assert specs[0].weight_bytes == 2 * specs[1].weight_bytes
-    assert specs[0].slots_bytes == 2 * specs[1].slots_bytes
+    assert threads == [1, 3]

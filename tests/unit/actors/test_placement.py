@@ -28,7 +28,7 @@ GPUS = [node("10.0.0.1", CPU=16, GPU=8), node("10.0.0.2", CPU=16, GPU=8), node("
     [
         ("cuda", {"num_workers": 16}, GPUS),
         ("cuda", {"num_workers": 64, "num_accelerators": 0.25, "num_cpus": 0.1}, GPUS),
-        ("cuda", {"num_workers": 2, "num_accelerators": 8.0}, GPUS),
+        ("cuda", {"num_workers": 2, "tensor_parallel_size": 8}, GPUS),
         ("cpu", {"num_workers": 96}, GPUS),
         ("cpu", {"num_workers": 30, "num_cpus": 0.1}, [node("10.0.0.1", CPU=3)]),
         ("cpu", {"num_workers": 1000, "num_cpus": 0.0}, [node("10.0.0.1")]),
@@ -46,9 +46,9 @@ def test_what_fits_is_let_through(device: str, group: dict[str, Any], nodes: lis
         # Together the nodes have enough, but no worker can be cut in two.
         (
             "cuda",
-            {"num_workers": 3, "num_accelerators": 6.0},
+            {"num_workers": 3, "tensor_parallel_size": 6},
             GPUS,
-            r"3 workers of 1 CPU, 6 GPU each do not fit: 10.0.0.1 with 16 CPU, 8 GPU has room for 1; 10.0.0.2 with "
+            r"3 workers of 6 CPU, 6 GPU each do not fit: 10.0.0.1 with 16 CPU, 8 GPU has room for 1; 10.0.0.2 with "
             r"16 CPU, 8 GPU has room for 1; 10.0.0.3 with 64 CPU, 0 GPU has room for 0; .*wait_for_nodes",
         ),
         ("cuda", {"num_workers": 17}, GPUS, "has room for 8"),
@@ -70,12 +70,12 @@ def test_what_will_never_fit_is_refused_with_what_there_is(
 
 
 def test_actors_ask_for_what_their_places_hold() -> None:
-    group = {"num_cpus": 0.5, "num_accelerators": 2.0, "resources": {"fast": 1.0}}
-    assert worker_bundle(config("cuda", **group)) == {"CPU": 0.5, "GPU": 2.0, "fast": 1.0}
+    group = {"num_cpus": 0.5, "num_accelerators": 0.25, "resources": {"fast": 1.0}}
+    assert worker_bundle(config("cuda", **group)) == {"CPU": 0.5, "GPU": 0.25, "fast": 1.0}
     gpu, npu = actor_options(config("cuda", **group)), actor_options(config("npu", **group))
     none = actor_options(config(num_cpus=0.0))
-    assert (gpu["num_cpus"], gpu["num_gpus"], gpu["resources"]) == (0.5, 2.0, {"fast": 1.0})
-    assert (npu["num_cpus"], npu["resources"]) == (0.5, {"NPU": 2.0, "fast": 1.0}) and "num_gpus" not in npu
+    assert (gpu["num_cpus"], gpu["num_gpus"], gpu["resources"]) == (0.5, 0.25, {"fast": 1.0})
+    assert (npu["num_cpus"], npu["resources"]) == (0.5, {"NPU": 0.25, "fast": 1.0}) and "num_gpus" not in npu
     assert none["num_cpus"] == 0.0 and "resources" not in none
 
 

@@ -59,13 +59,16 @@ class FakeNCCL:
         self.calls.append("broadcast")
         return FakeWork(self)
 
-    def allreduce(self, *_: Any) -> FakeWork:
-        self.calls.append("allreduce")
-        return FakeWork(self)
+    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> FakeWork | None:
+        return self._collective("allreduce", options)
 
-    def allgather(self, *_: Any) -> FakeWork:
-        self.calls.append("allgather")
-        return FakeWork(self)
+    def allgather(self, gathered: Any, tensors: list[torch.Tensor], options: Any) -> FakeWork | None:
+        return self._collective("allgather", options)
+
+    def _collective(self, name: str, options: Any) -> FakeWork | None:
+        """As of torch: one that is not asynchronous is enqueued on the current stream, and gives no work."""
+        self.calls.append(f"{name} on {'its own' if options.asyncOp else 'the current'} stream")
+        return FakeWork(self) if options.asyncOp else None
 
     def abort(self) -> None:
         self.calls.append("abort")
@@ -85,11 +88,25 @@ def test_the_host_goes_on_until_it_has_to_read() -> None:
     group.broadcast(x, root=1)
     group.all_reduce(x)
     group.all_gather([x, x], x)
-    assert nccl.calls == ["broadcast", "synchronize", "allreduce", "synchronize", "allgather", "synchronize"]
+    enqueued = [
+        "broadcast",
+        "synchronize",
+        "allreduce on the current stream",
+        "allgather on the current stream",
+    ]
+    assert nccl.calls == enqueued
     threading.Timer(0.1, lambda: setattr(nccl, "peers_are_there", True)).start()
     group.wait(never)
     group.wait(lambda: pytest.fail("nothing is left to wait for"))
-    assert "abort" not in nccl.calls
+    assert nccl.calls == [*enqueued, "allreduce on its own stream"]
+
+
+def test_a_broadcast_is_waited_for_without_another_collective() -> None:
+    nccl = FakeNCCL()
+    group = group_over(nccl)
+    group.broadcast(torch.zeros(2), root=1)
+    group.wait(never)
+    assert nccl.calls == ["broadcast", "synchronize"]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +169,7 @@ def test_joining_reaches_every_peer(nccl: FakeNCCL) -> None:
     store = RendezvousStore()
     address = asyncio.run(store.address())
     joined = join(3, address)
-    assert nccl.calls == ["connect cpu", "allreduce", "synchronize"]
+    assert nccl.calls == ["connect cpu", "allreduce on the current stream", "allreduce on its own stream"]
     joined.destroy_group()
     assert nccl.calls[-1] == "abort"
     with pytest.raises(RuntimeError, match="left the group"):

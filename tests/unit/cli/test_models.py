@@ -75,6 +75,7 @@ def test_what_is_configured_comes_first() -> None:
             ["model.quantization=w8"],
             ["model.dtype=bfloat16", "model.quantization=w8a8"],
             ["model.dtype=auto"],
+            ["model.device=cuda"],
         )
     ]
     shown = [[(each["dtype"], each["quantization"]) for each in rows] for rows in formats]
@@ -83,6 +84,7 @@ def test_what_is_configured_comes_first() -> None:
         [("float32", "w8"), ("bfloat16", "w8")],
         [("bfloat16", "w8a8"), ("float32", "w8a8")],
         [("float32", "none"), ("bfloat16", "none"), ("bfloat16", "w8a8")],
+        [("bfloat16", "none"), ("float32", "none"), ("bfloat16", "w8a8")],
     ]
     assert formats[1][0]["weights_bytes"] < formats[0][0]["weights_bytes"]
 

@@ -125,6 +125,11 @@ BAD: list[tuple[type, dict[str, Any], list[str]]] = [
     (GroupSettings, {"expert_parallel": True}, ["expert_parallel true", "tensor_parallel_size 1"]),
     (GroupSettings, {"expert_parallel": "on"}, ["expert_parallel: got 'on'; allowed: true, false or auto"]),
     (GroupSettings, {"step_timeout_s": 0}, ["step_timeout_s", "got 0"]),
+    (
+        GroupSettings,
+        {"num_accelerators": 2.0},
+        ["num_accelerators: got 2.0", "a share of one below 1", "num_workers", "tensor_parallel_size"],
+    ),
     (GroupSettings, {"transfer": "nccl"}, ["transfer", "'nccl'", "auto"]),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import SettingsError
-from lopa_ray.execution import attention_backends
+from lopa_ray.execution import attention, attention_backends
 from lopa_ray.execution.attention import AttentionBackend, LaneAttention, PackedAttention
 from lopa_ray.execution.attention_backends import (
     BACKENDS,
@@ -25,6 +26,7 @@ from lopa_ray.execution.attention_trial import attention_formula
 from lopa_ray.execution.device import DEVICES, Device
 from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
+from lopa_ray.kernels import operators
 from lopa_ray.kernels.sdpa import sdpa
 from support.backend_contract import check_backend
 from support.tiny_model import load_tiny_model
@@ -110,10 +112,53 @@ def test_of_several_backends_of_a_name_the_first_that_works_is_taken(monkeypatch
     assert select("flex", DEVICES["cpu"]) is works
 
 
-def test_triton_is_refused_where_it_does_not_work() -> None:
-    device = dataclasses.replace(DEVICES["cpu"], attention_backends=("triton",))
-    with pytest.raises(SettingsError, match="triton fails with RuntimeError: Triton does not work here"):
-        select("triton", device)
+CUDA_ON_CPU = dataclasses.replace(DEVICES["cuda"], torch_name="cpu")
+"""The choice of a GPU, computed here."""
+
+NO_TRITON = "ModuleNotFoundError: No module named 'triton'"
+
+
+def test_auto_needs_triton_on_a_gpu_unless_a_slow_backend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (attention_backends, attention):
+        monkeypatch.setattr(module, "triton_failure", lambda: NO_TRITON)
+    with pytest.raises(SettingsError) as raised:
+        select("auto", CUDA_ON_CPU)
+    for part in ("model.attention: got 'auto'", NO_TRITON, "install the package triton", "(sdpa, flex)"):
+        assert part in str(raised.value)
+    with pytest.raises(
+        SettingsError, match=rf"triton fails with RuntimeError: Triton does not .*\({NO_TRITON}\)"
+    ):
+        select("triton", CUDA_ON_CPU)
+    assert select("sdpa", CUDA_ON_CPU) is BACKENDS["sdpa"][0]
+
+
+def test_auto_takes_no_slow_backend_on_a_gpu_whose_fast_ones_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_backends, "triton_failure", lambda: None)
+    for name in ("triton", "flash_attn"):
+        monkeypatch.setitem(BACKENDS, name, (LaneAttention(fails),))
+    with pytest.raises(
+        SettingsError,
+        match=r"triton fails with ImportError: no kernel here; flash_attn fails .*; name one of sdpa, flex",
+    ):
+        select("auto", CUDA_ON_CPU)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ModuleNotFoundError("No module named 'triton'"), NO_TRITON),
+        (RuntimeError("Failed to find C compiler.\nMore."), "RuntimeError: Failed to find C compiler."),
+    ],
+    ids=["no package", "no compiler"],
+)
+def test_the_reason_why_triton_does_not_work_is_in_its_own_words(
+    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launcher(name: str) -> Any:
+        raise error
+
+    monkeypatch.setattr(operators, "_launcher", launcher)
+    assert operators.triton_failure.__wrapped__() == reason
 
 
 def test_a_backend_of_another_device_is_refused() -> None:

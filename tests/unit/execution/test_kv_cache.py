@@ -195,6 +195,39 @@ def test_a_slot_has_an_end(runner):
     step(runner, plan(canvas=(1, 2) + (127,) * 8, branches=(Branch(((10, 10),)),), scored=range(2, 10)))
 
 
+@pytest.mark.parametrize("capacity", [2**40, 2**55, 2**65], ids=["no memory", "no size", "no integer"])
+def test_a_cache_that_does_not_fit_says_which_settings_to_lower(capacity: int) -> None:
+    with pytest.raises(CapacityError, match=r"does not fit; lower max_num_seqs or max_model_len \(.+\)"):
+        cache(capacity=capacity)
+
+
+def test_a_device_without_memory_is_too_small_for_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    raise_from_zeros(monkeypatch, torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB."))
+    with pytest.raises(
+        CapacityError, match=r"does not fit; .* \(CUDA out of memory\. Tried .* 80\.00 GiB\.\)"
+    ):
+        cache()
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("CUDA error: unspecified launch failure"), TypeError("a tuple")]
+)
+def test_another_error_of_torch_is_not_taken_for_a_lack_of_memory(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raise_from_zeros(monkeypatch, error)
+    with pytest.raises(type(error)) as raised:
+        cache()
+    assert raised.value is error
+
+
+def raise_from_zeros(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def zeros(*arguments: object, **keywords: object) -> None:
+        raise error
+
+    monkeypatch.setattr(torch, "zeros", zeros)
+
+
 def test_logits_behind_kept_spans_equal_those_of_one_forward(runner):
     """Block-causal, so that what is cached does not see what follows."""
     ids = [3, 5, 8, 13, 21, 34]

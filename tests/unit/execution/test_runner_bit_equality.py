@@ -15,7 +15,7 @@ from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
-from lopa_ray.execution.lm_head import MAX_LOGITS_BYTES, head_rows
+from lopa_ray.execution.lm_head import MAX_LOGITS_BYTES, TILE_ROWS, head_rows
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.kernels.padding import ROW_MULTIPLE, padded_rows
 from lopa_ray.kernels.sdpa import sdpa
@@ -211,10 +211,21 @@ def test_rows_of_the_head_do_not_depend_on_their_number():
 
 
 @pytest.mark.parametrize(
-    ("vocab_size", "rows"), [(100, 512), (126_464, 256), (152_064, 208), (2**26, ROW_MULTIPLE)]
+    ("vocab_size", "rows"),
+    [
+        (100, 512),
+        (76_032, 512),  # half a vocabulary, of a shard
+        (126_464, 256),
+        (152_064, 256),
+        (157_184, 256),
+        (262_144, 128),
+        (2**20, 32),
+        (2**26, ROW_MULTIPLE),
+    ],
 )
 def test_the_logits_of_a_call_are_bounded(vocab_size, rows):
     assert head_rows(vocab_size) == rows
+    assert rows % TILE_ROWS == 0 or rows < TILE_ROWS
     assert rows == ROW_MULTIPLE or rows * vocab_size * 4 <= MAX_LOGITS_BYTES
 
 

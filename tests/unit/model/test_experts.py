@@ -117,7 +117,10 @@ def test_the_product_is_that_of_each_rows_expert(dtype: torch.dtype) -> None:
     x, weight = torch.randn(sum(counts), 24).to(dtype), torch.randn(6, 40, 24).to(dtype)
     owner = torch.repeat_interleave(torch.tensor(counts))
     wanted = torch.einsum("si,soi->so", x.float(), weight[owner].float())
-    for found in (grouped_matmul(x, weight, ends), F.grouped_mm(x, weight.mT, offs=ends)):
+    products = [grouped_matmul(x, weight, ends)]
+    if hasattr(F, "grouped_mm"):
+        products.append(F.grouped_mm(x, weight.mT, offs=ends))
+    for found in products:
         torch.testing.assert_close(
             found.float(), wanted, atol=0.2 if dtype == torch.bfloat16 else 1e-5, rtol=0
         )
@@ -143,8 +146,16 @@ def test_torchs_product_is_called_where_it_does_not_wait(
 ) -> None:
     found = SimpleNamespace(major=major)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
+    monkeypatch.setattr(F, "grouped_mm", None, raising=False)
     x, weight = torch.empty(3, width, dtype=dtype), torch.empty(2, 8, width, dtype=dtype)
     assert _has_grouped_mm(x, weight) == has_it
+
+
+def test_a_torch_without_the_product_has_the_kernel_of_this_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=9))
+    monkeypatch.delattr(F, "grouped_mm", raising=False)
+    x, weight = torch.empty(3, 24, dtype=torch.bfloat16), torch.empty(2, 8, 24, dtype=torch.bfloat16)
+    assert not _has_grouped_mm(x, weight)
 
 
 @torch.inference_mode()

@@ -14,6 +14,8 @@ import yaml
 from typer.testing import CliRunner
 
 from cluster.cli import app
+from cluster.serving.launch import _with_dtype
+from cluster.serving.settings import ModelEntry
 from lopa_ray.config.yaml_files import serve_config
 
 # Ray Serve's own, when it is imported.
@@ -141,3 +143,15 @@ def test_serve_can_build_the_application() -> None:
     from cluster.serving.app import build
 
     assert type(call(build, {"models": [{"id": "one"}, {"id": "two"}]})).__name__ == "Application"
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        ({}, "m (float32 on cpu)"),
+        ({"device": "cuda"}, "m (bfloat16 on cuda)"),
+        ({"device": "cuda", "dtype": "float32"}, "m (float32 on cuda)"),
+    ],
+)
+def test_the_first_line_names_the_dtype_of_a_model(model: dict[str, Any], named: str) -> None:
+    assert _with_dtype(ModelEntry(id="m", model=model)) == named

@@ -31,6 +31,7 @@ HEALTHY = MasterStatus(
     failed_steps=0,
     out_of_memory_steps=0,
     max_step_rows=None,
+    dtype="float32",
 )
 
 

@@ -27,6 +27,7 @@ def test_counters_follow_a_group_and_the_one_in_its_place() -> None:
                 failed_steps=0,
                 out_of_memory_steps=failed,
                 max_step_rows=None,
+                dtype="float32",
             )
         )
     assert 'lopa_prefix_hits_total{model="m"} 4.0\n' in group.text()
