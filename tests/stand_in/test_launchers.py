@@ -8,15 +8,20 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed; it is made for Linux")
 
+from lopa_lab.bench.launch_counter import META
 from lopa_lab.bench.step_plans import plan_of, step_of
+from lopa_ray.execution import packing
 from lopa_ray.execution.model_loader import warm_up
 from lopa_ray.execution.runner import BranchRunner
+from lopa_ray.execution.step_columns import StepColumns, copy_to_device
 from lopa_ray.kernels.operators import LAUNCHES
 from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -67,8 +72,25 @@ def host_runner(
     return runner_of(empty_model(config, dtype, torch.device("cpu"), tp_group))
 
 
+def columns_of_one_copy(arrays: StepColumns[np.ndarray], device: torch.device) -> StepColumns[Tensor]:
+    """The columns of a step on the CPU, at the distances in memory that one copy to an accelerator gives them."""
+    there = copy_to_device(arrays, META)
+    buffer = torch.empty(max(x.untyped_storage().nbytes() for x in _fields(there)), dtype=torch.uint8)
+    columns = []
+    for array, x in zip(_fields(arrays), _fields(there), strict=True):
+        begin = x.storage_offset() * x.itemsize
+        column = buffer[begin : begin + x.nbytes].view(x.dtype).view(x.shape)
+        columns.append(column.copy_(torch.from_numpy(array)))
+    return StepColumns(*columns)
+
+
+def _fields(columns: StepColumns[Any]) -> list[Any]:
+    return [getattr(columns, name) for name in StepColumns.__slots__]
+
+
 @pytest.fixture
-def variants() -> Iterator[Variants]:
+def variants(monkeypatch: pytest.MonkeyPatch) -> Iterator[Variants]:
+    monkeypatch.setattr(packing, "copy_to_device", columns_of_one_copy)
     with deviceless_triton(), recorded_variants() as recorded:
         yield recorded
 
@@ -121,9 +143,11 @@ def run_commits_of_two_steps(runner: BranchRunner) -> None:
 def test_no_step_after_the_warm_up_needs_another_variant(
     family: str, quantization: Any, variants: Variants
 ) -> None:
+    """A kernel has one variant, but for that of dequantization, which has one with and one without a bias."""
     runner = host_runner(family, quantization)
     warm_up(runner)
     compiled = variants.by_kernel
+    assert {kernel for kernel, number in compiled.items() if number > 1} <= {"_dequantize"}
     run_any_steps(runner)
     run_commits_of_two_steps(runner)
     assert compiled.keys() >= {"_slot_attention", "_commit_rows", "_row_scores"}
