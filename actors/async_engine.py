@@ -121,7 +121,7 @@ class AsyncRayEngine(SessionFactory):
         return builder.build(text, time.perf_counter() - began)
 
     async def events(self, sessions: Sequence[DecodeSession]) -> AsyncGenerator[RequestEvent, None]:
-        """Every step of every session; the `request_id` of an event is the index of its session.
+        """Every step of every session; the `request_key` of an event is the index of its session.
 
         An error ends its own request only, with a RequestFailure: WorkerLostError if the group is lost and no other
         one could take over. Closing the iterator frees the slots of what is unfinished at the next step. Raises
@@ -143,8 +143,8 @@ class AsyncRayEngine(SessionFactory):
             while unfinished:
                 event = await queue.get()
                 if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None:
-                    unfinished.discard(event.request_id)
-                yield replace(event, request_id=index_of[event.request_id])
+                    unfinished.discard(event.request_key)
+                yield replace(event, request_key=index_of[event.request_key])
         finally:
             for number in index_of:
                 del self._queues[number]
@@ -245,7 +245,7 @@ class AsyncRayEngine(SessionFactory):
                 for event in self._journals.record(batch):
                     if isinstance(event, RequestStep):
                         event = replace(event, timing=batch.timing)
-                    self._queues[event.request_id].put_nowait(event)
+                    self._queues[event.request_key].put_nowait(event)
         except WorkerLostError as error:
             return error
         except Exception as error:

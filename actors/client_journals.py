@@ -38,7 +38,7 @@ class ClientJournals:
         """
         lost: WorkerLostError | None = None
         for event in batch.events:
-            number = event.request_id
+            number = event.request_key
             if number not in self._journals:
                 continue  # its caller has stopped iterating
             if isinstance(event, RequestFailure):

@@ -59,7 +59,7 @@ class LocalStep:
     plan: StepPlan
     timing: StepTiming
     events: Sequence[RequestStep]
-    """One per request in flight; `request_id` is the index of its session."""
+    """One per request in flight; `request_key` is the index of its session."""
 
 
 def local_steps(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Generator[LocalStep]:
@@ -85,7 +85,7 @@ def local_steps(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Gener
         )
         steps = map(not_failed, events)
         yield LocalStep(
-            plan, timing, [replace(s, request_id=index_of[s.request_id], timing=timing) for s in steps]
+            plan, timing, [replace(s, request_key=index_of[s.request_key], timing=timing) for s in steps]
         )
 
 

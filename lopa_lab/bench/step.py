@@ -113,7 +113,7 @@ def _steps(
     if isinstance(engine, LocalEngine):
         events = (event for step in local_steps(engine, sessions) for event in step.events)
     for event in events:
-        if event.request_id == 0 and event.timing is not None:
+        if event.request_key == 0 and event.timing is not None:
             yield event.timing, event.outcome.canvas
 
 

@@ -83,7 +83,7 @@ def log_likelihoods(
         if not answer.unfinished:
             yield index, answer.build()
     for event in engine.events(sessions):
-        index = owners[event.request_id]
+        index = owners[event.request_key]
         answer = answers[index]
         if isinstance(event, RequestFailure):
             if not answer.failed:

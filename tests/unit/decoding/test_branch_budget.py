@@ -46,7 +46,7 @@ def branches_per_step(settings: list[LopaSettings], shared: int) -> dict[int, li
         events = scheduler.advance([model.execute(plan) for plan in plans])
         for event in events:
             assert isinstance(event, RequestStep)
-            seen[event.request_id].append(len(event.plan.branches))
+            seen[event.request_key].append(len(event.plan.branches))
     return seen
 
 

@@ -152,7 +152,7 @@ def test_workers_and_other_requests_change_nothing(name: str, workers: int) -> N
         while group.scheduler.busy:
             for event in group.step():
                 assert isinstance(event, RequestStep)
-                found[event.request_id].append(event.outcome)
+                found[event.request_key].append(event.outcome)
         return [tuple(found[request]) for request in order]
 
     alone = [outcomes([session], 1)[0] for session in sessions()]

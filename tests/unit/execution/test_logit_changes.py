@@ -131,7 +131,7 @@ def decoded(settings: GenerationSettings, workers: int = 1, prompts: int = 1) ->
     answers: dict[int, list[int]] = {}
     while group.scheduler.busy:
         for event in group.step():
-            answers[sessions[event.request_id]] = list(event.outcome.canvas)
+            answers[sessions[event.request_key]] = list(event.outcome.canvas)
     return [answers[at] for at in range(prompts)]
 
 

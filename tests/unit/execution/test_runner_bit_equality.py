@@ -149,7 +149,7 @@ def compare(name: str, seed: int, requests: int = 5) -> int:
         for event in group.scheduler.advance(reports):
             assert not isinstance(event, RequestFailure)
             if event.outcome.finish_reason:
-                assert list(event.outcome.canvas) == wanted[numbers[event.request_id]][1]
+                assert list(event.outcome.canvas) == wanted[numbers[event.request_key]][1]
         group.agreed_checksums()
     return compared
 

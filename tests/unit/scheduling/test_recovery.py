@@ -80,10 +80,10 @@ class Chaos(InProcessGroup):
     def note(self, event: RequestStep) -> None:
         """What the receiver of events does."""
         if event.outcome.finish_reason:
-            del self.journals[event.request_id]
+            del self.journals[event.request_key]
         else:
-            state = self.scheduler.session_state(event.request_id)
-            self.journals[event.request_id].record(event.plan, event.outcome, state)
+            state = self.scheduler.session_state(event.request_key)
+            self.journals[event.request_key].record(event.plan, event.outcome, state)
 
     def begin_anew(self, workers: int) -> dict[int, int]:
         """Lose everything but the journals; returns the requests' numbers, before and after."""
@@ -165,7 +165,7 @@ def run(
             event = unpublished.pop(0)
             group.note(event)
             if event.outcome.finish_reason:
-                assert list(event.outcome.canvas) == canvases.pop(event.request_id)
+                assert list(event.outcome.canvas) == canvases.pop(event.request_key)
 
     while group.scheduler.busy:
         if draw.random() < 0.04:
