@@ -35,7 +35,7 @@ from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.text.tokenizer import Tokenizer
 
-OnStep: TypeAlias = Callable[[StepEvents], None]
+OnStepEvents: TypeAlias = Callable[[StepEvents], None]
 
 logger = logging.getLogger("lopa.group")
 
@@ -49,7 +49,7 @@ class AsyncRayEngine(SessionFactory):
         info: WorkerInfo,
         tokenizer: Tokenizer | None,
         group: GroupFailover,
-        on_step: OnStep | None,
+        on_step: OnStepEvents | None,
     ) -> None:
         """Over a group that is started already; see `start`. Needs a running event loop."""
         super().__init__(config, info.vocabulary, tokenizer)
@@ -75,7 +75,7 @@ class AsyncRayEngine(SessionFactory):
         config: Config,
         *,
         runner_factory: RunnerFactory | None = None,
-        on_step: OnStep | None = None,
+        on_step: OnStepEvents | None = None,
     ) -> Self:
         """Start a group; `on_step` sees every step's events. Raises what `Master.start` raises.
 

@@ -10,6 +10,7 @@ from itertools import groupby, product
 from typing import Any, TypeAlias
 
 from cluster.batch.open_engine import open_engine
+from cluster.command_line.options import ConfigOverrides
 from lopa_lab.bench.answered_request import percentile_ms
 from lopa_lab.bench.decoding import random_prompt, results_of, same_tokens_percent, solved
 from lopa_lab.bench.measurements import Measurements, Row
@@ -27,9 +28,6 @@ SEED = 2
 
 TOP = 10
 """How many of the fastest requests the column `TPS top 10` averages."""
-
-ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]
-"""Section → setting → value."""
 
 Combination: TypeAlias = dict[str, Any]
 """Setting with its section → value."""

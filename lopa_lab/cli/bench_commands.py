@@ -34,7 +34,7 @@ def forward(
     window: Annotated[Any, several(options.POSITIVE, "Positions per branch.")] = "32",
     prefix: Annotated[Any, several(options.NATURAL, "Cached positions before them.")] = "128",
     requests: options.RequestsOption = "1",
-    dtype: Annotated[Any, several(options.WORDS, f"{', '.join(options.DTYPES)}.")] = "float32",
+    dtype: Annotated[Any, several(options.WORDS, f"{', '.join(options.DTYPE_NAMES)}.")] = "float32",
     quantization: Annotated[Any, several(options.WORDS, f"{', '.join(choices('quantization'))}.")] = "none",
     kernel: Annotated[Any, several(options.WORDS, f"Attention: {', '.join(choices('attention'))}.")] = "auto",
     implementation: Annotated[
@@ -248,7 +248,7 @@ def report(
         typer.echo(f"Page: {write_report(folder)}")
 
 
-for _command in (forward, step, commit, decode, serve, *costs.COMMANDS):
+for _command in (forward, step, commit, decode, serve, *costs.COST_COMMANDS):
     app.command()(_command)
 app.command("all")(measure_all)
 app.command()(report)

@@ -144,5 +144,5 @@ def cluster(
     return simulate_clusters(read_costs(None if steps is None else BenchRecord.read(steps)))
 
 
-COMMANDS = (host, control, startup, recovery, quantization, prefix, constraints, pages, cluster)
+COST_COMMANDS = (host, control, startup, recovery, quantization, prefix, constraints, pages, cluster)
 """In the order of the help."""

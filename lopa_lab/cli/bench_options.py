@@ -65,7 +65,7 @@ def choices(setting: str) -> tuple[str, ...]:
     return get_args(ModelSettings.model_fields[setting].annotation)
 
 
-DTYPES, DEVICES = choices("dtype"), choices("device")
+DTYPE_NAMES, DEVICE_NAMES = choices("dtype"), choices("device")
 
 BranchesOption = Annotated[Any, several(POSITIVE, "Branches per request.")]
 RequestsOption = Annotated[Any, several(POSITIVE, "Requests in flight.")]
@@ -75,8 +75,8 @@ ShapeOption = Annotated[
     str | None, typer.Option(help=f"Random weights in a shape instead: {', '.join(SHAPES)}.")
 ]
 LayersOption = Annotated[int | None, typer.Option(min=1, help="Cut the shape down to so many layers.")]
-DeviceOption = Annotated[str, typer.Option(help=f"{', '.join(DEVICES[:-1])} or {DEVICES[-1]}.")]
-DtypeOption = Annotated[str, typer.Option(help=f"{', '.join(DTYPES[:-1])} or {DTYPES[-1]}.")]
+DeviceOption = Annotated[str, typer.Option(help=f"{', '.join(DEVICE_NAMES[:-1])} or {DEVICE_NAMES[-1]}.")]
+DtypeOption = Annotated[str, typer.Option(help=f"{', '.join(DTYPE_NAMES[:-1])} or {DTYPE_NAMES[-1]}.")]
 ThreadsOption = Annotated[int, typer.Option(min=1, help="Torch threads of each process.")]
 RepeatsOption = Annotated[int, typer.Option(min=1, help="Number of measured calls; the median counts.")]
 RoundsOption = Annotated[int, typer.Option(min=1, help="Number of measurements.")]

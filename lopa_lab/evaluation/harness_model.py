@@ -20,7 +20,7 @@ from cluster.batch.open_engine import open_engine
 from lopa_lab.evaluation.chat_prompt import ChatPrompt
 from lopa_lab.evaluation.decode_totals import DecodeTotals
 from lopa_lab.evaluation.engine_groups import on_groups
-from lopa_lab.evaluation.generation_request import GenerationRequest, first_repeats
+from lopa_lab.evaluation.generate_until_request import GenerateUntilRequest, first_repeats
 from lopa_lab.evaluation.likelihood_request import CheckGreedy
 from lopa_lab.evaluation.likelihoods import Likelihoods
 from lopa_lab.evaluation.model_args import config_of
@@ -44,7 +44,7 @@ class _Work:
     """A request of the harness, and the session that answers it."""
 
     instance: Instance
-    request: GenerationRequest
+    request: GenerateUntilRequest
     session: DecodeSession
 
 
@@ -114,7 +114,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
 
     def _work(self, instance: Instance, repeat: int) -> _Work:
         context, generation = instance.args
-        request = GenerationRequest.parse(generation, self._engine.config.decode, repeat)
+        request = GenerateUntilRequest.parse(generation, self._engine.config.decode, repeat)
         ids = self._encode(context)
         room = self._engine.config.model.max_model_len - request.settings.max_new_tokens
         if room < 1:

@@ -23,7 +23,8 @@ BUDGETS: dict[str, tuple[float, ...]] = {
 }
 """What decides the number of branches → its values: branches, the most branches, or `lookahead_below`."""
 
-Name: TypeAlias = tuple[str, float]
+BudgetAndValue: TypeAlias = tuple[str, float]
+"""What decides the number of branches, and its value."""
 
 
 class Budget(Experiment):
@@ -125,7 +126,7 @@ class Budget(Experiment):
         axes[0].figure.legend(loc="outside upper left", ncols=3)
 
 
-def _figures(record: ExperimentRecord, resamples: Resamples) -> Figures[Name]:
+def _figures(record: ExperimentRecord, resamples: Resamples) -> Figures[BudgetAndValue]:
     outcomes = {
         (kind, value): record.outcomes(budget=kind, value=value)
         for kind, values in BUDGETS.items()

@@ -25,7 +25,7 @@ MC_NUM = 16
 N_GRAM = 2
 VANILLA = 0
 """Stands for vanilla decoding among numbers of branches."""
-DECODERS = (VANILLA, 1, 2, 4, 8, 16)
+NUM_BRANCHES = (VANILLA, 1, 2, 4, 8, 16)
 
 
 def open_prompt(question: str) -> str | None:
@@ -70,7 +70,7 @@ class OpenEnded(Experiment):
 
     def points(self) -> Sequence[Point]:
         """Vanilla decoding, and LoPA by its number of branches."""
-        return [{"num_branches": count} for count in DECODERS]
+        return [{"num_branches": count} for count in NUM_BRANCHES]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         """Numbers per prompt. Raises the first error that ends a request."""
@@ -102,9 +102,9 @@ class OpenEnded(Experiment):
     def finding(self, record: ExperimentRecord) -> Finding:
         """Every decoder against vanilla decoding."""
         resamples = Resamples(record.setup.problems)
-        figures = {count: _figures(record, resamples, count) for count in DECODERS}
+        figures = {count: _figures(record, resamples, count) for count in NUM_BRANCHES}
         vanilla, single = figures[VANILLA], figures[1]
-        most = max(DECODERS[1:], key=lambda count: figures[count]["TPF"][0])
+        most = max(NUM_BRANCHES[1:], key=lambda count: figures[count]["TPF"][0])
         best = figures[most]
         text = (
             f"LoPA is fastest with {most} branches: {estimate(best['TPF']):.2f} TPF, where a single branch has "
@@ -135,7 +135,7 @@ class OpenEnded(Experiment):
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Likelihood and agreement over TPF."""
         resamples = Resamples(record.setup.problems)
-        for index, count in enumerate(DECODERS):
+        for index, count in enumerate(NUM_BRANCHES):
             figures = _figures(record, resamples, count)
             x = figures["TPF"][0]
             for axis, name in zip(axes, ("nats per token", "as vanilla %"), strict=True):

@@ -16,7 +16,7 @@ from lopa_lab.records.points_log import Point
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import ResultBuilder
 
-LOOKAHEADS = (1, 2, 4, 8, 15)
+LOOKAHEAD_COUNTS = (1, 2, 4, 8, 15)
 """Lookahead branches k; a step has k + 1 branches with the anchor."""
 USUAL = 8
 """The k of the headline."""
@@ -47,7 +47,7 @@ class Overhead(Experiment):
 
     def points(self) -> Sequence[Point]:
         """All numbers of lookahead branches."""
-        return [{"k": k} for k in LOOKAHEADS]
+        return [{"k": k} for k in LOOKAHEAD_COUNTS]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         """Totals with lookahead and without."""
@@ -67,7 +67,7 @@ class Overhead(Experiment):
         more_branches = usual.per(resamples, "steps", "branches") - 1
         verification = 1000 * usual.per(resamples, "steps", *VERIFICATION)
         preparation = 1000 * usual.per(resamples, "steps", *PREPARATION)
-        best = min(LOOKAHEADS, key=lambda k: per_token[k][0])
+        best = min(LOOKAHEAD_COUNTS, key=lambda k: per_token[k][0])
         gain = estimate(per_token[USUAL])
         verdict = (
             "does not clearly change the time of a token"
@@ -83,17 +83,17 @@ class Overhead(Experiment):
             f"{estimate(_ratio(usual, alone[USUAL], resamples, 'steps', *PREPARATION)):.2f} times its time. Each "
             f"further branch adds {estimate(100 * (longer[USUAL] - 1) / more_branches):.0f} % of a step of the anchor "
             f"alone ({estimate(more_branches):.1f} of them on average). Time per step against the anchor alone: "
-            + ", ".join(f"{estimate(longer[k]):.2f} with k = {k}" for k in LOOKAHEADS)
+            + ", ".join(f"{estimate(longer[k]):.2f} with k = {k}" for k in LOOKAHEAD_COUNTS)
             + f". TPF with k = {USUAL} is {estimate(tpf[USUAL]):.2f} times the anchor's, so a token takes {gain:.2f} "
             f"times as long: on this one device k = {USUAL} {verdict}. A token takes least with k = {best}: "
             f"{estimate(per_token[best]):.2f} times as long as with the anchor alone."
         )
 
         def per_step(*names: str) -> list[Array]:
-            return [with_k[k].per(resamples, "steps", *names) for k in LOOKAHEADS]
+            return [with_k[k].per(resamples, "steps", *names) for k in LOOKAHEAD_COUNTS]
 
         table = {
-            "k": [str(k) for k in LOOKAHEADS],
+            "k": [str(k) for k in LOOKAHEAD_COUNTS],
             "branches per step": column(per_step("branches"), ".1f"),
             "preparation ms": column((1000 * seconds for seconds in per_step(*PREPARATION)), ".2f"),
             "verification ms": column((1000 * seconds for seconds in per_step(*VERIFICATION)), ".1f"),
@@ -122,9 +122,9 @@ class Overhead(Experiment):
         resamples = Resamples(record.setup.problems)
         for index, (name, figures) in enumerate(_against_anchor(record, resamples).items()):
             estimates = [estimate(figure) for figure in figures.values()]
-            error_bars(axes[0], LOOKAHEADS, estimates, index, label=name, capsize=2)
+            error_bars(axes[0], LOOKAHEAD_COUNTS, estimates, index, label=name, capsize=2)
         axes[0].axhline(1, color=PALETTE[5], linewidth=1, label="anchor alone")
-        axes[0].set_xticks(LOOKAHEADS)
+        axes[0].set_xticks(LOOKAHEAD_COUNTS)
         axes[0].set_xlabel("lookahead branches k")
         axes[0].set_ylabel("÷ the anchor alone")
         axes[0].set_ylim(bottom=0)
@@ -160,7 +160,7 @@ def _decode(bench: Workbench, settings: GenerationSettings, question: str) -> di
 
 def _totals(record: ExperimentRecord, name: str) -> dict[int, StepTotals]:
     """k → the totals of one of the two decodes."""
-    return {k: StepTotals.from_json(record.data(k=k)[name]) for k in LOOKAHEADS}
+    return {k: StepTotals.from_json(record.data(k=k)[name]) for k in LOOKAHEAD_COUNTS}
 
 
 def _ratio(one: StepTotals, other: StepTotals, resamples: Resamples, below: str, *names: str) -> Array:
@@ -178,7 +178,7 @@ def _against_anchor(record: ExperimentRecord, resamples: Resamples) -> dict[str,
         "time per token": ("tokens", *STEP),
     }
     return {
-        name: {k: _ratio(with_k[k], alone[k], resamples, *quotient) for k in LOOKAHEADS}
+        name: {k: _ratio(with_k[k], alone[k], resamples, *quotient) for k in LOOKAHEAD_COUNTS}
         for name, quotient in columns.items()
     }
 

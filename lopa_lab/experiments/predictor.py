@@ -23,14 +23,13 @@ from lopa_ray.protocol.report import BranchReport
 
 BRANCHES = 8
 OF_ALL_SCORES = ("mean", "bottom(0.1)", "bottom(0.3)", "window(8)", "segment(4)")
-METRICS = {
+METRICS_BY_RANKING = {
     "neg_entropy": OF_ALL_SCORES,
     "probability": (*OF_ALL_SCORES, "product", "geometric", "length_corrected(0.5)"),
 }
 """By ranking: a product of scores makes no sense of negative ones."""
 
-Name: TypeAlias = tuple[str, str]
-"""Ranking and metric."""
+RankingAndMetric: TypeAlias = tuple[str, str]
 
 
 class Observed:
@@ -102,7 +101,7 @@ class Predictor(Experiment):
         """For each ranking one observed decode, and then a decode by each metric."""
         return [
             {"ranking": ranking, "metric": metric}
-            for ranking, metrics in METRICS.items()
+            for ranking, metrics in METRICS_BY_RANKING.items()
             for metric in (None, *metrics)
         ]
 
@@ -114,16 +113,18 @@ class Predictor(Experiment):
         )
         if metric is not None:
             return bench.decode_problems(settings).as_json()
-        observed = [Observed(METRICS[ranking]) for _ in bench.problems]
+        observed = [Observed(METRICS_BY_RANKING[ranking]) for _ in bench.problems]
         bench.decode_problems(settings, lambda session, index: ObservedSession(session, observed[index]))
         return {
             "steps": [request.steps for request in observed],
             "best": [request.best for request in observed],
             "rank correlation": {
                 name: [round(request.rank_correlation[name], 6) for request in observed]
-                for name in METRICS[ranking]
+                for name in METRICS_BY_RANKING[ranking]
             },
-            "accepted": {name: [request.accepted[name] for request in observed] for name in METRICS[ranking]},
+            "accepted": {
+                name: [request.accepted[name] for request in observed] for name in METRICS_BY_RANKING[ranking]
+            },
         }
 
     def finding(self, record: ExperimentRecord) -> Finding:
@@ -133,7 +134,7 @@ class Predictor(Experiment):
         figures = Figures({(r, m): record.outcomes(ranking=r, metric=m) for r, m in rho}, resamples)
         tpf = figures.tpf
         sentences, answers, compared = [], [], []
-        for ranking, metrics in METRICS.items():
+        for ranking, metrics in METRICS_BY_RANKING.items():
             names = [(ranking, metric) for metric in metrics]
             predicts, decodes = max(names, key=lambda n: rho[n][0]), max(names, key=lambda n: tpf[n][0])
             mean = (ranking, "mean")
@@ -184,8 +185,8 @@ class Predictor(Experiment):
         """ρ and TPF of each metric."""
         resamples = Resamples(record.setup.problems)
         rho, _ = _observed(record, resamples)
-        names = list(dict.fromkeys(metric for metrics in METRICS.values() for metric in metrics))
-        for at, (ranking, metrics) in enumerate(METRICS.items()):
+        names = list(dict.fromkeys(metric for metrics in METRICS_BY_RANKING.values() for metric in metrics))
+        for at, (ranking, metrics) in enumerate(METRICS_BY_RANKING.items()):
             tpfs = [record.outcomes(ranking=ranking, metric=m).tpf(resamples) for m in metrics]
             xs = [names.index(m) + 0.16 * at - 0.08 for m in metrics]
             for axis, figures in zip(axes, ([rho[ranking, m] for m in metrics], tpfs), strict=True):
@@ -198,10 +199,10 @@ class Predictor(Experiment):
 
 def _observed(
     record: ExperimentRecord, resamples: Resamples
-) -> tuple[Mapping[Name, Array], Mapping[Name, Array]]:
+) -> tuple[Mapping[RankingAndMetric, Array], Mapping[RankingAndMetric, Array]]:
     """Mean rank correlation, and the share of the best branch's tokens, of each metric."""
     rho, chosen = {}, {}
-    for ranking, metrics in METRICS.items():
+    for ranking, metrics in METRICS_BY_RANKING.items():
         data = record.data(ranking=ranking, metric=None)
         for metric in metrics:
             rho[ranking, metric] = resamples.quotient(data["rank correlation"][metric], data["steps"])

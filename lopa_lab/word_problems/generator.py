@@ -57,13 +57,13 @@ COMMON_WORDS = {
     *(word for kind in KINDS for word in re.findall(r"[A-Za-z]+", re.sub(r"{\w+}", "", kind.answer))),
     *(word for pronouns in PRONOUNS.values() for word in pronouns),
 }  # fmt: skip
-WEIGHTS = list(itertools.accumulate(kind.weight for kind in KINDS))
+KIND_WEIGHTS = list(itertools.accumulate(kind.weight for kind in KINDS))
 
 
 def make_problem(rng: random.Random, held_out_words: bool = False) -> Problem:
     """One problem of a random kind; in held-out words, one of its sentences has a held-out wording."""
     while True:
-        kind = rng.choices(KINDS, cum_weights=WEIGHTS)[0]
+        kind = rng.choices(KINDS, cum_weights=KIND_WEIGHTS)[0]
         problem = tell(rng, kind, held_out_words)
         if problem is not None and count_pieces(problem.answer) <= LONGEST_ANSWER:
             return problem

@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 from lopa_ray.constraints.byte_automaton import ByteAutomaton, normalize_regex
 from lopa_ray.constraints.json_regex import (
     CHARACTER,
-    FORMATS,
     NUMBER,
     SPACE,
     STRING,
+    STRING_FORMATS,
     any_value,
     comma_separated,
     ordered_properties,
@@ -225,9 +225,11 @@ class _SchemaCompiler:
                 path, f"{shapes[0]} cannot be combined with other keywords for strings; leave one out"
             )
         if "format" in schema:
-            if schema["format"] not in list(FORMATS):
-                raise schema_error(path, f"format: got {schema['format']!r}; allowed: {', '.join(FORMATS)}")
-            return f'"{FORMATS[schema["format"]]}"'
+            if schema["format"] not in list(STRING_FORMATS):
+                raise schema_error(
+                    path, f"format: got {schema['format']!r}; allowed: {', '.join(STRING_FORMATS)}"
+                )
+            return f'"{STRING_FORMATS[schema["format"]]}"'
         if "pattern" in schema:
             return f'"(?:{self._pattern(schema["pattern"], path)})"'
         minimum, maximum = length_bounds(schema, "minLength", "maxLength", path)

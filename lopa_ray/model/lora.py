@@ -16,7 +16,7 @@ from lopa_ray.model.checkpoint_config import ADAPTER_CONFIG
 from lopa_ray.model.checkpoint_files import TensorFiles
 from lopa_ray.model.json_file import read_json
 
-WEIGHTS = "adapter_model.safetensors"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
 # Settings with no bearing on the merged weights, or that this file reads below.
@@ -77,10 +77,10 @@ class LoraAdapter:
         raw = read_json(where)
         _refuse_unsupported(raw, where)
         targets = raw.get("target_modules")
-        tensor_files = TensorFiles.scan([folder / WEIGHTS])
+        tensor_files = TensorFiles.scan([folder / ADAPTER_WEIGHTS])
         scales = {
             module: _scale(raw, module, tensor_files, where)
-            for module in _adapted_modules(tensor_files, folder / WEIGHTS)
+            for module in _adapted_modules(tensor_files, folder / ADAPTER_WEIGHTS)
         }
         # A regular expression or an exclusion says less plainly what must be there.
         plain = isinstance(targets, list) and not raw.get("exclude_modules")
@@ -90,7 +90,7 @@ class LoraAdapter:
 
     def check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Raise `CheckpointError` unless the adapter fits the published `shapes` (tensor name -> shape)."""
-        file = self.path / WEIGHTS
+        file = self.path / ADAPTER_WEIGHTS
         for module in self.scales:
             shape = shapes.get(f"{module}.weight", ())
             if len(shape) != 2:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lopa_lab.paper.runs.record import ProblemRecord
-from lopa_lab.paper.tasks.problem import Problem
+from lopa_lab.paper.tasks.task_problem import TaskProblem
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import GenerationResult, TraceStep
 from lopa_ray.decoding.session import DecodeSession
@@ -32,7 +32,7 @@ class _Steps:
 
 def decode_problems(
     engine: Engine,
-    problems: Sequence[Problem],
+    problems: Sequence[TaskProblem],
     settings: GenerationSettings,
     *,
     concurrency: int = 1,
@@ -57,7 +57,7 @@ def decode_problems(
 
 def _decode(
     engine: Engine,
-    problems: Sequence[Problem],
+    problems: Sequence[TaskProblem],
     settings: GenerationSettings,
     add_bos: bool,
     *,
@@ -74,7 +74,7 @@ def _decode(
 
 
 def _record(
-    problem: Problem, truncated: bool, result: GenerationResult, steps: _Steps, began: float | None
+    problem: TaskProblem, truncated: bool, result: GenerationResult, steps: _Steps, began: float | None
 ) -> ProblemRecord:
     times: dict[str, float | None] = {"seconds": None, "first_step_seconds": None}
     if began is not None:
@@ -96,7 +96,7 @@ def _record(
 
 
 def _session(
-    engine: Engine, problem: Problem, settings: GenerationSettings, add_bos: bool
+    engine: Engine, problem: TaskProblem, settings: GenerationSettings, add_bos: bool
 ) -> tuple[DecodeSession, bool]:
     """The session, and whether the prompt lost its beginning to make room for the answer."""
     ids = encode_problem(engine, problem, add_bos=add_bos)
@@ -112,7 +112,7 @@ def _session(
         return engine.create_session(ids[-room:], settings), True
 
 
-def encode_problem(engine: Engine, problem: Problem, *, add_bos: bool = False) -> list[int]:
+def encode_problem(engine: Engine, problem: TaskProblem, *, add_bos: bool = False) -> list[int]:
     """A problem's prompt as token ids: a chat by the checkpoint's template, text as it is.
 
     `add_bos` puts the checkpoint's BOS before text. Raises SettingsError if it has none.

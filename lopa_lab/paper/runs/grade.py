@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from lopa_lab.paper.runs.record import ProblemRecord
-from lopa_lab.paper.tasks.problem import Problem
 from lopa_lab.paper.tasks.task import PaperTask
+from lopa_lab.paper.tasks.task_problem import TaskProblem
 
 
 def grade_records(
-    task: PaperTask, problems: Sequence[Problem], records: Mapping[str, ProblemRecord]
+    task: PaperTask, problems: Sequence[TaskProblem], records: Mapping[str, ProblemRecord]
 ) -> Iterator[ProblemRecord]:
     """The records of `problems` that have no scores yet, with scores, one after the other.
 
@@ -21,7 +21,7 @@ def grade_records(
     """
     ungraded = [each for each in problems if records[each.problem_id].scores is None]
 
-    def grade(problem: Problem) -> ProblemRecord:
+    def grade(problem: TaskProblem) -> ProblemRecord:
         record = records[problem.problem_id]
         return record.model_copy(update={"scores": task.grade(problem, problem.cut(record.text))})
 

@@ -16,7 +16,7 @@ from lopa_ray.errors import SettingsError
 
 Metric = Literal["score", "tpf", "avg_tps", "max_tps", "top10_tps", "latency_s"]
 
-METRICS: dict[Metric, str] = {
+TABLE_METRICS: dict[Metric, str] = {
     "score": "Accuracy or pass@1, in percent (0 to 100).",
     "tpf": "Tokens per forward: tokens generated ÷ forward rounds.",
     "avg_tps": "Tokens per second, mean over problems; without the first step, with what is behind the first EOS.",
@@ -39,7 +39,7 @@ class ResultRow(_Published):
     row: str
     """Decoder (Tables 1 and 2), system (Table 3) or setting (Table 4); empty in Table 7, with a row per model."""
     results: dict[str, dict[Metric, float | None]]
-    """Task → metric → value, in the units of `METRICS`; None where the table has a dash."""
+    """Task → metric → value, in the units of `TABLE_METRICS`; None where the table has a dash."""
 
 
 class DecodeSetting(_Published):

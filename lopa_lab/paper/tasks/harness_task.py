@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lopa_lab.paper.tasks.benchmark_data import BenchmarkData, Row
-from lopa_lab.paper.tasks.problem import Problem
+from lopa_lab.paper.tasks.benchmark_data import BenchmarkData, DataRow
 from lopa_lab.paper.tasks.task import PaperTask
+from lopa_lab.paper.tasks.task_problem import TaskProblem
 from lopa_ray.errors import SettingsError
 
 FEWSHOT_SEED = 1234
@@ -108,9 +108,9 @@ class HarnessTask(PaperTask):
             task.set_config("num_fewshot", benchmark.shots)
             task.set_fewshot_seed(FEWSHOT_SEED)
 
-    def problems(self, limit: int | None = None) -> list[Problem]:
+    def problems(self, limit: int | None = None) -> list[TaskProblem]:
         """See `PaperTask`."""
-        found: list[Problem] = []
+        found: list[TaskProblem] = []
         for task, rows in self._rows:
             for index, row in enumerate(rows):
                 if limit is not None and len(found) == limit:
@@ -128,7 +128,7 @@ class HarnessTask(PaperTask):
         """(task, its rows as the harness has processed them), which it repeats at every access."""
         return [(task, task.eval_docs) for task in self._tasks]
 
-    def _problem(self, task: Any, index: int, row: Mapping[str, Any]) -> Problem:
+    def _problem(self, task: Any, index: int, row: Mapping[str, Any]) -> TaskProblem:
         from lopa_lab.evaluation.chat_prompt import ChatPrompt
 
         context = task.fewshot_context(
@@ -141,7 +141,7 @@ class HarnessTask(PaperTask):
         )
         until = task.config.generation_kwargs.get("until") or ()
         chat = isinstance(context, ChatPrompt)
-        return Problem(
+        return TaskProblem(
             f"{task.task_name}/{index}",
             context.messages if chat else context,
             context.prefix if chat else "",
@@ -149,7 +149,7 @@ class HarnessTask(PaperTask):
             {**row, "_task": task.task_name},
         )
 
-    def grade(self, problem: Problem, answer: str) -> dict[str, float]:
+    def grade(self, problem: TaskProblem, answer: str) -> dict[str, float]:
         """See `PaperTask`. To be called in the main thread: the harness's comparison of formulas sets alarms."""
         from lm_eval.api.instance import Instance
 
@@ -196,7 +196,7 @@ class HarnessTask(PaperTask):
 def _read(benchmark: HarnessBenchmark, file: Path, option: str) -> BenchmarkData:
     """Raises SettingsError."""
 
-    def fault(row: Row) -> str | None:
+    def fault(row: DataRow) -> str | None:
         blank = [key for key in benchmark.keys if not row[key].strip()]
         if blank:
             return f"{blank[0]!r}: got {row[blank[0]]!r}; allowed: text that is not blank"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lopa_lab.paper.tasks.benchmark_data import HubData, Row
+from lopa_lab.paper.tasks.benchmark_data import DataRow, HubData
 from lopa_lab.paper.tasks.code_task import HARNESS, PASS_AT_1, CodeTask, fenced, sanitized
-from lopa_lab.paper.tasks.problem import Problem
+from lopa_lab.paper.tasks.task_problem import TaskProblem
 
 _STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 
@@ -29,19 +29,19 @@ class HumanEval(CodeTask):
     hub = HubData("openai/openai_humaneval")
     prompts = f"{HARNESS}, humaneval 1.0 (chat: humaneval_instruct 4.0)"
 
-    def required(self, row: Row) -> Mapping[str, type]:
+    def required(self, row: DataRow) -> Mapping[str, type]:
         return dict.fromkeys(("prompt", "entry_point", "test"), str)
 
-    def problem(self, row: Row) -> Problem:
+    def problem(self, row: DataRow) -> TaskProblem:
         problem_id, prompt = str(row["task_id"]), row["prompt"]
         if not self.chat:
-            return Problem(problem_id, prompt, stop=_STOP, row=row)
+            return TaskProblem(problem_id, prompt, stop=_STOP, row=row)
         task = "Write a solution to the following problem and make sure that it passes the tests:"
         request = f"{task}\n```python\n{prompt}\n```\n"
         begun = f"Here is the completed function:\n```python\n{prompt}\n"
-        return Problem(problem_id, ({"role": "user", "content": request},), begun, _STOP, row)
+        return TaskProblem(problem_id, ({"role": "user", "content": request},), begun, _STOP, row)
 
-    def grade(self, problem: Problem, answer: str) -> dict[str, float]:
+    def grade(self, problem: TaskProblem, answer: str) -> dict[str, float]:
         row = problem.row
         solution = sanitized(row["prompt"] + "\n" + fenced(answer), row["entry_point"])
         return {

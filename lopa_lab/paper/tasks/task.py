@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from lopa_lab.paper.tasks.problem import Problem
+from lopa_lab.paper.tasks.task_problem import TaskProblem
 
 
 class PaperTask(ABC):
@@ -23,7 +23,7 @@ class PaperTask(ABC):
     """Whether grading executes what the model wrote."""
 
     @abstractmethod
-    def problems(self, limit: int | None = None) -> Sequence[Problem]:
+    def problems(self, limit: int | None = None) -> Sequence[TaskProblem]:
         """The first `limit` problems, in the data's order. Raises SettingsError for data that cannot be read."""
 
     @property
@@ -32,8 +32,8 @@ class PaperTask(ABC):
         """Number of problems that the data has. Raises what `problems` raises."""
 
     @abstractmethod
-    def grade(self, problem: Problem, answer: str) -> dict[str, float]:
-        """Scores from 0 to 1 of an answer that `Problem.cut` has cut, by name; `metric` is among them."""
+    def grade(self, problem: TaskProblem, answer: str) -> dict[str, float]:
+        """Scores from 0 to 1 of an answer that `TaskProblem.cut` has cut, by name; `metric` is among them."""
 
     @abstractmethod
     def versions(self) -> dict[str, str]:

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 
 from .kernel import PR_SET_NO_NEW_PRIVS, prctl, system_call
-from .visible_paths import DEVICES, visible_paths
+from .visible_paths import DEVICE_FILES, visible_paths
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
@@ -38,7 +38,7 @@ def restrict_files(folder: str, prefixes: Sequence[str]) -> None:
     ruleset = system_call(_CREATE_RULESET, attributes, len(attributes), 0)
     for path in (*visible_paths(prefixes), *_READABLE):
         _allow(ruleset, path, read)
-    for path in (folder, "/dev/shm", *DEVICES):
+    for path in (folder, "/dev/shm", *DEVICE_FILES):
         _allow(ruleset, path, read & ~_EXECUTE | write)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     system_call(_RESTRICT_SELF, ruleset, 0)

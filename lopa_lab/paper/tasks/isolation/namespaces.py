@@ -23,7 +23,7 @@ from .kernel import (
     unmount,
     unshare,
 )
-from .visible_paths import DEVICES, visible_paths
+from .visible_paths import DEVICE_FILES, visible_paths
 
 INSIDE_UID = 1000
 """The program's user and group as it sees them."""
@@ -75,7 +75,7 @@ def enter_private_root(folder_bytes: int, prefixes: Sequence[str]) -> str:
 
     To be called by the first process of the new namespaces.
     """
-    visible = [*visible_paths(prefixes), *(device for device in DEVICES if os.path.exists(device))]
+    visible = [*visible_paths(prefixes), *(device for device in DEVICE_FILES if os.path.exists(device))]
     mount("", "/", flags=MS_REC | MS_PRIVATE)
     mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
     os.mkdir("/tmp" + _OLD_ROOT)

@@ -10,7 +10,7 @@ _SYSTEM = (
     *("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"),
 )
 
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+DEVICE_FILES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 def visible_paths(prefixes: Sequence[str]) -> list[str]:

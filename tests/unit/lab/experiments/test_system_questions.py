@@ -134,7 +134,8 @@ def an_overhead_record() -> ExperimentRecord:
         return columns(**times, verify=0.007 + (0.002 + 0.001 * k if k else 0), branches=k + 1, tokens=tokens)
 
     points = [
-        ({"k": k}, {overhead.LOOKAHEAD: totals(k), overhead.ANCHOR: totals(0)}) for k in overhead.LOOKAHEADS
+        ({"k": k}, {overhead.LOOKAHEAD: totals(k), overhead.ANCHOR: totals(0)})
+        for k in overhead.LOOKAHEAD_COUNTS
     ]
     return experiment_record("overhead", PROBLEMS, *points)
 

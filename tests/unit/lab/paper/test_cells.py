@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lopa_lab.paper.tables.cells import COLUMNS, TABLES, Cell, cells
-from lopa_lab.paper.tables.published import METRICS, published_table
+from lopa_lab.paper.tables.published import TABLE_METRICS, published_table
 from lopa_ray.config.yaml_files import presets
 from lopa_ray.errors import SettingsError
 
@@ -23,7 +23,7 @@ def test_cells_are_complete_and_load(table: str) -> None:
     assert len(made) == NUMBER[table] == len({(cell.row, cell.task) for cell in made})
     for cell in made:
         assert cell.table == table and cell.column == COLUMNS[cell.task]
-        assert cell.published.keys() <= METRICS.keys()
+        assert cell.published.keys() <= TABLE_METRICS.keys()
         if cell.config is None:
             assert cell.note
             with pytest.raises(SettingsError, match=f"{table}.*is not run by this project"):

@@ -20,8 +20,8 @@ from lopa_lab.paper.tasks.code_task import CodeTask, fenced
 from lopa_lab.paper.tasks.evalplus_task import HumanEvalPlus, MbppPlus
 from lopa_lab.paper.tasks.humaneval import HumanEval
 from lopa_lab.paper.tasks.mbpp import Mbpp
-from lopa_lab.paper.tasks.problem import Problem
 from lopa_lab.paper.tasks.sandbox import Isolation
+from lopa_lab.paper.tasks.task_problem import TaskProblem
 from lopa_ray.errors import SettingsError
 from support.harness_tasks import chat_of, harness_task
 from support.isolations import ISOLATIONS, require_isolation
@@ -30,7 +30,7 @@ from support.paths import DATA
 CODE = DATA / "code"
 
 
-def only(task: CodeTask) -> Problem:
+def only(task: CodeTask) -> TaskProblem:
     (problem,) = task.problems()
     return problem
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lopa_lab.paper.runs.decode import decode_problems, encode_problem
-from lopa_lab.paper.tasks.problem import Problem
+from lopa_lab.paper.tasks.task_problem import TaskProblem
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
@@ -16,7 +16,7 @@ from lopa_ray.errors import SettingsError
 
 QUESTIONS = [problem.question for problem in held_out_problems(5, 3)]
 PROBLEMS = [
-    Problem(f"p/{index}", ({"role": "user", "content": question},))
+    TaskProblem(f"p/{index}", ({"role": "user", "content": question},))
     for index, question in enumerate(QUESTIONS)
 ]
 
@@ -61,7 +61,7 @@ def test_problems_in_flight_together_have_the_same_answers_and_no_times(engine: 
 
 def test_a_prompt_that_is_too_long_loses_its_beginning(engine: LocalEngine) -> None:
     settings = engine.config.decode.replace(max_new_tokens=64)
-    long = Problem("long", "ignore this. " * 200 + QUESTIONS[0])
+    long = TaskProblem("long", "ignore this. " * 200 + QUESTIONS[0])
     (record,) = decode_problems(engine, [long], settings)
     assert record.truncated_prompt and record.prompt_tokens == 512 - 64
     with pytest.raises(SettingsError, match="leaves no room"):
@@ -72,20 +72,20 @@ def test_how_problems_are_asked(engine: LocalEngine) -> None:
     assert engine.tokenizer is not None
     chat = encode_problem(engine, PROBLEMS[0])
     assert chat == engine.encode(QUESTIONS[0])
-    begun = encode_problem(engine, Problem("p", PROBLEMS[0].prompt, prefix="So "))
+    begun = encode_problem(engine, TaskProblem("p", PROBLEMS[0].prompt, prefix="So "))
     assert begun == chat + engine.tokenizer.encode("So ", add_special_tokens=False)
-    text = encode_problem(engine, Problem("p", QUESTIONS[0]))
+    text = encode_problem(engine, TaskProblem("p", QUESTIONS[0]))
     assert text == engine.encode(QUESTIONS[0], raw=True) != chat
     if engine.tokenizer.bos_token_id is None:
         with pytest.raises(SettingsError, match="no BOS token"):
-            encode_problem(engine, Problem("p", QUESTIONS[0]), add_bos=True)
+            encode_problem(engine, TaskProblem("p", QUESTIONS[0]), add_bos=True)
     else:
-        with_bos = encode_problem(engine, Problem("p", QUESTIONS[0]), add_bos=True)
+        with_bos = encode_problem(engine, TaskProblem("p", QUESTIONS[0]), add_bos=True)
         assert with_bos == [engine.tokenizer.bos_token_id, *text]
 
 
 def test_answers_end_before_a_stop_string() -> None:
-    problem = Problem("p", "text", stop=("\n\n", "Question:"))
+    problem = TaskProblem("p", "text", stop=("\n\n", "Question:"))
     assert problem.cut("4\n\nQuestion: 5") == "4"
     assert problem.cut("4 Question: 5\n\n") == "4 "
     assert problem.cut("4") == "4"

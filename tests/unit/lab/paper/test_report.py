@@ -175,9 +175,9 @@ def test_an_unknown_published_number_is_refused() -> None:
 
 
 def test_published_names_are_those_of_the_tables() -> None:
-    from lopa_lab.paper.tables.published import METRICS
+    from lopa_lab.paper.tables.published import TABLE_METRICS
 
-    assert {*PUBLISHED} == {*METRICS}
+    assert {*PUBLISHED} == {*TABLE_METRICS}
 
 
 def test_names_of_measures_are_unique() -> None:

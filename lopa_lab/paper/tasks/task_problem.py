@@ -1,4 +1,4 @@
-"""Problem: a prompt of a task, and the ends of its answer."""
+"""TaskProblem: a prompt of a task, and the ends of its answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lopa_ray.text.chat_template import Message
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class TaskProblem:
     """One problem of a task."""
 
     problem_id: str
