@@ -32,8 +32,8 @@ class Routing(NamedTuple):
 
     @classmethod
     def of(cls, experts: Tensor, weights: Tensor) -> Routing:
-        """Of experts int64 or int32 [R, P] with weights fp32 [R, P], in any order within a row: on the CPU, with the
-        experts of each row in ascending order."""
+        """The routing of experts int64 or int32 [R, P] with weights fp32 [R, P], in any order within a row. The
+        result is on the CPU, with the experts of each row in ascending order."""
         experts, order = experts.cpu().long().sort(dim=-1)
         return cls(experts, weights.cpu().float().gather(-1, order))
 

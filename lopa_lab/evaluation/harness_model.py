@@ -88,8 +88,8 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: Any = None) -> Self:
-        """Of model arguments alone: the harness's own batch size and device, which it names always, have no meaning
-        here. `model.max_num_seqs` requests are in flight per group, on `model.device`."""
+        """Make the model from model arguments alone. The harness's own batch size and device, which it names always,
+        have no meaning here. `model.max_num_seqs` requests are in flight per group, on `model.device`."""
         return cls(**arg_dict)
 
     # Requests
@@ -143,7 +143,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         return self.totals.setdefault(task, DecodeTotals())
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Of each continuation a bound on its log-probability in nats, estimated by `mc_num` draws (LLaDA, arXiv
+        """For each continuation a bound on its log-probability in nats, estimated by `mc_num` draws (LLaDA, arXiv
         2502.09992, equation 6), and whether greedy decoding gives it.
 
         The second is False, too, for continuations that `check_greedy` leaves out. Raises what ended a request.
@@ -151,7 +151,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         return self._likelihoods.of_continuations(requests, self.cache_hook, disable_tqdm)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Of each text the sum of such bounds on its windows of `model.max_model_len` positions."""
+        """For each text the sum of such bounds on its windows of `model.max_model_len` positions."""
         return self._likelihoods.of_texts(requests, self.cache_hook, disable_tqdm)
 
     # Chats

@@ -73,7 +73,7 @@ def rolling_windows(factory: SessionFactory, text: str) -> Iterator[TokenPair]:
 
 
 def needs_greedy(instances: Sequence[Instance], check_greedy: CheckGreedy) -> list[bool]:
-    """Of each request whether it is decoded greedily, too.
+    """Whether each request is decoded greedily, too.
 
     auto: if its document has no other one. Choices are compared with each other by their likelihoods; a single
     continuation is compared with what the model would have answered (LAMBADA's accuracy).

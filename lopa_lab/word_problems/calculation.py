@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from lopa_lab.word_problems.kind import FACTOR, NUMBER, ONE_DIGIT
 
 LARGEST = 999
-"""Of all numbers and results."""
+"""The largest number in a problem, results included."""
 OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,

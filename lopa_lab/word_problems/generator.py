@@ -37,11 +37,11 @@ KINDS = ONE_QUANTITY + COMPARISONS + MONEY + SEVERAL_QUANTITIES
 HELD_OUT_SHARE = 32
 """One question in this many is held out."""
 DISTRACTED_SHARE = 0.2
-"""Of the problems have a sentence that does not matter."""
+"""The share of problems that have a sentence which does not matter."""
 LARGE, LARGE_REJECTED = 200, 0.6
 """A problem with a result from `LARGE` on is drawn again with this probability: everyday numbers are small."""
 UNKNOWN_SHARE = 0.08
-"""Of the names and of the things are made up."""
+"""The share of names, and of things, that are made up."""
 LONGEST_ANSWER = 60
 """Pieces, so that answers fit into 64 tokens with an end."""
 SPELLINGS = {
@@ -50,7 +50,7 @@ SPELLINGS = {
     "*": ("*", " * ", " times "),
     "/": ("/", " / ", " divided by "),
 }
-"""Of the signs in a drill's question."""
+"""How a drill's question spells each sign."""
 PRONOUNS = {"he": ("he", "him", "his"), "she": ("she", "her", "her")}
 COMMON_WORDS = {
     *(word for names in NAMES.values() for word in names), *ITEMS, *BOXES,

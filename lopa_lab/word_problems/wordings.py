@@ -30,7 +30,7 @@ SYLLABLES = (
     "ba", "be", "da", "de", "fa", "fi", "ga", "jo", "ka", "ki", "la", "lo", "ma", "mi", "na", "no", "pa", "pe",
     "ra", "ri", "sa", "so", "ta", "ti", "va", "wa", "yu", "za",
 )  # fmt: skip
-"""Of names and things that no list has, so that a model learns to copy words that it does not know."""
+"""The syllables of names and things that no list has, so that a model learns to copy words that it does not know."""
 ITEMS = (
     "apples", "books", "cards", "coins", "cookies", "eggs", "pens", "shells", "stamps", "stickers", "pencils", "toys",
     "balls", "marbles", "oranges", "flowers", "candles", "cakes", "cups", "plates", "bananas", "lemons", "balloons",
@@ -44,7 +44,7 @@ SINGULAR = {
     "candies": "candy", "fish": "fish", "boxes": "box", "shelves": "shelf", "peaches": "peach", "tomatoes": "tomato",
     "potatoes": "potato", "sandwiches": "sandwich",
 }  # fmt: skip
-"""Of words whose singular is not the plural without its `s`."""
+"""The singulars of words that do not form their plural by an `s` alone."""
 BOXES = (
     "bags",
     "boxes",
@@ -66,7 +66,7 @@ BOXES = (
 )
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 UNITS = {"day": "a day", "hour": "an hour", "week": "a week", "month": "a month"}
-"""Of time, and how a rate names them."""
+"""The units of time, and how a rate names them."""
 COLORS = ("red", "blue", "green", "yellow", "black", "white")
 MONTHS = ("January", "March", "April", "May", "June", "July", "October")
 PLACES = ("park", "shop", "school", "market", "beach", "library", "farm", "zoo")

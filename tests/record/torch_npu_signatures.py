@@ -61,7 +61,7 @@ def find_uses(source: str) -> list[Use]:
 
 
 def parse_signature(text: str) -> Signature:
-    """Of a recorded "(Tensor query, *, Tensor? mask=None, ...) -> ..." or "(store, rank)"."""
+    """The signature of a recorded "(Tensor query, *, Tensor? mask=None, ...) -> ..." or "(store, rank)"."""
     parameters, kind = [], Parameter.POSITIONAL_OR_KEYWORD
     # Commas inside of types and defaults have no space behind them.
     for part in filter(None, text[1 : text.index(")")].split(", ")):
@@ -106,7 +106,7 @@ def _compile_backend(files: zipfile.ZipFile) -> str:
 
 
 def _process_group_signature(name: str, files: zipfile.ZipFile) -> str:
-    """Of bindings there is no signature; how the package itself makes its process groups stands in for one."""
+    """The arguments by which the package itself makes its process groups: bindings have no signature."""
     path = next(path for path in PROCESS_GROUPS if path in files.namelist())
     for node in ast.walk(ast.parse(files.read(path))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == name:

@@ -28,7 +28,7 @@ RECOVERY_S = 90.0
 WORKER, MASTER, REPLICA = "ray::BranchWorker", "ray::Master", "ray::ServeReplica"
 
 ROUNDS = 7
-"""Of losses, with eight requests each."""
+"""How many losses there are, with eight requests each."""
 
 LONG_REQUESTS = {name: ClientRequest(settings=SLOW, model=name) for name in ("first", "second")}
 

@@ -56,7 +56,7 @@ def raised_here(node: ast.AST) -> bool:
 
 
 def annotations(node: Function) -> list[str]:
-    """Of the parameters and the result."""
+    """The annotations of the parameters and of the result."""
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     annotated = [each.annotation for each in arguments if each.annotation is not None]
     return [ast.unparse(each) for each in (*annotated, *([node.returns] if node.returns else []))]

@@ -44,9 +44,9 @@ class ComparisonRow:
     notes: tuple[str, ...] = ()
     """What limits the run's figures (`Report.notes`)."""
     report: Report | None = None
-    """Of the run."""
+    """The run's report."""
     folder: str = ""
-    """Of the run's records and its own report, below that of the comparison."""
+    """The folder of the run's records and of its own report, below that of the comparison."""
 
     def __post_init__(self) -> None:
         if bool(self.measured) == bool(self.not_run):
@@ -98,7 +98,7 @@ class Comparison:
 
     @property
     def header(self) -> list[str]:
-        """Of `cells`."""
+        """The titles of the columns of `cells`."""
         columns = [*(self.rows[0].labels if self.rows else ()), "run"]
         for measure in self.measures:
             columns.append(f"{measure.title} ({measure.unit})")
@@ -185,7 +185,7 @@ class Comparison:
         )
 
     def as_table(self) -> Table:
-        """Of the runs that were made, for the console: values without intervals, to fit into 80 columns."""
+        """The runs that were made, for the console. Values have no intervals, to fit into 80 columns."""
         table = Table(title=Text(self.title), title_justify="left", box=SIMPLE_HEAD)
         names = [*(self.rows[0].labels if self.rows else ())]
         for measure in self.measures:

@@ -14,7 +14,7 @@ from lopa_lab.paper.runs.run_info import RunInfo
 from lopa_ray.errors import SettingsError
 
 SCHEMA_VERSION = 1
-"""Of report.json and comparison.json. It grows when a name in them goes or changes its meaning."""
+"""The version of report.json and comparison.json. It grows when a name in them goes or changes its meaning."""
 
 
 @dataclass(frozen=True, slots=True)

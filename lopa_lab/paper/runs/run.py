@@ -25,7 +25,7 @@ from lopa_ray.errors import SettingsError
 from lopa_ray.text.tokenizer import require_tokenizer
 
 SECONDS_BETWEEN_LINES = 30.0
-"""Of progress, in logs."""
+"""The time between lines of progress in logs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class RunInfo(BaseModel):
     concurrency: int = Field(ge=1)
     """Problems in flight together."""
     commit: str | None = None
-    """Of the checkout that the code runs from (`checkout_commit`)."""
+    """The commit of the checkout that the code runs from (`checkout_commit`)."""
 
     @property
     def command_line(self) -> str:

@@ -208,5 +208,5 @@ def _model_key(config: Config) -> str:
 
 
 def folder_name(cell: Cell) -> str:
-    """Of a cell's run."""
+    """The name of the folder of a cell's run."""
     return re.sub(r"[^a-z0-9]+", "-", f"{cell.row} {cell.task}".casefold()).strip("-")

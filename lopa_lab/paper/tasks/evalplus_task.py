@@ -18,7 +18,7 @@ from lopa_lab.paper.tasks.task_problem import TaskProblem
 from lopa_ray.errors import LopaError, SettingsError
 
 BASE_PASS_AT_1 = "base_pass@1"
-"""Of the tests of the benchmark without the plus."""
+"""The name of the score on the tests of the benchmark without the plus."""
 
 _REQUEST = "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
 _ANSWER = (

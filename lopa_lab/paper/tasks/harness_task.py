@@ -32,9 +32,9 @@ class HarnessBenchmark:
     """Names in the harness; their problems follow each other."""
     shots: int
     folder: str | None
-    """Of the harness's folders of tasks; None: this project's."""
+    """One of the harness's folders of tasks; None: this project's."""
     keys: tuple[str, str]
-    """Of a row: the question, and what an answer is compared with."""
+    """A row's keys of the question, and of what an answer is compared with."""
     metric: str
     """`METRIC`, or `METRIC,FILTER` where the task has several filters."""
     shots_from: str | None = None

@@ -70,7 +70,7 @@ def test_a_row_is_off_by_half_a_scale_at_most(spread: float) -> None:
 @pytest.mark.parametrize("activations", [False, True])
 @pytest.mark.parametrize(("outputs", "inputs"), [(64, 96), (37, 111), (200, 1500)])
 def test_the_error_of_a_layer_is_bounded(outputs: int, inputs: int, activations: bool) -> None:
-    """Of each product x · w at most |x| · s_w/2 + |w| · s_x/2 + s_x · s_w/4 is lost, s the scales."""
+    """Each product x · w loses at most |x| · s_w/2 + |w| · s_x/2 + s_x · s_w/4, s the scales."""
     draw = torch.Generator().manual_seed(1)
     weight, bias = torch.randn(outputs, inputs, generator=draw), torch.randn(outputs, generator=draw)
     x = torch.randn(33, inputs, generator=draw)

@@ -12,7 +12,7 @@ class SandboxLimits:
     wall_seconds: float = 10.0
     """From the start of the sandbox to the end of the program."""
     cpu_seconds: int = 10
-    """Of each process."""
+    """CPU time of each process."""
     memory_bytes: int = 4 << 30
     """Address space of each process."""
     processes: int = 32
@@ -22,6 +22,6 @@ class SandboxLimits:
     folder_bytes: int = 64 << 20
     """Everything in the working folder; holds with namespaces only."""
     open_files: int = 128
-    """Of each process."""
+    """Open files of each process."""
     output_bytes: int = 64 << 10
     """What is kept of stdout and of stderr; more is read and dropped."""

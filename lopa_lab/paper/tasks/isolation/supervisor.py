@@ -180,7 +180,7 @@ def _reap() -> None:
 
 
 def _descendants() -> set[int]:
-    """Of this process, without those that have ended."""
+    """The ids of this process's descendants, without those that have ended."""
     parents: dict[int, int] = {}
     for stat in _read_processes("stat"):
         number, _, rest = stat.partition(" ")

@@ -123,7 +123,7 @@ def test_missing_routers_are_an_error(tmp_path: Path) -> None:
     ],
 )
 def test_names_that_fit_nothing_are_said(names: object, status: str, part: str, tmp_path: Path) -> None:
-    """Of a model with experts in two layers."""
+    """The model has experts in two layers."""
     row = longest_routed("llada2")
     row["steps"][0]["router"] = names
     routers = load_file(GOLDEN / "llada2" / "llada2_forward_router.safetensors")

@@ -71,7 +71,7 @@ def varied(make_lookahead: MakeLookahead) -> list[Plan]:
 
 
 def fills(plans: list[Plan]) -> list[list[tuple[tuple[int, int], ...]]]:
-    """Of each step's forks; the anchor's, which are none, are left out."""
+    """The fills of each step's forks; the anchor, which has none, is left out."""
     return [[branch.fills for branch in plan.branches if branch.fills] for plan in plans]
 
 
@@ -81,7 +81,7 @@ LOPA = fills(plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY)))
 def first_forks(
     make_lookahead: MakeLookahead,
 ) -> tuple[list[tuple[tuple[int, int], ...]], list[tuple[int, int]]]:
-    """Of the first step with forks, before paths part: a lookahead's, and the tokens of LoPA's, best first."""
+    """The fills of the first step with forks, before paths part: a lookahead's, and LoPA's, best first."""
     return next(
         (own, [fill for (fill,) in usual])
         for own, usual in zip(fills(varied(make_lookahead)), LOPA, strict=False)

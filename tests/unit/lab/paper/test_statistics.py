@@ -96,7 +96,7 @@ def test_ten_fastest_of_twelve() -> None:
 
 
 def test_interval_of_the_fastest_is_that_of_resamples() -> None:
-    """Of two problems a quarter of the resamples has the slower one alone."""
+    """A quarter of the resamples of two problems has the slower one alone."""
     two = [make_record(0, tokens=2, seconds=1.0), make_record(1, tokens=8, seconds=1.0)]
     figures = summarize(two).figures
     assert astuple(figures["max_tps"]) == (8, 2, 8, 2)
@@ -106,7 +106,7 @@ def test_interval_of_the_fastest_is_that_of_resamples() -> None:
 
 
 def test_interval_is_that_of_resampled_quotients() -> None:
-    """Of two problems a resample has both (half of the time), or one of them twice."""
+    """A resample of two problems has both (half of the time), or one of them twice."""
     estimate = summarize([make_record(0, tokens=10, steps=1), make_record(1, tokens=90, steps=9)]).figures[
         "tpf"
     ]
