@@ -46,12 +46,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="module")
-def client(server: ServerProcess) -> Iterator[httpx.Client]:
-    with server.client(limits=httpx.Limits(max_connections=64)) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def expected(client: httpx.Client) -> dict[str, ClientResponse]:
     """The response of each model, without a fault."""
     return {name: request.send(client) for name, request in LONG_REQUESTS.items()}

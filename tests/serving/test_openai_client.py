@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -14,12 +13,6 @@ from support.client_request import PROMPT, ClientRequest
 from support.server_process import ServerProcess
 
 MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
-
-
-@pytest.fixture(scope="module")
-def ai(server: ServerProcess) -> Iterator[openai.OpenAI]:
-    with server.openai(max_retries=0) as made:
-        yield made
 
 
 def test_lists_models(ai: openai.OpenAI) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from support.browser import chromium
 from support.fake_playground_server import STEPS, TEXT, TOKENS, FakeServer, serve
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -23,12 +22,6 @@ PHONE = {"width": 360, "height": 740}
 PROMPT = "Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom. How many pens does Mia have left?"
 
 browser_test = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +26,8 @@ from support.logit_changes import changed_logits
 from support.thread_tensor_parallel import ShardedRunner
 from support.tiny_model import load_tiny_model
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PROMPT = [*range(20, 50), 7, 7, 9]
 
 STRONG: dict[str, Any] = {
@@ -49,14 +50,6 @@ DECODERS: dict[str, GenerationSettings] = {
     "repetition alone": LopaSettings(max_new_tokens=16, num_branches=3, block_size=8, repetition_penalty=0.5),
     "bias alone": LopaSettings(max_new_tokens=12, num_branches=3, block_size=8, logit_bias={3: 4.0}),
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def assert_scores(

@@ -8,17 +8,12 @@ import pytest
 from cluster.openai.response_models import ErrorObject
 from cluster.openai.responses_models import ResponseObject
 from lopa_ray.errors import OverloadedError, WorkerLostError
-from support.fake_backend import MODEL, RESPONSES, TOOL_PARTS, WORDS, FakeBackend, Server, error_of
+from support.fake_backend import MODEL, RESPONSES, TOOL_PARTS, WORDS, FakeBackend, error_of
 from support.responses_api import TOOLS, anonymous, body, events, whole
 
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")  # Pydantic's, about what does not fit its model
 
 WHOLE = "".join(WORDS)
-
-
-@pytest.fixture
-def backend(server: Server) -> FakeBackend:
-    return server.backend
 
 
 def test_a_response(backend: FakeBackend, client: httpx.Client) -> None:

@@ -17,11 +17,6 @@ pytestmark = pytest.mark.filterwarnings("error::UserWarning")  # Pydantic's, abo
 
 
 @pytest.fixture
-def backend(server: Server) -> FakeBackend:
-    return server.backend
-
-
-@pytest.fixture
 def ai(server: Server) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as opened:
         yield opened

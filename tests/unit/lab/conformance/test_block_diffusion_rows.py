@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,9 +12,8 @@ from lopa_lab.conformance import Case, Verdict, replay
 from lopa_lab.conformance.recorded import recorded_settings
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.engine.local import LocalEngine
+from support.golden_rows import Row, golden_rows
 from support.paths import GOLDEN
-
-Row = dict[str, Any]
 
 SDAR, LLADA2 = "sdar_moe/sdar_moe_generate_cases", "llada2/llada2_generate_cases"
 
@@ -31,12 +28,8 @@ def verdict_of(row: Row) -> Verdict:
     return verdict
 
 
-def rows(name: str) -> list[Row]:
-    return [json.loads(line) for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines()]
-
-
 def row_of(name: str, kind: str) -> Row:
-    return min((row for row in rows(name) if row["kind"] == kind), key=lambda row: row["nfe"])
+    return min((row for row in golden_rows(name) if row["kind"] == kind), key=lambda row: row["nfe"])
 
 
 def settings_of(name: str, kind: str, change: Row) -> BlockDiffusionSettings:
@@ -99,7 +92,7 @@ def test_an_eos_that_is_not_among_the_stop_tokens_ends_nothing(ends: list[int]) 
     """The longest run without stop tokens in which EOS occurs, as one whose stop tokens do not."""
     without = [
         row
-        for row in rows(SDAR)
+        for row in golden_rows(SDAR)
         if "stopping_criteria_idx" not in row["settings"] and 127 not in row["prompt"]
     ]
     row = max((row for row in without if 126 in row["tokens"]), key=lambda row: row["nfe"])
@@ -109,7 +102,7 @@ def test_an_eos_that_is_not_among_the_stop_tokens_ends_nothing(ends: list[int]) 
 
 
 def row_with_eos_in_the_prompt() -> Row:
-    return next(row for row in rows(LLADA2) if "returned_length" in row)
+    return next(row for row in golden_rows(LLADA2) if "returned_length" in row)
 
 
 def test_calls_are_compared_up_to_the_end_that_an_eos_in_the_prompt_makes() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,23 +13,18 @@ from lopa_lab.conformance import Case, Verdict, read_cases, replay
 from lopa_lab.conformance.recorded import recorded_settings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.engine.local import LocalEngine
+from support.golden_rows import Row, golden_rows
 from support.paths import GOLDEN
 
 torch.set_num_threads(1)
-
-Row = dict[str, Any]
 
 
 def verdicts(path: Path, models: Path = GOLDEN / "models") -> list[Verdict]:
     return list(replay(read_cases(path), models, LocalEngine.from_config))
 
 
-def rows(name: str) -> list[Row]:
-    return [json.loads(line) for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines()]
-
-
 def shortest(name: str, algorithm: str = "lopa") -> Row:
-    fitting = [row for row in rows(name) if row["settings"].get("algorithm") == algorithm]
+    fitting = [row for row in golden_rows(name) if row["settings"].get("algorithm") == algorithm]
     return min(fitting, key=lambda row: row["steps"] if row["steps"] > 4 else 99)
 
 
@@ -113,7 +107,7 @@ def test_first_difference_is_named(
 def test_wrong_logits_differ(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    row = rows("forward_cases")[1]
+    row = golden_rows("forward_cases")[1]
     (tmp_path / "forward_cases.jsonl").write_text(json.dumps(row))
     tensors = load_file(GOLDEN / "forward_logits.safetensors")
     tensors[row["steps"][0]["logits"]][0, 0] += 1e-3

@@ -55,19 +55,9 @@ class RankedModel(FakeModel):
 MODEL = RankedModel(seed=5, probability_exponent=0.3)
 
 
-def plans_of(session: LopaSession) -> list[Plan]:
-    """The plans of a whole decode."""
-    plans = []
-    while not session.finished:
-        plan = session.plan()
-        plans.append(plan)
-        session.advance([MODEL.report(plan, branch) for branch in range(len(plan.branches))])
-    return plans
-
-
 def varied(make_lookahead: MakeLookahead) -> list[Plan]:
     plain = LopaSession([1, 2, 3], SETTINGS, VOCABULARY)
-    return plans_of(VariedLopaSession(plain, make_lookahead, Random(1)))
+    return MODEL.plans_of(VariedLopaSession(plain, make_lookahead, Random(1)))
 
 
 def fills(plans: list[Plan]) -> list[list[tuple[tuple[int, int], ...]]]:
@@ -75,7 +65,7 @@ def fills(plans: list[Plan]) -> list[list[tuple[tuple[int, int], ...]]]:
     return [[branch.fills for branch in plan.branches if branch.fills] for plan in plans]
 
 
-LOPA = fills(plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY)))
+LOPA = fills(MODEL.plans_of(LopaSession([1, 2, 3], SETTINGS, VOCABULARY)))
 
 
 def first_forks(
@@ -202,7 +192,7 @@ def test_a_predictor_finds_what_tells_branches_of_a_step_apart() -> None:
 def test_a_predictor_is_fitted_on_decodes() -> None:
     plain = LopaSession([1, 2, 3], SETTINGS, VOCABULARY)
     recorder = WinnerRecorder(plain, RandomWinner, Random(3))
-    plans = plans_of(recorder)
+    plans = MODEL.plans_of(recorder)
     assert len(recorder.winners) == len(recorder.decided) == len(plans)
     assert sum(recorder.decided) == 48
     predictor = fit_predictor([recorder])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ pytest.importorskip("matplotlib")
 from lopa_lab.paper.reports.comparison import ComparisonRow, write_comparison
 from lopa_lab.paper.reports.plots import latency_scatter
 from lopa_lab.paper.reports.report import write_reports
-from support.browser import chromium
 from support.paper_records import make_record, make_run
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -21,12 +19,6 @@ pytestmark = pytest.mark.browser
 Browser = playwright.Browser
 ANSWER = "<script>document.title = 'run'</script>" + "x" * 500
 RECORDS = [make_record(index, text=ANSWER, tokens=10 + index) for index in range(12)]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture
