@@ -145,19 +145,19 @@ def _adapted_modules(tensor_files: TensorFiles, file: Path) -> list[str]:
     """Adapted published modules, each with both halves; any other tensor is an error."""
     modules: dict[str, None] = {}
     for name, shape in tensor_files.shapes.items():
-        found = _TENSOR.fullmatch(name)
-        if not found or len(shape) != 2:
+        match = _TENSOR.fullmatch(name)
+        if not match or len(shape) != 2:
             raise CheckpointError(
                 f"{file}: got tensor {name} of shape {list(shape)}; allowed are "
                 "base_model.model.<module>.lora_A.weight and lora_B.weight with two dimensions; merge the "
                 "adapter with PEFT and load the merged checkpoint"
             )
-        other = _lora_tensor(found["module"], "B" if found["half"] == "A" else "A")
+        other = _lora_tensor(match["module"], "B" if match["half"] == "A" else "A")
         if other not in tensor_files.shapes:
             raise CheckpointError(
                 f"{file}: tensor {other} is missing, {name} needs it; download the adapter again"
             )
-        modules[found["module"]] = None
+        modules[match["module"]] = None
     if not modules:
         raise CheckpointError(f"{file}: got no tensors; need LoRA pairs; download the adapter again")
     return list(modules)
