@@ -55,9 +55,9 @@ class ContradictoryMeasurements:
 
 
 def _in_this_process(folder: Path) -> ContradictoryMeasurements:
-    made = ContradictoryMeasurements(folder)
-    dtype_trial.product_seconds = made.measure
-    return made
+    measurements = ContradictoryMeasurements(folder)
+    dtype_trial.product_seconds = measurements.measure
+    return measurements
 
 
 def kill_first(class_name: str) -> None:

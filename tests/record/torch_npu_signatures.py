@@ -48,16 +48,16 @@ def find_uses(source: str) -> list[Use]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             constructors |= {ast.unparse(target): ast.unparse(node.value.func) for target in node.targets}
-    found = []
+    uses = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch_npu."):
             keywords = tuple(keyword.arg or "**" for keyword in node.keywords)
-            found.append(Use(ast.unparse(node.func), len(node.args), keywords))
+            uses.append(Use(ast.unparse(node.func), len(node.args), keywords))
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             constructor = constructors.get(ast.unparse(node.value), "")
             if constructor.startswith("torch_npu."):
-                found.append(Use(f"{constructor}.{node.attr}", is_set=True))
-    return found
+                uses.append(Use(f"{constructor}.{node.attr}", is_set=True))
+    return uses
 
 
 def parse_signature(text: str) -> Signature:

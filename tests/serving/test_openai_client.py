@@ -138,8 +138,8 @@ def test_settings_of_the_decoder(ai: openai.OpenAI) -> None:
     def stats(**lopa: Any) -> dict[str, Any]:
         reply = ai.chat.completions.create(model="demo", messages=MESSAGES, extra_body={"lopa": lopa})
         assert reply.model_extra is not None
-        found: dict[str, Any] = reply.model_extra["lopa"]
-        return found
+        cost: dict[str, Any] = reply.model_extra["lopa"]
+        return cost
 
     plain, lookahead = stats(num_branches=1), stats(num_branches=6)
     assert plain["forwards"] == plain["steps"]

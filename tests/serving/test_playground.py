@@ -35,13 +35,13 @@ def page(browser: Browser, server: FakeServer) -> Iterator[Page]:
     """The page, on a desktop. Script errors and requests to other hosts fail the test."""
     context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
     context.set_default_timeout(10_000)
-    made = context.new_page()
+    opened = context.new_page()
     wrong: list[str] = []
-    made.on("pageerror", lambda error: wrong.append(str(error)))
-    made.on("request", lambda sent: None if sent.url.startswith(server.url) else wrong.append(sent.url))
-    made.goto(server.url)
-    expect(made.locator("#run")).to_be_visible()
-    yield made
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("request", lambda sent: None if sent.url.startswith(server.url) else wrong.append(sent.url))
+    opened.goto(server.url)
+    expect(opened.locator("#run")).to_be_visible()
+    yield opened
     # A data: address is no host.
     assert not [what for what in wrong if not what.startswith("data:")]
     context.close()

@@ -198,7 +198,7 @@ def test_a_strong_penalty_ends_repetition(name: str) -> None:
 def test_only_the_repetition_penalty_counts_the_prompt(name: str, prompt_counts: bool) -> None:
     strong = {"repetition_penalty": 100.0} if prompt_counts else {"presence_penalty": 2.0}
     settings = ONE_BY_ONE[name].replace(**strong)
-    found = []
+    first_reports = []
     for changed in (settings, ONE_BY_ONE[name]):
         runner, reports = new_runner(), []
         session = new_session(PROMPT, changed, runner.vocabulary)
@@ -208,8 +208,8 @@ def test_only_the_repetition_penalty_counts_the_prompt(name: str, prompt_counts:
             plan = session.plan()
             scheduled = ScheduledRequest(1, 0, plan, (0,))
             reports = [report for _, report in runner.execute(StepPlan(0, plan.step, (scheduled,))).reports]
-        found.append((reports[0].tokens.tolist(), reports[0].probabilities.tolist()))
-    assert (found[0] != found[1]) == prompt_counts
+        first_reports.append((reports[0].tokens.tolist(), reports[0].probabilities.tolist()))
+    assert (first_reports[0] != first_reports[1]) == prompt_counts
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -245,7 +245,7 @@ def test_rows_without_changes_are_scored_as_ever() -> None:
     settings = [
         LopaSettings(max_new_tokens=8, block_size=8, num_branches=1, **changes) for changes in ({}, STRONG)
     ]
-    plans = [new_session(PROMPT, each, runner.vocabulary).plan() for each in settings]
+    plans = [new_session(PROMPT, own, runner.vocabulary).plan() for own in settings]
     requests = tuple(ScheduledRequest(at, at, plan, (0,)) for at, plan in enumerate(plans))
     assert plans[0].sampling_params == plans[1].sampling_params == SamplingParams()
     together = dict(runner.execute(StepPlan(0, 1, requests)).reports)

@@ -237,8 +237,8 @@ def test_a_mask_token_comes_from_elsewhere_where_files_and_family_name_none(tmp_
         ModelSpec.read(Config.parse({"model": model}))
     spec = ModelSpec.read(Config.parse({"model": {**model, "mask_token_id": 127}}))
     assert spec.model.mask_token_id == 127
-    found = build_runner(spec).logits([1, 2, 127])
+    logits = build_runner(spec).logits([1, 2, 127])
     wanted = build_runner(ModelSpec.read(Config.parse({"model": {**model, "path": str(source)}})))
-    assert torch.equal(found, wanted.logits([1, 2, 127]))
+    assert torch.equal(logits, wanted.logits([1, 2, 127]))
     ignored = ModelSpec.read(Config.parse({"model": {**model, "path": str(source), "mask_token_id": 5}}))
     assert ignored.model.mask_token_id == 127

@@ -11,12 +11,12 @@ from lopa_lab.bench.http_load import arrival_times
 
 
 def test_figures_of_a_load() -> None:
-    found = [
+    requests = [
         AnsweredRequest(0.0, 1.0, 0.5, 10, steps=2, forwards=8, correct=True),
         AnsweredRequest(1.0, 4.0, 0.25, 20, steps=4, forwards=10, correct=False),
         AnsweredRequest(2.0, 5.0, None, 0, error="status 500"),
     ]
-    figures = load_figures(found, deadline_s=2.0)
+    figures = load_figures(requests, deadline_s=2.0)
     assert (figures["sent"], figures["failed"]) == (3, 1)
     assert figures["requests/s"] == pytest.approx(2 / 5)
     assert figures["tokens/s"] == pytest.approx(30 / 5)

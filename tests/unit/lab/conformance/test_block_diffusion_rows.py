@@ -78,10 +78,10 @@ def test_thresholds_that_no_probability_or_each_exceeds(name: str, kind: str, ke
 @pytest.mark.parametrize(("name", "kind"), [(SDAR, "sdar_moe_dynamic"), (LLADA2, "llada2_threshold")])
 def test_filters_of_the_published_samplers(name: str, kind: str) -> None:
     """A share of 0 still keeps the most likely token."""
-    found = settings_of(name, kind, {"temperature": 0.7, "top_k": 5, "top_p": 0.9})
-    assert (found.sdar_confidence, found.top_k, found.top_p) == (0.7, 5, 0.9)
-    found = settings_of(name, kind, {"top_k": 5, "top_p": 0.0})
-    assert (found.top_k, found.top_p) == (1, None)
+    settings = settings_of(name, kind, {"temperature": 0.7, "top_k": 5, "top_p": 0.9})
+    assert (settings.sdar_confidence, settings.top_k, settings.top_p) == (0.7, 5, 0.9)
+    settings = settings_of(name, kind, {"top_k": 5, "top_p": 0.0})
+    assert (settings.top_k, settings.top_p) == (1, None)
 
 
 # Ends

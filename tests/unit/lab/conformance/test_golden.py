@@ -65,12 +65,14 @@ def run_by_transformers(config: Config) -> LocalEngine:
     ],
 )
 def test_recorded_cases(name, passed, refused):
-    found = verdicts(cases(name))
-    wrong = [(v.id, v.status, v.reason, v.differences[:1]) for v in found if v.status in ("differs", "error")]
+    replayed = verdicts(cases(name))
+    wrong = [
+        (v.id, v.status, v.reason, v.differences[:1]) for v in replayed if v.status in ("differs", "error")
+    ]
     assert wrong == []
-    counted = Counter(v.status for v in found)
+    counted = Counter(v.status for v in replayed)
     assert counted == Counter({"passed": passed, "not supported": len(refused)})
-    for verdict in found:
+    for verdict in replayed:
         if verdict.status == "not supported":
             assert refused[verdict.id] in verdict.reason
             assert verdict.by_design == ("is the mask token" in verdict.reason)

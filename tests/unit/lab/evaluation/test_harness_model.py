@@ -39,9 +39,9 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LopaRayLM]:
-    made = get_model("lopa_ray")(local=True, max_model_len=512)
-    yield made
-    made.close()
+    opened = get_model("lopa_ray")(local=True, max_model_len=512)
+    yield opened
+    opened.close()
 
 
 def instance(context: str, repeat: int = 0, **generation: Any) -> Instance:
@@ -101,8 +101,8 @@ def test_a_chat_survives_copies_and_caches(model: LopaRayLM) -> None:
 def test_sampled_answers_differ_by_repeat_and_come_again(model: LopaRayLM) -> None:
     hot = {"do_sample": True, "temperature": 1.5}
     drawn = [instance(PROMPTS[0], repeat, **hot) for repeat in range(3)]
-    found = answers(model, *drawn)
-    assert len(set(found)) > 1 and answers(model, *drawn) == found
+    drawn_answers = answers(model, *drawn)
+    assert len(set(drawn_answers)) > 1 and answers(model, *drawn) == drawn_answers
     greedy = [instance(PROMPTS[0], do_sample=False, temperature=1.5), instance(PROMPTS[0])]
     assert len(set(answers(model, *greedy))) == 1
 

@@ -38,9 +38,9 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[LopaRayLM]:
-    made = LopaRayLM(local=True, max_model_len=256, mc_num=4)
-    yield made
-    made.close()
+    opened = LopaRayLM(local=True, max_model_len=256, mc_num=4)
+    yield opened
+    opened.close()
 
 
 def instance(context: str, continuation: str, idx: int = 0, doc: int = 0, task: str = "task") -> Instance:
@@ -57,9 +57,9 @@ def chat(model: LopaRayLM, question: str, prefix: str = "") -> ChatPrompt:
 
 
 def value(model: LopaRayLM, prefix: list[int], target: list[int]) -> float:
-    ((_, found),) = log_likelihoods(model._engine, [LikelihoodRequest(prefix, target)], mc_num=4)
-    assert isinstance(found, LogLikelihood)
-    return found.value
+    ((_, likelihood),) = log_likelihoods(model._engine, [LikelihoodRequest(prefix, target)], mc_num=4)
+    assert isinstance(likelihood, LogLikelihood)
+    return likelihood.value
 
 
 # From texts to tokens
@@ -136,10 +136,10 @@ def test_each_token_of_a_text_is_a_target_once(model: LopaRayLM, length: int) ->
 def test_continuations_get_the_engine_s_log_likelihoods(model: LopaRayLM) -> None:
     question, answer = PROBLEMS[0].question, PROBLEMS[0].answer
     asked = [instance(question, " " + answer), instance(chat(model, question), answer, 1)]
-    found = model.loglikelihood(asked, disable_tqdm=True)
-    expected = [value(model, *encode_pair(model._engine, *each.args)) for each in asked]
-    assert [likelihood for likelihood, _ in found] == expected
-    assert model.loglikelihood(asked[::-1], disable_tqdm=True) == found[::-1]
+    likelihoods = model.loglikelihood(asked, disable_tqdm=True)
+    expected = [value(model, *encode_pair(model._engine, *request.args)) for request in asked]
+    assert [likelihood for likelihood, _ in likelihoods] == expected
+    assert model.loglikelihood(asked[::-1], disable_tqdm=True) == likelihoods[::-1]
     assert model.loglikelihood([], disable_tqdm=True) == []
 
 
@@ -149,17 +149,17 @@ def test_texts_get_the_sum_of_their_windows(model: LopaRayLM) -> None:
         Instance("loglikelihood_rolling", {}, (text,), 0, ("texts", at, 1)) for at, text in enumerate(texts)
     ]
     windows = [list(rolling_windows(model._engine, text)) for text in texts]
-    assert [len(each) > 1 for each in windows] == [True, False, False]
-    expected = [math.fsum(value(model, *window) for window in each) for each in windows]
+    assert [len(windows_of_text) > 1 for windows_of_text in windows] == [True, False, False]
+    expected = [math.fsum(value(model, *window) for window in windows_of_text) for windows_of_text in windows]
     assert model.loglikelihood_rolling(asked, disable_tqdm=True) == expected
     assert model._likelihoods.totals["texts"].requests == 3
 
 
 def test_a_context_that_is_too_long_loses_its_beginning(model: LopaRayLM) -> None:
     long, answer = "Tom has 3 boxes. " * 100, " It is 3."
-    (found,) = model.loglikelihood([instance(long, answer, task="long")], disable_tqdm=True)
+    (likelihood,) = model.loglikelihood([instance(long, answer, task="long")], disable_tqdm=True)
     prefix, target = encode_pair(model._engine, long, answer)
-    assert found[0] == value(model, prefix[-(256 - len(target)) :], target)
+    assert likelihood[0] == value(model, prefix[-(256 - len(target)) :], target)
     assert model._likelihoods.totals["long"].truncated_prompts == 1
     with pytest.raises(PromptTooLongError, match="max_model_len 256"):
         model.loglikelihood([instance("Tom", long)], disable_tqdm=True)
@@ -189,7 +189,7 @@ def test_greedy_decoding_is_asked_for_where_a_document_has_one_continuation(mode
 def test_whether_greedy_decoding_gives_the_answer(model: LopaRayLM) -> None:
     prompt = chat(model, PROBLEMS[0].question, PROBLEMS[0].answer.partition("####")[0] + "####")
     wanted, other = instance(prompt, " " + PROBLEMS[0].result), instance(prompt, " 77")
-    (right,), (wrong,) = (model.loglikelihood([each], disable_tqdm=True) for each in (wanted, other))
+    (right,), (wrong,) = (model.loglikelihood([request], disable_tqdm=True) for request in (wanted, other))
     assert right[1] is True and wrong[1] is False and wrong[0] < right[0] <= 0
 
 

@@ -151,8 +151,8 @@ def test_the_mean_score_decides_between_equal_fills_whatever_the_ranking(scale: 
     for sign in (1, -1):
         scores = (sign * scale * np.abs(report.scores)).astype(np.float32)
         values = [
-            expected_fills(ANCHOR, replace(report, scores=each), 0.9)
-            for each in (scores, scores + 0.1 * scale)
+            expected_fills(ANCHOR, replace(report, scores=scaled), 0.9)
+            for scaled in (scores, scores + 0.1 * scale)
         ]
         assert values[0] < values[1] < int(values[0]) + 1
 

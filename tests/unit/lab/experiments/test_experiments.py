@@ -73,13 +73,13 @@ def test_an_experiment_runs(name: str, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     record = ExperimentRecord.read(tmp_path / f"{name}.json")
     assert record.setup.problems == 2
-    found = load_experiment(name).finding(record)
-    assert found.headline and all(len(row) == len(found.header) for row in found.rows)
-    assert found.text in done.output
+    finding = load_experiment(name).finding(record)
+    assert finding.headline and all(len(row) == len(finding.header) for row in finding.rows)
+    assert finding.text in done.output
     assert (tmp_path / f"{name}.svg").read_text().startswith("<svg")
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / f"{name}.md").read_text()
-    assert EXPERIMENTS[name] in page and found.text in page
+    assert EXPERIMENTS[name] in page and finding.text in page
 
 
 @pytest.mark.usefixtures("smaller")

@@ -58,8 +58,8 @@ def test_a_page_says_what_its_records_are_of(tmp_path: Path) -> None:
 
     def written(**setup: str) -> str:
         changed = records[0].model_copy(update={"setup": records[0].setup.model_copy(update=setup)})
-        for each in (changed, records[1]):
-            each.write(tmp_path / f"{each.name}.json")
+        for record in (changed, records[1]):
+            record.write(tmp_path / f"{record.name}.json")
         done = CliRunner().invoke(app, ["experiment", "report", str(tmp_path), "--page", str(page)])
         assert done.exit_code == 0, done.output
         return page.read_text(encoding="utf-8")

@@ -23,7 +23,7 @@ def outcomes(steps: list[int], tokens: int = 40, correct: int = 1) -> dict[str, 
 @pytest.mark.parametrize(("problems", "says"), [(1, False), (9, False), (10, True)])
 def test_few_problems_have_no_shares_of_a_gain(problems: int, says: bool) -> None:
     orders = [outcomes([steps] * problems) for steps in (20, 10, 5)]
-    found = tfo.EXPERIMENT.finding(
+    finding = tfo.EXPERIMENT.finding(
         experiment_record(
             "tfo",
             problems,
@@ -32,8 +32,8 @@ def test_few_problems_have_no_shares_of_a_gain(problems: int, says: bool) -> Non
             ({"order": "random", "first": 0}, {"orders": orders}),
         )
     )
-    assert ("of the way from the mean to the best" in found.text) == says
-    assert ("of what LoPA gains over a single branch" in found.against_paper) == says
+    assert ("of the way from the mean to the best" in finding.text) == says
+    assert ("of what LoPA gains over a single branch" in finding.against_paper) == says
 
 
 @pytest.mark.parametrize(("problems", "says"), [(1, False), (9, False), (10, True)])
@@ -42,16 +42,16 @@ def test_few_problems_do_not_meet_a_bar(problems: int, says: bool) -> None:
         (point, outcomes([20 if point["variant"] == beyond.LOPA else 10] * problems))
         for point in beyond.EXPERIMENT.points()
     ]
-    found = beyond.EXPERIMENT.finding(experiment_record("beyond", problems, *points))
-    assert ("meet the bar in every cell" in found.headline) == says
-    assert ("Fewer than 10 problems per cell" in found.headline) != says
-    assert {row[-1] for row in found.rows} == {"", "yes" if says else "–"}
+    finding = beyond.EXPERIMENT.finding(experiment_record("beyond", problems, *points))
+    assert ("meet the bar in every cell" in finding.headline) == says
+    assert ("Fewer than 10 problems per cell" in finding.headline) != says
+    assert {row[-1] for row in finding.rows} == {"", "yes" if says else "–"}
 
 
 def test_lopa_among_random_orders() -> None:
     """Two problems, orders of 20, 10, 10 and 5 steps each; LoPA takes 5 and 10."""
     orders = [outcomes([steps, steps]) for steps in (20, 10, 10, 5)]
-    found = tfo.EXPERIMENT.finding(
+    finding = tfo.EXPERIMENT.finding(
         experiment_record(
             "tfo",
             2,
@@ -61,11 +61,11 @@ def test_lopa_among_random_orders() -> None:
         )
     )
     # TPF of the orders: 2, 4, 4, 8; LoPA: 8 and 4, above 7/8 and 1/2 of them.
-    assert "4.00 times the TPF of the slowest: 8.00" in found.text.replace(" [4.00 to 4.00]", "").replace(
+    assert "4.00 times the TPF of the slowest: 8.00" in finding.text.replace(" [4.00 to 4.00]", "").replace(
         " [8.00 to 8.00]", ""
     )
-    assert "more than 69 [50 to 88] %" in found.text
-    cells = {row[0]: row[1:] for row in found.rows}
+    assert "more than 69 [50 to 88] %" in finding.text
+    cells = {row[0]: row[1:] for row in finding.rows}
     assert cells["mean of the orders"][0].startswith("4.50 ") and cells["LoPA"][0].startswith("6.00 ")
     assert cells["worst of the orders"] == ["2.00 [2.00 to 2.00]", "–"]
 

@@ -84,11 +84,11 @@ def test_figures_pair_the_problems() -> None:
 
 def test_an_interval_has_the_width_that_theory_gives_a_share() -> None:
     shares = Outcomes([1] * 400, [1] * 400, [1] * 400, [1] * 200 + [0] * 200)
-    found = estimate(shares.score(Resamples(400)))
-    assert found.value == 50.0
-    assert found.high - found.low == pytest.approx(2 * 196 * math.sqrt(0.25 / 400), rel=0.1)
-    assert found.excludes(40.0) and not found.excludes(50.0)
-    assert [found.change(value) for value in (10, 50, 90)] == ["rises", "does not clearly change", "falls"]
+    share = estimate(shares.score(Resamples(400)))
+    assert share.value == 50.0
+    assert share.high - share.low == pytest.approx(2 * 196 * math.sqrt(0.25 / 400), rel=0.1)
+    assert share.excludes(40.0) and not share.excludes(50.0)
+    assert [share.change(value) for value in (10, 50, 90)] == ["rises", "does not clearly change", "falls"]
 
 
 def test_a_figure_that_does_not_exist() -> None:

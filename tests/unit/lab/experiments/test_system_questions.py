@@ -45,9 +45,9 @@ def test_totals_are_per_step() -> None:
     totals.add({"steps": 1, "plan": 0.1234567, "select": 1.0})
     totals.add({"steps": 3, "plan": 0.5, "select": 0.0})
     assert totals.as_json()["plan"] == [0.123457, 0.5]
-    found = StepTotals.from_json(totals.as_json()).per(Resamples(2), "steps", "plan", "select")
-    assert found[0] == pytest.approx(1.623457 / 4)
-    assert found[1:].max() <= 1.123458 and found[1:].min() >= 0.5 / 3
+    seconds_per_step = StepTotals.from_json(totals.as_json()).per(Resamples(2), "steps", "plan", "select")
+    assert seconds_per_step[0] == pytest.approx(1.623457 / 4)
+    assert seconds_per_step[1:].max() <= 1.123458 and seconds_per_step[1:].min() >= 0.5 / 3
 
 
 def a_sync_record() -> ExperimentRecord:
@@ -78,8 +78,8 @@ def a_sync_record() -> ExperimentRecord:
 
 
 def test_a_step_in_parts() -> None:
-    found = sync.EXPERIMENT.finding(a_sync_record())
-    text = values(found.text)
+    finding = sync.EXPERIMENT.finding(a_sync_record())
+    text = values(finding.text)
     # Shares of 60 ms and of 100 ms; a block of each branch is staged in every step.
     assert "blocks of 8, commit-winner takes 15.0 % of a step, pre-write 1.67 % and control 16.7 %" in text
     assert "with one worker they take 2.0 %, 2.00 % and 16.0 %" in text
@@ -89,12 +89,12 @@ def test_a_step_in_parts() -> None:
         "difference of +12.7 points; it is 96 % with the single-phase commit, and 100 % for forwards" in text
     )
     assert "The 2 workers share 2 cores" in text
-    rows = {tuple(row[:3]): row[3:] for row in found.rows}
+    rows = {tuple(row[:3]): row[3:] for row in finding.rows}
     assert values(rows["32", "2", "single_phase"][2]) == "0.48", "one branch stages for all"
-    assert "0.87 times as long (blocks of 8)" in values(found.against_paper)
+    assert "0.87 times as long (blocks of 8)" in values(finding.against_paper)
     assert (
         "16.7 % (blocks of 8) and 16.7 % (blocks of 32) of a step, and control 16.7 % and 16.7 %."
-        in values(found.headline)
+        in values(finding.headline)
     )
 
 
@@ -141,16 +141,16 @@ def an_overhead_record() -> ExperimentRecord:
 
 
 def test_verification_and_preparation() -> None:
-    found = overhead.EXPERIMENT.finding(an_overhead_record())
-    text = values(found.text)
+    finding = overhead.EXPERIMENT.finding(an_overhead_record())
+    text = values(finding.text)
     assert "verification takes 17.0 ms of a step and preparation 2.00 ms: 8.5 times as long" in text
     assert "takes 2.00 times as long as one of the anchor alone, and preparation has 1.00 times" in text
     assert "adds 12 % of a step of the anchor alone (8.0 of them" in text
     assert "1.30 with k = 1, 1.40 with k = 2, 1.60 with k = 4, 2.00 with k = 8, 2.70 with k = 15" in text
     assert "TPF with k = 8 is 2.00 times the anchor's, so a token takes 1.00 times as long" in text
     assert "does not clearly change" in text and "A token takes least with k = 1: 0.65 times" in text
-    assert "on one device branches are not free" in found.against_paper
-    assert [row[0] for row in found.rows] == ["1", "2", "4", "8", "15"]
+    assert "on one device branches are not free" in finding.against_paper
+    assert [row[0] for row in finding.rows] == ["1", "2", "4", "8", "15"]
     image = words_of_plot(overhead.EXPERIMENT, an_overhead_record())
     assert ">time per token<" in image and ">anchor alone<" in image
 
@@ -177,8 +177,8 @@ def a_parallelism_record(gains: dict[int, float]) -> ExperimentRecord:
 
 def test_where_arrangements_cross() -> None:
     of = a_parallelism_record({1: 0.5, 2: 0.5, 4: 2.0, 8: 1.5})
-    found = parallelism.EXPERIMENT.finding(of)
-    text = values(found.text)
+    finding = parallelism.EXPERIMENT.finding(of)
+    text = values(finding.text)
     assert "branch-parallel has a latency of 100 ms" in text
     assert "where one worker is idle, 200 ms: 2.00 times" in text
     assert "task-parallel 150 tokens/s at 67 ms: 1.50 times the throughput" in text
@@ -189,7 +189,7 @@ def test_where_arrangements_cross() -> None:
     assert f"Throughput {crossing}" in text and f"Latency {crossing}" in text
     assert "clearly so for 4, 8 with task-parallel; clearly so for 1, 2 with branch-parallel" in text
     assert "share" not in text, "on a cluster workers have cores of their own"
-    assert "latency of one request is higher with task-parallel" in found.against_paper
+    assert "latency of one request is higher with task-parallel" in finding.against_paper
     image = words_of_plot(parallelism.EXPERIMENT, of)
     assert ">tokens/s<" in image and image.count(">task-parallel<") == 1
 
@@ -206,8 +206,8 @@ def test_arrangements_that_do_not_cross_once() -> None:
 
 
 def test_a_crossing_that_not_every_resample_has() -> None:
-    found = parallelism.crossing({1: np.array([0.5, 0.5]), 4: np.array([2.0, 0.9])}, rises=True)
-    assert found[0] == pytest.approx(2.0) and np.isnan(found[1])
+    crossings = parallelism.crossing({1: np.array([0.5, 0.5]), 4: np.array([2.0, 0.9])}, rises=True)
+    assert crossings[0] == pytest.approx(2.0) and np.isnan(crossings[1])
 
 
 class CountingEngine:

@@ -19,9 +19,9 @@ def find(table: str, row: str, task: str) -> Cell:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_cells_are_complete_and_load(table: str) -> None:
-    made = cells(table)
-    assert len(made) == NUMBER[table] == len({(cell.row, cell.task) for cell in made})
-    for cell in made:
+    of_table = cells(table)
+    assert len(of_table) == NUMBER[table] == len({(cell.row, cell.task) for cell in of_table})
+    for cell in of_table:
         assert cell.table == table and cell.column == COLUMNS[cell.task]
         assert cell.published.keys() <= TABLE_METRICS.keys()
         if cell.config is None:

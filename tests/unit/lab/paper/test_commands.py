@@ -28,13 +28,13 @@ SHORT = ("--local", "--max-new-tokens", "64")
 
 def lopa(*arguments: str | Path) -> str:
     """What the command prints. It must succeed."""
-    result = CliRunner().invoke(app, [str(each) for each in arguments])
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 0, result.output
     return " ".join(result.stdout.split())
 
 
 def lopa_error(*arguments: str | Path) -> str:
-    result = CliRunner().invoke(app, [str(each) for each in arguments])
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == 2, result.output
     return result.stderr
 
@@ -44,8 +44,8 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def report(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return found
+    content: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return content
 
 
 @pytest.fixture(scope="module")
@@ -57,21 +57,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_is_reported_with_all_its_figures(run: Path) -> None:
-    found, kept = report(run), records(run)
+    content, kept = report(run), records(run)
     solved = [
-        extract_answer(each["text"]) == problem.result
-        for each, problem in zip(kept, held_out_problems(17, 3), strict=True)
+        extract_answer(record["text"]) == problem.result
+        for record, problem in zip(kept, held_out_problems(17, 3), strict=True)
     ]
-    assert found["scores"]["exact_match"]["value"] == pytest.approx(100 * sum(solved) / 3)
-    assert [each["scores"]["exact_match"] for each in kept] == [float(each) for each in solved]
-    figures = found["figures"]
+    assert content["scores"]["exact_match"]["value"] == pytest.approx(100 * sum(solved) / 3)
+    assert [value["scores"]["exact_match"] for value in kept] == [float(value) for value in solved]
+    figures = content["figures"]
     assert figures["tpf"]["value"] == pytest.approx(
         sum(r["tokens"] for r in kept) / sum(r["steps"] for r in kept)
     )
     assert figures["max_tps"]["value"] == pytest.approx(max(r["tokens"] / r["seconds"] for r in kept))
     for name in ("tpf", "avg_tps", "max_tps", "top10_tps", "latency_s", "steps", "published_tpf"):
         assert figures[name]["low"] <= figures[name]["value"] <= figures[name]["high"], name
-    assert {"lopa-ray", "lm_eval", "task word_problems"} <= set(found["run"]["versions"])
+    assert {"lopa-ray", "lm_eval", "task word_problems"} <= set(content["run"]["versions"])
     assert "<svg" in (run / "report.html").read_text() and "exact_match" in (run / "report.md").read_text()
 
 
@@ -87,8 +87,8 @@ def test_a_run_goes_on_with_what_it_has(run: Path) -> None:
 
 def test_together_in_flight_there_are_the_same_answers_and_no_speeds(run: Path, tmp_path: Path) -> None:
     lopa("eval", "paper", "word_problems", *SHORT, "--limit", "3", "--concurrency", "3", "-o", tmp_path)
-    alone = {each["problem_id"]: each["text"] for each in records(run)}
-    assert all(each["text"] == alone[each["problem_id"]] for each in records(tmp_path))
+    alone = {record["problem_id"]: record["text"] for record in records(run)}
+    assert all(record["text"] == alone[record["problem_id"]] for record in records(tmp_path))
     figures = report(tmp_path)["figures"]
     assert figures["avg_tps"]["value"] is None and figures["tpf"]["value"] > 1
 
@@ -121,7 +121,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert 2 <= len(whole) < 16
     lopa(*command)
     again = records(tmp_path)
-    assert len({each["problem_id"] for each in again}) == len(again) == 16
+    assert len({record["problem_id"] for record in again}) == len(again) == 16
     for line, record in zip(whole, again, strict=False):
         assert {**json.loads(line), "scores": None} == {**record, "scores": None}
 
@@ -142,9 +142,9 @@ def test_a_figure_is_made_on_the_model_at_hand(tmp_path: Path) -> None:
         "reproduce", "fig4", "--task", "gsm8k", "--row", "dream d2f", "--row", " 3 branches", *demo
     )
     assert "Not run: not among the rows that were asked for" in printed
-    found = json.loads((tmp_path / "comparison.json").read_text())
-    assert len(found["rows"]) == 84
-    run_rows = [row for row in found["rows"] if row["not_run"] is None]
+    comparison = json.loads((tmp_path / "comparison.json").read_text())
+    assert len(comparison["rows"]) == 84
+    run_rows = [row for row in comparison["rows"] if row["not_run"] is None]
     assert [row["labels"]["row"] for row in run_rows if row["labels"]["task"] == "GSM8K"] == [
         "D2F-Dream D2F",
         "D2F-Dream 3 branches",
@@ -170,7 +170,7 @@ def test_rows_are_chosen_by_name_or_part_of_it(tmp_path: Path) -> None:
     wrong = lopa_error("reproduce", "table7", "--row", "no such row", "-o", tmp_path)
     assert "allowed: D2F-Dream-7B-Base (CUDA), D2F-Dream-7B-Instruct (CUDA), Qwen3-8B (SGLang)" in wrong
     assert "allowed: mbpp, gsm8k" in lopa_error("reproduce", "table7", "--task", "math", "-o", tmp_path)
-    found = cells("table1")
+    all_cells = cells("table1")
     for row, count in (("dream LOPA", 4), ("lopa", 8), ("D2F-Dream", 8)):
-        reasons = Selection(rows=(row,)).reasons_to_skip(found)
+        reasons = Selection(rows=(row,)).reasons_to_skip(all_cells)
         assert reasons.count("") == count

@@ -27,8 +27,8 @@ torch.set_num_threads(1)
 def engine() -> Iterator[LocalEngine]:
     with LocalEngine.from_config(
         Config.load("demo", {"model": {"max_model_len": 512, "max_num_seqs": 3}})
-    ) as made:
-        yield made
+    ) as opened:
+        yield opened
 
 
 def test_records_are_what_the_engine_gives(engine: LocalEngine) -> None:
@@ -50,7 +50,7 @@ def test_records_are_what_the_engine_gives(engine: LocalEngine) -> None:
 
 def test_problems_in_flight_together_have_the_same_answers_and_no_times(engine: LocalEngine) -> None:
     settings = engine.config.decode.replace(max_new_tokens=64)
-    alone = {each.problem_id: each for each in decode_problems(engine, PROBLEMS, settings)}
+    alone = {record.problem_id: record for record in decode_problems(engine, PROBLEMS, settings)}
     together = list(decode_problems(engine, PROBLEMS, settings, concurrency=3))
     assert len(together) == 3
     for record in together:

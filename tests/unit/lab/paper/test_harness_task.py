@@ -61,7 +61,7 @@ def test_gsm8k_has_four_shots_that_are_not_the_problem(tmp_path: Path) -> None:
         assert "Question:" in problem.stop
     assert task.versions()["shots"] == "the same file"
     again = HarnessTask("gsm8k", data=tmp_path / "problems.jsonl").problems(3)
-    assert [each.prompt for each in again] == [each.prompt for each in problems[:3]]
+    assert [problem.prompt for problem in again] == [problem.prompt for problem in problems[:3]]
 
 
 def test_gsm8k_in_chats_has_its_shots_as_turns(tmp_path: Path) -> None:
@@ -106,10 +106,12 @@ def test_files_may_be_compressed_and_begin_with_a_byte_order_mark(tmp_path: Path
     text = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()
     (tmp_path / "marked.jsonl").write_bytes(codecs.BOM_UTF8 + text)
     (tmp_path / "compressed").write_bytes(gzip.compress(codecs.BOM_UTF8 + text))
-    expected = [(each.problem_id, each.prompt) for each in HarnessTask("gsm8k", data=plain).problems()]
+    expected = [
+        (problem.problem_id, problem.prompt) for problem in HarnessTask("gsm8k", data=plain).problems()
+    ]
     for name in ("marked.jsonl", "compressed"):
         task = HarnessTask("gsm8k", data=tmp_path / name)
-        assert [(each.problem_id, each.prompt) for each in task.problems()] == expected
+        assert [(problem.problem_id, problem.prompt) for problem in task.problems()] == expected
         assert task.size == len(rows)
         assert task.versions()["data"].startswith(f"{name} sha256:")
     shots = HarnessTask("gsm8k", data=plain, shots_data=tmp_path / "compressed").problems(1)
@@ -147,7 +149,7 @@ def test_rows_that_are_no_problems_are_named(
 
 def test_as_few_rows_as_shots_need(tmp_path: Path) -> None:
     problems = HarnessTask("gsm8k", data=write(tmp_path / "five.jsonl", ROWS[:5])).problems()
-    assert [str(each.prompt).count("Question: ") for each in problems] == [5] * 5
+    assert [str(problem.prompt).count("Question: ") for problem in problems] == [5] * 5
     one, four = write(tmp_path / "one.jsonl", ROWS[:1]), write(tmp_path / "four.jsonl", ROWS[1:5])
     assert len(HarnessTask("gsm8k", data=one, shots_data=four).problems()) == 1
     three = write(tmp_path / "three.jsonl", ROWS[1:4])

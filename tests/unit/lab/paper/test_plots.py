@@ -55,7 +55,7 @@ def test_is_well_formed_has_its_labels_and_is_always_the_same(name: str) -> None
     svg = draw()
     assert svg == draw()
     root = ElementTree.fromstring(svg)
-    texts = ["".join(each.itertext()).strip() for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    texts = ["".join(element.itertext()).strip() for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert not [label for label in labels if label not in texts]
     assert "currentColor" in svg
     assert "http://www.w3.org/1999/02/22-rdf" not in svg, "metadata has dates and versions"
@@ -76,8 +76,8 @@ def test_nothing_to_draw() -> None:
 def test_ids_are_unique_within_a_page() -> None:
     page = ElementTree.fromstring("<page>" + "".join(draw() for draw, _ in PLOTS.values()) + "</page>")
     named: dict[str, str] = {}
-    for each in page.iter():
-        if "id" in each.attrib:
+    for element in page.iter():
+        if "id" in element.attrib:
             # Markers and clipping paths are named by what they are, so two of a name are alike.
-            text = ElementTree.tostring(each, encoding="unicode").strip()
-            assert named.setdefault(each.attrib["id"], text) == text
+            text = ElementTree.tostring(element, encoding="unicode").strip()
+            assert named.setdefault(element.attrib["id"], text) == text

@@ -84,8 +84,8 @@ def test_json_says_what_was_run_and_found(tmp_path: Path) -> None:
     score = report["scores"]["exact_match"]
     assert score["value"] == pytest.approx(200 / 3) and score["low"] < score["value"] < score["high"]
     assert (score["published"], score["unit"], score["count"]) == (73.8, "%", 3)
-    assert [*report["figures"]] == [each.name for each in MEASURES]
-    assert all(report["figures"][each.name]["definition"] == each.definition for each in MEASURES)
+    assert [*report["figures"]] == [measure.name for measure in MEASURES]
+    assert all(report["figures"][measure.name]["definition"] == measure.definition for measure in MEASURES)
     # The paper counts what is behind EOS, so its number is not that of `tpf`.
     assert report["figures"]["published_tpf"]["published"] == 10.1
     assert report["figures"]["tpf"]["published"] is None
@@ -181,7 +181,7 @@ def test_published_names_are_those_of_the_tables() -> None:
 
 
 def test_names_of_measures_are_unique() -> None:
-    names = [each.name for each in definitions()]
+    names = [definition.name for definition in definitions()]
     assert len({*names}) == len(names)
 
 
@@ -192,24 +192,24 @@ def test_the_documentation_has_these_definitions() -> None:
 
 
 def rows() -> list[ComparisonRow]:
-    made = ComparisonRow.of_run(
+    measured = ComparisonRow.of_run(
         {"row": "LoPA <1>", "task": "GSM8K"},
         Report.make(make_run(limit=3, problems=9), RECORDS),
         {"score": 73.8, "tpf": 10.1, "max_tps": None},
         "lopa-gsm8k",
     )
     missing = ComparisonRow({"row": "S12", "task": "GSM8K"}, {"avg_tps": 619.33}, not_run="needs 8 GPUs")
-    return [made, missing]
+    return [measured, missing]
 
 
 def test_comparison_has_measured_and_published_numbers_and_reasons(tmp_path: Path) -> None:
     plots = [("Fills <per> step", fills_plot({}))]
-    made = write_comparison(tmp_path, "Table <1>", rows(), published_source="the paper", plots=plots)
-    found = strict_json(tmp_path / "comparison.json")
-    assert found["rows"][0]["measured"]["score"]["value"] == pytest.approx(200 / 3)
-    assert found["rows"][0]["published"] == {"score": 73.8, "tpf": 10.1, "max_tps": None}
-    assert found["rows"][1]["not_run"] == "needs 8 GPUs" and found["rows"][1]["measured"] == {}
-    assert {*found["rows"][0]["measured"]} == {*found["definitions"]} == {*found["units"]}
+    comparison = write_comparison(tmp_path, "Table <1>", rows(), published_source="the paper", plots=plots)
+    content = strict_json(tmp_path / "comparison.json")
+    assert content["rows"][0]["measured"]["score"]["value"] == pytest.approx(200 / 3)
+    assert content["rows"][0]["published"] == {"score": 73.8, "tpf": 10.1, "max_tps": None}
+    assert content["rows"][1]["not_run"] == "needs 8 GPUs" and content["rows"][1]["measured"] == {}
+    assert {*content["rows"][0]["measured"]} == {*content["definitions"]} == {*content["units"]}
     page = Page((tmp_path / "comparison.html").read_text(encoding="utf-8"))
     markdown = (tmp_path / "comparison.md").read_text(encoding="utf-8")
     for text in (page.text, markdown.replace("&lt;", "<")):
@@ -218,11 +218,13 @@ def test_comparison_has_measured_and_published_numbers_and_reasons(tmp_path: Pat
         assert "not run: needs 8 GPUs" in text and "a/model@0123, gsm8k, 3 of 9 problems" in text
         for fact in ("a/model@0123", "A CPU, 2 cores", "2.9.0", "1.2.3"):  # model, machine, versions
             assert fact in text
-    console = printed(made.as_table())
+    console = printed(comparison.as_table())
     assert "LoPA <1>" in console and "66.7" in console and "73.8" in console and "S12" not in console
-    assert made.reasons == {"needs 8 GPUs": ["S12, GSM8K"]}
-    assert found["rows"][0]["run"]["model"] == "a/model@0123" and found["rows"][0]["folder"] == "lopa-gsm8k"
-    assert found["rows"][0]["fills_per_step"]["mean"] and found["rows"][1]["run"] is None
+    assert comparison.reasons == {"needs 8 GPUs": ["S12, GSM8K"]}
+    assert (
+        content["rows"][0]["run"]["model"] == "a/model@0123" and content["rows"][0]["folder"] == "lopa-gsm8k"
+    )
+    assert content["rows"][0]["fills_per_step"]["mean"] and content["rows"][1]["run"] is None
     assert 'href="lopa-gsm8k/report.html"' in (tmp_path / "comparison.html").read_text()
     for text in (page.text, markdown):
         assert "not the benchmark" in text and "Published numbers: the paper." in text
@@ -230,7 +232,7 @@ def test_comparison_has_measured_and_published_numbers_and_reasons(tmp_path: Pat
 
 
 def test_comparison_shows_measures_with_published_numbers() -> None:
-    assert [each.name for each in Comparison("", rows(), "").measures] == [
+    assert [measure.name for measure in Comparison("", rows(), "").measures] == [
         *("score", "tpf", "published_tpf", "published_avg_tps"),
     ]
 

@@ -218,8 +218,8 @@ os.wait()
     def test_the_environment_is_not_passed_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_TOKEN", "hf_secret")
         outcome = run("import os; print(dict(os.environ)); print(open('/proc/self/environ').read())")
-        each = "import glob\nfor path in glob.glob('/proc/*/environ'):\n"
-        outcome_of_all = run(f"{each}  try: print(open(path).read())\n  except OSError: pass")
+        loop = "import glob\nfor path in glob.glob('/proc/*/environ'):\n"
+        outcome_of_all = run(f"{loop}  try: print(open(path).read())\n  except OSError: pass")
         assert "hf_secret" not in outcome.stdout + outcome_of_all.stdout
         assert "PATH" in outcome.stdout
 

@@ -77,10 +77,10 @@ def value(summary: Summary, name: str) -> float | None:
 )
 def test_figures_by_hand(name: str, expected: float | None, count: int) -> None:
     summary = summarize(THREE)
-    found = {**summary.scores, **summary.figures}
-    assert found[name].value == (None if expected is None else pytest.approx(expected))
-    assert found[name].count == count
-    assert len(found) == 14
+    values = {**summary.scores, **summary.figures}
+    assert values[name].value == (None if expected is None else pytest.approx(expected))
+    assert values[name].count == count
+    assert len(values) == 14
 
 
 def test_what_is_counted() -> None:
@@ -189,7 +189,7 @@ def test_slower_by_a_factor_is_less_tps_by_it(records: list[ProblemRecord], fact
         return record.model_copy(update={name: time and time * factor for name, time in times.items()})
 
     before = summarize(records, resamples=50).figures
-    after = summarize([slower(each) for each in records], resamples=50).figures
+    after = summarize([slower(record) for record in records], resamples=50).figures
     for name in before:
         scale = 1 / factor if name.endswith("tps") else factor if name == "latency_s" else 1
         for old, new in zip(astuple(before[name])[:3], astuple(after[name])[:3], strict=True):

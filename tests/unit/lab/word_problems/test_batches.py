@@ -25,7 +25,9 @@ def test_steps_share_out_the_problems_that_are_drawn_together() -> None:
     texts = [problem.question for problems in steps for problem in problems]
     assert len(set(texts)) > 0.9 * len(texts)
     assert steps[2] == problems_of_step(3, 2, 8)
-    spread = [max(lengths) - min(lengths) for lengths in ([len(p.question) for p in each] for each in steps)]
+    spread = [
+        max(lengths) - min(lengths) for lengths in ([len(p.question) for p in of_step] for of_step in steps)
+    ]
     assert sum(spread) / len(spread) < max(map(len, texts)) - min(map(len, texts))
 
 

@@ -30,8 +30,8 @@ def training(seed: int, count: int) -> list[Problem]:
 
 
 def calculations(problem: Problem) -> list[tuple[int, str, int, int]]:
-    found = re.findall(r"(\d+)([-+*/])(\d+)=(\d+)", problem.answer)
-    return [(int(a), operation, int(b), int(result)) for a, operation, b, result in found]
+    matches = re.findall(r"(\d+)([-+*/])(\d+)=(\d+)", problem.answer)
+    return [(int(a), operation, int(b), int(result)) for a, operation, b, result in matches]
 
 
 def test_a_seed_gives_the_same_problems() -> None:
@@ -44,13 +44,13 @@ def test_every_calculation_is_true_and_the_last_one_is_the_answer() -> None:
     for problem in (
         training(1, 1000) + held_out_problems(1, 200) + held_out_problems(1, 200, held_out_words=True)
     ):
-        found = calculations(problem)
-        assert 1 <= len(found) <= 4
-        for a, operation, b, result in found:
+        steps = calculations(problem)
+        assert 1 <= len(steps) <= 4
+        for a, operation, b, result in steps:
             assert {"+": a + b, "-": a - b, "*": a * b, "/": a / b}[operation] == result
             assert 1 <= result <= LARGEST
-        assert problem.answer.endswith(f"\n#### {found[-1][3]}")
-        assert problem.result == str(found[-1][3])
+        assert problem.answer.endswith(f"\n#### {steps[-1][3]}")
+        assert problem.result == str(steps[-1][3])
         assert is_correct(problem, problem.answer)
 
 
@@ -177,6 +177,6 @@ def test_alternatives_have_as_many_tokens_as_each_other() -> None:
     tokenizer = Tokenizer.from_pretrained(DEMO_MODEL)
     assert tokenizer is not None
     for kind in KINDS:
-        for behind_space, found in re.findall(r"( ?)<([^>]*)>", kind.answer):
-            lengths = {len(tokenizer.encode(behind_space + word)) for word in found.split("|")}
-            assert len(lengths) == 1, found
+        for behind_space, words in re.findall(r"( ?)<([^>]*)>", kind.answer):
+            lengths = {len(tokenizer.encode(behind_space + word)) for word in words.split("|")}
+            assert len(lengths) == 1, words
