@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, ProtocolError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
-from lopa_ray.protocol.report import StepTiming
+from lopa_ray.protocol.step_report import StepTiming
 from lopa_ray.scheduling.scheduler import Scheduler
 
 

@@ -16,7 +16,7 @@ from lopa_ray.engine.base import Engine
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.plan import StepPlan
-from lopa_ray.protocol.report import StepTiming
+from lopa_ray.protocol.step_report import StepTiming
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.scheduling.scheduler import Scheduler
 

@@ -24,7 +24,7 @@ from lopa_ray.execution.model_loader import resolve_auto
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.protocol.events import RequestStep
-from lopa_ray.protocol.report import StepTiming
+from lopa_ray.protocol.step_report import StepTiming
 
 WARM_UPS = 5
 """First steps, which are not counted."""

@@ -224,7 +224,7 @@ def measure_all(
     with exit_on_error():
         from lopa_lab.bench.all_parts import choose_parts, run_parts
         from lopa_lab.bench.parts import parts_of
-        from lopa_lab.bench.report import RECORDS, write_report
+        from lopa_lab.bench.report_page import RECORDS, write_report
         from lopa_lab.records.figure import require_matplotlib
 
         require_matplotlib()
@@ -243,7 +243,7 @@ def report(
 ) -> None:
     """Write a page with tables and plots of all records in a folder."""
     with exit_on_error():
-        from lopa_lab.bench.report import write_report
+        from lopa_lab.bench.report_page import write_report
 
         typer.echo(f"Page: {write_report(folder)}")
 

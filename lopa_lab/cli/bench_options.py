@@ -132,7 +132,7 @@ def _earlier_record(name: str, path: Path | None) -> BenchRecord | None:
 
 
 def _print(record: BenchRecord, earlier: BenchRecord | None) -> None:
-    from lopa_lab.bench.comparison import common_values, compared_table, differences, record_table
+    from lopa_lab.bench.record_tables import common_values, compared_table, differences, record_table
     from lopa_lab.records.markdown import table
 
     header, *rows = record_table(record) if earlier is None else compared_table(record, earlier)

@@ -36,7 +36,7 @@ def _command(name: str) -> Callable[..., None]:
         ] = Path("experiments"),
     ) -> None:
         with exit_on_error():
-            from lopa_lab.experiments.run.runner import run_experiment
+            from lopa_lab.experiments.run.run_experiment import run_experiment
             from lopa_lab.experiments.table import load_experiment
             from lopa_lab.records.record import arguments_of_process
 

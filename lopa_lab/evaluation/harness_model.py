@@ -25,7 +25,7 @@ from lopa_lab.evaluation.likelihood_request import CheckGreedy
 from lopa_lab.evaluation.likelihoods import Likelihoods
 from lopa_lab.evaluation.model_args import config_of
 from lopa_ray import __version__
-from lopa_ray.decoding.likelihood import DEFAULT_MC_NUM
+from lopa_ray.decoding.likelihood_session import DEFAULT_MC_NUM
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine

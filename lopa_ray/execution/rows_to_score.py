@@ -27,8 +27,8 @@ from lopa_ray.execution.scoring_kind import (
     row_numbers,
 )
 from lopa_ray.protocol.keyed_random import keyed_uniforms
-from lopa_ray.protocol.report import BRANCH_COLUMNS, ScoredRows
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.step_report import BRANCH_COLUMNS, ScoredRows
 
 NOT_SCORED = SamplingParams()
 """The parameters of lanes without a request."""

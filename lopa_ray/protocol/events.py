@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
-from lopa_ray.protocol.report import StepTiming
+from lopa_ray.protocol.step_report import StepTiming
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from lopa_ray.errors import ProtocolError, RequestCancelledError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan, ScheduledRequest, StepPlan, StoredPrefix
-from lopa_ray.protocol.report import BranchReport, StepReport
+from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 
 

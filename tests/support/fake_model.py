@@ -10,7 +10,7 @@ import numpy.typing as npt
 from lopa_ray.constraints.constraint import unpack_bitmask
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.plan import Plan, StepPlan
-from lopa_ray.protocol.report import BranchReport, StepReport
+from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.step_reports import pack_reports
 

@@ -17,7 +17,7 @@ from lopa_ray.execution.runner import BranchRunner, BroadcastPayload
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
-from lopa_ray.protocol.report import StepReport
+from lopa_ray.protocol.step_report import StepReport
 
 HANG_S = 60.0
 

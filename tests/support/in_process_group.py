@@ -12,8 +12,8 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
-from lopa_ray.protocol.report import BranchReport, StepReport
 from lopa_ray.protocol.slot_checksum import SlotChecksum
+from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.recovery import Recovery, recover
 from lopa_ray.scheduling.scheduler import Scheduler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.paper.runs.run_info import RunInfo
 from lopa_lab.records.machine import Machine
 

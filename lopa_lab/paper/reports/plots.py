@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lopa_lab.paper.reports.statistics import FillsPerStep, MeasuredValue
-from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.records.figure import INK, MARKERS, PALETTE, svg
 
 if TYPE_CHECKING:

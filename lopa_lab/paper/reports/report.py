@@ -14,7 +14,7 @@ from rich.text import Text
 from lopa_lab.paper.reports.report_content import Report
 from lopa_lab.paper.reports.report_html import report_html
 from lopa_lab.paper.reports.report_markdown import report_markdown
-from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.paper.runs.run_info import RunInfo
 
 

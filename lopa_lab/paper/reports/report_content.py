@@ -9,7 +9,7 @@ from typing import Any
 from lopa_lab.paper.reports.measures import INTERVAL, MEASURES, PUBLISHED, SCORE, Measure, score_measure
 from lopa_lab.paper.reports.number_format import format_interval, format_number, format_published
 from lopa_lab.paper.reports.statistics import FillsPerStep, MeasuredValue, Summary, fills_per_step, summarize
-from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.paper.runs.run_info import RunInfo
 from lopa_ray.errors import SettingsError
 

@@ -10,7 +10,7 @@ from lopa_lab.paper.reports.pages import render
 from lopa_lab.paper.reports.plots import fills_plot, latency_scatter, tpf_histogram, tps_histogram
 from lopa_lab.paper.reports.report_content import Report
 from lopa_lab.paper.reports.report_facts import run_facts
-from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.runs.problem_record import ProblemRecord
 
 _SHOWN_FIRST = ("tpf", "avg_tps", "latency_s")
 """Measures that the page shows in large type, beside the paper's score and what has a published number."""

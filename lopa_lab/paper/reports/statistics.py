@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lopa_lab.paper.reports.measures import MEASURES, Measure, score_measure
-from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.records.intervals import RESAMPLES, SEED, Resamples, interval
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.batch.progress_bar import progress_bar
-from lopa_lab.paper.runs.decode import decode_problems
+from lopa_lab.paper.runs.decode_problems import decode_problems
 from lopa_lab.paper.runs.grade import grade_records
-from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.paper.runs.run_folder import RunFolder
 from lopa_lab.paper.runs.run_info import RunInfo
 from lopa_lab.paper.tasks.benchmarks import ASKED_AS_TEXT, open_benchmark

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.records.differences import first_difference
 from lopa_lab.records.files import replace_file
 from lopa_ray.errors import SettingsError

@@ -19,10 +19,10 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution import lm_head
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.plan import Plan, ScheduledRequest, StepPlan
-from lopa_ray.protocol.report import BranchReport
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.step_report import BranchReport
+from support.changed_logits import changed_logits
 from support.in_process_group import InProcessGroup
-from support.logit_changes import changed_logits
 from support.thread_tensor_parallel import ShardedRunner
 from support.tiny_model import load_tiny_model
 

@@ -23,7 +23,7 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
-from lopa_ray.protocol.report import StepReport
+from lopa_ray.protocol.step_report import StepReport
 from lopa_ray.scheduling.journal import Journal
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.recovery import recover

@@ -15,7 +15,7 @@ from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError, ScoreError, StepLimitError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
-from lopa_ray.protocol.report import StepReport
+from lopa_ray.protocol.step_report import StepReport
 from lopa_ray.scheduling.scheduler import Scheduler
 from support.fake_model import VOCABULARY, FakeModel
 from support.in_process_group import InProcessGroup

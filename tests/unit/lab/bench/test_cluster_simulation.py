@@ -16,8 +16,8 @@ from lopa_lab.bench.cluster_simulation import (
     simulate,
     simulate_clusters,
 )
-from lopa_lab.bench.comparison import record_table
 from lopa_lab.bench.measurements import BenchRecord, Measurements
+from lopa_lab.bench.record_tables import record_table
 from lopa_lab.records import markdown
 from lopa_lab.records.record import now
 from lopa_ray.errors import SettingsError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lopa_lab.bench.measurements import BenchRecord, Row
-from lopa_lab.bench.report import PAGE, RECORDS, write_report
+from lopa_lab.bench.report_page import PAGE, RECORDS, write_report
 from support.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"

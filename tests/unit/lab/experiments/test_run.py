@@ -12,7 +12,7 @@ import pytest
 from lopa_lab.experiments.branches import aup, pareto_front
 from lopa_lab.experiments.run.experiment import ExperimentRecord, Setup
 from lopa_lab.experiments.run.outcomes import Outcomes
-from lopa_lab.experiments.run.runner import fingerprint, text_fingerprint
+from lopa_lab.experiments.run.run_experiment import fingerprint, text_fingerprint
 from lopa_lab.records.intervals import Estimate, Resamples, estimate, percent_of
 from lopa_lab.records.points_log import MeasuredPoint, PointsLog
 from lopa_lab.word_problems import held_out_problems

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from lopa_lab.paper.runs.decode import decode_problems, encode_problem
+from lopa_lab.paper.runs.decode_problems import decode_problems, encode_problem
 from lopa_lab.paper.tasks.task_problem import TaskProblem
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.engine.config import Config

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.paper.runs.run_folder import RunFolder
 from lopa_ray.errors import SettingsError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from lopa_lab.paper.reports.statistics import MeasuredValue, Summary, fills_per_step, summarize
-from lopa_lab.paper.runs.record import ProblemRecord
+from lopa_lab.paper.runs.problem_record import ProblemRecord
 from support.paper_records import make_record
 
 THREE = (

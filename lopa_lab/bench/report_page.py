@@ -7,12 +7,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lopa_lab.bench.comparison import common_values, record_table, varying_keys
 from lopa_lab.bench.measurements import BenchRecord, number
+from lopa_lab.bench.record_tables import common_values, record_table, varying_keys
 from lopa_lab.records import markdown
 from lopa_lab.records.figure import GREY, MARKERS, PALETTE, require_matplotlib, svg
 from lopa_ray.errors import SettingsError
-from lopa_ray.protocol.report import StepTiming
+from lopa_ray.protocol.step_report import StepTiming
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
