@@ -23,12 +23,12 @@ SMALLER: dict[str, dict[str, Any]] = {
     "tfo": {"ORDERS": 4, "CHUNK": 2},
     "ablation": {},
     "predictor": {
-        "METRICS": {"neg_entropy": ("mean", "bottom(0.3)"), "probability": ("mean", "product")},
+        "METRICS_BY_RANKING": {"neg_entropy": ("mean", "bottom(0.3)"), "probability": ("mean", "product")},
         "BRANCHES": 4,
     },
     "budget": {"BUDGETS": {"fixed": (1, 4), "auto": (4,), "early exit": (0.5,)}},
-    "overhead": {"LOOKAHEADS": (1, 3), "USUAL": 3},
-    "open-ended": {"DECODERS": (0, 1, 4), "LENGTH": 16, "MC_NUM": 2},
+    "overhead": {"LOOKAHEAD_COUNTS": (1, 3), "USUAL": 3},
+    "open-ended": {"NUM_BRANCHES": (0, 1, 4), "LENGTH": 16, "MC_NUM": 2},
 }
 """Experiments that need no Ray, with constants of their modules that make them smaller."""
 
