@@ -35,7 +35,7 @@ from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.text.tokenizer import Tokenizer
 
-OnStep: TypeAlias = Callable[[StepEvents], None]
+OnStepEvents: TypeAlias = Callable[[StepEvents], None]
 
 logger = logging.getLogger("lopa.group")
 
@@ -49,7 +49,7 @@ class AsyncRayEngine(SessionFactory):
         info: WorkerInfo,
         tokenizer: Tokenizer | None,
         group: GroupFailover,
-        on_step: OnStep | None,
+        on_step: OnStepEvents | None,
     ) -> None:
         """Over a group that is started already; see `start`. Needs a running event loop."""
         super().__init__(config, info.vocabulary, tokenizer)
@@ -75,7 +75,7 @@ class AsyncRayEngine(SessionFactory):
         config: Config,
         *,
         runner_factory: RunnerFactory | None = None,
-        on_step: OnStep | None = None,
+        on_step: OnStepEvents | None = None,
     ) -> Self:
         """Start a group; `on_step` sees every step's events. Raises what `Master.start` raises.
 
@@ -121,7 +121,7 @@ class AsyncRayEngine(SessionFactory):
         return builder.build(text, time.perf_counter() - began)
 
     async def events(self, sessions: Sequence[DecodeSession]) -> AsyncGenerator[RequestEvent, None]:
-        """Every step of every session; the `request_id` of an event is the index of its session.
+        """Every step of every session; the `request_key` of an event is the index of its session.
 
         An error ends its own request only, with a RequestFailure: WorkerLostError if the group is lost and no other
         one could take over. Closing the iterator frees the slots of what is unfinished at the next step. Raises
@@ -143,8 +143,8 @@ class AsyncRayEngine(SessionFactory):
             while unfinished:
                 event = await queue.get()
                 if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None:
-                    unfinished.discard(event.request_id)
-                yield replace(event, request_id=index_of[event.request_id])
+                    unfinished.discard(event.request_key)
+                yield replace(event, request_key=index_of[event.request_key])
         finally:
             for number in index_of:
                 del self._queues[number]
@@ -244,7 +244,7 @@ class AsyncRayEngine(SessionFactory):
                 for event in self._journals.record(batch):
                     if isinstance(event, RequestStep):
                         event = replace(event, timing=batch.timing)
-                    self._queues[event.request_id].put_nowait(event)
+                    self._queues[event.request_key].put_nowait(event)
                 if (ended := self._journals.group_loss(batch)) is not None:
                     return ended
         except WorkerLostError as error:

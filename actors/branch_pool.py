@@ -20,8 +20,8 @@ from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
-from lopa_ray.protocol.report import StepReport
 from lopa_ray.protocol.slot_checksum import SlotChecksum
+from lopa_ray.protocol.step_report import StepReport
 
 
 class BranchPool:

@@ -23,8 +23,8 @@ from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.errors import ProtocolError
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
-from lopa_ray.protocol.report import StepReport
 from lopa_ray.protocol.slot_checksum import SlotChecksum
+from lopa_ray.protocol.step_report import StepReport
 
 if TYPE_CHECKING:
     from actors.worker_model import WeightChunk

@@ -41,7 +41,7 @@ class ClientJournals:
         ended (see `group_loss`), since no request of it has.
         """
         for event in batch.events:
-            number = event.request_id
+            number = event.request_key
             if number not in self._journals:
                 continue  # its caller has stopped iterating
             if isinstance(event, RequestFailure):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import LopaError, ProtocolError, WorkerLostError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure
-from lopa_ray.protocol.report import StepTiming
+from lopa_ray.protocol.step_report import StepTiming
 from lopa_ray.scheduling.scheduler import Scheduler
 
 
@@ -103,15 +103,15 @@ class ClientStreams:
         """Send each client its events, in one message."""
         batches: dict[int, _Batch] = {}
         for event in events:
-            owner = self._owners.get(event.request_id)
+            owner = self._owners.get(event.request_key)
             if owner is None:
                 continue  # its client has closed the stream
             client, number = owner
             batch = batches.setdefault(id(client), _Batch(client))
-            batch.events.append(replace(event, request_id=number))
+            batch.events.append(replace(event, request_key=number))
             if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None:
-                del self._owners[event.request_id], client.requests[number]
-            elif self._journaled and (state := self._scheduler.session_state(event.request_id)) is not None:
+                del self._owners[event.request_key], client.requests[number]
+            elif self._journaled and (state := self._scheduler.session_state(event.request_key)) is not None:
                 batch.states[number] = state
         for batch in batches.values():
             batch.client.queue.put_nowait(StepEvents(tuple(batch.events), timing, batch.states))

@@ -9,7 +9,7 @@ from ray.util import collective
 from ray.util.collective.types import Backend
 from torch import Tensor
 
-from actors.elastic_group import BACKEND, register_backend
+from actors.collective_backend import BACKEND, register_backend
 from actors.rendezvous import Rendezvous
 from lopa_ray.errors import TransferError
 

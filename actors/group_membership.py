@@ -11,7 +11,7 @@ from actors.pending_workers import PendingWorkers
 from actors.worker_handle import RunnerFactory
 from lopa_ray.errors import TransferError, WorkerLostError
 from lopa_ray.execution.model_spec import ModelSpec
-from lopa_ray.scheduling.recovery import recover
+from lopa_ray.scheduling.epoch_change import change_epoch
 from lopa_ray.scheduling.scheduler import Scheduler
 
 
@@ -54,13 +54,10 @@ class GroupMembership:
         pool, pending = self.pool, self.pending
         pool.remove_workers(pool.workers[self.target :])
         newcomers = pending.take_ready()
-        request_by_slot, uncommitted = scheduler.request_by_slot, scheduler.pending_commits()
         try:
-            for failure in await pool.add_workers(newcomers, request_by_slot):
+            for failure in await pool.add_workers(newcomers, scheduler.request_by_slot):
                 pending.record_failure(failure)
-            held = await pool.join_epoch(request_by_slot, uncommitted)
-            recovery = recover(uncommitted, held)
-            await pool.restage(recovery.restage)
+            await change_epoch(scheduler, pool)
         except (WorkerLostError, TransferError) as error:
             if newcomers:
                 pending.record_failure(error)
@@ -68,7 +65,6 @@ class GroupMembership:
                 pool.remove_workers(newcomers)  # they may be the unreachable ones
             raise
         else:
-            scheduler.enter_epoch(pool.epoch, recovery.source_ranks)
             if any(worker in pool.workers for worker in newcomers):
                 pending.record_joined()
         finally:

@@ -38,8 +38,8 @@ from lopa_ray.errors import (
 )
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.events import RequestEvent
-from lopa_ray.protocol.report import StepReport, StepTiming
 from lopa_ray.protocol.slot_checksum import SlotChecksum
+from lopa_ray.protocol.step_report import StepReport, StepTiming
 from lopa_ray.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger("lopa.group")

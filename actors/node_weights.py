@@ -27,7 +27,7 @@ logger = logging.getLogger("lopa.weights")
 
 
 @dataclass(slots=True)
-class _Node:
+class _NodeState:
     """The state of a node: its copy of the weights and the files on its disk."""
 
     chunks: list[Any] | None = None
@@ -46,7 +46,7 @@ class NodeWeights:
         self.shared = config.group.max_actors > 1
         self._random = config.model.load_format == "dummy"  # drawing them in the worker is faster than a copy
         self._on_hub = is_on_hub(config.model)
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, _NodeState] = {}
 
     async def load(self, worker: Any) -> WorkerInfo:
         """Have a worker's actor load its model, or its shard of it.
@@ -58,7 +58,7 @@ class NodeWeights:
             info: WorkerInfo = await worker.load_model.remote(None)
             return info
         node_id, needed = await worker.node_and_weight_bytes.remote()
-        node = self._nodes.setdefault(node_id, _Node())
+        node = self._nodes.setdefault(node_id, _NodeState())
         if self._on_hub:
             await self._download_to(worker, node)
         shares = self.shared and _fits_object_store(node_id, needed)
@@ -71,14 +71,14 @@ class NodeWeights:
         return info
 
     @staticmethod
-    async def _download_to(worker: Any, node: _Node) -> None:
+    async def _download_to(worker: Any, node: _NodeState) -> None:
         async with node.busy:
             if not node.downloaded:
                 await worker.download_weights.remote()
                 node.downloaded = True
 
     @staticmethod
-    async def _copy_for(worker: Any, node: _Node) -> list[Any]:
+    async def _copy_for(worker: Any, node: _NodeState) -> list[Any]:
         """The copy on the worker's node, made by it if there is none."""
         async with node.busy:
             if node.chunks is None:

@@ -1,4 +1,4 @@
-"""ProcessGroup: what an elastic group needs of torch.distributed, for backends that compute on the host or on a device.
+"""ProcessGroup: what the collective backend needs of torch.distributed, for communication on the host or on a device.
 
 Gloo fills tensors while the host waits. NCCL enqueues on the device's stream and lets the host go on; a peer that is
 lost then shows only where the host waits for the device, and torch's own answer to that is to end the process. So none

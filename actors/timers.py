@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
-from lopa_ray.protocol.report import StepReport, StepTiming
+from lopa_ray.protocol.step_report import StepReport, StepTiming
 
 
 class StartPhases:

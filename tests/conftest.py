@@ -6,7 +6,9 @@ import os
 import secrets
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.update(
     OMP_NUM_THREADS="1",
@@ -21,6 +23,14 @@ import pytest
 import torch
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+from support.browser import chromium
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+    from playwright.sync_api import Browser
+
+    from support.server_process import ServerProcess
 
 torch.set_num_threads(1)
 
@@ -59,3 +69,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("browser"):
                 item.add_marker(pytest.mark.skip(reason="no Chromium here"))
+
+
+@pytest.fixture(scope="module")
+def ai(server: ServerProcess) -> Iterator[OpenAI]:
+    """OpenAI's client of the server, without retries."""
+    with server.openai(max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium; skips the test without Playwright."""
+    with chromium() as opened:
+        yield opened

@@ -28,7 +28,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Plan
-from lopa_ray.protocol.report import PHASES
+from lopa_ray.protocol.step_report import PHASES
 from lopa_ray.text.tokenizer import Tokenizer
 
 

@@ -82,8 +82,8 @@ class IncrementalDetokenizer:
 
     def _stop_offset(self, text: str) -> int | None:
         """Where the text ends: in front of the stop string that is complete first, however many tokens came at once."""
-        found = [(at + len(stop), at) for stop in self._stop_strings if (at := text.find(stop)) >= 0]
-        return min(found)[1] if found else None
+        complete = [(at + len(stop), at) for stop in self._stop_strings if (at := text.find(stop)) >= 0]
+        return min(complete)[1] if complete else None
 
     def _stable_text(self, text: str) -> str:
         """`text` without what may still change: a last character in parts, and the head of a stop string."""

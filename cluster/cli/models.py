@@ -17,7 +17,7 @@ from lopa_ray.model.config import Quantization
 from lopa_ray.model.families import FAMILIES
 from lopa_ray.model.transformers_families import TRANSFORMERS_FAMILIES
 
-FORMATS: tuple[tuple[str, Quantization], ...] = (
+WEIGHT_FORMATS: tuple[tuple[str, Quantization], ...] = (
     ("float32", "none"),
     ("bfloat16", "none"),
     ("bfloat16", "w8a8"),
@@ -114,11 +114,11 @@ def checkpoint_needs(config: Config) -> CheckpointNeeds:
 def _formats(spec: ModelSpec) -> list[tuple[str, Quantization]]:
     """The configured format, then the other possible formats."""
     quantization = spec.model.quantization
-    others = FORMATS
+    others = WEIGHT_FORMATS
     if quantization != "none":  # int8 in the checkpoint or in the settings
-        others = tuple((dtype, quantization) for dtype, _ in FORMATS[:2])
+        others = tuple((dtype, quantization) for dtype, _ in WEIGHT_FORMATS[:2])
     elif spec.model.implementation == "transformers":
-        others = FORMATS[:2]
+        others = WEIGHT_FORMATS[:2]
     return list(dict.fromkeys([(spec.config.model.dtype, quantization), *others]))
 
 

@@ -19,7 +19,7 @@ from cluster.choices.messages import (
 from cluster.openai.completions_request import CompletionsRequest
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
-from cluster.openai.lopa_models import Canvas, CanvasBranch, CanvasCell, CanvasNote, ChoiceCost
+from cluster.openai.lopa_models import CanvasBranch, CanvasCell, CanvasNote, ChoiceCanvas, ChoiceCost
 from cluster.openai.response_builder import ResponseBuilder, choice_cost
 from cluster.openai.response_model import ResponseModel
 from cluster.openai.response_models import Usage
@@ -121,9 +121,9 @@ class CompletionsBuilder(ResponseBuilder):
         return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
 
 
-def canvas_object(snapshot: CanvasSnapshot) -> Canvas:
+def canvas_object(snapshot: CanvasSnapshot) -> ChoiceCanvas:
     """The canvas as it is sent."""
-    return Canvas(
+    return ChoiceCanvas(
         choice=snapshot.choice,
         step=snapshot.step,
         seconds=snapshot.seconds,

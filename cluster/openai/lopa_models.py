@@ -66,7 +66,7 @@ class CanvasBranch(ResponseModel):
     """The highest wins. Null if it has none."""
 
 
-class Canvas(ResponseModel):
+class ChoiceCanvas(ResponseModel):
     """A choice after one of its steps."""
 
     choice: int
@@ -82,4 +82,4 @@ class Canvas(ResponseModel):
 class CanvasNote(ResponseModel):
     """The `lopa` object of a chunk that shows the canvas; such a chunk has no choices."""
 
-    canvas: Canvas
+    canvas: ChoiceCanvas

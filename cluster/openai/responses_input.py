@@ -83,7 +83,7 @@ class FunctionCallItem(InputItem):
     """By which its output refers to it."""
 
     name: str
-    """Of the function."""
+    """The function's name."""
 
     arguments: str
     """JSON text."""

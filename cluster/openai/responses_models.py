@@ -21,7 +21,7 @@ class OutputText(ResponseModel):
     annotations: list[Any]
     """Always empty."""
     logprobs: list[ChatLogprob]
-    """Of its tokens, if they were asked for."""
+    """The log-probabilities of its tokens, if they were asked for."""
 
 
 class OutputMessage(ResponseModel):
@@ -76,7 +76,7 @@ class InputTokensDetails(ResponseModel):
 
 
 class OutputTokensDetails(ResponseModel):
-    """Of the tokens of an answer."""
+    """How many tokens of an answer are of which kind."""
 
     reasoning_tokens: int
     """Those that its reasoning has when it is encoded."""

@@ -39,7 +39,7 @@ class Batch:
     inputs: Tensor
     targets: Tensor
     weights: Tensor
-    """Of the loss of each column's prediction."""
+    """The factor of each column's loss, [B, T]."""
     attention_mask: Tensor
 
     def to(self, device: torch.device) -> Batch:

@@ -26,7 +26,7 @@ from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.staging import StagedStep
-from lopa_ray.protocol.report import StepTiming
+from lopa_ray.protocol.step_report import StepTiming
 
 BLOCKS = 10
 """Number of blocks in a decode. The commit of the prompt is left out."""

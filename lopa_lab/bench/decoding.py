@@ -16,7 +16,7 @@ from lopa_ray.engine.base import Engine
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.plan import StepPlan
-from lopa_ray.protocol.report import StepTiming
+from lopa_ray.protocol.step_report import StepTiming
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.scheduling.scheduler import Scheduler
 
@@ -85,7 +85,7 @@ def local_steps(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Gener
         )
         steps = map(not_failed, events)
         yield LocalStep(
-            plan, timing, [replace(s, request_id=index_of[s.request_id], timing=timing) for s in steps]
+            plan, timing, [replace(s, request_key=index_of[s.request_key], timing=timing) for s in steps]
         )
 
 

@@ -23,7 +23,7 @@ from lopa_ray.execution.packing import Packing, PackingOptions
 from lopa_ray.kernels.padding import bucket_rows
 from lopa_ray.kernels.row_scores import SCORE_COLUMNS
 from lopa_ray.protocol.plan import StepPlan
-from lopa_ray.protocol.report import StepReport
+from lopa_ray.protocol.step_report import StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.scheduling.scheduler import Scheduler
 

@@ -11,7 +11,7 @@ from lopa_lab.bench.measurements import BenchRecord, common_values, number, reco
 from lopa_lab.records import markdown
 from lopa_lab.records.figure import GREY, MARKERS, PALETTE, require_matplotlib, svg
 from lopa_ray.errors import SettingsError
-from lopa_ray.protocol.report import StepTiming
+from lopa_ray.protocol.step_report import StepTiming
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -23,7 +23,7 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.model.config import NativeConfig
 from lopa_ray.protocol.events import RequestStep
-from lopa_ray.protocol.report import StepTiming
+from lopa_ray.protocol.step_report import StepTiming
 
 WARM_UPS = 5
 """First steps, which are not counted."""
@@ -112,7 +112,7 @@ def _steps(
     if isinstance(engine, LocalEngine):
         events = (event for step in local_steps(engine, sessions) for event in step.events)
     for event in events:
-        if event.request_id == 0 and event.timing is not None:
+        if event.request_key == 0 and event.timing is not None:
             yield event.timing, event.outcome.canvas
 
 

@@ -160,7 +160,7 @@ def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int,
             running.append(at)
     runs = [ReplayedRun(len(group[at].prompt), engine.vocabulary.mask_token_id) for at in running]
     for event in engine.events(sessions) if sessions else ():
-        index = event.request_id
+        index = event.request_key
         case = group[running[index]].case
         if isinstance(event, RequestFailure):
             yield running[index], _error_verdict(case, event.error)

@@ -18,12 +18,12 @@ from tqdm import tqdm
 from cluster.batch.open_engine import open_engine
 from lopa_lab.evaluation.chat_prompt import ChatPrompt
 from lopa_lab.evaluation.engines import config_of, on_groups
-from lopa_lab.evaluation.generation_request import GenerationRequest, first_repeats
+from lopa_lab.evaluation.generate_until_request import GenerateUntilRequest, first_repeats
 from lopa_lab.evaluation.likelihood_request import CheckGreedy
 from lopa_lab.evaluation.likelihoods import Likelihoods
 from lopa_lab.evaluation.totals import DecodeTotals
 from lopa_ray import __version__
-from lopa_ray.decoding.likelihood import DEFAULT_MC_NUM
+from lopa_ray.decoding.likelihood_session import DEFAULT_MC_NUM
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
@@ -103,10 +103,10 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
             self._totals(task).seconds += seconds
         return [answers[index] for index in range(len(requests))]
 
-    def _prepare(self, instance: Instance, repeat: int) -> tuple[GenerationRequest, DecodeSession]:
+    def _prepare(self, instance: Instance, repeat: int) -> tuple[GenerateUntilRequest, DecodeSession]:
         """A request of the harness, and the session that answers it."""
         context, generation = instance.args
-        request = GenerationRequest.parse(generation, self._engine.config.decode, repeat)
+        request = GenerateUntilRequest.parse(generation, self._engine.config.decode, repeat)
         ids = self._encode(context)
         room = self._engine.config.model.max_model_len - request.settings.max_new_tokens
         if room < 1:

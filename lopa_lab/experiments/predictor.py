@@ -20,7 +20,7 @@ from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE, best_branch
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
-from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.step_report import BranchReport
 
 BRANCHES = 8
 OF_ALL_SCORES = ("mean", "bottom(0.1)", "bottom(0.3)", "window(8)", "segment(4)")

@@ -81,26 +81,26 @@ def _pieces(words: Sequence[bytes], token_bytes: Sequence[bytes]) -> dict[tuple[
     """(index of a word, offset in bytes) → the texts of tokens that continue the word at that offset."""
     known = set(token_bytes) - {b""}
     longest = max(map(len, known), default=0)
-    found = {}
+    pieces = {}
     for index, word in enumerate(words):
         spaced = b" " + word
         for start in range(len(spaced)):
             stops = range(start + 1, min(start + longest, len(spaced)) + 1)
-            found[index, start + BEHIND_SPACE] = [
+            pieces[index, start + BEHIND_SPACE] = [
                 spaced[start:stop] for stop in stops if spaced[start:stop] in known
             ]
-    return found
+    return pieces
 
 
 def _continued(
     places: Iterable[tuple[int, int]], pieces: dict[tuple[int, int], list[bytes]]
 ) -> dict[bytes, Spelled]:
     """Text of a token that continues a word at one of `places` → the prefixes of words that are spelled after it."""
-    found: dict[bytes, set[tuple[int, int]]] = {}
+    prefixes: dict[bytes, set[tuple[int, int]]] = {}
     for word, at in places:
         for text in pieces[word, at]:
-            found.setdefault(text, set()).add((word, at + len(text)))
-    return {text: frozenset(spelled) for text, spelled in found.items()}
+            prefixes.setdefault(text, set()).add((word, at + len(text)))
+    return {text: frozenset(spelled) for text, spelled in prefixes.items()}
 
 
 def restrict(constraint: Constraint, bans: Constraint) -> Constraint:
@@ -138,9 +138,9 @@ def restrict(constraint: Constraint, bans: Constraint) -> Constraint:
                 "classes of tokens, which is too much; use fewer or shorter words, or a simpler pattern",
                 setting="bad_words",
             )
-        found = np.unique(successors(frontier))
-        found = found[found >= 0]
-        frontier = found[~seen[found]]
+        successor_states = np.unique(successors(frontier))
+        successor_states = successor_states[successor_states >= 0]
+        frontier = successor_states[~seen[successor_states]]
     # `after_eos` is larger than all other pairs, because their first state has a lower index.
     states = np.union1d(np.flatnonzero(seen), [after_eos])
     transitions = np.full((len(pairs), len(states) + 1), len(states), np.uint16)

@@ -100,12 +100,12 @@ class ByteAutomaton:
                     f"outlines-core failed on {_abbreviate(regex)}: {built.stderr.strip()[-300:]}"
                 )
             raise _too_large(regex, f"more than {MAX_SECONDS} s or {MAX_BYTES >> 30} GiB to build")
-        found = json.loads(built.stdout)
-        if "error" in found:
-            raise SettingsError(_describe_error(regex, found["error"]))
-        if found["states"] > MAX_STATES:
-            raise _too_large(regex, f"{found['states']} states; allowed: {MAX_STATES}")
-        return cls._from_edges(found["start"], found["final"], found["edges"])
+        automaton = json.loads(built.stdout)
+        if "error" in automaton:
+            raise SettingsError(_describe_error(regex, automaton["error"]))
+        if automaton["states"] > MAX_STATES:
+            raise _too_large(regex, f"{automaton['states']} states; allowed: {MAX_STATES}")
+        return cls._from_edges(automaton["start"], automaton["final"], automaton["edges"])
 
     @classmethod
     def _from_edges(

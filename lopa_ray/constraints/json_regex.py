@@ -16,7 +16,7 @@ _DATE = (
     r"|02-(?:0[1-9]|1[0-9]|2[0-8]))"
 )
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-FORMATS = {
+STRING_FORMATS = {
     "date": _DATE,
     "time": _TIME,
     "date-time": f"{_DATE}T{_TIME}",

@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 from lopa_ray.constraints.byte_automaton import ByteAutomaton, normalize_regex
 from lopa_ray.constraints.json_regex import (
     CHARACTER,
-    FORMATS,
     NUMBER,
     SPACE,
     STRING,
+    STRING_FORMATS,
     any_value,
     comma_separated,
     ordered_properties,
@@ -78,12 +78,12 @@ def schema_regex(text: str) -> str:
     except RecursionError:
         raise schema_error("", "it is nested too deeply; simplify it") from None
     try:
-        found = _SchemaCompiler(schema).regex(schema, "", ())
+        regex = _SchemaCompiler(schema).regex(schema, "", ())
     except RecursionError:
         raise schema_error("", "it is nested too deeply; simplify it") from None
-    if found is None:
+    if regex is None:
         raise schema_error("", "it allows no value of finite length; relax it")
-    return found
+    return regex
 
 
 class _SchemaCompiler:
@@ -97,8 +97,8 @@ class _SchemaCompiler:
     def regex(self, schema: Any, path: str, open_refs: tuple[str, ...]) -> Regex:
         """The expression of a part of the schema. Raises SettingsError."""
         self._num_subschemas += 1
-        found = self._regex(schema, path, open_refs) if self._num_subschemas <= MAX_SUBSCHEMAS else None
-        length = len(found or "")
+        expression = self._regex(schema, path, open_refs) if self._num_subschemas <= MAX_SUBSCHEMAS else None
+        length = len(expression or "")
         self._total_length += length
         if (
             self._num_subschemas > MAX_SUBSCHEMAS
@@ -106,7 +106,7 @@ class _SchemaCompiler:
             or self._total_length > MAX_TOTAL_LENGTH
         ):
             raise schema_error(path, TOO_LARGE)
-        return found
+        return expression
 
     def _regex(self, schema: Any, path: str, open_refs: tuple[str, ...]) -> Regex:
         if schema is True or schema == {}:
@@ -138,15 +138,15 @@ class _SchemaCompiler:
             )
         if open_refs.count(target) >= MAX_RECURSION:
             return None
-        found = self._root
+        subschema = self._root
         for token in filter(None, target[1:].split("/")):  # a JSON pointer
             name = token.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, dict) or name not in found:
+            if not isinstance(subschema, dict) or name not in subschema:
                 raise schema_error(
                     path, f"$ref: got {target!r}, which the schema does not contain; correct it"
                 )
-            found = found[name]
-        return self.regex(found, target, (*open_refs, target))
+            subschema = subschema[name]
+        return self.regex(subschema, target, (*open_refs, target))
 
     def _values(self, schema: dict[str, Any], path: str, open_refs: tuple[str, ...]) -> Regex:
         values = schema["enum"] if "enum" in schema else [schema["const"]]
@@ -225,9 +225,11 @@ class _SchemaCompiler:
                 path, f"{shapes[0]} cannot be combined with other keywords for strings; leave one out"
             )
         if "format" in schema:
-            if schema["format"] not in list(FORMATS):
-                raise schema_error(path, f"format: got {schema['format']!r}; allowed: {', '.join(FORMATS)}")
-            return f'"{FORMATS[schema["format"]]}"'
+            if schema["format"] not in list(STRING_FORMATS):
+                raise schema_error(
+                    path, f"format: got {schema['format']!r}; allowed: {', '.join(STRING_FORMATS)}"
+                )
+            return f'"{STRING_FORMATS[schema["format"]]}"'
         if "pattern" in schema:
             return f'"(?:{self._pattern(schema["pattern"], path)})"'
         minimum, maximum = length_bounds(schema, "minLength", "maxLength", path)

@@ -13,8 +13,8 @@ def literal(text: str) -> str:
 
 def alternatives(parts: Iterable[str | None]) -> str | None:
     """An expression that matches any of `parts`, of which None matches nothing; None if all parts are None."""
-    found = list(dict.fromkeys(part for part in parts if part is not None))
-    return f"(?:{'|'.join(found)})" if found else None
+    distinct = list(dict.fromkeys(part for part in parts if part is not None))
+    return f"(?:{'|'.join(distinct)})" if distinct else None
 
 
 def integer_range(minimum: int | None, maximum: int | None) -> str | None:

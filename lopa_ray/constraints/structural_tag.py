@@ -87,17 +87,17 @@ class StructuralTag(BaseModel):
             if structure.begin.startswith(trigger):
                 schema = json.dumps(structure.json_schema, ensure_ascii=False)
                 begins.setdefault((schema, structure.end), []).append(structure.begin.removeprefix(trigger))
-        found = alternatives(
+        regex = alternatives(
             f"{alternatives(map(literal, texts))}{SPACE}(?:{schema_regex(schema)}){literal(end)}"
             for (schema, end), texts in begins.items()
         )
-        assert found is not None  # each trigger begins a structure
-        return found
+        assert regex is not None  # each trigger begins a structure
+        return regex
 
     @property
     def literals(self) -> str:
         """All literal texts of the structures, joined by NUL."""
-        return "\0".join(text for each in self.structures for text in (each.begin, each.end))
+        return "\0".join(text for structure in self.structures for text in (structure.begin, structure.end))
 
 
 def tagged_text_automaton(tag: StructuralTag) -> tuple[ByteAutomaton, int]:

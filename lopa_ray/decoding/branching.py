@@ -11,7 +11,7 @@ from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.block_canvas import BlockCanvas
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Fill
-from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.step_report import BranchReport
 
 
 class PositionScore(NamedTuple):

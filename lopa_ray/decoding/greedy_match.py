@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lopa_ray.decoding.decoders.vanilla import VanillaSession, VanillaSettings
-from lopa_ray.decoding.likelihood import check_target
+from lopa_ray.decoding.likelihood_session import check_target
 from lopa_ray.protocol.outcome import FinishReason
 from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.vocabulary import Vocabulary

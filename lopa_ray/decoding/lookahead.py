@@ -11,7 +11,7 @@ from lopa_ray.decoding.branch_budget import AutoBudget
 from lopa_ray.decoding.branch_confidence import parse_metric
 from lopa_ray.decoding.branching import ANCHOR, Fork, PositionScore, lookahead_forks
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
-from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.step_report import BranchReport
 
 NO_MASKS_CONFIDENCE = 1.0
 """Branch confidence where no mask is left: above every probability and every neg-entropy."""

@@ -29,7 +29,7 @@ class Engine(SessionFactory, ABC):
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
         """Decode all sessions; yields an event for every step of every session.
 
-        As many sessions are in flight at once as there are slots. The `request_id` of an event is the index of its
+        As many sessions are in flight at once as there are slots. The `request_key` of an event is the index of its
         session. An error ends its own request only. Closing the iterator cancels all unfinished requests.
         """
 
@@ -60,7 +60,7 @@ class Engine(SessionFactory, ABC):
         for index in set(range(len(sessions))) - set(waiting):
             yield index, self._build_result(builders[index], began)
         for event in self.events([sessions[index] for index in waiting]):
-            index = waiting[event.request_id]
+            index = waiting[event.request_key]
             if isinstance(event, RequestFailure):
                 yield index, event.error
                 continue

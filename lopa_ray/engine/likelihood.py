@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.greedy_match import GreedyMatchSession
-from lopa_ray.decoding.likelihood import DEFAULT_MC_NUM, LikelihoodSession
+from lopa_ray.decoding.likelihood_session import DEFAULT_MC_NUM, LikelihoodSession
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import PromptTooLongError, SettingsError
@@ -83,7 +83,7 @@ def log_likelihoods(
         if not answer.unfinished:
             yield index, answer.build()
     for event in engine.events(sessions):
-        index = owners[event.request_id]
+        index = owners[event.request_key]
         answer = answers[index]
         if isinstance(event, RequestFailure):
             if not answer.failed:

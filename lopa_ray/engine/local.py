@@ -70,7 +70,7 @@ class LocalEngine(Engine):
                     self._step()
                     continue
                 event = queue.popleft()
-                yield replace(event, request_id=index_of[event.request_id])
+                yield replace(event, request_key=index_of[event.request_key])
         finally:
             for request_id in index_of:
                 if self._event_queues.pop(request_id, None) is not None:
@@ -80,9 +80,9 @@ class LocalEngine(Engine):
         scheduler = self._scheduler
         reports = [self.runner.execute(plan) for plan in scheduler.plan(num_workers=1)]
         for event in scheduler.advance(reports):
-            queue = self._event_queues.get(event.request_id)
+            queue = self._event_queues.get(event.request_key)
             if queue is None:
                 continue
             queue.append(event)
             if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None:
-                del self._event_queues[event.request_id]
+                del self._event_queues[event.request_key]

@@ -89,11 +89,11 @@ class LMHead:
                     numbers, ending_ids = columns.score_numbers[chunk], columns.ending_ids[chunk]
                     scores.append(row_scores(logits, numbers, ending_ids, self._banned_tokens))
                     continue
-                found = self._score_rows(logits, group, columns, chunk, allowed_tokens, changes)
-                per_row = (found.tokens, found.probabilities, found.logprobs, found.scores)
+                scored = self._score_rows(logits, group, columns, chunk, allowed_tokens, changes)
+                per_row = (scored.tokens, scored.probabilities, scored.logprobs, scored.scores)
                 scores.append(torch.stack([column.double() for column in per_row], dim=1))
-                ids.append(found.top_tokens.double())
-                logprobs.append(found.top_logprobs.double())
+                ids.append(scored.top_tokens.double())
+                logprobs.append(scored.top_logprobs.double())
             tops += [part.flatten() for part in (*ids, *logprobs) if group.kind.top_logprobs]
         parts = [*(part.flatten() for part in scores), *tops]
         return torch.cat(parts) if len(parts) > 1 else parts[0]

@@ -97,13 +97,13 @@ class LogitChangeTables:
 
     def _fill_changes(self, lanes: Sequence[Lane]) -> Floats:
         """Changes of the tokens that lanes add to their canvas. Occurrences in the canvas are counted too."""
-        found = []
+        lane_fills = []
         for at in np.flatnonzero(self.canvas_of_lane >= 0).tolist():
             plan = self._plans[self.canvas_of_lane[at]]
             if plan.has_penalties:
                 counted = (token for _, token in lanes[at].fills if token not in plan.uncounted_ids)
-                found += [at << ID_BITS | token for token in counted]
-        fills, counts = np.unique(np.array(found, np.int64), return_counts=True)
+                lane_fills += [at << ID_BITS | token for token in counted]
+        fills, counts = np.unique(np.array(lane_fills, np.int64), return_counts=True)
         lane_of_fill = fills >> ID_BITS
         canvases = self.canvas_of_lane[lane_of_fill]
         keys = canvases << ID_BITS | _ids(fills)
@@ -136,7 +136,7 @@ class LogitChangeTables:
 
 def _keys(ids: Sequence[npt.NDArray[np.int32]]) -> Ints:
     """The keys of the ids of each group: the index of the group in the high bits, the id in the low bits."""
-    groups = np.repeat(np.arange(len(ids)), [len(each) for each in ids])
+    groups = np.repeat(np.arange(len(ids)), [len(ids_of_group) for ids_of_group in ids])
     keys: Ints = groups << ID_BITS | np.concatenate([NO_TOKENS, *ids])
     return keys
 

@@ -50,7 +50,7 @@ class ModelSpec:
         except MissingMaskTokenError as error:
             tokenizer = Tokenizer.from_pretrained(folder)
             named = (None if tokenizer is None else tokenizer.mask_token_id, settings.mask_token_id)
-            usable = [each for each in named if each is not None and each < error.vocab_size]
+            usable = [token_id for token_id in named if token_id is not None and token_id < error.vocab_size]
             if not usable:
                 last = f"{error.vocab_size - 1} (the vocabulary)"
                 raise CheckpointError(f"{error}, or set model.mask_token_id to one in 0..{last}") from None

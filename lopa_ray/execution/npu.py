@@ -60,7 +60,7 @@ def _whole_slot(view: Tensor) -> Tensor:
 
 
 def process_group(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """An HCCL process group on a store of torch.distributed, for an elastic backend. It is not registered globally."""
+    """An HCCL process group on a store of torch.distributed, for the collective backend. It is registered nowhere."""
     import torch_npu
 
     options = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()

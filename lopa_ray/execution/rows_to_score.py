@@ -27,8 +27,8 @@ from lopa_ray.execution.scoring_kind import (
     row_numbers,
 )
 from lopa_ray.protocol.keyed_random import keyed_uniforms
-from lopa_ray.protocol.report import BRANCH_COLUMNS, ScoredRows
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.step_report import BRANCH_COLUMNS, ScoredRows
 
 NOT_SCORED = SamplingParams()
 """The parameters of lanes without a request."""
@@ -126,7 +126,7 @@ class RowsToScore:
 
     def _bitmask_of_rows(self) -> npt.NDArray[np.int64]:
         """The index of each row's set of tokens in `bitmasks`; 0: any token."""
-        found = np.zeros(len(self.positions), np.int64)
+        set_of_row = np.zeros(len(self.positions), np.int64)
         index_of: dict[bytes, int] = {}
         for at, lane in enumerate(self._lanes):
             if lane.request is None or not lane.request.plan.token_bitmasks or lane.index < 0:
@@ -136,25 +136,25 @@ class RowsToScore:
             for row in np.flatnonzero(self._lane_of_row == at).tolist():
                 packed = plan.token_bitmask(branch, int(self.positions[row]))
                 if packed is not None:
-                    found[row] = index_of.setdefault(packed, len(index_of) + 1)
+                    set_of_row[row] = index_of.setdefault(packed, len(index_of) + 1)
         width = -(-self._vocab_size // 64) * 8
         self.bitmasks = np.zeros((len(index_of) + 1 if index_of else 0, width), np.uint8)
         self.bitmasks[:1] = 255
         for packed, index in index_of.items():
             bits = decompress_bitmask(packed)
             self.bitmasks[index, : len(bits)] = bits
-        return found
+        return set_of_row
 
     def _targets_of_rows(self) -> npt.NDArray[np.int64]:
         """The token of each row whose probability is requested; -1: a token is chosen instead."""
-        found = np.full(len(self.positions), -1)
+        target_of_row = np.full(len(self.positions), -1)
         for at, lane in enumerate(self._lanes):
             if lane.request is None or not lane.request.plan.targets or lane.index < 0:
                 continue
             plan = lane.request.plan
             rows = np.flatnonzero(self._lane_of_row == at)
-            found[rows] = np.array(plan.targets, np.int64)[self.positions[rows] - plan.scored.start]
-        return found
+            target_of_row[rows] = np.array(plan.targets, np.int64)[self.positions[rows] - plan.scored.start]
+        return target_of_row
 
     def _group_rows(self) -> npt.NDArray[np.int64]:
         """The index of each row's kind among `_kinds`."""
@@ -179,14 +179,16 @@ class RowsToScore:
                 return free
             return np.where(self._set_of_row > 0, kinds(True, has_logit_changes), free)
 
-        found = with_constraint(False)
+        kind_of_row = with_constraint(False)
         if self._logit_changes is not None:
             is_changing = self._logit_changes.canvas_of_lane[self._lane_of_row] >= 0
-            found = np.where(is_changing, with_constraint(True), found)
+            kind_of_row = np.where(is_changing, with_constraint(True), kind_of_row)
         if (self._target_of_row >= 0).any():
-            found = np.where(self._target_of_row >= 0, index_of.setdefault(TARGETS, len(index_of)), found)
+            kind_of_row = np.where(
+                self._target_of_row >= 0, index_of.setdefault(TARGETS, len(index_of)), kind_of_row
+            )
         self._kinds = list(index_of)
-        return found
+        return kind_of_row
 
     # Numbers of single rows
 

@@ -31,8 +31,8 @@ from lopa_ray.kernels.row_scores import SCORE_COLUMNS
 from lopa_ray.kernels.sdpa import sdpa
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.protocol.plan import ScheduledRequest, Segment, Spans, StepPlan
-from lopa_ray.protocol.report import StepReport
 from lopa_ray.protocol.slot_checksum import SlotChecksum
+from lopa_ray.protocol.step_report import StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 logger = logging.getLogger("lopa.runner")

@@ -173,8 +173,8 @@ class VocabParallelOps(VocabOps):
         here = (target[:, None] >= 0) & (at == drawn) & (weights.gather(1, drawn) > 0)
         proposed = self._tp_group.all_gather(torch.where(here, drawn + self.local_ids.start, -1)[:, 0])
         heaviest = self.argmax(weights)
-        found = proposed.gather(0, (proposed >= 0).to(torch.uint8).argmax(0)[None])[0]
-        return torch.where(found >= 0, found, heaviest)
+        drawn_ids = proposed.gather(0, (proposed >= 0).to(torch.uint8).argmax(0)[None])[0]
+        return torch.where(drawn_ids >= 0, drawn_ids, heaviest)
 
     def outside_nucleus(self, logits: Tensor, top_p: Tensor) -> Tensor:
         """See `VocabOps.outside_nucleus`. The host waits for the device to find out whether whole rows are needed."""
@@ -193,7 +193,7 @@ class VocabParallelOps(VocabOps):
         """See `VocabOps.gather_vocab`."""
         gathered = self._tp_group.all_gather(F.pad(x, (0, self._max_shard_size - len(self.local_ids))))
         return torch.cat(
-            [each[:, : len(ids)] for each, ids in zip(gathered, self._shard_ids, strict=True)], -1
+            [part[:, : len(ids)] for part, ids in zip(gathered, self._shard_ids, strict=True)], -1
         )
 
     def _max_and_sum_exp(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -201,9 +201,9 @@ class VocabParallelOps(VocabOps):
         # A shard may have only values of -inf, and -inf minus -inf would be NaN. So the maximum is finite.
         largest = x.amax(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).min)
         sum_exp = (x - largest).exp().sum(-1, keepdim=True)
-        each = self._tp_group.all_gather(torch.cat((largest, sum_exp), -1))
-        best = each[:, :, :1].amax(0)
-        return best, reduce(torch.add, each[:, :, 1:] * (each[:, :, :1] - best).exp())
+        largest_and_sum = self._tp_group.all_gather(torch.cat((largest, sum_exp), -1))
+        best = largest_and_sum[:, :, :1].amax(0)
+        return best, reduce(torch.add, largest_and_sum[:, :, 1:] * (largest_and_sum[:, :, :1] - best).exp())
 
     def _candidates(self, x: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """The best k of every shard in descending order of value: values and ids [N, S · K], and a bound [N, 1].
@@ -220,8 +220,8 @@ class VocabParallelOps(VocabOps):
         gathered, ids = self._gather_with_ids(values, ids)
         # The further columns of a shard can be as large as the last value that it has sent.
         further = [
-            each[:, -1:]
-            for each, shard_ids in zip(gathered, self._shard_ids, strict=True)
+            shard_values[:, -1:]
+            for shard_values, shard_ids in zip(gathered, self._shard_ids, strict=True)
             if len(shard_ids) > k
         ]
         bound = reduce(torch.maximum, further) if further else torch.full_like(values[:, -1:], -torch.inf)

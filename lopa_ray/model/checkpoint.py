@@ -76,8 +76,8 @@ def read_weights(
         lead = parameter.shape[:1]
         if is_of_experts(name):
             own = experts or range(parameter.shape[0])
-            each = len(parts) // parameter.shape[0]
-            parts = dict(list(parts.items())[each * own.start : each * own.stop])
+            parts_per_expert = len(parts) // parameter.shape[0]
+            parts = dict(list(parts.items())[parts_per_expert * own.start : parts_per_expert * own.stop])
             lead = torch.Size((len(own), parameter.shape[1]))
         # One part at a time, each quantised by itself: what is fused is the only full-size allocation.
         fused: dict[str, Tensor] = {}
@@ -185,13 +185,13 @@ def as_rows(name: str, parameter: Tensor) -> Tensor:
 def _published_shapes(model: Transformer, family: Family) -> dict[str, tuple[int, ...]]:
     """Published tensor name -> the shape it must have."""
 
-    def each() -> Iterator[tuple[str, tuple[int, ...]]]:
+    def shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
         for name, parameter in model.named_parameters():
             rows = as_rows(name, parameter)
             for part, count in published_rows(family, model.config, name, rows.shape[0]).items():
                 yield part, (count, *rows.shape[1:])
 
-    return dict(each())
+    return dict(shapes())
 
 
 def check_tensors(folder: Path, tensor_files: TensorFiles, model: Transformer) -> dict[str, tuple[int, ...]]:

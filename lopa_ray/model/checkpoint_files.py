@@ -38,16 +38,16 @@ class TensorFiles:
             try:
                 with safe_open(file, framework="pt") as handle:
                     names = handle.keys()
-                    found = {name: tuple(handle.get_slice(name).get_shape()) for name in names}
+                    shapes_in_file = {name: tuple(handle.get_slice(name).get_shape()) for name in names}
             except _UNREADABLE as error:
                 raise _damaged_file(file, error) from None
-            for name in found.keys() & file_of.keys():
+            for name in shapes_in_file.keys() & file_of.keys():
                 raise CheckpointError(
                     f"{file}: tensor {name} is also in {file_of[name].name}; a tensor may be in one file "
                     "only: remove the file that does not belong there"
                 )
-            file_of |= dict.fromkeys(found, file)
-            shapes |= found
+            file_of |= dict.fromkeys(shapes_in_file, file)
+            shapes |= shapes_in_file
         return TensorFiles(file_of, shapes)
 
     def read_tensor(self, name: str, dtypes: tuple[torch.dtype, ...] = FLOAT_DTYPES) -> Tensor:

@@ -211,8 +211,10 @@ def is_of_type(raw: Json, model_type: str, architecture: str) -> bool:
 
 def _quantization(raw: Json) -> Quantization:
     """The format of the weights, from a config.json whose values are known to be supported."""
-    found = raw.get("quantization_config")
-    return next((name for name, value in QUANTIZATION_CONFIGS.items() if value == found), "none")
+    quantization_config = raw.get("quantization_config")
+    return next(
+        (name for name, value in QUANTIZATION_CONFIGS.items() if value == quantization_config), "none"
+    )
 
 
 def fused_rows(config: NativeConfig, parameter: str) -> tuple[int, ...] | None:

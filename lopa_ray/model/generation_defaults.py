@@ -28,13 +28,15 @@ def read_generation_defaults(folder: Path) -> dict[str, Any]:
     if not raw.get("do_sample") and not named:
         return {}  # most files name token ids only: without what it takes to import transformers
     try:
-        found = import_transformers().GenerationConfig(do_sample=bool(raw.get("do_sample")), **named)
+        generation_config = import_transformers().GenerationConfig(
+            do_sample=bool(raw.get("do_sample")), **named
+        )
     except Exception as error:  # its checks raise all kinds
         raise CheckpointError(
             f"{file}: {error}; correct it, or set model.generation_config to none"
         ) from None
-    defaults = {name: getattr(found, name) for name in named}
-    if found.do_sample:
+    defaults = {name: getattr(generation_config, name) for name in named}
+    if generation_config.do_sample:
         defaults.setdefault("temperature", 1.0)
     if defaults.get("top_k") == 0:  # off
         del defaults["top_k"]

@@ -16,7 +16,7 @@ from lopa_ray.model.checkpoint_config import ADAPTER_CONFIG
 from lopa_ray.model.checkpoint_files import TensorFiles
 from lopa_ray.model.json_file import read_json
 
-WEIGHTS = "adapter_model.safetensors"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
 # Settings with no bearing on the merged weights, or that this file reads below.
@@ -77,10 +77,10 @@ class LoraAdapter:
         raw = read_json(where)
         _refuse_unsupported(raw, where)
         targets = raw.get("target_modules")
-        tensor_files = TensorFiles.scan([folder / WEIGHTS])
+        tensor_files = TensorFiles.scan([folder / ADAPTER_WEIGHTS])
         scales = {
             module: _scale(raw, module, tensor_files, where)
-            for module in _adapted_modules(tensor_files, folder / WEIGHTS)
+            for module in _adapted_modules(tensor_files, folder / ADAPTER_WEIGHTS)
         }
         # A regular expression or an exclusion says less plainly what must be there.
         plain = isinstance(targets, list) and not raw.get("exclude_modules")
@@ -90,7 +90,7 @@ class LoraAdapter:
 
     def check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Raise `CheckpointError` unless the adapter fits the published `shapes` (tensor name -> shape)."""
-        file = self.path / WEIGHTS
+        file = self.path / ADAPTER_WEIGHTS
         for module in self.scales:
             shape = shapes.get(f"{module}.weight", ())
             if len(shape) != 2:
@@ -145,19 +145,19 @@ def _adapted_modules(tensor_files: TensorFiles, file: Path) -> list[str]:
     """Adapted published modules, each with both halves; any other tensor is an error."""
     modules: dict[str, None] = {}
     for name, shape in tensor_files.shapes.items():
-        found = _TENSOR.fullmatch(name)
-        if not found or len(shape) != 2:
+        match = _TENSOR.fullmatch(name)
+        if not match or len(shape) != 2:
             raise CheckpointError(
                 f"{file}: got tensor {name} of shape {list(shape)}; allowed are "
                 "base_model.model.<module>.lora_A.weight and lora_B.weight with two dimensions; merge the "
                 "adapter with PEFT and load the merged checkpoint"
             )
-        other = _lora_tensor(found["module"], "B" if found["half"] == "A" else "A")
+        other = _lora_tensor(match["module"], "B" if match["half"] == "A" else "A")
         if other not in tensor_files.shapes:
             raise CheckpointError(
                 f"{file}: tensor {other} is missing, {name} needs it; download the adapter again"
             )
-        modules[found["module"]] = None
+        modules[match["module"]] = None
     if not modules:
         raise CheckpointError(f"{file}: got no tensors; need LoRA pairs; download the adapter again")
     return list(modules)

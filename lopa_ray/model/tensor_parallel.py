@@ -99,9 +99,9 @@ class RowParallelLinear(nn.Linear):
 
 def shard_range(total: int, rank: int, size: int) -> range:
     """The indices, of `total`, that a shard has; the first shards have one more where `total` is no multiple."""
-    each, more = divmod(total, size)
-    start = rank * each + min(rank, more)
-    return range(start, start + each + (rank < more))
+    share, more = divmod(total, size)
+    start = rank * share + min(rank, more)
+    return range(start, start + share + (rank < more))
 
 
 def own_experts(experts: ExpertsConfig, rank: int, size: int) -> range:

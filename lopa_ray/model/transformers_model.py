@@ -19,7 +19,7 @@ from lopa_ray.model.tensor_parallel import SINGLE_SHARD, TensorParallelGroup
 from lopa_ray.model.transformer import AttentionFn
 from lopa_ray.model.transformers_package import import_transformers
 
-ATTENTION = "lopa_ray"
+ATTENTION_FUNCTION = "lopa_ray"
 """Name of the attention function among those of transformers."""
 
 HARMLESS_ARGUMENTS = ("dropout", "is_causal", "position_ids")
@@ -42,8 +42,8 @@ class PackedStep(NamedTuple):
 @cache
 def register_attention() -> str:
     """Make this project's attention known to transformers; returns its name."""
-    import_transformers().AttentionInterface.register(ATTENTION, _attend)
-    return ATTENTION
+    import_transformers().AttentionInterface.register(ATTENTION_FUNCTION, _attend)
+    return ATTENTION_FUNCTION
 
 
 def _attend(

@@ -157,7 +157,7 @@ def _load(
     theirs = make_pretrained_config(config.config_json)
     with _without_reports():
         try:
-            model, found = causal_lm_class(type(theirs)).from_pretrained(
+            model, loading_info = causal_lm_class(type(theirs)).from_pretrained(
                 None,
                 config=theirs,
                 state_dict=tensors,
@@ -171,12 +171,12 @@ def _load(
         except Exception as error:  # of a conversion, or of a check of its class
             return _Loaded(None, reason=f"{type(error).__name__}: {error}")
     wrong = {
-        "missing": sorted(found["missing_keys"]),
-        "not part of it": sorted(found["unexpected_keys"]),
-        "of another shape": sorted(name for name, *_ in found["mismatched_keys"]),
+        "missing": sorted(loading_info["missing_keys"]),
+        "not part of it": sorted(loading_info["unexpected_keys"]),
+        "of another shape": sorted(name for name, *_ in loading_info["mismatched_keys"]),
     }
     reasons = [f"{names[0]} is {what}, of {len(names)} in all" for what, names in wrong.items() if names]
-    return _Loaded(model.requires_grad_(False), found["unexpected_keys"], "; ".join(reasons))
+    return _Loaded(model.requires_grad_(False), loading_info["unexpected_keys"], "; ".join(reasons))
 
 
 def _make(config: TransformersConfig, dtype: torch.dtype) -> Any:
@@ -190,13 +190,13 @@ def _make_empty(config: TransformersConfig, dtype: torch.dtype) -> Any:
     """The model on the meta device. Raises CheckpointError if its class cannot be made."""
     try:
         with torch.device("meta"):
-            made = _make(config, dtype)
+            model = _make(config, dtype)
     except Exception as error:  # what its checks raise differs from class to class
         raise CheckpointError(
             f"transformers cannot make a {config.family} model of its configuration ({type(error).__name__}: {error}); "
             "correct config.json, or use a checkpoint of another model"
         ) from error
-    return made
+    return model
 
 
 def _refuse_attention(config: TransformersConfig) -> None:

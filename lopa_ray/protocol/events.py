@@ -7,14 +7,14 @@ from typing import TypeAlias
 
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
-from lopa_ray.protocol.report import StepTiming
+from lopa_ray.protocol.step_report import StepTiming
 
 
 @dataclass(frozen=True, slots=True)
 class RequestStep:
     """A request advanced by one step; it is finished when the outcome has a finish reason."""
 
-    request_id: int
+    request_key: int
     plan: Plan
     outcome: StepOutcome
     timing: StepTiming | None = None
@@ -25,10 +25,10 @@ class RequestStep:
 class RequestFailure:
     """A request ended with an error; no further event follows."""
 
-    request_id: int
+    request_key: int
     error: Exception
 
 
 RequestEvent: TypeAlias = RequestStep | RequestFailure
-"""`request_id` is what the event's receiver was given for the request: the scheduler's id inside of a group, a client's
-own number in its stream, the index of the session from an engine."""
+"""`request_key` identifies the request to the receiver of the event. It is the scheduler's id inside of a group, the
+client's own number in its stream, and the index of the session in what an engine yields."""

@@ -23,7 +23,7 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
-from lopa_ray.protocol.report import BranchReport, StepReport
+from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.scheduling.branch_assignment import BranchAssignment
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.running_request import RunningRequest

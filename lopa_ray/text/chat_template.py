@@ -85,9 +85,9 @@ class ChatTemplate:
             ) from None
         runs: list[tuple[str, str | None]] = []
         end = 0
-        for found in _special_token_pattern(special).finditer(rendered):
-            runs.append((escaper.unescape(rendered[end : found.start()]), found[found.lastindex or 0]))
-            end = found.end()
+        for match in _special_token_pattern(special).finditer(rendered):
+            runs.append((escaper.unescape(rendered[end : match.start()]), match[match.lastindex or 0]))
+            end = match.end()
         return [*runs, (escaper.unescape(rendered[end:]), None)]
 
     def _own_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:

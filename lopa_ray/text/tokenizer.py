@@ -71,8 +71,8 @@ class Tokenizer:
     @property
     def mask_token_id(self) -> int | None:
         """The id of its mask token, if it names one."""
-        found = self._pretrained.mask_token_id
-        return found if isinstance(found, int) else None
+        token_id = self._pretrained.mask_token_id
+        return token_id if isinstance(token_id, int) else None
 
     @property
     def has_chat_template(self) -> bool:

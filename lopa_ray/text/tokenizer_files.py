@@ -66,20 +66,20 @@ def _find_layout(folder: Path, config: Mapping[str, Any]) -> tuple[str, list[Pat
     """The class of transformers that reads a folder, and the files with its vocabulary; None without such files."""
     if (folder / _WHOLE).exists():
         return "PreTrainedTokenizerFast", [folder / _WHOLE]
-    found = [file for pattern in _VOCABULARIES for file in sorted(folder.glob(pattern))]
+    vocabularies = [file for pattern in _VOCABULARIES for file in sorted(folder.glob(pattern))]
     qwen2 = [folder / name for name in _QWEN2_FILES]
-    if config.get("tokenizer_class") not in _QWEN2_CLASSES or not set(qwen2) & set(found):
+    if config.get("tokenizer_class") not in _QWEN2_CLASSES or not set(qwen2) & set(vocabularies):
         # This is the last choice, because AutoTokenizer imports torch and all configuration classes of transformers.
-        return ("AutoTokenizer", found) if found else None
+        return ("AutoTokenizer", vocabularies) if vocabularies else None
     _require_files(qwen2, qwen2)
     return "Qwen2Tokenizer", qwen2
 
 
-def _require_files(needed: list[Path], found: list[Path]) -> None:
+def _require_files(needed: list[Path], present: list[Path]) -> None:
     for file in needed:
         if not file.exists():
             raise CheckpointError(
-                f"{file}: no such file; the tokenizer in {_names(found)} needs it: download it again"
+                f"{file}: no such file; the tokenizer in {_names(present)} needs it: download it again"
             )
 
 
@@ -178,8 +178,8 @@ def _check_templates(folder: Path, config: Mapping[str, Any]) -> None:
             file.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{file}: cannot be read ({error}); download it again") from None
-    found = config.get("chat_template")
-    entries = found if isinstance(found, list) else [{"name": "default", "template": found or ""}]
+    template = config.get("chat_template")
+    entries = template if isinstance(template, list) else [{"name": "default", "template": template or ""}]
     if not files and not all(
         isinstance(entry, dict)
         and isinstance(entry.get("name"), str)
@@ -187,6 +187,6 @@ def _check_templates(folder: Path, config: Mapping[str, Any]) -> None:
         for entry in entries
     ):
         raise CheckpointError(
-            f"{folder / _CONFIG}: got chat_template of type {type(found).__name__}; it must be text, or a list of "
+            f"{folder / _CONFIG}: got chat_template of type {type(template).__name__}; it must be text, or a list of "
             "objects with name and template: correct the file"
         )

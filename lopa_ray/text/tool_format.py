@@ -102,30 +102,30 @@ def without_tool_messages(
     The tools are described in the system message, calls become part of the assistant's text, and the results of
     functions become messages of the user.
     """
-    found: list[dict[str, Any]] = []
+    written: list[dict[str, Any]] = []
     for message in messages:
         content = message["content"]
         if message["role"] == "tool":
             content = f"<tool_response>\n{content}\n</tool_response>"
-            if found and found[-1]["role"] == "tool":
-                found[-1]["content"] += f"\n{content}"
+            if written and written[-1]["role"] == "tool":
+                written[-1]["content"] += f"\n{content}"
                 continue
         calls = [
             known.write(ToolCall(call["function"]["name"], _arguments_text(call["function"]["arguments"])))
             for call in message.get("tool_calls", ())
         ]
         text = "\n".join([content, *calls] if content else calls) if calls else content
-        found.append({**message, "content": text})
+        written.append({**message, "content": text})
     if tools:
         system = _description(tools, known)
-        if found and found[0]["role"] == "system":
-            found[0]["content"] += f"\n\n{system}"
+        if written and written[0]["role"] == "system":
+            written[0]["content"] += f"\n\n{system}"
         else:
-            found.insert(0, {"role": "system", "content": system})
+            written.insert(0, {"role": "system", "content": system})
     return [
         {key: value for key, value in message.items() if key not in ("tool_calls", "tool_call_id")}
         | ({"role": "user"} if message["role"] == "tool" else {})
-        for message in found
+        for message in written
     ]
 
 

@@ -32,7 +32,7 @@ def list_items() -> str:
     return "pens, books, stamps"
 
 
-TOOLS = {made.name: made for made in (place_order, list_items)}
+TOOLS = {function_tool.name: function_tool for function_tool in (place_order, list_items)}
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["chat", "responses"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -30,12 +29,6 @@ FUNCTIONS = {
 }
 
 PLACE_ORDER_RESPONSES: Any = {"type": "function", "strict": True, **PLACE_ORDER["function"]}
-
-
-@pytest.fixture(scope="module")
-def ai(server: ServerProcess) -> Iterator[openai.OpenAI]:
-    with server.openai(max_retries=0) as made:
-        yield made
 
 
 def test_an_agents_loop(ai: openai.OpenAI) -> None:

@@ -1,4 +1,4 @@
-"""NCCL process groups as an elastic group makes them: built, used, aborted and built again in one process."""
+"""NCCL process groups as the collective backend makes them: built, used, aborted and built again in one process."""
 
 from __future__ import annotations
 

@@ -48,10 +48,10 @@ def test_int8_products_are_exact(rows: int, outputs: int, inputs: int) -> None:
 @pytest.mark.parametrize("quantization", ["none", "w8", "w8a8"])
 @pytest.mark.parametrize("name", ["dream-tiny-2l", "llada-tiny-3l", "sdar-tiny-3l"])
 def test_logits_are_those_of_the_cpu(name: str, quantization: Quantization) -> None:
-    expected, found = (runner(name, device, quantization).logits(IDS).cpu() for device in ("cpu", "cuda"))
+    expected, logits = (runner(name, device, quantization).logits(IDS).cpu() for device in ("cpu", "cuda"))
     # An activation that lies between two int8 numbers may go either way.
     allowed = 2e-2 if quantization == "w8a8" else 1e-4
-    assert (found - expected).norm() / expected.norm() < allowed
+    assert (logits - expected).norm() / expected.norm() < allowed
 
 
 @pytest.mark.parametrize("quantization", ["none", "w8a8"])
@@ -59,5 +59,5 @@ def test_compiled_layers_give_the_same_logits(quantization: Quantization) -> Non
     plain, compiled = (runner("dream-tiny-2l", "cuda", quantization) for _ in range(2))
     compiled.model.compile_layers("inductor")
     for ids in (IDS, IDS[:8], IDS[:24]):
-        expected, found = plain.logits(ids), compiled.logits(ids)
-        assert (found - expected).norm() / expected.norm() < (2e-2 if quantization == "w8a8" else 1e-4)
+        expected, logits = plain.logits(ids), compiled.logits(ids)
+        assert (logits - expected).norm() / expected.norm() < (2e-2 if quantization == "w8a8" else 1e-4)

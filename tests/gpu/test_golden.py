@@ -51,7 +51,7 @@ def engine_with(attention: str, config: Config) -> LocalEngine:
 )
 def test_recorded_cases_replay_in_fp32(name: str, make_engine: EngineFactory) -> None:
     cases = read_cases(GOLDEN / f"{name}.jsonl")
-    found = list(replay(cases, GOLDEN / "models", make_engine, device="cuda"))
-    wrong = [(v.id, v.reason, v.differences[:1]) for v in found if v.status in ("differs", "error")]
+    verdicts = list(replay(cases, GOLDEN / "models", make_engine, device="cuda"))
+    wrong = [(v.id, v.reason, v.differences[:1]) for v in verdicts if v.status in ("differs", "error")]
     assert wrong == []
-    assert Counter(verdict.status for verdict in found)["passed"] == FILES[name]
+    assert Counter(verdict.status for verdict in verdicts)["passed"] == FILES[name]

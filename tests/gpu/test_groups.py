@@ -35,8 +35,10 @@ def test_same_tokens_as_in_one_process(local_ray: None, group: dict[str, Any]) -
     local = LocalEngine.from_config(tiny_config(model=ON_GPU))
     with RayEngine.from_config(tiny_config(model=ON_GPU, group=group)) as engine:
         for name, settings in SETTINGS.items():
-            expected, found = (each.generate(PROMPTS, settings) for each in (local, engine))
-            assert [(r.token_ids, r.steps) for r in found] == [(r.token_ids, r.steps) for r in expected], name
+            expected, results = (decoder.generate(PROMPTS, settings) for decoder in (local, engine))
+            assert [(r.token_ids, r.steps) for r in results] == [(r.token_ids, r.steps) for r in expected], (
+                name
+            )
             first, *others = engine.checksums()
             # What was sent is equal bit for bit; what each worker computed itself may be rounded by shape.
             for other in others:
@@ -70,8 +72,8 @@ def test_weights_are_published_once_and_unpacked_onto_the_device(local_ray: None
     with RayEngine.from_config(
         tiny_config(model=ON_GPU, group=group), runner_factory=on_the_device
     ) as engine:
-        expected, found = (each.generate(PROMPTS[0], SETTINGS["d2f"]) for each in (local, engine))
-        assert found.token_ids == expected.token_ids
+        expected, result = (decoder.generate(PROMPTS[0], SETTINGS["d2f"]) for decoder in (local, engine))
+        assert result.token_ids == expected.token_ids
 
 
 def on_the_device(spec: ModelSpec, weights: Weights | None, tp_group: TensorParallelGroup) -> BranchRunner:

@@ -37,9 +37,9 @@ def test_triton_works() -> None:
     assert triton_works()
 
 
-def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
+def close(result: torch.Tensor, wanted: torch.Tensor) -> None:
     """Equal but for the rounding of bf16."""
-    torch.testing.assert_close(found.cpu().float(), wanted.float(), atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(result.cpu().float(), wanted.float(), atol=2e-2, rtol=2e-2)
 
 
 @torch.inference_mode()
@@ -49,15 +49,15 @@ def test_operators_compute_in_bf16_what_their_references_do_on_the_host() -> Non
     gate_up, weight = torch.randn(40, 2 * 1500).bfloat16(), torch.randn(3584).bfloat16()
     x, delta = torch.randn(2, 40, 3584).bfloat16()
     close(silu_mul.silu_mul(gate_up.cuda()), silu_mul.silu_mul(gate_up))
-    found = rms_norm.add_rms_norm(x.cuda(), delta.cuda(), weight.cuda(), 1e-6)
-    for each, wanted in zip(found, rms_norm.add_rms_norm(x, delta, weight, 1e-6), strict=True):
-        close(each, wanted)
+    results = rms_norm.add_rms_norm(x.cuda(), delta.cuda(), weight.cuda(), 1e-6)
+    for result, wanted in zip(results, rms_norm.add_rms_norm(x, delta, weight, 1e-6), strict=True):
+        close(result, wanted)
     qkv, (cos, sin) = torch.randn(40, 36, 128).bfloat16(), torch.randn(2, 40, 1, 128).bfloat16()
     for weights in ((None, None), tuple(torch.randn(2, 128).bfloat16())):
-        there = [None if each is None else each.cuda() for each in weights]
-        found = rotary.rotate_qkv(qkv.cuda(), 28, cos.cuda(), sin.cuda(), *there, 1e-6)
-        for each, wanted in zip(found, rotary.rotate_qkv(qkv, 28, cos, sin, *weights, 1e-6), strict=True):
-            close(each, wanted)
+        there = [None if weight_or_none is None else weight_or_none.cuda() for weight_or_none in weights]
+        results = rotary.rotate_qkv(qkv.cuda(), 28, cos.cuda(), sin.cuda(), *there, 1e-6)
+        for result, wanted in zip(results, rotary.rotate_qkv(qkv, 28, cos, sin, *weights, 1e-6), strict=True):
+            close(result, wanted)
 
 
 @torch.inference_mode()
@@ -72,7 +72,9 @@ def test_rows_of_a_whole_vocabulary_are_scored_as_on_the_host() -> None:
     ending_ids = logits.argmax(-1, keepdim=True)
     ending_ids[::2] = -1
     wanted = row_scores.row_scores(logits, numbers, ending_ids, banned)
-    found = row_scores.row_scores(*(each.cuda() for each in (logits, numbers, ending_ids, banned))).cpu()
-    assert found[:, 0].tolist() == wanted[:, 0].tolist()
+    scores = row_scores.row_scores(
+        *(argument.cuda() for argument in (logits, numbers, ending_ids, banned))
+    ).cpu()
+    assert scores[:, 0].tolist() == wanted[:, 0].tolist()
     # The published epsilon is in the host's neg_entropy alone.
-    torch.testing.assert_close(found[:, 1:], wanted[:, 1:], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(scores[:, 1:], wanted[:, 1:], atol=1e-4, rtol=1e-4)

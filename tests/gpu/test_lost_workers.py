@@ -68,9 +68,9 @@ def test_a_worker_that_raises_in_a_step_ends_its_request_alone(
         for poison in (Poison.ERROR, Poison.ERROR_BEFORE_BROADCAST):
             prompts = [PROMPTS[0], [int(poison), 5], PROMPTS[1]]
             sessions = [engine.create_session(prompt, SETTINGS["two_phase"]) for prompt in prompts]
-            found = dict(engine.run(sessions))
-            assert isinstance(found.pop(1), WorkerError)
-            assert [comparable(found[at])[0] for at in (0, 2)] == [
+            results = dict(engine.run(sessions))
+            assert isinstance(results.pop(1), WorkerError)
+            assert [comparable(results[at])[0] for at in (0, 2)] == [
                 reference[at, "two_phase"][0] for at in (0, 1)
             ]
         assert set(actor_pids("BranchWorker")) == before

@@ -67,7 +67,7 @@ def end(process: subprocess.Popen[str]) -> str:
 
 
 def environment_at(home: Path) -> dict[str, str]:
-    """Of a user whose home folder that is."""
+    """The environment of a user whose home folder that is."""
     home.mkdir(exist_ok=True)
     inherited = {
         name: value for name, value in subprocess_environment().items() if not name.startswith("RAY_AUTH_")

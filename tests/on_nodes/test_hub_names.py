@@ -53,16 +53,16 @@ def test_each_node_downloads_once_and_later_workers_load_the_same(tmp_path: Path
         output, errors = program.communicate("\n", timeout=200)
         assert program.returncode == 0, errors
         asked_later = hub.log[before:]
-    found = json.loads(output.splitlines()[-1])
-    assert (found["path"], found["lora"]) == (f"org/model@{commit}", f"org/adapter@{adapter}")
+    printed = json.loads(output.splitlines()[-1])
+    assert (printed["path"], printed["lora"]) == (f"org/model@{commit}", f"org/adapter@{adapter}")
     assert sent[WEIGHTS] == 2  # the driver needs no weights
     assert sent["adapter_model.safetensors"] == 2
     assert sent["config.json"] == 3  # the driver, and both nodes
     assert asked_later == []
-    assert found["replaced"] == 2 and found["checksums_agree"]
+    assert printed["replaced"] == 2 and printed["checksums_agree"]
     with LocalEngine.from_pretrained(MODEL, lora=str(ADAPTER), max_model_len=256) as engine:
         expected = [result.token_ids for result in engine.generate(PROMPTS, SETTINGS["two_phase"])]
-    assert found["tokens"] == [expected, expected]
+    assert printed["tokens"] == [expected, expected]
 
 
 def test_servers_and_jobs_take_names(tmp_path: Path) -> None:

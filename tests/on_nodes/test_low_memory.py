@@ -15,11 +15,11 @@ ROUNDS = 6
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_workers_that_the_memory_monitor_ends(capsys: pytest.CaptureFixture) -> None:
-    found = run_program("low_memory.py", str(ROUNDS), timeout_s=900)
-    pauses = found["pauses_s"]
-    assert found["requests"] >= 50 and len(pauses) == ROUNDS
+    printed = run_program("low_memory.py", str(ROUNDS), timeout_s=900)
+    pauses = printed["pauses_s"]
+    assert printed["requests"] >= 50 and len(pauses) == ROUNDS
     with capsys.disabled():
         print(
-            f"\nout of memory on a node: {ROUNDS} times, {found['requests']} requests, pause "
+            f"\nout of memory on a node: {ROUNDS} times, {printed['requests']} requests, pause "
             f"{statistics.median(pauses):.2f} s (median), {max(pauses):.2f} s (worst)"
         )

@@ -64,12 +64,12 @@ def submit(cluster: RayHead, prompts: Path, output: Path, name: str) -> subproce
 
 def driver(cluster: RayHead) -> psutil.Process:
     """The job's own process."""
-    (found,) = [
+    (process_of_job,) = [
         process
         for process in psutil.Process(cluster.process.pid).children(recursive=True)
         if process.cmdline()[1:3] == ["-m", "cluster.jobs"]
     ]
-    return found
+    return process_of_job
 
 
 @pytest.mark.timeout(4 * JOB_TIMEOUT_S)

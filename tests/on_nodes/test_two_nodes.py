@@ -36,8 +36,8 @@ def test_a_group_over_two_nodes(tmp_path: Path) -> None:
             environment=first.environment,
         )
         stack.callback(kill_process_tree, second)
-        found = decode(first.address)
-    assert (found["nodes"], found["tokens"]) == (2, "equal")
+        decoded = decode(first.address)
+    assert (decoded["nodes"], decoded["tokens"]) == (2, "equal")
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def test_what_a_slow_link_costs(link: SlowLink, tmp_path: Path) -> None:
         stack.callback(kill_process_tree, second)
         for delay in DELAYS_MS:
             link.delay_s = delay / 1000
-            found = decode(first.address, here)
-            assert (found["nodes"], found["tokens"]) == (2, "equal")
-            for name, phases in found["ms"].items():
+            decoded = decode(first.address, here)
+            assert (decoded["nodes"], decoded["tokens"]) == (2, "equal")
+            for name, phases in decoded["ms"].items():
                 fastest, median, slowest = phases["step"]
                 steps.setdefault(name, {})[delay] = fastest
                 print(f"{name}, {delay:g} ms each way: {fastest} / {median} / {slowest} ms per step")

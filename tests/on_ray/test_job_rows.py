@@ -45,8 +45,8 @@ VARYING = (
 def comparable(row: Any) -> Any:
     """Without ids and times."""
 
-    def kept(each: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in each.items() if key not in VARYING}
+    def kept(fields: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in fields.items() if key not in VARYING}
 
     return json.loads(json.dumps(row), object_hook=kept)
 

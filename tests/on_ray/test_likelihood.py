@@ -20,8 +20,8 @@ REQUESTS = [
 
 
 def answers(engine: Engine) -> list[LogLikelihood | Exception]:
-    found = dict(log_likelihoods(engine, REQUESTS, mc_num=40, seed=2))
-    return [found[index] for index in range(len(REQUESTS))]
+    answer_of = dict(log_likelihoods(engine, REQUESTS, mc_num=40, seed=2))
+    return [answer_of[index] for index in range(len(REQUESTS))]
 
 
 @pytest.mark.slow

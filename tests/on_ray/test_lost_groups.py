@@ -92,7 +92,7 @@ def decode(
     killed_at: float | None = None
     for number, event in enumerate(engine.events(sessions), 1):
         assert isinstance(event, RequestStep), event
-        steps[event.request_id].append(event.outcome)
+        steps[event.request_key].append(event.outcome)
         if killed_at is not None and time.monotonic() - killed_at > 0.5:  # what was on its way came at once
             pauses.append(time.monotonic() - killed_at)
             killed_at = None
@@ -124,7 +124,7 @@ def test_what_depends_on_the_load_goes_on_too(engine: RayEngine) -> None:
     steps = dict.fromkeys(range(len(PROMPTS)), 0)
     for number, event in enumerate(engine.events(sessions), 1):
         assert isinstance(event, RequestStep), event
-        index, outcome = event.request_id, event.outcome
+        index, outcome = event.request_key, event.outcome
         steps[index] += 1
         assert outcome.step == steps[index]
         before = canvases.get(index, ())
@@ -144,7 +144,7 @@ def test_a_group_that_cannot_be_replaced_in_time_is_one_clear_error_for_each_req
         events = engine.events(sessions)
         next(events)
         kill_actors("Master")
-        errors = {event.request_id: event.error for event in events if isinstance(event, RequestFailure)}
+        errors = {event.request_key: event.error for event in events if isinstance(event, RequestFailure)}
     assert len(errors) == len(PROMPTS)
     for error in errors.values():
         assert isinstance(error, WorkerLostError)

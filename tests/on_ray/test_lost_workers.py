@@ -36,8 +36,8 @@ def reference(request: pytest.FixtureRequest) -> ReferenceResults:
 def group_and_faults(
     tmp_path_factory: pytest.TempPathFactory, reference: ReferenceResults
 ) -> Iterator[tuple[GroupUnderTest, FaultInjection]]:
-    with group_with_faults(tmp_path_factory.mktemp("faults"), reference) as made:
-        yield made
+    with group_with_faults(tmp_path_factory.mktemp("faults"), reference) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("point", ["step", "source", "receiver", *also_long("forward", "answer")])

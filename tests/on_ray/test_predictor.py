@@ -54,13 +54,13 @@ def test_a_dataset(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None
     decoded = ray.data.from_items(rows, override_num_blocks=2).map_batches(
         LopaPredictor, fn_constructor_kwargs=ONE_WORKER, batch_size=3, concurrency=2, num_cpus=0.5
     )
-    found = {row["id"]: row for row in decoded.take_all()}
-    assert found.keys() == {row["id"] for row in rows}
+    row_of = {row["id"]: row for row in decoded.take_all()}
+    assert row_of.keys() == {row["id"] for row in rows}
     for row in rows:
-        assert found[row["id"]]["prompt"] == row["prompt"]
+        assert row_of[row["id"]]["prompt"] == row["prompt"]
         if row["prompt"] != too_long:
-            assert results(found[row["id"]]) == expected(engine, row["prompt"], **row["settings"])
-    failed = results(found["row 3"])
+            assert results(row_of[row["id"]]) == expected(engine, row["prompt"], **row["settings"])
+    failed = results(row_of["row 3"])
     assert "exceed max_model_len" in failed.pop("error") and set(failed.values()) == {None}
 
 

@@ -36,14 +36,14 @@ STANDS_FOR = {
 
 def shown() -> list[list[str]]:
     """What follows `lopa`, each command once."""
-    found = [
+    programs = [
         program(words)
         for block in all_blocks()
         if not block.needs
         for words in commands(block)
         if not any(word.startswith("[--") for word in words)
     ]
-    once = {tuple(words[1:]) for words in found if words and words[0] == "lopa"}
+    once = {tuple(words[1:]) for words in programs if words and words[0] == "lopa"}
     return [list(words) for words in sorted(once) if words[0] not in RUN_ELSEWHERE]
 
 

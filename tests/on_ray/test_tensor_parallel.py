@@ -48,8 +48,8 @@ def reference(request: pytest.FixtureRequest) -> ReferenceResults:
 def group_and_faults(
     tmp_path_factory: pytest.TempPathFactory, reference: ReferenceResults
 ) -> Iterator[tuple[GroupUnderTest, FaultInjection]]:
-    with group_with_faults(tmp_path_factory.mktemp("faults"), reference, **TWO_SHARDS) as made:
-        yield made
+    with group_with_faults(tmp_path_factory.mktemp("faults"), reference, **TWO_SHARDS) as opened:
+        yield opened
 
 
 def test_same_tokens_as_in_one_process(
@@ -65,8 +65,8 @@ def test_same_tokens_as_in_one_process(
         "prefix_cache",
         "block_diffusion",
     ):
-        found = group.engine.generate(PROMPTS[:2], SETTINGS[name])
-        assert [comparable(result) for result in found] == [reference[at, name] for at in range(2)]
+        decoded = group.engine.generate(PROMPTS[:2], SETTINGS[name])
+        assert [comparable(result) for result in decoded] == [reference[at, name] for at in range(2)]
     first, second = group.engine.checksums()
     assert first == second and any(slot.spans for slot in first)
     half = len(first) // 2

@@ -127,8 +127,8 @@ class FakeStream:
 def nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes with room for 10 bytes each."""
     store = {"object_store_memory": 10 / node_weights.STORE_SHARE}
-    found = [{"NodeID": name, "Resources": store} for name in ("here", "there")]
-    monkeypatch.setattr(node_weights.ray, "nodes", lambda: found)
+    listed = [{"NodeID": name, "Resources": store} for name in ("here", "there")]
+    monkeypatch.setattr(node_weights.ray, "nodes", lambda: listed)
 
 
 async def load(weights: NodeWeights, *workers: FakeWorker) -> list[Any]:

@@ -27,12 +27,12 @@ def make_chunks(prompts: list[str], size: int = 2) -> Iterator[Chunk]:
 
 def decode(queue: WorkQueue, chunks: Iterator[Chunk]) -> dict[int, str]:
     """Line → text; fails if a line comes twice."""
-    found: dict[int, str] = {}
+    text_of: dict[int, str] = {}
     for _, decoded in queue.run(chunks):
         for row in map(json.loads, decoded.rows):
-            assert row["line"] not in found
-            found[row["line"]] = row["text"]
-    return found
+            assert row["line"] not in text_of
+            text_of[row["line"]] = row["text"]
+    return text_of
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def test_a_lost_group_is_replaced_and_its_chunks_are_decoded_once(
 def test_a_chunk_that_kills_its_groups_is_given_up_alone(queue: WorkQueue, losses: list[str]) -> None:
     prompts = [f"prompt {number}" for number in range(20)]
     prompts[6] = EXIT_PROMPT
-    found = decode(queue, make_chunks(prompts))
-    assert found == {line: prompt for line, prompt in enumerate(prompts) if line not in (6, 7)}
+    text_of = decode(queue, make_chunks(prompts))
+    assert text_of == {line: prompt for line, prompt in enumerate(prompts) if line not in (6, 7)}
     assert [chunk.index for chunk in queue.abandoned] == [3]
     assert len(losses) == 3
 

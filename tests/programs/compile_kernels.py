@@ -100,9 +100,13 @@ def main(archs: list[int]) -> None:
     for arch in archs:
         compiled = []
         for operator, kernel, types, constants, options in variants():
-            made = compile_kernel(arch, kernel, types, constants, options)
-            assert made.asm["cubin"], operator
-            assert made.metadata.shared <= SHARED_MEMORY[arch], (operator, constants, made.metadata.shared)
+            binary = compile_kernel(arch, kernel, types, constants, options)
+            assert binary.asm["cubin"], operator
+            assert binary.metadata.shared <= SHARED_MEMORY[arch], (
+                operator,
+                constants,
+                binary.metadata.shared,
+            )
             compiled.append(operator)
         assert set(compiled) == set(LAUNCHES), set(LAUNCHES) - set(compiled)
         print(f"sm_{arch}: {len(compiled)} kernels")

@@ -53,12 +53,12 @@ def main() -> None:
             decode(engine)
             wait_until(lambda: engine.status().workers == 4, 100, "replacements of the lost workers")
             again = decode(engine)
-            found = {
+            record = {
                 "path": engine.config.model.path,
                 "lora": engine.config.model.lora,
                 "tokens": [first, again],
                 "replaced": len(set(actor_pids("BranchWorker")) - set(lost)),
-                "checksums_agree": len({str(each) for each in engine.checksums()}) == 1,
+                "checksums_agree": len({str(checksum) for checksum in engine.checksums()}) == 1,
                 "snapshots": {
                     home.name: sorted(str(path.relative_to(home)) for path in home.rglob("*.safetensors"))
                     for home in Path(sys.argv[1]).iterdir()
@@ -67,7 +67,7 @@ def main() -> None:
     finally:
         ray.shutdown()
         cluster.shutdown()
-    print(json.dumps(found))  # now that Ray has nothing more to print
+    print(json.dumps(record))  # now that Ray has nothing more to print
 
 
 if __name__ == "__main__":

@@ -48,17 +48,17 @@ def launch(operator: str, *arguments: object) -> object:
 
     InterpretedFunction.run = counted
     try:
-        found = module.launch(*arguments)
+        result = module.launch(*arguments)
     finally:
         InterpretedFunction.run = run
     assert len(launched) == LAUNCHES[operator], f"{operator}: {len(launched)} launches"
-    return found
+    return result
 
 
-def close(found: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
+def close(result: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
     """Equal but for rounding."""
-    assert found.dtype == wanted.dtype
-    torch.testing.assert_close(found, wanted, atol=DTYPES[dtype], rtol=DTYPES[dtype])
+    assert result.dtype == wanted.dtype
+    torch.testing.assert_close(result, wanted, atol=DTYPES[dtype], rtol=DTYPES[dtype])
 
 
 def check_silu_mul(draw: random.Random, dtype: torch.dtype) -> None:
@@ -106,12 +106,12 @@ def check_row_scores(draw: random.Random, dtype: torch.dtype) -> None:
     if draw.random() < 0.3:
         logits[0] = draw.choice([torch.nan, -torch.inf])
         ending_ids[0] = -1
-    found = launch("row_scores", logits, numbers, ending_ids, banned)
+    scores = launch("row_scores", logits, numbers, ending_ids, banned)
     wanted = row_scores.row_scores(logits, numbers, ending_ids, banned)
     broken = wanted[:, 1].isnan()
-    assert broken.tolist() == found[:, 1].isnan().tolist()
-    assert found[~broken, 0].tolist() == wanted[~broken, 0].tolist()
-    torch.testing.assert_close(found[~broken], wanted[~broken], atol=2e-5, rtol=2e-5)
+    assert broken.tolist() == scores[:, 1].isnan().tolist()
+    assert scores[~broken, 0].tolist() == wanted[~broken, 0].tolist()
+    torch.testing.assert_close(scores[~broken], wanted[~broken], atol=2e-5, rtol=2e-5)
 
 
 def check_commit_rows(draw: random.Random, dtype: torch.dtype) -> None:
@@ -159,16 +159,16 @@ def check_grouped_matmul(draw: random.Random, dtype: torch.dtype) -> None:
     weight = (torch.randn(experts, outputs, inputs) / inputs**0.5).to(dtype)
 
     def both(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        found = launch("grouped_matmul", x, weight, ends), grouped_matmul.grouped_matmul(x, weight, ends)
-        assert found[0].shape == found[1].shape
-        return found[0][:stop], found[1][:stop]
+        products = launch("grouped_matmul", x, weight, ends), grouped_matmul.grouped_matmul(x, weight, ends)
+        assert products[0].shape == products[1].shape
+        return products[0][:stop], products[1][:stop]
 
     close(*both(x, weight), dtype)
     ints = torch.randint(-127, 128, weight.shape, dtype=torch.int8)
     close(*both(x / 1000, ints), dtype)
-    found, wanted = both(torch.randint(-127, 128, x.shape, dtype=torch.int8), ints)
-    assert found.dtype == wanted.dtype == torch.int32
-    assert torch.equal(found, wanted)
+    product, wanted = both(torch.randint(-127, 128, x.shape, dtype=torch.int8), ints)
+    assert product.dtype == wanted.dtype == torch.int32
+    assert torch.equal(product, wanted)
 
 
 def any_lane(draw: random.Random) -> Lane:
@@ -191,16 +191,16 @@ def check_slot_attention(draw: random.Random, dtype: torch.dtype) -> None:
         columns = packing.to_device(torch.device("cpu"))
         missing = packing.rows_bucket - packing.num_rows
         q, k, v = (torch.cat((x, torch.randn(missing, *x.shape[1:]).to(dtype))) for x in (q, k, v))
-        found = call(q, k, v, slots, 1, columns.tiles, columns.stops)
-        assert not found[packing.num_rows :].any()
-        return found[: packing.num_rows]
+        attended = call(q, k, v, slots, 1, columns.tiles, columns.stops)
+        assert not attended[packing.num_rows :].any()
+        return attended[: packing.num_rows]
 
     lanes = [any_lane(draw) for _ in range(draw.randint(1, 5))]
     rows = sum(len(lane.canvas) for lane in lanes)
     heads = (kv_heads * group, kv_heads, kv_heads)
-    qkv = [torch.randn(rows, each, dim).to(dtype) for each in heads]
-    found = attend(lanes, *qkv, lambda *arguments: launch("slot_attention", *arguments))
-    close(found, attend(lanes, *qkv, slot_attention.slot_attention), dtype)
+    qkv = [torch.randn(rows, num_heads, dim).to(dtype) for num_heads in heads]
+    attended = attend(lanes, *qkv, lambda *arguments: launch("slot_attention", *arguments))
+    close(attended, attend(lanes, *qkv, slot_attention.slot_attention), dtype)
     # A lane's bits are the same alone.
     at = draw.randrange(len(lanes))
     first = sum(len(lane.canvas) for lane in lanes[:at])
@@ -208,7 +208,7 @@ def check_slot_attention(draw: random.Random, dtype: torch.dtype) -> None:
     alone = attend(
         [lanes[at]], *(x[own] for x in qkv), lambda *arguments: launch("slot_attention", *arguments)
     )
-    assert torch.equal(alone, found[own])
+    assert torch.equal(alone, attended[own])
 
 
 def main(operator: str, cases: int) -> None:

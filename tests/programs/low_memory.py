@@ -25,7 +25,7 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan
-from lopa_ray.protocol.report import StepReport
+from lopa_ray.protocol.step_report import StepReport
 from support.group_under_test import NUM_WORKERS, GroupUnderTest, ReferenceResults
 from support.tiny_model import tiny_config
 

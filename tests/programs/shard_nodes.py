@@ -40,11 +40,11 @@ class NodeRecorder:
 
     def nodes(self) -> dict[str, list[str]]:
         """Worker → the node of each of its shards."""
-        found: dict[str, list[str]] = {}
+        nodes_of: dict[str, list[str]] = {}
         for path in self.folder.iterdir():
             worker, node = path.read_text().split()
-            found.setdefault(worker, []).append(node)
-        return found
+            nodes_of.setdefault(worker, []).append(node)
+        return nodes_of
 
 
 def nodes_of_shards() -> list[list[str]]:
@@ -62,8 +62,8 @@ def nodes_of_shards() -> list[list[str]]:
 
 def main() -> None:
     with three_node_cluster():
-        found = nodes_of_shards()
-    print(json.dumps(found))  # now that Ray has nothing more to print
+        nodes_of = nodes_of_shards()
+    print(json.dumps(nodes_of))  # now that Ray has nothing more to print
 
 
 if __name__ == "__main__":

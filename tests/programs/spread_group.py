@@ -48,23 +48,23 @@ async def decode(config: Config) -> dict[str, Any]:
 
 def milliseconds(steps: list[dict[str, float]]) -> dict[str, list[float]]:
     """Phase, or `step` for all of them → the fastest tenth, the median and the slowest tenth of the steps."""
-    found = {phase: [1000 * step[phase] for step in steps] for phase in steps[0]}
-    found["step"] = [sum(1000 * seconds for seconds in step.values()) for step in steps]
+    durations = {phase: [1000 * step[phase] for step in steps] for phase in steps[0]}
+    durations["step"] = [sum(1000 * seconds for seconds in step.values()) for step in steps]
     return {
         phase: [round(cut, 2) for cut in statistics.quantiles(values, n=10)[::4]]
-        for phase, values in found.items()
+        for phase, values in durations.items()
     }
 
 
 def decode_and_compare(group: dict[str, Any]) -> dict[str, Any]:
     """Decode on a group of the cluster that this process is connected to; `tokens` says whether they are right."""
-    found = asyncio.run(decode(tiny_config(group=group)))
+    decoded = asyncio.run(decode(tiny_config(group=group)))
     local = LocalEngine.from_config(tiny_config())
     expected = {
         name: [tuple(local.generate(prompt, SETTINGS[name]).token_ids) for prompt in PROMPTS]
         for name in SETTINGS_NAMES
     }
-    return {**found, "tokens": "equal" if found["tokens"] == expected else "different"}
+    return {**decoded, "tokens": "equal" if decoded["tokens"] == expected else "different"}
 
 
 def main() -> None:

@@ -26,13 +26,13 @@ def refusal() -> dict[str, object]:
 
 def main() -> None:
     with three_node_cluster() as cluster:
-        found = {
+        record = {
             "PACK": decode_and_compare({"num_workers": 2, "num_cpus": 1.0}),
             "refusal": refusal(),
             # The last one, since a node is gone then.
             "lost": decode_and_lose_node(cluster, ReferenceResults(tiny_config()), "workers", seed=1),
         }
-    print(json.dumps(found))  # now that Ray has nothing more to print
+    print(json.dumps(record))  # now that Ray has nothing more to print
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from lopa_ray.scheduling.autoscaler import LoadMeter
 from lopa_ray.scheduling.scheduler import Scheduler
 from support.tiny_model import tiny_config
 
-PHASES = [(0.5, 10.0), (20.0, 12.0), (0.0, 20.0)]
+LOAD_STAGES = [(0.5, 10.0), (20.0, 12.0), (0.0, 20.0)]
 """Requests per second, seconds."""
 
 
@@ -37,7 +37,7 @@ def main() -> None:
         LoadMeter(),
     )
     rng, arrivals, duration = random.Random(0), list[float](), 0.0
-    for rate, seconds in PHASES:
+    for rate, seconds in LOAD_STAGES:
         at = duration
         while rate and (at := at + rng.expovariate(rate)) < duration + seconds:
             arrivals.append(at)

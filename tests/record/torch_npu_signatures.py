@@ -48,20 +48,20 @@ def find_uses(source: str) -> list[Use]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             constructors |= {ast.unparse(target): ast.unparse(node.value.func) for target in node.targets}
-    found = []
+    uses = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch_npu."):
             keywords = tuple(keyword.arg or "**" for keyword in node.keywords)
-            found.append(Use(ast.unparse(node.func), len(node.args), keywords))
+            uses.append(Use(ast.unparse(node.func), len(node.args), keywords))
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             constructor = constructors.get(ast.unparse(node.value), "")
             if constructor.startswith("torch_npu."):
-                found.append(Use(f"{constructor}.{node.attr}", is_set=True))
-    return found
+                uses.append(Use(f"{constructor}.{node.attr}", is_set=True))
+    return uses
 
 
 def parse_signature(text: str) -> Signature:
-    """Of a recorded "(Tensor query, *, Tensor? mask=None, ...) -> ..." or "(store, rank)"."""
+    """The signature of a recorded "(Tensor query, *, Tensor? mask=None, ...) -> ..." or "(store, rank)"."""
     parameters, kind = [], Parameter.POSITIONAL_OR_KEYWORD
     # Commas inside of types and defaults have no space behind them.
     for part in filter(None, text[1 : text.index(")")].split(", ")):
@@ -106,7 +106,7 @@ def _compile_backend(files: zipfile.ZipFile) -> str:
 
 
 def _process_group_signature(name: str, files: zipfile.ZipFile) -> str:
-    """Of bindings there is no signature; how the package itself makes its process groups stands in for one."""
+    """The arguments by which the package itself makes its process groups: bindings have no signature."""
     path = next(path for path in PROCESS_GROUPS if path in files.namelist())
     for node in ast.walk(ast.parse(files.read(path))):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == name:

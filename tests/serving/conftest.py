@@ -49,10 +49,11 @@ def keys() -> tuple[str, str]:
     return KEYS
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def client(server: ServerProcess) -> Iterator[httpx.Client]:
-    with server.client(limits=httpx.Limits(max_connections=64)) as made:
-        yield made
+    """A client of the server that a file uses."""
+    with server.client(limits=httpx.Limits(max_connections=64)) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

@@ -32,8 +32,8 @@ def test_workers_of_all_replicas(tmp_path: Path) -> None:
         with server.client() as client:
 
             def groups() -> list[dict[str, Any]]:
-                found: list[dict[str, Any]] = client.get(PATH).json()["groups"]
-                return found
+                listed: list[dict[str, Any]] = client.get(PATH).json()["groups"]
+                return listed
 
             one = {"workers": 1, "coming": 0, "wanted": 1, "problem": None}
             assert groups() == [one, one]

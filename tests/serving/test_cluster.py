@@ -69,10 +69,10 @@ def cluster() -> Iterator[Cluster]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    made = Cluster(f"127.0.0.1:{ports['port']}", f"http://127.0.0.1:{ports['dashboard-port']}")
+    started = Cluster(f"127.0.0.1:{ports['port']}", f"http://127.0.0.1:{ports['dashboard-port']}")
     try:
-        wait_until(lambda: answers(f"{made.dashboard}/api/gcs_healthz"), START_TIMEOUT_S, "the cluster")
-        yield made
+        wait_until(lambda: answers(f"{started.dashboard}/api/gcs_healthz"), START_TIMEOUT_S, "the cluster")
+        yield started
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(STOP_TIMEOUT_S)

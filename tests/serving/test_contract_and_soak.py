@@ -34,7 +34,7 @@ BY_DESIGN = (503, 504)
 
 def test_contract(server: ServerProcess) -> None:
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-    operations = [found.ok() for found in schema.get_all_operations()]
+    operations = [result.ok() for result in schema.get_all_operations()]
     status_counts = {operation.label: statuses(operation, server) for operation in operations}
     print(status_counts)
     assert len(status_counts) > 5

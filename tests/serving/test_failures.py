@@ -28,7 +28,7 @@ RECOVERY_S = 90.0
 WORKER, MASTER, REPLICA = "ray::BranchWorker", "ray::Master", "ray::ServeReplica"
 
 ROUNDS = 7
-"""Of losses, with eight requests each."""
+"""How many losses there are, with eight requests each."""
 
 LONG_REQUESTS = {name: ClientRequest(settings=SLOW, model=name) for name in ("first", "second")}
 
@@ -46,12 +46,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(scope="module")
-def client(server: ServerProcess) -> Iterator[httpx.Client]:
-    with server.client(limits=httpx.Limits(max_connections=64)) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def expected(client: httpx.Client) -> dict[str, ClientResponse]:
     """The response of each model, without a fault."""
     return {name: request.send(client) for name, request in LONG_REQUESTS.items()}
@@ -59,13 +53,13 @@ def expected(client: httpx.Client) -> dict[str, ClientResponse]:
 
 def group_processes(server: ServerProcess, client: httpx.Client, model: str) -> dict[str, psutil.Process]:
     """Replica, master and worker of a model. The last two are known by working when it does."""
-    found = {REPLICA: server.processes(f"{REPLICA}:lopa:{model}")[0]}
+    processes_of = {REPLICA: server.processes(f"{REPLICA}:lopa:{model}")[0]}
     by_title = {title: server.processes(title) for title in (MASTER, WORKER)}
     cpu_before = {process.pid: cpu_s(process) for processes in by_title.values() for process in processes}
     LONG_REQUESTS[model].send(client)
     for title, processes in by_title.items():
-        found[title] = max(processes, key=lambda process: cpu_s(process) - cpu_before[process.pid])
-    return found
+        processes_of[title] = max(processes, key=lambda process: cpu_s(process) - cpu_before[process.pid])
+    return processes_of
 
 
 def cpu_s(process: psutil.Process) -> float:
@@ -85,7 +79,7 @@ def send_all(
         for name, request in requests.items()
     }
     time.sleep(0.5)
-    assert not any(response.done() for each in futures.values() for response in each)
+    assert not any(response.done() for responses in futures.values() for response in responses)
     return futures
 
 
@@ -127,7 +121,7 @@ def test_a_stream_goes_on_when_all_workers_of_its_group_are_lost(
             check_answers(responses, expected[name])
     print(f"{title}: pause of {longest:.1f} s, done {last - killed:.1f} s after the loss")
     assert group[REPLICA].is_running()
-    wait_until(lambda: not any(group[each].is_running() for each in (MASTER, WORKER)), 20, "the rest to go")
+    wait_until(lambda: not any(group[title].is_running() for title in (MASTER, WORKER)), 20, "the rest to go")
     assert client.get("/health").json()["status"] == "ok"
 
 
@@ -230,7 +224,7 @@ def test_a_stop_lets_what_is_in_flight_finish(
         futures = send_all(client, pool)
         server.process.send_signal(signal.SIGTERM)
         wait_until(lambda: not accepts(client), 2, "new requests to be refused")
-        assert not any(response.done() for each in futures.values() for response in each)
+        assert not any(response.done() for responses in futures.values() for response in responses)
         for name, responses in futures.items():
             check_answers(responses, expected[name])
     server.check_stopped()

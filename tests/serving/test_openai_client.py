@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -14,12 +13,6 @@ from support.client_request import PROMPT, ClientRequest
 from support.server_process import ServerProcess
 
 MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
-
-
-@pytest.fixture(scope="module")
-def ai(server: ServerProcess) -> Iterator[openai.OpenAI]:
-    with server.openai(max_retries=0) as made:
-        yield made
 
 
 def test_lists_models(ai: openai.OpenAI) -> None:
@@ -145,8 +138,8 @@ def test_settings_of_the_decoder(ai: openai.OpenAI) -> None:
     def stats(**lopa: Any) -> dict[str, Any]:
         reply = ai.chat.completions.create(model="demo", messages=MESSAGES, extra_body={"lopa": lopa})
         assert reply.model_extra is not None
-        found: dict[str, Any] = reply.model_extra["lopa"]
-        return found
+        cost: dict[str, Any] = reply.model_extra["lopa"]
+        return cost
 
     plain, lookahead = stats(num_branches=1), stats(num_branches=6)
     assert plain["forwards"] == plain["steps"]

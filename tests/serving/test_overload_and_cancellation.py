@@ -304,7 +304,7 @@ def test_a_deadline_holds_while_a_request_waits(
             for _ in range(2):
                 body = SHORT_REQUEST.body(lopa={"deadline": long_s / 5})
                 waiting.append(pool.submit(client.post, CHAT, json=body))
-        assert [each.result().status_code for each in waiting] == [504, 504]
+        assert [response.result().status_code for response in waiting] == [504, 504]
         # The group answers at the deadline, the ingress a second later.
         assert time.monotonic() - began < long_s / 5 + 2
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from support.browser import chromium
 from support.fake_playground_server import STEPS, TEXT, TOKENS, FakeServer, serve
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -25,12 +24,6 @@ PROMPT = "Mia buys 6 boxes of pens with 8 pens in each. She gives 15 pens to Tom
 browser_test = pytest.mark.browser
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
-
-
 @pytest.fixture
 def server() -> Iterator[FakeServer]:
     with serve(FakeServer()) as fake:
@@ -42,13 +35,13 @@ def page(browser: Browser, server: FakeServer) -> Iterator[Page]:
     """The page, on a desktop. Script errors and requests to other hosts fail the test."""
     context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
     context.set_default_timeout(10_000)
-    made = context.new_page()
+    opened = context.new_page()
     wrong: list[str] = []
-    made.on("pageerror", lambda error: wrong.append(str(error)))
-    made.on("request", lambda sent: None if sent.url.startswith(server.url) else wrong.append(sent.url))
-    made.goto(server.url)
-    expect(made.locator("#run")).to_be_visible()
-    yield made
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("request", lambda sent: None if sent.url.startswith(server.url) else wrong.append(sent.url))
+    opened.goto(server.url)
+    expect(opened.locator("#run")).to_be_visible()
+    yield opened
     # A data: address is no host.
     assert not [what for what in wrong if not what.startswith("data:")]
     context.close()

@@ -14,22 +14,22 @@ from lopa_ray.protocol.events import RequestStep
 def outputs(engine: Engine, request: ChoicesRequest, *, max_steps: int | None = None) -> list[ChoicesOutput]:
     """All outputs behind `RequestAccepted`; after `max_steps` of a choice its deadline comes."""
     choices = ChoiceFactory(engine).create(request, time.monotonic())
-    found = [output for choice in choices for output in choice.start()]
+    received = [output for choice in choices for output in choice.start()]
     steps = dict.fromkeys(range(len(choices)), 0)
 
     def on_event(number: int, event: RequestStep) -> None:
         choice = choices[number]
         if choice.finished:
             return
-        found.extend(choice.add_step(event))
+        received.extend(choice.add_step(event))
         steps[number] += 1
         if steps[number] == max_steps and not choice.finished:
-            found.extend(choice.finish_at_deadline())
+            received.extend(choice.finish_at_deadline())
 
     for _, result in engine.run([choice.session for choice in choices], on_event=on_event):
         if isinstance(result, Exception):
             raise result
-    return found
+    return received
 
 
 def answers(engine: Engine, request: ChoicesRequest, *, max_steps: int | None = None) -> list[ChoiceFinished]:
@@ -37,5 +37,5 @@ def answers(engine: Engine, request: ChoicesRequest, *, max_steps: int | None = 
     return sorted(_finished(outputs(engine, request, max_steps=max_steps)), key=lambda choice: choice.choice)
 
 
-def _finished(found: list[ChoicesOutput]) -> Iterator[ChoiceFinished]:
-    return (output for output in found if isinstance(output, ChoiceFinished))
+def _finished(received: list[ChoicesOutput]) -> Iterator[ChoiceFinished]:
+    return (output for output in received if isinstance(output, ChoiceFinished))

@@ -38,6 +38,6 @@ def check_backend(backend: AttentionBackend, device: str, dtype: torch.dtype, di
             load_tiny_model().config, num_heads=heads, num_kv_heads=kv_heads, head_dim=dim
         )
         trial = AttentionTrial(backend, config, dtype, torch.device(device), lanes, CAPACITY)
-        found, wanted = trial.run(), trial.formula()
-        assert found.shape == wanted.shape and found.dtype == dtype
-        torch.testing.assert_close(found.float(), wanted, atol=TOLERANCE[dtype], rtol=0)
+        attended, wanted = trial.run(), trial.formula()
+        assert attended.shape == wanted.shape and attended.dtype == dtype
+        torch.testing.assert_close(attended.float(), wanted, atol=TOLERANCE[dtype], rtol=0)

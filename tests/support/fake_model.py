@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lopa_ray.constraints.constraint import unpack_bitmask
+from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.plan import Plan, StepPlan
-from lopa_ray.protocol.report import BranchReport, StepReport
+from lopa_ray.protocol.step_report import BranchReport, StepReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 from support.step_reports import pack_reports
 
@@ -69,6 +70,15 @@ class FakeModel:
     def reports(self, plan: Plan) -> list[BranchReport]:
         """One report per branch, in order."""
         return [self.report(plan, branch) for branch in range(len(plan.branches))]
+
+    def plans_of(self, session: DecodeSession) -> list[Plan]:
+        """The plans of a whole decode."""
+        plans = []
+        while not session.finished:
+            plan = session.plan()
+            plans.append(plan)
+            session.advance(self.reports(plan))
+        return plans
 
     def execute(self, plan: StepPlan) -> StepReport:
         """A worker's part of a step, as `BranchRunner.execute` answers it."""

@@ -21,7 +21,7 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
 from lopa_ray.protocol.plan import StepPlan
-from lopa_ray.protocol.report import StepReport
+from lopa_ray.protocol.step_report import StepReport
 
 POINTS = ("load", "import_slots", "export_slots", "join", "step", "source", "receiver", "forward", "answer")
 """While it loads its model; takes over slots; hands them to another; enters an epoch; begins a step; sends

@@ -37,8 +37,8 @@ class Request:
     @property
     def file(self) -> str | None:
         """The file of a repository that the request is for."""
-        _, found, rest = self.path.partition("/resolve/")
-        return rest.rpartition("/")[2] if found else None
+        _, separator, rest = self.path.partition("/resolve/")
+        return rest.rpartition("/")[2] if separator else None
 
 
 @dataclass(slots=True)
@@ -186,10 +186,10 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         is_download = parts[0] != "api"
         revision = rest[0] if is_download else rest[1] if len(rest) > 1 else "main"
-        found = repository.files(revision)
-        if found is None:
+        commit_and_files = repository.files(revision)
+        if commit_and_files is None:
             return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-        commit, files = found
+        commit, files = commit_and_files
         if is_download:
             return self._send_file(repository, token, commit, files, "/".join(rest[1:]))
         if rest[:1] == ["tree"]:
@@ -202,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         hub = self.server.hub
         repository = hub.repositories.get(name)
         known = hub.tokens.union(
-            *(each or () for one in hub.repositories.values() for each in (one.readers, one.accepted))
+            *(tokens or () for one in hub.repositories.values() for tokens in (one.readers, one.accepted))
         )
         if token is not None and token not in known:
             self._refuse(401, None, "Invalid credentials in Authorization header")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,10 +15,11 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.mask_predictor import MaskPredictor
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
-from lopa_ray.protocol.report import BranchReport, StepReport
 from lopa_ray.protocol.slot_checksum import SlotChecksum
+from lopa_ray.protocol.step_report import BranchReport, StepReport
+from lopa_ray.scheduling.epoch_change import change_epoch
 from lopa_ray.scheduling.prefix_index import PrefixIndex
-from lopa_ray.scheduling.recovery import Recovery, recover
+from lopa_ray.scheduling.recovery import Recovery
 from lopa_ray.scheduling.scheduler import Scheduler
 
 ReportBytes = tuple[bytes, ...]
@@ -79,6 +81,7 @@ class InProcessGroup:
             for _ in range(workers)
         ]
         self.scheduler = Scheduler(max_num_seqs, prefix_index=prefix_index)
+        self.epoch = self.scheduler.epoch
         self.sources: set[int] = set()
         """Ranks that have sent K/V."""
 
@@ -110,15 +113,21 @@ class InProcessGroup:
         return self.scheduler.advance(self.evaluate(plans))
 
     def regroup(self, runners: list[BranchRunner]) -> Recovery:
-        """Enter the next epoch with these workers, as `GroupMembership.change` does."""
+        """Enter the next epoch with these workers."""
         self.runners = runners
-        request_by_slot, pending = self.scheduler.request_by_slot, self.scheduler.pending_commits()
-        recovery = recover(pending, [runner.reconcile(request_by_slot, pending) for runner in runners])
-        epoch = self.scheduler.epoch + 1
-        for rank, requests in recovery.restage.items():
-            runners[rank].execute(StepPlan(epoch, 0, requests))
-        self.scheduler.enter_epoch(epoch, recovery.source_ranks)
-        return recovery
+        return asyncio.run(change_epoch(self.scheduler, self))
+
+    async def join_epoch(
+        self, request_by_slot: Mapping[int, int], pending: Sequence[ScheduledRequest]
+    ) -> list[tuple[bool, ...]]:
+        """See `EpochWorkers`."""
+        self.epoch = self.scheduler.epoch + 1
+        return [runner.reconcile(request_by_slot, pending) for runner in self.runners]
+
+    async def restage(self, lost: Mapping[int, tuple[ScheduledRequest, ...]]) -> None:
+        """See `EpochWorkers`."""
+        for rank, requests in lost.items():
+            self.runners[rank].execute(StepPlan(self.epoch, 0, requests))
 
     def agreed_checksums(self) -> list[SlotChecksum]:
         """The checksum of every slot, which is the same on all workers."""

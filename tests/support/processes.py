@@ -57,12 +57,12 @@ def actor_pids(class_name: str) -> list[int]:
 
 def processes_in_session(pid: int) -> list[psutil.Process]:
     """Live processes of the POSIX session which the process `pid` leads, or led."""
-    found = []
+    members = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
             if os.getsid(process.pid) == pid and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                members.append(process)
+    return members
 
 
 def command_line(process: psutil.Process) -> str:
@@ -82,7 +82,7 @@ def kill_process_tree(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and its descendants, and wait for it."""
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(process.pid)
-        for each in [root, *root.children(recursive=True)]:
+        for member in [root, *root.children(recursive=True)]:
             with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
+                member.kill()
     process.wait()

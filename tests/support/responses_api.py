@@ -31,8 +31,8 @@ def whole(client: httpx.Client, **fields: Any) -> dict[str, Any]:
     response = client.post(RESPONSES, json=body(**fields))
     assert response.status_code == 200, response.text
     ResponseObject.model_validate(response.json())
-    found: dict[str, Any] = response.json()
-    return found
+    response_object: dict[str, Any] = response.json()
+    return response_object
 
 
 def events(client: httpx.Client, **fields: Any) -> list[dict[str, Any]]:
@@ -41,14 +41,14 @@ def events(client: httpx.Client, **fields: Any) -> list[dict[str, Any]]:
     assert response.status_code == 200, response.text
     *parts, end = response.content.split(b"\n\n")
     assert end == b""
-    found = []
+    parsed = []
     for number, part in enumerate(parts):
         name, data = part.split(b"\n")
         event = json.loads(data.removeprefix(b"data: "))
         ResponseEvent.model_validate(event)
         assert name == b"event: " + event["type"].encode() and event["sequence_number"] == number
-        found.append(event)
-    return found
+        parsed.append(event)
+    return parsed
 
 
 def anonymous(response: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def anonymous(response: dict[str, Any]) -> dict[str, Any]:
     gone = ("id", "call_id", "created_at", "completed_at")
     text = json.dumps(response)
     value: dict[str, Any] = json.loads(
-        text, object_hook=lambda each: {key: inner for key, inner in each.items() if key not in gone}
+        text, object_hook=lambda fields: {key: inner for key, inner in fields.items() if key not in gone}
     )
     return value
 

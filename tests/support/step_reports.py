@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lopa_ray.protocol.report import BRANCH_COLUMNS, BranchReport, ScoredRows, StepReport
+from lopa_ray.protocol.step_report import BRANCH_COLUMNS, BranchReport, ScoredRows, StepReport
 
 
 def pack_reports(epoch: int, step: int, reports: Sequence[tuple[int, BranchReport]]) -> StepReport:

@@ -14,7 +14,7 @@ import numpy as np
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import Decision, StepOutcome
 from lopa_ray.protocol.plan import Plan
-from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.step_report import BranchReport
 from support.fake_model import VOCABULARY
 
 M = VOCABULARY.mask_token_id

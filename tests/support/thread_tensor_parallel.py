@@ -22,7 +22,7 @@ from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.model.weights import build_model, shard_weights
 from lopa_ray.protocol.plan import StepPlan
-from lopa_ray.protocol.report import StepReport
+from lopa_ray.protocol.step_report import StepReport
 from support.in_process_group import report_bytes
 
 Result = TypeVar("Result")

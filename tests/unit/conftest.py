@@ -13,7 +13,7 @@ import pytest
 from lopa_ray.execution import runner
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.device import DEVICES
-from support.fake_backend import Server, serving
+from support.fake_backend import FakeBackend, Server, serving
 from support.paths import MODELS
 
 LONGER = {
@@ -91,6 +91,12 @@ def server(module_server: Server) -> Server:
     """The module's server as it was at the start."""
     module_server.backend.reset()
     return module_server
+
+
+@pytest.fixture
+def backend(server: Server) -> FakeBackend:
+    """What answers the server's requests."""
+    return server.backend
 
 
 @pytest.fixture

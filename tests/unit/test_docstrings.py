@@ -56,10 +56,10 @@ def raised_here(node: ast.AST) -> bool:
 
 
 def annotations(node: Function) -> list[str]:
-    """Of the parameters and the result."""
+    """The annotations of the parameters and of the result."""
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-    annotated = [each.annotation for each in arguments if each.annotation is not None]
-    return [ast.unparse(each) for each in (*annotated, *([node.returns] if node.returns else []))]
+    annotated = [argument.annotation for argument in arguments if argument.annotation is not None]
+    return [ast.unparse(annotation) for annotation in (*annotated, *([node.returns] if node.returns else []))]
 
 
 FUNCTIONS = list(public_functions())

@@ -87,18 +87,18 @@ def needed(words: list[str]) -> set[str]:
     """What a command cannot do without, as far as its words show."""
     text = " ".join(words)
     name = (program(words) or [""])[0]
-    found = set()
+    needs = set()
     if re.search(r"device=cuda|d2f-dream-7b|--config models/|paper/", text):
-        found.add("GPU")
+        needs.add("GPU")
     if "device=npu" in text:
-        found.add("NPU")
+        needs.add("NPU")
     if name in ("ray", "serve") or "RAY_ADDRESS=" in text:
-        found.add("cluster")
+        needs.add("cluster")
     if name == "curl" or text.startswith("lopa scale"):
-        found.add("server")
+        needs.add("server")
     if re.search(r"[A-Z][\w-]*/[A-Z]|d2f-dream-7b|--config models/|gsm8k|humaneval", text) or name == "pip":
-        found.add("download")
-    return found
+        needs.add("download")
+    return needs
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

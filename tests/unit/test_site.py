@@ -43,11 +43,11 @@ def test_the_kept_decodes_are_those_of_the_model() -> None:
     import figures
 
     kept = json.loads(figures.DECODES.read_text(encoding="utf-8"))
-    made = figures.decodes()
-    assert made["problem"] == kept["problem"]
+    decoded = figures.decodes()
+    assert decoded["problem"] == kept["problem"]
     for name in figures.DECODERS:
-        assert made[name]["tokens"] == kept[name]["tokens"]
-        for step, other in zip(made[name]["steps"], kept[name]["steps"], strict=True):
+        assert decoded[name]["tokens"] == kept[name]["tokens"]
+        for step, other in zip(decoded[name]["steps"], kept[name]["steps"], strict=True):
             assert step["decided"] == other["decided"]
             assert step["winner"] == other["winner"]
             assert step["confidences"] == pytest.approx(other["confidences"], abs=0.002)

@@ -18,7 +18,7 @@ from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
-from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.step_report import BranchReport
 
 RIDGE = 1.0
 """Added to the diagonal of the normal equations of the standardised features."""

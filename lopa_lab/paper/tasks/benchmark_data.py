@@ -13,7 +13,7 @@ from typing import Any
 
 from lopa_ray.errors import SettingsError
 
-Row = Mapping[str, Any]
+DataRow = Mapping[str, Any]
 Kinds = Mapping[str, type | tuple[type, ...]]
 """Keys that a row must have, and the types of their values."""
 
@@ -37,7 +37,7 @@ class BenchmarkData:
     """A path, or a repository on the Hub. Is named in errors."""
     version: str
     """`NAME sha256:DIGITS` of a file, with the first 12 digits; `REPOSITORY@REVISION` of the Hub."""
-    rows: Sequence[Row]
+    rows: Sequence[DataRow]
     numbers: Sequence[int]
     """By row: its line in the file, or its position on the Hub, from 1. Errors name it."""
     option: str = "--data"
@@ -87,7 +87,7 @@ class BenchmarkData:
             ) from error
         return BenchmarkData(hub.repository, f"{hub.repository}@{revision}", rows, range(1, len(rows) + 1))
 
-    def select(self, selects: Callable[[Row], bool]) -> BenchmarkData:
+    def select(self, selects: Callable[[DataRow], bool]) -> BenchmarkData:
         """The rows that `selects` is true for, which keep their numbers."""
         kept = [index for index, row in enumerate(self.rows) if selects(row)]
         return replace(
@@ -95,7 +95,7 @@ class BenchmarkData:
         )
 
     def check(
-        self, required: Callable[[Row], Kinds], fault: Callable[[Row], str | None] = lambda row: None
+        self, required: Callable[[DataRow], Kinds], fault: Callable[[DataRow], str | None] = lambda row: None
     ) -> None:
         """Check that each row has the keys that `required` returns for it, and that `fault` returns None for it.
 
@@ -121,7 +121,7 @@ class BenchmarkData:
         return SettingsError(f"{self.option}: {self.source}, row {number}: {message}")
 
 
-def _row(line: str, place: str) -> Row:
+def _row(line: str, place: str) -> DataRow:
     """Raises SettingsError that begins with `place`."""
     try:
         row = json.loads(line)
@@ -133,7 +133,7 @@ def _row(line: str, place: str) -> Row:
     return row
 
 
-def _lack(row: Row, required: Kinds) -> str | None:
+def _lack(row: DataRow, required: Kinds) -> str | None:
     for key, kind in required.items():
         if key not in row:
             return f"has no {key!r}; got {', '.join(map(str, row))}"

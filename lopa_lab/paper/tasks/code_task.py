@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
-from lopa_lab.paper.tasks.benchmark_data import BenchmarkData, HubData, Kinds, Row
+from lopa_lab.paper.tasks.benchmark_data import BenchmarkData, DataRow, HubData, Kinds
 from lopa_lab.paper.tasks.sandbox import SandboxLimits, run_program
 from lopa_lab.paper.tasks.task import BenchmarkProblem, PaperTask
 from lopa_ray.errors import SettingsError
@@ -49,18 +49,18 @@ class CodeTask(PaperTask):
         return len(self._data.rows)
 
     @abstractmethod
-    def problem(self, row: Row) -> BenchmarkProblem:
+    def problem(self, row: DataRow) -> BenchmarkProblem:
         """The prompt of a row."""
 
     @abstractmethod
-    def required(self, row: Row) -> Kinds:
+    def required(self, row: DataRow) -> Kinds:
         """Keys that a row must have, beside `task_id`, and their types."""
 
-    def fault(self, row: Row) -> str | None:
+    def fault(self, row: DataRow) -> str | None:
         """The fault of a row that has the required keys, in words; None if the row is valid."""
         return None
 
-    def selects(self, row: Row) -> bool:
+    def selects(self, row: DataRow) -> bool:
         """Whether a row belongs to the benchmark. Without a `task_id` it does, so that the lack is reported."""
         return True
 

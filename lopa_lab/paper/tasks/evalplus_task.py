@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from lopa_lab.paper.tasks.benchmark_data import HubData, Kinds, Row
+from lopa_lab.paper.tasks.benchmark_data import DataRow, HubData, Kinds
 from lopa_lab.paper.tasks.code_task import PASS_AT_1, CodeTask, fenced, sanitized
 from lopa_lab.paper.tasks.mbpp import tests_fault, with_assertions
 from lopa_lab.paper.tasks.sandbox import SandboxLimits, run_program
@@ -58,18 +58,18 @@ class EvalPlusTask(CodeTask):
     """EvalPlus's own limits hold inside of these: a minute or so for all inputs of a problem."""
 
     @abstractmethod
-    def prompt(self, row: Row) -> str:
+    def prompt(self, row: DataRow) -> str:
         """The function's head."""
 
     @abstractmethod
-    def entry_point(self, row: Row) -> str:
+    def entry_point(self, row: DataRow) -> str:
         """Name of the function that the tests call."""
 
     @abstractmethod
-    def grade_hub(self, row: Row, solution: str) -> dict[str, float]:
+    def grade_hub(self, row: DataRow, solution: str) -> dict[str, float]:
         """Scores by the tests of a row of the Hub."""
 
-    def required(self, row: Row) -> Kinds:
+    def required(self, row: DataRow) -> Kinds:
         if not _is_release(row):
             return self.required_of_hub()
         texts = dict.fromkeys(("prompt", "entry_point", "canonical_solution"), str)
@@ -79,7 +79,7 @@ class EvalPlusTask(CodeTask):
     def required_of_hub(self) -> Kinds:
         """The same as `required`, for rows of the Hub."""
 
-    def problem(self, row: Row) -> BenchmarkProblem:
+    def problem(self, row: DataRow) -> BenchmarkProblem:
         problem_id, prompt = str(row["task_id"]), self.prompt(row).strip()
         if not self.chat:
             return BenchmarkProblem(problem_id, prompt + "\n", stop=(*_STOP, *self.completion_stop), row=row)
@@ -98,7 +98,7 @@ class EvalPlusTask(CodeTask):
             BASE_PASS_AT_1: float(base),
         }
 
-    def _passes_evalplus(self, row: Row, solution: str, inputs: str) -> bool:
+    def _passes_evalplus(self, row: DataRow, solution: str, inputs: str) -> bool:
         stack = resource.getrlimit(resource.RLIMIT_STACK)[1]
         if stack not in (resource.RLIM_INFINITY, -1) and stack < _MEMORY_BYTES:
             raise SettingsError(
@@ -133,13 +133,13 @@ class HumanEvalPlus(EvalPlusTask):
     def required_of_hub(self) -> Kinds:
         return dict.fromkeys(("prompt", "entry_point", "test"), str)
 
-    def prompt(self, row: Row) -> str:
+    def prompt(self, row: DataRow) -> str:
         return str(row["prompt"])
 
-    def entry_point(self, row: Row) -> str:
+    def entry_point(self, row: DataRow) -> str:
         return str(row["entry_point"])
 
-    def grade_hub(self, row: Row, solution: str) -> dict[str, float]:
+    def grade_hub(self, row: DataRow, solution: str) -> dict[str, float]:
         return {
             PASS_AT_1: float(self.passes(f"{solution}\n\n{row['test']}\n\ncheck({row['entry_point']})\n"))
         }
@@ -160,20 +160,20 @@ class MbppPlus(EvalPlusTask):
     def required_of_hub(self) -> Kinds:
         return {"prompt": str, "code": str, "test": str, "test_list": list}
 
-    def fault(self, row: Row) -> str | None:
+    def fault(self, row: DataRow) -> str | None:
         if _is_release(row):
             return None
         return tests_fault(row) or _source_fault(row)
 
-    def prompt(self, row: Row) -> str:
+    def prompt(self, row: DataRow) -> str:
         return (
             str(row["prompt"]) if _is_release(row) else f'"""\n{row["prompt"]}\n{row["test_list"][0]}\n"""\n'
         )
 
-    def entry_point(self, row: Row) -> str:
+    def entry_point(self, row: DataRow) -> str:
         return str(row["entry_point"] if _is_release(row) else _called_function(row))
 
-    def grade_hub(self, row: Row, solution: str) -> dict[str, float]:
+    def grade_hub(self, row: DataRow, solution: str) -> dict[str, float]:
         base = self.passes(with_assertions(row, solution))
         return {
             PASS_AT_1: float(base and self.passes(f"{solution}\n\n{row['test']}\n")),
@@ -181,11 +181,11 @@ class MbppPlus(EvalPlusTask):
         }
 
 
-def _is_release(row: Row) -> bool:
+def _is_release(row: DataRow) -> bool:
     return "plus_input" in row
 
 
-def _source_fault(row: Row) -> str | None:
+def _source_fault(row: DataRow) -> str | None:
     """Why `_called_function` finds none in a row of the Hub, in words; None: it finds one."""
     for key, source in (("code", row["code"]), ("test_list", row["test_list"][0])):
         try:
@@ -198,7 +198,7 @@ def _source_fault(row: Row) -> str | None:
     return None
 
 
-def _called_function(row: Row) -> str | None:
+def _called_function(row: DataRow) -> str | None:
     """The function of the canonical solution that the first assertion calls."""
     defined = {node.name for node in ast.walk(ast.parse(row["code"])) if isinstance(node, ast.FunctionDef)}
     for node in ast.walk(ast.parse(row["test_list"][0])):

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lopa_lab.paper.tasks.benchmark_data import BenchmarkData, Row
+from lopa_lab.paper.tasks.benchmark_data import BenchmarkData, DataRow
 from lopa_lab.paper.tasks.task import BenchmarkProblem, PaperTask
 from lopa_ray.errors import SettingsError
 
@@ -188,7 +188,7 @@ class HarnessTask(PaperTask):
 def _read(benchmark: HarnessBenchmark, file: Path, option: str) -> BenchmarkData:
     """Raises SettingsError."""
 
-    def fault(row: Row) -> str | None:
+    def fault(row: DataRow) -> str | None:
         blank = [key for key in benchmark.keys if not row[key].strip()]
         if blank:
             return f"{blank[0]!r}: got {row[blank[0]]!r}; allowed: text that is not blank"

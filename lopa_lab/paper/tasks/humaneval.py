@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lopa_lab.paper.tasks.benchmark_data import HubData, Row
+from lopa_lab.paper.tasks.benchmark_data import DataRow, HubData
 from lopa_lab.paper.tasks.code_task import HARNESS, PASS_AT_1, CodeTask, fenced, sanitized
 from lopa_lab.paper.tasks.task import BenchmarkProblem
 
@@ -29,10 +29,10 @@ class HumanEval(CodeTask):
     hub = HubData("openai/openai_humaneval")
     prompts = f"{HARNESS}, humaneval 1.0 (chat: humaneval_instruct 4.0)"
 
-    def required(self, row: Row) -> Mapping[str, type]:
+    def required(self, row: DataRow) -> Mapping[str, type]:
         return dict.fromkeys(("prompt", "entry_point", "test"), str)
 
-    def problem(self, row: Row) -> BenchmarkProblem:
+    def problem(self, row: DataRow) -> BenchmarkProblem:
         problem_id, prompt = str(row["task_id"]), row["prompt"]
         if not self.chat:
             return BenchmarkProblem(problem_id, prompt, stop=_STOP, row=row)

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from lopa_lab.paper.tasks.benchmark_data import HubData, Row
+from lopa_lab.paper.tasks.benchmark_data import DataRow, HubData
 from lopa_lab.paper.tasks.code_task import HARNESS, PASS_AT_1, CodeTask, fenced
 from lopa_lab.paper.tasks.task import BenchmarkProblem
 from lopa_ray.text.chat_template import Message
@@ -39,16 +39,16 @@ class Mbpp(CodeTask):
     prompts = f"{HARNESS}, mbpp 1.0 (chat: mbpp_instruct 1.0)"
     uses_evalplus = False
 
-    def selects(self, row: Row) -> bool:
+    def selects(self, row: DataRow) -> bool:
         return row.get("task_id") in _TEST_SPLIT or "task_id" not in row
 
-    def required(self, row: Row) -> Mapping[str, type]:
+    def required(self, row: DataRow) -> Mapping[str, type]:
         return {"prompt" if "prompt" in row else "text": str, "test_list": list}
 
-    def fault(self, row: Row) -> str | None:
+    def fault(self, row: DataRow) -> str | None:
         return tests_fault(row)
 
-    def problem(self, row: Row) -> BenchmarkProblem:
+    def problem(self, row: DataRow) -> BenchmarkProblem:
         problem_id = str(row["task_id"])
         if not self.chat:
             shots = [f"{_plain_request(example)}{example['code']}\n[DONE]\n\n" for example in _examples()]
@@ -66,7 +66,7 @@ class Mbpp(CodeTask):
         return {PASS_AT_1: float(self.passes(with_assertions(problem.row, fenced(answer))))}
 
 
-def tests_fault(row: Row) -> str | None:
+def tests_fault(row: DataRow) -> str | None:
     """The reason why `with_assertions` cannot use a row with a list `test_list`, in words; None if it can."""
     if not row["test_list"]:
         return "'test_list': got an empty list; allowed: at least one assertion"
@@ -78,29 +78,29 @@ def tests_fault(row: Row) -> str | None:
     return None if isinstance(setup, str) else f"'test_setup_code': got {type(setup).__name__}; allowed: str"
 
 
-def with_assertions(row: Row, solution: str) -> str:
+def with_assertions(row: DataRow, solution: str) -> str:
     """The program of a row of MBPP or of MBPP+ on the Hub, tested by `test_list`."""
     setup = [*row.get("test_imports", ()), row.get("test_setup_code", "")]
     return "\n".join([*setup, solution, *row["test_list"]]) + "\n"
 
 
-def _plain_request(row: Row) -> str:
+def _plain_request(row: DataRow) -> str:
     return (
         f"You are an expert Python programmer, and here is your task: {_task(row)} Your code should pass these tests:"
         + (f"\n\n{_tests(row)}\n[BEGIN]\n")
     )
 
 
-def _chat_request(row: Row) -> str:
+def _chat_request(row: DataRow) -> str:
     task = f"You are an expert Python programmer, and here is your task:\n{_task(row)}"
     return f"{task}\nYour code should pass these tests:\n{_tests(row)}"
 
 
-def _task(row: Row) -> str:
+def _task(row: DataRow) -> str:
     return str(row["prompt"] if "prompt" in row else row["text"])
 
 
-def _tests(row: Row) -> str:
+def _tests(row: DataRow) -> str:
     return "\n".join(row["test_list"][:3])
 
 

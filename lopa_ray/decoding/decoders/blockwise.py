@@ -23,7 +23,7 @@ from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import BlockView, Decision, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, Segment, Spans
-from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.step_report import BranchReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, Segment
-from lopa_ray.protocol.report import BranchReport
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.step_report import BranchReport
 
 
 class BlockSettings(GenerationSettings):

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import torch
 
-import actors.elastic_group
+import actors.collective_backend
 import actors.process_group
-from actors.elastic_group import ElasticGroup
+from actors.collective_backend import CollectiveBackend
 from actors.process_group import NCCL_ENVIRONMENT, NCCLGroup, make_process_group
 from actors.rendezvous import Rendezvous, RendezvousStore
 from lopa_ray.errors import SettingsError
@@ -156,13 +156,13 @@ def test_torch_watches_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
 def nccl(monkeypatch: pytest.MonkeyPatch) -> FakeNCCL:
     fake = FakeNCCL()
     monkeypatch.setattr(
-        actors.elastic_group, "make_process_group", lambda *given: NCCLGroup(fake, given[4], CPU)
+        actors.collective_backend, "make_process_group", lambda *given: NCCLGroup(fake, given[4], CPU)
     )
     return fake
 
 
-def join(epoch: int, address: tuple[str, int]) -> ElasticGroup:
-    return ElasticGroup(2, 0, Rendezvous(epoch, 0, 2, address, "nccl", 60.0).group_name)
+def join(epoch: int, address: tuple[str, int]) -> CollectiveBackend:
+    return CollectiveBackend(2, 0, Rendezvous(epoch, 0, 2, address, "nccl", 60.0).group_name)
 
 
 def test_joining_reaches_every_peer(nccl: FakeNCCL) -> None:
@@ -184,7 +184,7 @@ def test_a_peer_that_does_not_answer_ends_joining_in_time(nccl: FakeNCCL) -> Non
     nccl.eager_connect_single_device = lambda device: released.wait(30)
     began = time.monotonic()
     with pytest.raises(RuntimeError, match=r"not formed within 0\.5 s"):
-        ElasticGroup(2, 0, Rendezvous(7, 0, 2, address, "nccl", 0.5).group_name)
+        CollectiveBackend(2, 0, Rendezvous(7, 0, 2, address, "nccl", 0.5).group_name)
     assert time.monotonic() - began < 5
     released.set()
 

@@ -137,8 +137,8 @@ TIMES = ("seconds", "queued_seconds", "phases_seconds", "tps")
 def comparable(value: Any) -> Any:
     """A response without ids and times."""
 
-    def kept(each: dict[str, Any]) -> dict[str, Any]:
-        return {key: inner for key, inner in each.items() if key not in (*VARYING, *TIMES)}
+    def kept(fields: dict[str, Any]) -> dict[str, Any]:
+        return {key: inner for key, inner in fields.items() if key not in (*VARYING, *TIMES)}
 
     return json.loads(json.dumps(value), object_hook=kept)
 
@@ -177,9 +177,13 @@ def test_what_only_a_server_can_do_is_refused(engine: LocalEngine) -> None:
         line(2, CHAT, {"messages": HI, "lopa": {"deadline": 1}}),
         line(3, "/v1/embeddings", {"input": "hi"}),
     ]
-    found = [result.as_dict()["response"] for result in decode(engine, records)]
-    assert [each["status_code"] for each in found] == [400] * 3
-    assert [each["body"]["error"]["param"] for each in found] == ["stream", "lopa.deadline", "url"]
+    responses = [result.as_dict()["response"] for result in decode(engine, records)]
+    assert [response["status_code"] for response in responses] == [400] * 3
+    assert [response["body"]["error"]["param"] for response in responses] == [
+        "stream",
+        "lopa.deadline",
+        "url",
+    ]
 
 
 @pytest.mark.parametrize(

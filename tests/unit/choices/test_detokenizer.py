@@ -59,7 +59,7 @@ def test_bytes_that_are_no_text_come_through_too(ids, seed):
 )
 def test_a_stop_string_ends_the_text_before_it(text, seed, stop):
     detokenizer, texts, tokens = run(list(text.encode()), seed, stop)
-    ends = [text.find(each) for each in stop if each in text]
+    ends = [text.find(string) for string in stop if string in text]
     expected = text[: min(ends)] if ends else text
     assert "".join(texts) == detokenizer.text == expected
     assert detokenizer.stopped == bool(ends)

@@ -76,8 +76,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture(params=["model", "plain"])
 def either(request: pytest.FixtureRequest) -> Model:
-    found: Model = request.getfixturevalue(request.param)
-    return found
+    chosen: Model = request.getfixturevalue(request.param)
+    return chosen
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +102,10 @@ def check_forced(finished: ChoiceFinished, names: Sequence[str]) -> None:
     assert (finished.text, finished.reasoning, finished.finish_reason) == ("", "", "tool_calls")
 
 
-def check_stream(found: Sequence[ChoicesOutput]) -> ChoiceFinished:
+def check_stream(outputs: Sequence[ChoicesOutput]) -> ChoiceFinished:
     """The deltas of a choice make up what it ends with; returns that."""
-    deltas = [output for output in found if isinstance(output, TextDelta)]
-    (finished,) = [output for output in found if isinstance(output, ChoiceFinished)]
+    deltas = [output for output in outputs if isinstance(output, TextDelta)]
+    (finished,) = [output for output in outputs if isinstance(output, ChoiceFinished)]
     assert "".join(delta.text for delta in deltas) == finished.text
     assert "".join(delta.reasoning for delta in deltas) == finished.reasoning
     calls: list[list[str]] = []

@@ -59,12 +59,12 @@ def batch(
 
 def test_results_come_in_input_order_as_the_engine_gives_them(tmp_path: Path) -> None:
     prompts = [[5, 6, 7], [9], [11, 12, 13, 14], [20, 3]]
-    result, found = batch(tmp_path, *[{"token_ids": ids, "id": f"p{at}"} for at, ids in enumerate(prompts)])
+    result, lines = batch(tmp_path, *[{"token_ids": ids, "id": f"p{at}"} for at, ids in enumerate(prompts)])
     assert result.exit_code == 0
-    assert [line["id"] for line in found] == ["p0", "p1", "p2", "p3"]
+    assert [line["id"] for line in lines] == ["p0", "p1", "p2", "p3"]
     decode = {"max_new_tokens": 24, "block_size": 8}
     engine = LocalEngine.from_config(Config.load("demo", {"model": {"path": MODEL}, "decode": decode}))
-    for line, ids in zip(found, prompts, strict=True):
+    for line, ids in zip(lines, prompts, strict=True):
         alone = engine.generate(ids)
         assert line["token_ids"] == alone.token_ids
         assert (line["steps"], line["forwards"], line["tokens"]) == (
@@ -80,7 +80,7 @@ def test_results_come_in_input_order_as_the_engine_gives_them(tmp_path: Path) ->
 
 
 def test_bad_lines_are_reported_at_their_place_and_do_not_stop_the_rest(tmp_path: Path) -> None:
-    result, found = batch(
+    result, lines = batch(
         tmp_path,
         [1, 2, 3],
         b"{broken",
@@ -103,18 +103,18 @@ def test_bad_lines_are_reported_at_their_place_and_do_not_stop_the_rest(tmp_path
         {"prompt": [1, 2, 3]},
     )
     assert result.exit_code == 1
-    assert [line["line"] for line in found] == [1, 2, *range(4, 20)]
-    assert [line["line"] for line in found if "error" not in line] == [1, 19]
-    assert found[0]["token_ids"] == found[-1]["token_ids"]
-    assert next(line for line in found if line["line"] == 6)["id"] == 7
-    for line in found:
+    assert [line["line"] for line in lines] == [1, 2, *range(4, 20)]
+    assert [line["line"] for line in lines if "error" not in line] == [1, 19]
+    assert lines[0]["token_ids"] == lines[-1]["token_ids"]
+    assert next(line for line in lines if line["line"] == 6)["id"] == 7
+    for line in lines:
         if "error" in line:
             assert f"line {line['line']}: {line['error']}" in result.stderr
     assert not result.stdout
 
 
 def test_settings_of_a_line_go_on_top(tmp_path: Path) -> None:
-    result, found = batch(
+    result, lines = batch(
         tmp_path,
         {"token_ids": [5, 6], "settings": {"max_new_tokens": 7, "ignore_eos": True}},
         {"token_ids": [5, 6], "settings": {"decoder": "d2f"}},
@@ -122,9 +122,9 @@ def test_settings_of_a_line_go_on_top(tmp_path: Path) -> None:
         {"token_ids": [5, 6], "settings": {"num_branches": "auto", "max_branches": 6}},
     )
     assert result.exit_code == 0
-    assert found[0]["tokens"] == len(found[0]["token_ids"]) == 7
-    assert [line["decoder"] for line in found] == ["lopa", "d2f", "lopa", "lopa"]
-    assert [line["num_branches"] for line in found] == [4, 1, 2, "auto"]
+    assert lines[0]["tokens"] == len(lines[0]["token_ids"]) == 7
+    assert [line["decoder"] for line in lines] == ["lopa", "d2f", "lopa", "lopa"]
+    assert [line["num_branches"] for line in lines] == [4, 1, 2, "auto"]
 
 
 def test_a_wrong_number_of_branches_is_shown_as_one() -> None:
@@ -135,16 +135,16 @@ def test_a_wrong_number_of_branches_is_shown_as_one() -> None:
 
 @pytest.mark.parametrize(("text", "number"), [("auto", "auto"), ("3", 3)])
 def test_branches_are_a_number_or_left_to_the_request(tmp_path: Path, text: str, number: object) -> None:
-    _, found = batch(tmp_path, [5, 6], options=(*SMALL, "-b", text))
-    assert found[0]["num_branches"] == number
+    _, lines = batch(tmp_path, [5, 6], options=(*SMALL, "-b", text))
+    assert lines[0]["num_branches"] == number
 
 
 def test_a_line_may_change_the_attention_that_the_commit_protocol_follows(tmp_path: Path) -> None:
     options = (*SMALL, "--set", "decode.window_attention=block_causal")
-    result, found = batch(
+    result, lines = batch(
         tmp_path, {"token_ids": [5, 6], "settings": {"window_attention": "full"}}, options=options
     )
-    assert result.exit_code == 0, found
+    assert result.exit_code == 0, lines
 
 
 def test_streams_from_stdin_to_stdout() -> None:
@@ -172,9 +172,9 @@ def test_an_interrupted_run_leaves_no_file_that_looks_complete(
 
 def test_trace_has_every_step_of_every_line(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
-    _, found = batch(tmp_path, [1, 2], [3], options=(*SMALL, "--trace", str(trace)))
+    _, lines = batch(tmp_path, [1, 2], [3], options=(*SMALL, "--trace", str(trace)))
     steps = objects(trace.read_text())
-    for line in found:
+    for line in lines:
         mine = [step for step in steps if step["line"] == line["line"]]
         assert [step["step"] for step in mine] == list(range(1, line["steps"] + 1))
         assert sum(len(step["branches"]) for step in mine) == line["forwards"]

@@ -97,10 +97,10 @@ def test_a_server_checks_and_names_the_model_before_it_starts(hub: HubStandIn) -
     hub.repository("org/demo", DEMO_MODEL)
 
     def launcher(model: str) -> ServeLauncher:
-        made = ServeLauncher(None)
+        unapplied = ServeLauncher(None)
         sections = {"model": {"path": model}}
-        made.apply_options(host=None, port=None, api_keys_file=None, model=model, sections=sections)
-        return made
+        unapplied.apply_options(host=None, port=None, api_keys_file=None, model=model, sections=sections)
+        return unapplied
 
     sound = launcher("org/demo@main")
     sound.validate()
@@ -132,11 +132,11 @@ def test_variables_of_a_serve_config_count_when_its_names_are_looked_up(
     hub.repository("org/private", DEMO_MODEL)
     hub.repositories["org/private"].readers = {"a-token"}
     monkeypatch.setenv("HF_TOKEN", "")
-    made = ServeLauncher(None)
+    unapplied = ServeLauncher(None)
     sections = {"model": {"path": "org/private"}}
-    made.apply_options(host=None, port=None, api_keys_file=None, model="org/private", sections=sections)
+    unapplied.apply_options(host=None, port=None, api_keys_file=None, model="org/private", sections=sections)
     with pytest.raises(CheckpointError, match="HF_TOKEN"):
-        made.validate()
-    made.env_vars = {"HF_TOKEN": "a-token"}
-    made.validate()
+        unapplied.validate()
+    unapplied.env_vars = {"HF_TOKEN": "a-token"}
+    unapplied.validate()
     assert hub.downloads()["model.safetensors"] == 1

@@ -69,7 +69,9 @@ def test_published_shapes_and_other_implementations() -> None:
 
 def test_what_is_configured_comes_first() -> None:
     formats = [
-        json.loads(models("demo", "--json", *(word for each in given for word in ("--set", each))))["formats"]
+        json.loads(models("demo", "--json", *(word for value in given for word in ("--set", value))))[
+            "formats"
+        ]
         for given in (
             ["model.dtype=float16"],
             ["model.quantization=w8"],
@@ -78,7 +80,7 @@ def test_what_is_configured_comes_first() -> None:
             ["model.device=cuda"],
         )
     ]
-    shown = [[(each["dtype"], each["quantization"]) for each in rows] for rows in formats]
+    shown = [[(row["dtype"], row["quantization"]) for row in rows] for rows in formats]
     assert shown == [
         [("float16", "none"), ("float32", "none"), ("bfloat16", "none"), ("bfloat16", "w8a8")],
         [("float32", "w8"), ("bfloat16", "w8")],

@@ -61,9 +61,9 @@ def test_comments_list_the_allowed_values(name: str) -> None:
     text = presets()[name].read_text(encoding="utf-8")
     value = r"\w+(?:\([^)]*\))?"
     listed = {
-        (section, setting): {each.partition("(")[0] for each in found.split(" | ")}
+        (section, setting): {allowed.partition("(")[0] for allowed in values.split(" | ")}
         for section, block in re.findall(r"^(\w+):\n((?:(?:  .*)?\n)+)", text, re.MULTILINE)
-        for setting, found in re.findall(rf"^  (\w+):.* # ({value}(?: \| {value})+)", block, re.MULTILINE)
+        for setting, values in re.findall(rf"^  (\w+):.* # ({value}(?: \| {value})+)", block, re.MULTILINE)
     }
     config = Config.load(name)
     allowed = {

@@ -54,10 +54,10 @@ def matches(tag: dict[str, Any], text: str) -> bool:
 def expected(text: str) -> bool:
     """By hand: from trigger to trigger, each followed by one of its structures as a whole."""
     while True:
-        found = [(text.index(trigger), trigger) for trigger in CALLS["triggers"] if trigger in text]
-        if not found:
+        places = [(text.index(trigger), trigger) for trigger in CALLS["triggers"] if trigger in text]
+        if not places:
             return True
-        start, trigger = min(found)
+        start, trigger = min(places)
         rest = text[start + len(trigger) :]
         spaces, digits = ("", " "), range(10)
         values = {

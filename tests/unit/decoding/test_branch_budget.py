@@ -39,14 +39,14 @@ def test_decoders_without_lookahead_have_one_branch():
 def branches_per_step(settings: list[LopaSettings], shared: int) -> dict[int, list[int]]:
     scheduler = Scheduler(8, BranchBudget(shared))
     model = FakeModel(seed=2, probability_exponent=2.0)
-    requests = [scheduler.submit(new_session((1 + i,), each, VOCABULARY)) for i, each in enumerate(settings)]
+    requests = [scheduler.submit(new_session((1 + i,), own, VOCABULARY)) for i, own in enumerate(settings)]
     seen: dict[int, list[int]] = {request: [] for request in requests}
     while scheduler.busy:
         plans = scheduler.plan(2)
         events = scheduler.advance([model.execute(plan) for plan in plans])
         for event in events:
             assert isinstance(event, RequestStep)
-            seen[event.request_id].append(len(event.plan.branches))
+            seen[event.request_key].append(len(event.plan.branches))
     return seen
 
 
@@ -103,7 +103,8 @@ def test_an_auto_request_decodes_alike_beside_any_others():
 def test_an_auto_request_shares_too_where_it_is_told_to():
     auto = FIXED.replace(num_branches="auto", max_branches=12)
     pinned, sharing = (
-        branches_per_step([each, SHARING], shared=6)[1] for each in (auto, auto.replace(branch_budget="load"))
+        branches_per_step([first, SHARING], shared=6)[1]
+        for first in (auto, auto.replace(branch_budget="load"))
     )
     assert max(pinned) > 3 >= max(sharing[1:-1])
 

@@ -16,7 +16,7 @@ from lopa_ray.decoding.result import ResultBuilder, returned_token_ids
 from lopa_ray.errors import PromptError, ProtocolError, ScoreError, StepLimitError
 from lopa_ray.execution.kv_cache import merge_spans
 from lopa_ray.protocol.plan import Commit
-from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.step_report import BranchReport
 from support.fake_model import VOCABULARY, FakeModel
 from support.fake_session import create_session, decode, may_decide_nothing
 from support.settings_strategies import ANY_SETTINGS, EOS, FAKE_MODELS, MASK, PROMPTS

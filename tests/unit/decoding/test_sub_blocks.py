@@ -131,7 +131,7 @@ class Published:
 
 LAYOUTS = ["dream-tiny-4l", "dream-tiny-2l-eos", "sdar-tiny-3l"]
 LENGTHS = (3, 16, 21, 32)
-"""Of prompts: less than a block of 16, exactly one, one and a part, two."""
+"""Lengths of prompts: less than a block of 16, exactly one, one and a part, two."""
 
 SUB_BLOCKS = BlockDiffusionSettings(max_new_tokens=43, block_size=16, sub_block_size=4)
 

@@ -38,15 +38,15 @@ def read(name: str) -> Any:
 
 
 def pinned(package: str) -> str:
-    (found,) = re.findall(rf"^{package}==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    return str(found)
+    (version,) = re.findall(rf"^{package}==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    return str(version)
 
 
 def cluster_of(manifest: dict[str, Any]) -> dict[str, Any]:
     """The RayCluster in a manifest."""
     spec = manifest["spec"]
-    found: dict[str, Any] = spec.get("rayClusterSpec") or spec.get("rayClusterConfig") or spec
-    return found
+    cluster: dict[str, Any] = spec.get("rayClusterSpec") or spec.get("rayClusterConfig") or spec
+    return cluster
 
 
 def pods(cluster: dict[str, Any]) -> list[dict[str, Any]]:
@@ -262,7 +262,8 @@ def test_groups_have_the_gpus_that_they_need(name: str, groups: int) -> None:
         (application,) = yaml.safe_load(manifest["spec"]["serveConfigV2"])["applications"]
         (entry,) = application["args"]["models"]
         config, workers = entry["config"], entry["group"]["num_workers"]
-        number = {each["name"]: each["num_replicas"] for each in application["deployments"]}[entry["id"]]
+        replicas = {one["name"]: one["num_replicas"] for one in application["deployments"]}
+        number = replicas[entry["id"]]
     loaded = Config.load(config, {"group": {"num_workers": workers}})
     nodes = cluster_of(manifest)["workerGroupSpecs"]
     limits = [node["template"]["spec"]["containers"][0]["resources"]["limits"] for node in nodes]

@@ -14,7 +14,7 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSettings
-from lopa_ray.decoding.likelihood import LikelihoodSession
+from lopa_ray.decoding.likelihood_session import LikelihoodSession
 from lopa_ray.decoding.mask_draws import MaskDraws, draw_key
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.config import Config
@@ -55,9 +55,9 @@ def values(
     engine: LocalEngine, pairs: Sequence[tuple[list[int], list[int]]] = PAIRS, **options: int
 ) -> list[float]:
     requests = [LikelihoodRequest(prefix, target) for prefix, target in pairs]
-    found = dict(log_likelihoods(engine, requests, **options))
-    assert all(isinstance(each, LogLikelihood) for each in found.values())
-    return [found[index].value for index in range(len(pairs))]
+    likelihoods = dict(log_likelihoods(engine, requests, **options))
+    assert all(isinstance(likelihood, LogLikelihood) for likelihood in likelihoods.values())
+    return [likelihoods[index].value for index in range(len(pairs))]
 
 
 def masked_log_probability(
@@ -104,15 +104,15 @@ def test_the_estimates_expectation_is_the_bound(engine: LocalEngine, target: lis
 
 
 def test_a_target_of_one_token_is_exact_after_one_forward(engine: LocalEngine) -> None:
-    ((_, found),) = log_likelihoods(engine, [LikelihoodRequest([5, 6], [9])], mc_num=128)
-    assert isinstance(found, LogLikelihood) and found.forwards == found.steps == 1
-    assert found.value == pytest.approx(masked_log_probability(engine, [5, 6], [9], [True]), abs=1e-4)
+    ((_, likelihood),) = log_likelihoods(engine, [LikelihoodRequest([5, 6], [9])], mc_num=128)
+    assert isinstance(likelihood, LogLikelihood) and likelihood.forwards == likelihood.steps == 1
+    assert likelihood.value == pytest.approx(masked_log_probability(engine, [5, 6], [9], [True]), abs=1e-4)
 
 
 def test_nothing_has_the_probability_1(engine: LocalEngine) -> None:
     requests = [LikelihoodRequest([5], [], check_greedy=True), LikelihoodRequest([5], [7])]
-    found = dict(log_likelihoods(engine, requests))
-    assert found[0] == LogLikelihood(0.0, True, 0, 0) and found[1].forwards == 1
+    likelihoods = dict(log_likelihoods(engine, requests))
+    assert likelihoods[0] == LogLikelihood(0.0, True, 0, 0) and likelihoods[1].forwards == 1
 
 
 def test_the_same_seed_has_the_same_draws(engine: LocalEngine) -> None:
@@ -143,17 +143,17 @@ def test_workers_and_other_requests_change_nothing(name: str, workers: int) -> N
 
     def sessions() -> list[DecodeSession]:
         asked = [LikelihoodSession(*pair, vocabulary, mc_num=9, masks_per_step=4) for pair in PAIRS]
-        return [*asked, *(new_session([4, 5], each, vocabulary) for each in settings)]
+        return [*asked, *(new_session([4, 5], own, vocabulary) for own in settings)]
 
     def outcomes(together: list[DecodeSession], workers: int) -> list[tuple[object, ...]]:
         group = InProcessGroup(model, workers, max_num_seqs=4, max_model_len=64)
         order = [group.scheduler.submit(session) for session in together]
-        found: dict[int, list[object]] = {request: [] for request in order}
+        by_request: dict[int, list[object]] = {request: [] for request in order}
         while group.scheduler.busy:
             for event in group.step():
                 assert isinstance(event, RequestStep)
-                found[event.request_id].append(event.outcome)
-        return [tuple(found[request]) for request in order]
+                by_request[event.request_key].append(event.outcome)
+        return [tuple(by_request[request]) for request in order]
 
     alone = [outcomes([session], 1)[0] for session in sessions()]
     assert outcomes(sessions(), workers) == alone
@@ -217,11 +217,11 @@ def test_whether_greedy_decoding_gives_the_target(engine: LocalEngine) -> None:
             requests.append(LikelihoodRequest(prefix, target, check_greedy=True))
             expected.append(target == greedy)
     requests.append(LikelihoodRequest([3], [4, 5]))
-    found = dict(log_likelihoods(engine, requests, mc_num=1))
-    assert [found[index].is_greedy for index in range(7)] == [*expected, None]
+    likelihoods = dict(log_likelihoods(engine, requests, mc_num=1))
+    assert [likelihoods[index].is_greedy for index in range(7)] == [*expected, None]
     for index in range(0, 6, 2):
-        assert found[index].steps == 7 and found[index + 1].steps <= 7
-    assert found[6].steps == 1
+        assert likelihoods[index].steps == 7 and likelihoods[index + 1].steps <= 7
+    assert likelihoods[6].steps == 1
 
 
 # Refusals
@@ -270,5 +270,5 @@ def test_an_error_ends_its_own_request_once() -> None:
     config = config_of("llada-tiny-3l")
     runner = BrokenRunner(load_tiny_model("llada-tiny-3l"), max_num_seqs=4, max_model_len=64)
     requests = [LikelihoodRequest([3], [4, 5], check_greedy=True), LikelihoodRequest([3], [])]
-    found = list(log_likelihoods(LocalEngine(config, runner, None), requests))
-    assert [index for index, _ in found] == [1, 0] and isinstance(found[1][1], ScoreError)
+    results = list(log_likelihoods(LocalEngine(config, runner, None), requests))
+    assert [index for index, _ in results] == [1, 0] and isinstance(results[1][1], ScoreError)

@@ -175,11 +175,11 @@ def test_the_setting_reaches_the_forward(monkeypatch) -> None:
 
     monkeypatch.setitem(attention_backends.BACKENDS, "flex", (LaneAttention(counted),))
     settings = LopaSettings(num_branches=2, max_new_tokens=8)
-    found = [
+    results = [
         LocalEngine.from_pretrained("demo", attention=name, max_num_seqs=1).generate([5, 6, 7], settings)
         for name in ("sdpa", "flex", "reference")
     ]
-    assert len({tuple(result.token_ids) for result in found}) == 1
+    assert len({tuple(result.token_ids) for result in results}) == 1
     assert len(calls) > 5
     runner = build_runner(ModelSpec.read(Config.load("demo", {"model": {"attention": "reference"}})))
     assert isinstance(runner.attention, PackedAttention)

@@ -38,11 +38,11 @@ def test_the_same_graphs_serve_all_layers_and_any_number_of_rows(
     compiled.model.compile_layers(backend)
     # 48 rows first: dims that are equal in the first call are taken to be so in all.
     for ids in (IDS * 5, IDS, IDS * 3, IDS * 10):
-        wanted, found = plain.logits(ids), compiled.logits(ids)
+        wanted, logits = plain.logits(ids), compiled.logits(ids)
         if backend == "eager":
-            assert torch.equal(found, wanted)
+            assert torch.equal(logits, wanted)
         else:
-            assert (found - wanted).norm() / wanted.norm() < (1e-5 if quantization == "none" else 1e-2)
+            assert (logits - wanted).norm() / wanted.norm() < (1e-5 if quantization == "none" else 1e-2)
     # One before attention and one after; int8 products of few rows are padded, so they have their own.
     assert counters["stats"]["unique_graphs"] == (2 if quantization == "none" else 4)
     assert not counters["graph_break"]
@@ -56,9 +56,9 @@ def test_the_setting_has_the_layers_compiled_before_the_first_step(
     monkeypatch.setitem(DEVICES, "cpu", replace(DEVICES["cpu"], compile_backend="eager"))
     changes = {"model": {"compile": compile_them, "max_num_seqs": 1, "quantization": quantization}}
     runner = build_runner(ModelSpec.read(Config.load("demo", changes)))
-    made = counters["stats"]["unique_graphs"]
-    assert (made > 0) is compile_them
+    num_graphs = counters["stats"]["unique_graphs"]
+    assert (num_graphs > 0) is compile_them
     assert runner.cache.request_ids == [None]
     for ids in (IDS, IDS * 6):
         runner.logits(ids)
-    assert counters["stats"]["unique_graphs"] == made
+    assert counters["stats"]["unique_graphs"] == num_graphs

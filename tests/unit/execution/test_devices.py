@@ -47,14 +47,14 @@ def report(
 def test_a_record_says_what_became_of_each_test() -> None:
     recorder = OutcomeRecorder()
     crash = SimpleNamespace(reprcrash=SimpleNamespace(message="assert 1 == 2 | 3\nand more"))
-    for each in (
+    for outcome in (
         *(report(name, "passed", when="setup") for name in "ab"),
         report("a", "passed"),
         report("b", "failed", crash),
         report("c", "skipped", ("x.py", 3, "Skipped: needs two GPUs"), when="setup"),
         *(report(name, "passed", when="teardown") for name in "abc"),
     ):
-        recorder.pytest_runtest_logreport(each)
+        recorder.pytest_runtest_logreport(outcome)
     text = as_markdown(recorder, "2026-01-01, a GPU.", 61.5)
     assert "1 passed, 1 failed, 1 skipped in 62 s." in text
     assert "| bf16, 4 branches | 12.3 |" in text

@@ -113,16 +113,16 @@ class FakeFlash:
 
 @pytest.fixture(params=VERSIONS)
 def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeFlash:
-    made = FakeFlash(request.param)
+    flash = FakeFlash(request.param)
     package = ModuleType("flash_attn")
     package.__path__ = []  # type: ignore[attr-defined]  # which makes it a package
     monkeypatch.setitem(sys.modules, "flash_attn", package)
     for path in RECORDED[str(request.param)]:
         module, _, name = path.rpartition(".")
         holder = sys.modules.get(module) or ModuleType(module)
-        setattr(holder, name, made.function(path))
+        setattr(holder, name, flash.function(path))
         monkeypatch.setitem(sys.modules, module, holder)
-    return made
+    return flash
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

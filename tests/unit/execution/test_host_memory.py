@@ -31,8 +31,8 @@ def resident_bytes() -> int:
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="a C library without mallopt")
 def test_a_process_that_decodes_on_cpu_keeps_freed_memory():
     """In a process of its own: a block as large as one that was freed before may stay without the setting."""
-    found = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=True)
-    without, kept = map(int, found.stdout.split())
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=True)
+    without, kept = map(int, done.stdout.split())
     assert without < BLOCK_BYTES // 10 and kept > BLOCK_BYTES * 9 // 10
 
 

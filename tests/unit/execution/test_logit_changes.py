@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,12 +19,14 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.execution import lm_head
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.protocol.plan import Plan, ScheduledRequest, StepPlan
-from lopa_ray.protocol.report import BranchReport
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.step_report import BranchReport
+from support.changed_logits import changed_logits
 from support.in_process_group import InProcessGroup
-from support.logit_changes import changed_logits
 from support.thread_tensor_parallel import ShardedRunner
 from support.tiny_model import load_tiny_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 PROMPT = [*range(20, 50), 7, 7, 9]
 
@@ -49,14 +50,6 @@ DECODERS: dict[str, GenerationSettings] = {
     "repetition alone": LopaSettings(max_new_tokens=16, num_branches=3, block_size=8, repetition_penalty=0.5),
     "bias alone": LopaSettings(max_new_tokens=12, num_branches=3, block_size=8, logit_bias={3: 4.0}),
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def assert_scores(
@@ -131,7 +124,7 @@ def decoded(settings: GenerationSettings, workers: int = 1, prompts: int = 1) ->
     answers: dict[int, list[int]] = {}
     while group.scheduler.busy:
         for event in group.step():
-            answers[sessions[event.request_id]] = list(event.outcome.canvas)
+            answers[sessions[event.request_key]] = list(event.outcome.canvas)
     return [answers[at] for at in range(prompts)]
 
 
@@ -205,7 +198,7 @@ def test_a_strong_penalty_ends_repetition(name: str) -> None:
 def test_only_the_repetition_penalty_counts_the_prompt(name: str, prompt_counts: bool) -> None:
     strong = {"repetition_penalty": 100.0} if prompt_counts else {"presence_penalty": 2.0}
     settings = ONE_BY_ONE[name].replace(**strong)
-    found = []
+    first_reports = []
     for changed in (settings, ONE_BY_ONE[name]):
         runner, reports = new_runner(), []
         session = new_session(PROMPT, changed, runner.vocabulary)
@@ -215,8 +208,8 @@ def test_only_the_repetition_penalty_counts_the_prompt(name: str, prompt_counts:
             plan = session.plan()
             scheduled = ScheduledRequest(1, 0, plan, (0,))
             reports = [report for _, report in runner.execute(StepPlan(0, plan.step, (scheduled,))).reports]
-        found.append((reports[0].tokens.tolist(), reports[0].probabilities.tolist()))
-    assert (found[0] != found[1]) == prompt_counts
+        first_reports.append((reports[0].tokens.tolist(), reports[0].probabilities.tolist()))
+    assert (first_reports[0] != first_reports[1]) == prompt_counts
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -252,7 +245,7 @@ def test_rows_without_changes_are_scored_as_ever() -> None:
     settings = [
         LopaSettings(max_new_tokens=8, block_size=8, num_branches=1, **changes) for changes in ({}, STRONG)
     ]
-    plans = [new_session(PROMPT, each, runner.vocabulary).plan() for each in settings]
+    plans = [new_session(PROMPT, own, runner.vocabulary).plan() for own in settings]
     requests = tuple(ScheduledRequest(at, at, plan, (0,)) for at, plan in enumerate(plans))
     assert plans[0].sampling_params == plans[1].sampling_params == SamplingParams()
     together = dict(runner.execute(StepPlan(0, 1, requests)).reports)

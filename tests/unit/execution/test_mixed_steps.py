@@ -44,7 +44,7 @@ def test_ids_that_are_none_let_no_other_through(ids) -> None:
         logits[row, first[0] if first[0] >= 0 else 7] = 50.0
     nothing = torch.zeros(VOCAB, dtype=torch.bool)
     numbers = torch.tensor([row_numbers(SamplingParams())] * 2, dtype=torch.float64)
-    found = row_scores(logits, numbers, torch.tensor(ids), nothing)[:, 0].long().tolist()
-    for row, (token, ruled_out) in enumerate(zip(found, ids, strict=True)):
-        left = [each for each in range(VOCAB) if each not in ruled_out]
-        assert token == max(left, key=lambda each: logits[row, each].item())
+    tokens = row_scores(logits, numbers, torch.tensor(ids), nothing)[:, 0].long().tolist()
+    for row, (token, ruled_out) in enumerate(zip(tokens, ids, strict=True)):
+        left = [candidate for candidate in range(VOCAB) if candidate not in ruled_out]
+        assert token == max(left, key=lambda candidate: logits[row, candidate].item())

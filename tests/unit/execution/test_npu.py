@@ -51,11 +51,11 @@ def refusal(use: Use, api: dict[str, str]) -> str | None:
 
 @pytest.mark.parametrize("version", RECORDED)
 def test_every_use_fits_the_published_package(version: str) -> None:
-    found = find_uses(SOURCE.read_text(encoding="utf-8"))
-    assert {use.name.rpartition(".")[2] for use in found} == {
+    uses = find_uses(SOURCE.read_text(encoding="utf-8"))
+    assert {use.name.rpartition(".")[2] for use in uses} == {
         *("is_available", OPERATOR, "Options", "_timeout", "ProcessGroupHCCL")
     }
-    assert [refusal(use, RECORDED[version]) for use in found] == [None] * len(found)
+    assert [refusal(use, RECORDED[version]) for use in uses] == [None] * len(uses)
     assert RECORDED[version]["backend of torch.compile"] == npu.COMPILE_BACKEND
 
 
@@ -91,8 +91,8 @@ class FakeNpu:
     def __init__(self) -> None:
         self.npu = SimpleNamespace(is_available=lambda: True)
         self.calls = 0
-        made = SimpleNamespace(Options=SimpleNamespace)
-        self._C = SimpleNamespace(_distributed_c10d=SimpleNamespace(ProcessGroupHCCL=made))
+        process_group = SimpleNamespace(Options=SimpleNamespace)
+        self._C = SimpleNamespace(_distributed_c10d=SimpleNamespace(ProcessGroupHCCL=process_group))
 
     def npu_fused_infer_attention_score(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         asked = parse_signature(RECORDED["2.13.0"][f"torch_npu.{OPERATOR}"]).bind(*args, **kwargs).arguments
@@ -114,13 +114,13 @@ class FakeNpu:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeNpu:
-    made = FakeNpu()
-    monkeypatch.setitem(sys.modules, "torch_npu", made)
+    package = FakeNpu()
+    monkeypatch.setitem(sys.modules, "torch_npu", package)
     # The device as it is, on memory that is there.
     here = dataclasses.replace(DEVICES["npu"], torch_name="cpu", compile_backend="eager")
     monkeypatch.setitem(DEVICES, "npu", here)
     device._warn_untested.cache_clear()
-    return made
+    return package
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -142,8 +142,8 @@ def test_it_reads_the_slot_that_it_is_given_rows_of() -> None:
 def test_auto_takes_it_where_it_works(fake: FakeNpu, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "lopa.attention")
     config = dataclasses.replace(load_tiny_model().config, head_dim=16)
-    found = select_backend("auto", DEVICES["npu"], config, torch.bfloat16, 64)
-    assert found == LaneAttention(npu.attention)
+    backend = select_backend("auto", DEVICES["npu"], config, torch.bfloat16, 64)
+    assert backend == LaneAttention(npu.attention)
     select_backend("auto", DEVICES["npu"], config, torch.float32, 64)
     assert caplog.messages[-1].startswith("attention on npu: sdpa (npu fails with RuntimeError: query of")
 
@@ -154,26 +154,26 @@ def test_a_whole_decode_on_the_stand_in(fake: FakeNpu, caplog: pytest.LogCapture
     options = {"dtype": "bfloat16", "max_num_seqs": 1, "max_model_len": 64}
     plain = LocalEngine.from_pretrained(MODELS / "dream-tiny-2l", **options)
     engine = LocalEngine.from_pretrained(MODELS / "dream-tiny-2l", device="npu", compile=True, **options)
-    found = engine.generate([5, 6, 7], settings)
+    result = engine.generate([5, 6, 7], settings)
     assert fake.calls > 10
-    assert found.token_ids == plain.generate([5, 6, 7], settings).token_ids
+    assert result.token_ids == plain.generate([5, 6, 7], settings).token_ids
     LocalEngine.from_pretrained(MODELS / "dream-tiny-2l", device="npu", attention="sdpa")
     warnings = [record.getMessage() for record in caplog.records if record.name == "lopa.device"]
     assert len(warnings) == 1 and "device npu: this project has not run on hardware" in warnings[0]
 
 
 def test_a_process_group_is_made_as_the_package_makes_its_own(fake: FakeNpu) -> None:
-    made = []
+    created = []
 
     class Group:
         Options = SimpleNamespace
 
         def __init__(self, *arguments: Any) -> None:
-            made.append(arguments)
+            created.append(arguments)
 
     fake._C._distributed_c10d.ProcessGroupHCCL = Group
     npu.process_group("store", 1, 4, timedelta(seconds=7))
-    assert made == [("store", 1, 4, SimpleNamespace(_timeout=timedelta(seconds=7)))]
+    assert created == [("store", 1, 4, SimpleNamespace(_timeout=timedelta(seconds=7)))]
 
 
 def test_a_missing_package_or_device_is_an_error_that_says_so(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -27,6 +26,8 @@ from lopa_ray.protocol.events import RequestFailure
 from support.in_process_group import InProcessGroup, ReportBytes, reference_reports, report_bytes
 from support.tiny_model import load_tiny_model
 from support.transformers_checkpoints import config_json
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SHAPES = {
     # hidden, heads, KV heads, head dim, MLP, vocabulary
@@ -71,14 +72,6 @@ def model_of(name: str) -> MaskPredictor:
             # Sharper, so that probabilities spread and several positions are filled.
             parameter.mul_(4)
     return model
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def any_settings(draw: random.Random) -> GenerationSettings:
@@ -149,7 +142,7 @@ def compare(name: str, seed: int, requests: int = 5) -> int:
         for event in group.scheduler.advance(reports):
             assert not isinstance(event, RequestFailure)
             if event.outcome.finish_reason:
-                assert list(event.outcome.canvas) == wanted[numbers[event.request_id]][1]
+                assert list(event.outcome.canvas) == wanted[numbers[event.request_key]][1]
         group.agreed_checksums()
     return compared
 

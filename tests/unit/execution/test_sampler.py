@@ -53,10 +53,10 @@ FILTERS = [(None, None), (0.8, None), (1.0, None), (None, 5), (0.9, 3), (0.3, 20
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_scores_follow_their_formulas(top_p, top_k, ranking, temperature):
     logits = rows(30)
-    found = score(logits, SamplingParams(temperature, top_p, top_k, seed=3, ranking=ranking))
+    scored = score(logits, SamplingParams(temperature, top_p, top_k, seed=3, ranking=ranking))
     nucleus_held_one = 0
     for row, token, probability, value in zip(
-        logits, found.tokens.tolist(), found.probabilities.tolist(), found.scores.tolist(), strict=True
+        logits, scored.tokens.tolist(), scored.probabilities.tolist(), scored.scores.tolist(), strict=True
     ):
         p = reference(row, top_p, top_k, temperature)
         allowed = np.where(BANNED.numpy(), 0, p)
@@ -102,17 +102,17 @@ def test_top_k_may_come_before_top_p():
         (False, 0.4 / 0.9),
         (True, 0.4 / 0.7),
     ):  # 0.4 + 0.3 of the best three is above 0.75
-        found = score(logits, SamplingParams(top_p=0.75, top_k=3, top_k_first=k_first))
-        assert found.probabilities.item() == pytest.approx(expected, abs=1e-6)
+        scored = score(logits, SamplingParams(top_p=0.75, top_k=3, top_k_first=k_first))
+        assert scored.probabilities.item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_precision_decides_between_what_is_nearly_equal():
     logits = torch.zeros(2, VOCAB)
     logits[:, 0] = torch.tensor([30.0, 31.0])
-    found = {p: score(logits, SamplingParams(precision=p)) for p in ("float16", "float32", "float64")}
-    first, second = found["float32"].scores.tolist()
+    by_precision = {p: score(logits, SamplingParams(precision=p)) for p in ("float16", "float32", "float64")}
+    first, second = by_precision["float32"].scores.tolist()
     assert first == second == 1.0
-    first, second = found["float64"].scores.tolist()
+    first, second = by_precision["float64"].scores.tolist()
     assert first < second < 1.0
     near = torch.zeros(2, VOCAB)
     near[:, 0] = torch.tensor([5.0, 5.0005])
@@ -126,9 +126,9 @@ def test_no_token_that_ends_the_answer_comes_early():
     logits = rows(8)
     logits[:, EOS] = 50.0
     logits[:, 7] = 49.0
-    found = score(logits, SamplingParams(no_eos_before=4, stop_token_ids=(7,)))
-    assert not {7, EOS} & set(found.tokens[:4].tolist())
-    assert found.tokens[4:].tolist() == [EOS] * 4
+    scored = score(logits, SamplingParams(no_eos_before=4, stop_token_ids=(7,)))
+    assert not {7, EOS} & set(scored.tokens[:4].tolist())
+    assert scored.tokens[4:].tolist() == [EOS] * 4
 
 
 @pytest.mark.parametrize(
@@ -140,15 +140,15 @@ def test_forbidden_tokens_keep_their_probability_and_are_never_chosen(sampling, 
     logits = rows(64)
     logits[:, MASK] = logits.max() + lead
     logits[:, 34] = logits.max() - 1
-    found = score(logits, sampling)
-    assert not BANNED[found.tokens].any()
+    scored = score(logits, sampling)
+    assert not BANNED[scored.tokens].any()
     scaled = (logits / (sampling.temperature or 1.0)).double()
-    chosen = scaled.softmax(-1).gather(1, found.tokens[:, None])[:, 0]
+    chosen = scaled.softmax(-1).gather(1, scored.tokens[:, None])[:, 0]
     if sampling.top_k is None:
-        torch.testing.assert_close(found.probabilities.double(), chosen, atol=1e-6, rtol=0)
+        torch.testing.assert_close(scored.probabilities.double(), chosen, atol=1e-6, rtol=0)
     if sampling.temperature in (0.0, 0.01) and sampling.top_k is None:
         best = logits.masked_fill(BANNED, -math.inf).argmax(-1)
-        share = (found.tokens == best).float().mean()
+        share = (scored.tokens == best).float().mean()
         assert share == 1.0 if sampling.temperature == 0 else share > 0.8
 
 
@@ -159,29 +159,29 @@ def test_a_nucleus_of_forbidden_tokens_alone(temperature, ranking):
     logits = rows(16)
     logits[:, MASK] = 30.0
     for top_p, top_k in ((0.5, None), (None, 1)):
-        found = score(logits, SamplingParams(temperature, top_p, top_k, ranking=ranking))
-        assert not BANNED[found.tokens].any()
-        assert found.probabilities.tolist() == found.scores.tolist() == [0.0] * 16
+        scored = score(logits, SamplingParams(temperature, top_p, top_k, ranking=ranking))
+        assert not BANNED[scored.tokens].any()
+        assert scored.probabilities.tolist() == scored.scores.tolist() == [0.0] * 16
         if temperature == 0:
-            assert found.tokens.tolist() == logits.masked_fill(BANNED, -math.inf).argmax(-1).tolist()
+            assert scored.tokens.tolist() == logits.masked_fill(BANNED, -math.inf).argmax(-1).tolist()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.02, 1.0])
 def test_eos_waits_for_min_tokens(temperature):
     logits = rows(20)
     logits[:, EOS] = 100.0
-    found = score(logits, SamplingParams(temperature, no_eos_before=12), first=5)
-    assert (found.tokens == EOS).tolist() == [False] * 7 + [True] * 13
-    assert not BANNED[found.tokens].any()
-    assert found.probabilities[7:].tolist() == [1.0] * 13
+    scored = score(logits, SamplingParams(temperature, no_eos_before=12), first=5)
+    assert (scored.tokens == EOS).tolist() == [False] * 7 + [True] * 13
+    assert not BANNED[scored.tokens].any()
+    assert scored.probabilities[7:].tolist() == [1.0] * 13
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-10, 1e-5])
 def test_tiny_temperatures_choose_the_most_likely(temperature):
     logits = rows(16)
-    found = score(logits, SamplingParams(temperature))
-    assert found.tokens.tolist() == score(logits, SamplingParams()).tokens.tolist()
-    assert found.probabilities.isfinite().all()
+    scored = score(logits, SamplingParams(temperature))
+    assert scored.tokens.tolist() == score(logits, SamplingParams()).tokens.tolist()
+    assert scored.probabilities.isfinite().all()
 
 
 # Draws
@@ -257,13 +257,13 @@ def test_a_row_has_the_same_bits_alone_and_among_others(sampling):
 def test_top_logprobs_are_of_the_plain_softmax():
     logits = rows(10)
     logits[:, MASK] = 20.0
-    found = score(logits, SamplingParams(0.5, 0.5, 2, top_logprobs=4))
+    scored = score(logits, SamplingParams(0.5, 0.5, 2, top_logprobs=4))
     expected, tokens = logits.log_softmax(-1).topk(4)
-    assert found.top_tokens.tolist() == tokens.tolist()
-    torch.testing.assert_close(found.top_logprobs, expected)
-    assert (found.top_tokens[:, 0] == MASK).all()
-    chosen = logits.log_softmax(-1).gather(1, found.tokens[:, None])[:, 0]
-    torch.testing.assert_close(found.logprobs, chosen)
+    assert scored.top_tokens.tolist() == tokens.tolist()
+    torch.testing.assert_close(scored.top_logprobs, expected)
+    assert (scored.top_tokens[:, 0] == MASK).all()
+    chosen = logits.log_softmax(-1).gather(1, scored.tokens[:, None])[:, 0]
+    torch.testing.assert_close(scored.logprobs, chosen)
 
 
 def test_low_precision_logits_are_scored_in_fp32():

@@ -114,11 +114,11 @@ def logits_of(whole: Transformer, size: int) -> tuple[Tensor, Tensor]:
         BranchRunner(whole, max_num_seqs=1, max_model_len=64),
         ShardedRunner(whole, size, max_num_seqs=1, max_model_len=64),
     )
-    found = []
+    logits = []
     for runner in runners:
         first = runner.logits(ids[:40], to_stage=(range(40),))
-        found.append(torch.cat((first, runner.logits(ids[40:], start=40))))
-    return found[0], found[1]
+        logits.append(torch.cat((first, runner.logits(ids[40:], start=40))))
+    return logits[0], logits[1]
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -179,12 +179,12 @@ def test_a_shard_reads_its_own_experts_and_no_others(tmp_path: Path, monkeypatch
     for tp_group, own in zip(groups, (range(6), range(6, 11), range(11, 16)), strict=True):
         read.clear()
         weights = read_weights(config, tmp_path, dtype=torch.float32, tp_group=tp_group)
-        found = build_model(config, weights, dtype=torch.float32, device="cpu", tp_group=tp_group)
+        shard = build_model(config, weights, dtype=torch.float32, device="cpu", tp_group=tp_group)
         experts = {int(name.split(".experts.")[1].split(".")[0]) for name in read if ".experts." in name}
         assert experts == {*own} and len(read) == len({*read})
         all_weights = read_weights(config, tmp_path, dtype=torch.float32)
         wanted = dict(shard_weights(all_weights, config, tp_group.rank, tp_group.size))
-        for name, parameter in found.named_parameters():
+        for name, parameter in shard.named_parameters():
             assert torch.equal(parameter, wanted[name]), name
 
 
@@ -208,17 +208,17 @@ def test_bits_do_not_depend_on_the_batch(make_model: Callable[[], Transformer]) 
     prompts = [[5, 6, 7], list(range(40)), [8] * 17, [1]]
     settings = LopaSettings(max_new_tokens=30, block_size=8, num_branches=3, confidence_threshold=0.2)
     together = engine.generate(prompts, settings, trace=True)
-    for prompt, found in zip(prompts, together, strict=True):
+    for prompt, result in zip(prompts, together, strict=True):
         alone = engine.generate(prompt, settings, trace=True)
-        assert alone.trace == found.trace
-        assert alone.token_ids == found.token_ids
+        assert alone.trace == result.trace
+        assert alone.token_ids == result.token_ids
 
 
 @pytest.mark.parametrize("quantization", ["none", "w8a8"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_shards_share_all_but_what_is_replicated(size: int, quantization: str) -> None:
     whole = odd_model(quantization=quantization, qkv_bias=True, qk_norm=True)
-    parts = [shard_model(whole, each) for each in ShardThreads(size).tp_groups] if size == 3 else []
+    parts = [shard_model(whole, tp_group) for tp_group in ShardThreads(size).tp_groups] if size == 3 else []
     for name, parameter in whole.named_parameters():
         pieces = [shard_parameter(name, parameter.detach(), whole.config, rank, size) for rank in range(size)]
         for rank, model in enumerate(parts):
@@ -274,5 +274,5 @@ def test_parts_cover_everything_once() -> None:
     for total in range(1, 20):
         for size in range(1, total + 1):
             parts = [shard_range(total, rank, size) for rank in range(size)]
-            assert [each for one in parts for each in one] == list(range(total))
+            assert [index for part in parts for index in part] == list(range(total))
             assert len(parts[0]) - len(parts[-1]) <= 1

@@ -125,9 +125,9 @@ def test_equal_logits_go_to_the_lowest_ids():
     banned = torch.zeros(300, dtype=torch.bool)
     banned[:2] = True
     for sampling in (SamplingParams(top_logprobs=4), SamplingParams(top_p=0.5, top_k=3, top_logprobs=4)):
-        for found in scored_by_shards(3, logits, sampling, banned, None):
-            assert found.tokens.tolist() == [2] * ROWS
-            assert found.top_tokens.tolist() == [[0, 1, 2, 3]] * ROWS
+        for scored in scored_by_shards(3, logits, sampling, banned, None):
+            assert scored.tokens.tolist() == [2] * ROWS
+            assert scored.top_tokens.tolist() == [[0, 1, 2, 3]] * ROWS
 
 
 @pytest.mark.parametrize("wide", [[], [3], list(range(ROWS))])
@@ -152,15 +152,15 @@ def test_only_a_wide_nucleus_takes_whole_rows(wide):
         with HostReads(shard):
             return ops.outside_nucleus(logits[:, ops.local_ids.start : ops.local_ids.stop], NUCLEUS)
 
-    found = ShardThreads(size).run(outside)
-    assert torch.equal(torch.cat(found, dim=1), expected)
+    outside_of_shards = ShardThreads(size).run(outside)
+    assert torch.equal(torch.cat(outside_of_shards, dim=1), expected)
     assert (max(gathered) > NUCLEUS_CANDIDATES) == bool(wide)
 
 
 def test_nothing_is_certain_in_a_row_of_nan():
     logits = torch.randn(ROWS, 40)
     logits[2] = torch.nan
-    for found in scored_by_shards(
+    for scored in scored_by_shards(
         2, logits, SamplingParams(top_logprobs=2), torch.zeros(40, dtype=torch.bool), None
     ):
-        assert found.scores.isnan().tolist() == [row == 2 for row in range(ROWS)]
+        assert scored.scores.isnan().tolist() == [row == 2 for row in range(ROWS)]

@@ -226,7 +226,7 @@ def test_published_mixtures_of_experts(
 
 
 def test_a_mask_token_comes_from_elsewhere_where_files_and_family_name_none(tmp_path: Path) -> None:
-    """Of the tokenizer before the setting, and of both after the configuration."""
+    """The configuration's mask token counts before the tokenizer's, and this one before the setting's."""
     source = MODELS / "sdar-tiny-3l"
     for name in ("config.json", "generation_config.json"):
         (tmp_path / name).write_text((source / name).read_text())
@@ -237,8 +237,8 @@ def test_a_mask_token_comes_from_elsewhere_where_files_and_family_name_none(tmp_
         ModelSpec.read(Config.parse({"model": model}))
     spec = ModelSpec.read(Config.parse({"model": {**model, "mask_token_id": 127}}))
     assert spec.model.mask_token_id == 127
-    found = build_runner(spec).logits([1, 2, 127])
+    logits = build_runner(spec).logits([1, 2, 127])
     wanted = build_runner(ModelSpec.read(Config.parse({"model": {**model, "path": str(source)}})))
-    assert torch.equal(found, wanted.logits([1, 2, 127]))
+    assert torch.equal(logits, wanted.logits([1, 2, 127]))
     ignored = ModelSpec.read(Config.parse({"model": {**model, "path": str(source), "mask_token_id": 5}}))
     assert ignored.model.mask_token_id == 127

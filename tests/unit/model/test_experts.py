@@ -120,9 +120,9 @@ def test_the_product_is_that_of_each_rows_expert(dtype: torch.dtype) -> None:
     products = [grouped_matmul(x, weight, ends)]
     if hasattr(F, "grouped_mm"):
         products.append(F.grouped_mm(x, weight.mT, offs=ends))
-    for found in products:
+    for product in products:
         torch.testing.assert_close(
-            found.float(), wanted, atol=0.2 if dtype == torch.bfloat16 else 1e-5, rtol=0
+            product.float(), wanted, atol=0.2 if dtype == torch.bfloat16 else 1e-5, rtol=0
         )
     ints = torch.randint(-127, 128, weight.shape, dtype=torch.int8)
     rows = torch.randint(-127, 128, x.shape, dtype=torch.int8)
@@ -144,8 +144,8 @@ def test_the_product_is_that_of_each_rows_expert(dtype: torch.dtype) -> None:
 def test_torchs_product_is_called_where_it_does_not_wait(
     major: int, dtype: torch.dtype, width: int, has_it: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = SimpleNamespace(major=major)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: found)
+    properties = SimpleNamespace(major=major)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(F, "grouped_mm", None, raising=False)
     x, weight = torch.empty(3, width, dtype=dtype), torch.empty(2, 8, width, dtype=dtype)
     assert _has_grouped_mm(x, weight) == has_it
@@ -195,8 +195,8 @@ def test_int8_experts_are_saved_and_load_back(quantization: str, tmp_path: Path)
     again = load_model(tmp_path, dtype=torch.float32, device="cpu")
     # Routing is not quantised: with the same rows a layer goes to the same experts, and loses little.
     rows = torch.randn(32, 64, generator=torch.Generator().manual_seed(0))
-    found, wanted = (each.layers[1].mlp(rows) for each in (again, load_tiny_model("llada2-tiny-3l")))
-    assert 0 < (found - wanted).norm() / wanted.norm() < 0.03
+    mixed, wanted = (model_of.layers[1].mlp(rows) for model_of in (again, load_tiny_model("llada2-tiny-3l")))
+    assert 0 < (mixed - wanted).norm() / wanted.norm() < 0.03
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, again.get_parameter(name)), name
 
@@ -255,8 +255,8 @@ def many_experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = load_config(MODELS / "llada2-tiny-3l")
     shape = dataclasses.replace(config.experts, count=256, width=64, groups=8, kept_groups=4)  # type: ignore[type-var]
     wide = dataclasses.replace(config, num_layers=6, hidden_size=128, num_heads=8, experts=shape)
-    for name, each in (("wide", wide), ("small", config)):
-        save_model(random_model(each, 0, torch.float32, "cpu"), folder / name, dtype=torch.float32)
+    for name, config_of in (("wide", wide), ("small", config)):
+        save_model(random_model(config_of, 0, torch.float32, "cpu"), folder / name, dtype=torch.float32)
     return folder / "wide"
 
 

@@ -36,13 +36,13 @@ IDS = [5, 9, 127, 127, 3, 127, 60, 127]
 
 
 def layer(weight: Tensor, bias: Tensor | None = None, *, int8_activations: bool = True) -> Int8Linear:
-    made = Int8Linear(
+    linear = Int8Linear(
         weight.shape[1], weight.shape[0], bias=bias is not None, int8_activations=int8_activations
     )
     quantized_weight, scale = quantize_rows(weight)
-    made.weight, made.weight_scale = nn.Parameter(quantized_weight, False), nn.Parameter(scale, False)
-    made.bias = None if bias is None else nn.Parameter(bias, False)
-    return made
+    linear.weight, linear.weight_scale = nn.Parameter(quantized_weight, False), nn.Parameter(scale, False)
+    linear.bias = None if bias is None else nn.Parameter(bias, False)
+    return linear
 
 
 def load(path: Path, quantization: str = "none", dtype: torch.dtype = torch.float32) -> Transformer:
@@ -70,17 +70,17 @@ def test_a_row_is_off_by_half_a_scale_at_most(spread: float) -> None:
 @pytest.mark.parametrize("activations", [False, True])
 @pytest.mark.parametrize(("outputs", "inputs"), [(64, 96), (37, 111), (200, 1500)])
 def test_the_error_of_a_layer_is_bounded(outputs: int, inputs: int, activations: bool) -> None:
-    """Of each product x · w at most |x| · s_w/2 + |w| · s_x/2 + s_x · s_w/4 is lost, s the scales."""
+    """Each product x · w loses at most |x| · s_w/2 + |w| · s_x/2 + s_x · s_w/4, s the scales."""
     draw = torch.Generator().manual_seed(1)
     weight, bias = torch.randn(outputs, inputs, generator=draw), torch.randn(outputs, generator=draw)
     x = torch.randn(33, inputs, generator=draw)
     x[:, 0] *= 50  # an outlier, as the activations of language models have them
-    found = layer(weight, bias, int8_activations=activations)(x)
+    product = layer(weight, bias, int8_activations=activations)(x)
     w_scale = quantize_rows(weight)[1][None, :]
     x_scale = quantize_rows(x)[1][:, None] if activations else torch.zeros(33, 1)
     bound = x.abs().sum(1, keepdim=True) * w_scale + weight.abs().sum(1) * x_scale
     bound = bound / 2 + inputs * x_scale * w_scale / 4
-    error = (found - F.linear(x, weight, bias)).abs()
+    error = (product - F.linear(x, weight, bias)).abs()
     assert (error <= bound * 1.001 + 1e-4).all()
     assert error.max() > 0
 
@@ -101,8 +101,8 @@ def test_both_products_are_exact(rows: int, inputs: int) -> None:
     a[0], b[0], b[1] = 127, 127, -127
     b[2:] = b[2:].abs()  # sums with odd digits, beyond what fp32 counts one by one
     wanted = a.to(torch.int64) @ b.to(torch.int64).t()
-    for found in (int8_matmul(a, b), exact_matmul(a, b)):
-        assert found.dtype == torch.int32 and torch.equal(found.long(), wanted)
+    for product in (int8_matmul(a, b), exact_matmul(a, b)):
+        assert product.dtype == torch.int32 and torch.equal(product.long(), wanted)
 
 
 def test_a_kernel_that_fails_or_saturates_is_not_used(monkeypatch, caplog) -> None:
@@ -137,9 +137,9 @@ def test_a_checkpoint_is_quantised_when_it_is_loaded(
             restored = linear.weight * linear.weight_scale[:, None]
             assert ((restored - before.weight).abs() <= linear.weight_scale[:, None] * 0.5001).all()
             assert (linear.bias is None) == (before.bias is None)
-    wanted, found = logits(plain), logits(model)
+    wanted, changed = logits(plain), logits(model)
     # The formats cost up to 5 % in fp32. A short dtype adds roundings, of which a CPU's own kernels decide.
-    assert 0 < (found - wanted).norm() / wanted.norm() < 0.05 + 4 * torch.finfo(dtype).eps
+    assert 0 < (changed - wanted).norm() / wanted.norm() < 0.05 + 4 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("quantization", FORMATS)

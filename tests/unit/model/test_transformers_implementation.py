@@ -80,7 +80,7 @@ def test_packed_requests_decode_alike(folder: Path) -> None:
     for name in ("native", "transformers"):
         with LocalEngine.from_pretrained(folder, implementation=name, max_model_len=64) as engine:
             results.append(engine.generate(prompts, settings))
-    expected, got = ([(r.token_ids, r.steps) for r in each] for each in results)
+    expected, got = ([(r.token_ids, r.steps) for r in of_engine] for of_engine in results)
     assert got == expected
 
 

@@ -25,15 +25,10 @@ from lopa_ray.errors import (
     WorkerError,
     WorkerLostError,
 )
-from support.fake_backend import CHAT, MODEL, TEXT, WORDS, FakeBackend, Server
+from support.fake_backend import CHAT, MODEL, TEXT, WORDS, FakeBackend
 from support.waiting import wait_until
 
 WHOLE = "".join(WORDS)
-
-
-@pytest.fixture
-def backend(server: Server) -> FakeBackend:
-    return server.backend
 
 
 def body(path: str, **fields: Any) -> dict[str, Any]:

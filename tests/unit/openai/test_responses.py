@@ -8,17 +8,12 @@ import pytest
 from cluster.openai.response_models import ErrorObject
 from cluster.openai.responses_models import ResponseObject
 from lopa_ray.errors import OverloadedError, WorkerLostError
-from support.fake_backend import MODEL, RESPONSES, TOOL_PARTS, WORDS, FakeBackend, Server, error_of
+from support.fake_backend import MODEL, RESPONSES, TOOL_PARTS, WORDS, FakeBackend, error_of
 from support.responses_api import TOOLS, anonymous, body, events, whole
 
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")  # Pydantic's, about what does not fit its model
 
 WHOLE = "".join(WORDS)
-
-
-@pytest.fixture
-def backend(server: Server) -> FakeBackend:
-    return server.backend
 
 
 def test_a_response(backend: FakeBackend, client: httpx.Client) -> None:
@@ -53,11 +48,11 @@ def test_a_response_of_all_kinds_of_items(backend: FakeBackend, client: httpx.Cl
         [],
     )
     assert message["content"][0]["text"] == "I ask around"
-    assert [(each["name"], each["arguments"]) for each in calls] == [
+    assert [(item["name"], item["arguments"]) for item in calls] == [
         ("add", '{"a": 1, "é": 2}'),
         ("stop", "{}"),
     ]
-    assert len({each["call_id"] for each in calls} | {each["id"] for each in response["output"]}) == 6
+    assert len({item["call_id"] for item in calls} | {item["id"] for item in response["output"]}) == 6
     assert response["usage"]["output_tokens_details"] == {"reasoning_tokens": 2}
 
 
@@ -97,12 +92,12 @@ def test_logprobs_are_those_of_the_text(backend: FakeBackend, client: httpx.Clie
     asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
     (message,) = whole(client, **asked)["output"]
     logprobs = message["content"][0]["logprobs"]
-    assert [each["token"] for each in logprobs] == list(WORDS)
+    assert [logprob["token"] for logprob in logprobs] == list(WORDS)
     assert logprobs[0]["top_logprobs"] == [{"token": "Once", "logprob": -0.1, "bytes": list(b"Once")}]
-    found = events(client, **asked)
-    deltas = [event["logprobs"] for event in found if event["type"] == "response.output_text.delta"]
-    assert [each for part in deltas for each in part] == logprobs
-    assert anonymous(found[-1]["response"])["output"] == anonymous({"output": [message]})["output"]
+    streamed = events(client, **asked)
+    deltas = [event["logprobs"] for event in streamed if event["type"] == "response.output_text.delta"]
+    assert [logprob for part in deltas for logprob in part] == logprobs
+    assert anonymous(streamed[-1]["response"])["output"] == anonymous({"output": [message]})["output"]
 
 
 # Streams
@@ -110,11 +105,11 @@ def test_logprobs_are_those_of_the_text(backend: FakeBackend, client: httpx.Clie
 
 def test_the_events_of_a_stream(backend: FakeBackend, client: httpx.Client) -> None:
     backend.parts = TOOL_PARTS
-    found = events(client, tools=TOOLS)
+    streamed = events(client, tools=TOOLS)
     text, arguments = "response.output_text", "response.function_call_arguments"
     thought = "response.reasoning_text"
     added, done = "response.output_item.added", "response.output_item.done"
-    assert [event["type"]for event in found] == [
+    assert [event["type"]for event in streamed] == [
         *("response.created", "response.in_progress"),
         *(added, f"{thought}.delta", f"{thought}.delta", f"{thought}.done", done),
         *(added, "response.content_part.added", f"{text}.delta", f"{text}.delta", f"{text}.done"),
@@ -123,12 +118,12 @@ def test_the_events_of_a_stream(backend: FakeBackend, client: httpx.Client) -> N
         *(added, f"{arguments}.delta", f"{arguments}.done", done),
         "response.completed",
     ]  # fmt: skip
-    created, last = found[0]["response"], found[-1]["response"]
+    created, last = streamed[0]["response"], streamed[-1]["response"]
     assert (created["status"], created["output"], created["usage"]) == ("in_progress", [], None)
     assert created["id"] == last["id"]
     # What the events of an item build up is the item, in its place.
     for at, item in enumerate(last["output"]):
-        own = [event for event in found if event.get("output_index") == at]
+        own = [event for event in streamed if event.get("output_index") == at]
         assert {event.get("item_id", item["id"]) for event in own} == {item["id"]}
         begin, end = own[0]["item"], own[-1]["item"]
         assert (begin["status"], begin["id"], end) == ("in_progress", item["id"], item)
@@ -141,8 +136,8 @@ def test_the_events_of_a_stream(backend: FakeBackend, client: httpx.Client) -> N
 
 
 def test_a_canvas_has_events_of_its_own(client: httpx.Client) -> None:
-    found = events(client, max_output_tokens=2, lopa={"stream_canvas": True})
-    canvases = [event["canvas"] for event in found if event["type"] == "response.lopa.canvas"]
+    streamed = events(client, max_output_tokens=2, lopa={"stream_canvas": True})
+    canvases = [event["canvas"] for event in streamed if event["type"] == "response.lopa.canvas"]
     assert [canvas["step"] for canvas in canvases] == [1, 2]
 
 

@@ -17,11 +17,6 @@ pytestmark = pytest.mark.filterwarnings("error::UserWarning")  # Pydantic's, abo
 
 
 @pytest.fixture
-def backend(server: Server) -> FakeBackend:
-    return server.backend
-
-
-@pytest.fixture
 def ai(server: Server) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as opened:
         yield opened
@@ -34,8 +29,8 @@ def test_openai_client_accumulates_the_response(backend: FakeBackend, ai: openai
         snapshots = [event.snapshot for event in stream if event.type == "response.output_text.delta"]
         final = stream.get_final_response()
     assert snapshots == ["I ask", "I ask around"] and final.output_text == "I ask around"
-    made = [(item.name, item.arguments) for item in final.output if item.type == "function_call"]
-    assert made == [("add", '{"a": 1, "é": 2}'), ("stop", "{}")]
+    calls = [(item.name, item.arguments) for item in final.output if item.type == "function_call"]
+    assert calls == [("add", '{"a": 1, "é": 2}'), ("stop", "{}")]
     assert final.usage is not None and final.usage.output_tokens == len(TOOL_PARTS)
 
 
@@ -67,7 +62,7 @@ def test_a_response_is_the_input_of_the_next(
         response = ai.responses.create(**asked, input=items)
     items += response.output if form == "object" else [getattr(item, form)() for item in response.output]
     ids = [item.call_id for item in response.output if item.type == "function_call"]
-    items += [{"type": "function_call_output", "call_id": each, "output": "3"} for each in ids]
+    items += [{"type": "function_call_output", "call_id": call_id, "output": "3"} for call_id in ids]
     ai.responses.create(**asked, input=items)
     assert backend.requests[-1][1].prompts[0] == (
         {"role": "user", "content": "hi"},
@@ -87,7 +82,7 @@ def test_openai_client_sees_errors(backend: FakeBackend, ai: openai.OpenAI) -> N
         ai.responses.create(model=MODEL, input="hi", previous_response_id="resp_1")
     assert wrong.value.param == "previous_response_id"
     backend.failure = WorkerLostError("gone")
-    found = list(ai.responses.create(model=MODEL, input="hi", stream=True))
-    assert [event.type for event in found[-2:]] == ["error", "response.failed"]
+    streamed = list(ai.responses.create(model=MODEL, input="hi", stream=True))
+    assert [event.type for event in streamed[-2:]] == ["error", "response.failed"]
     with pytest.raises(openai.APIStatusError):
         ai.responses.create(model=MODEL, input="hi")

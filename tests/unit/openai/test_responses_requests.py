@@ -10,7 +10,7 @@ import pytest
 
 from cluster.choices.messages import ChoicesRequest
 from lopa_ray.errors import PromptError, SettingsError
-from support.fake_backend import RESPONSES, FakeBackend, Server, error_of
+from support.fake_backend import RESPONSES, FakeBackend, error_of
 from support.responses_api import ADD, TOOLS, body, call, whole
 
 pytestmark = pytest.mark.filterwarnings("error::UserWarning")  # Pydantic's, about what does not fit its model
@@ -19,11 +19,6 @@ OFFERED = tuple(
     {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
     for tool in TOOLS
 )
-
-
-@pytest.fixture
-def backend(server: Server) -> FakeBackend:
-    return server.backend
 
 
 def sent(backend: FakeBackend, client: httpx.Client, **fields: Any) -> ChoicesRequest:

@@ -230,8 +230,8 @@ def test_what_a_group_refuses_is_named_by_its_field(
     backend: FakeBackend, client: httpx.Client, fields: Any, error: Exception, param: str
 ) -> None:
     backend.rejection = error
-    found = error_of(client.post(CHAT, json=body(**fields)), 400)
-    assert found.param == param and "guided_structural_tag" not in found.message
+    refusal = error_of(client.post(CHAT, json=body(**fields)), 400)
+    assert refusal.param == param and "guided_structural_tag" not in refusal.message
 
 
 # Responses
@@ -246,7 +246,7 @@ def test_an_answer_with_calls(backend: FakeBackend, client: httpx.Client) -> Non
         assert message.tool_calls is not None and choice.finish_reason == "tool_calls"
         assert [(call.function.name, call.function.arguments) for call in message.tool_calls] == CALLS
         ids |= {call.id for call in message.tool_calls}
-    assert len(ids) == 4 and all(each.startswith("call_") for each in ids)
+    assert len(ids) == 4 and all(call_id.startswith("call_") for call_id in ids)
     assert answer.usage.completion_tokens == 2 * len(TOOL_PARTS)
 
 
@@ -287,15 +287,15 @@ def test_reasoning_can_be_left_out(backend: FakeBackend, client: httpx.Client, l
     assert not any("reasoning_content" in choice.delta.model_fields_set for choice in streamed)
     assert "".join(choice.delta.content or "" for choice in streamed) == "I ask around"
     if logprobs:  # those of all tokens, as of a whole answer
-        tokens = [each.token for part in streamed if part.logprobs for each in part.logprobs.content]
-        assert tokens == [each["token"] for each in choice["logprobs"]["content"]]
+        tokens = [logprob.token for part in streamed if part.logprobs for logprob in part.logprobs.content]
+        assert tokens == [logprob["token"] for logprob in choice["logprobs"]["content"]]
         assert len(tokens) == len(TOOL_PARTS)
 
 
 def test_usage_in_every_chunk(backend: FakeBackend, client: httpx.Client) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    found = chunks(client, stream_options=options, n=2)
-    usages = [chunk.usage for chunk in found]
+    streamed = chunks(client, stream_options=options, n=2)
+    usages = [chunk.usage for chunk in streamed]
     assert all(usage is not None for usage in usages)
     counts = [usage.completion_tokens for usage in usages if usage is not None]
     assert counts == sorted(counts) and (counts[0], counts[-1]) == (0, 2 * len(TOOL_PARTS))

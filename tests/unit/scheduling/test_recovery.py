@@ -24,7 +24,7 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformer import Transformer
 from lopa_ray.protocol.events import RequestStep
 from lopa_ray.protocol.plan import ScheduledRequest, StepPlan
-from lopa_ray.protocol.report import StepReport
+from lopa_ray.protocol.step_report import StepReport
 from lopa_ray.scheduling.journal import Journal
 from lopa_ray.scheduling.prefix_index import PrefixIndex
 from lopa_ray.scheduling.recovery import recover
@@ -97,10 +97,10 @@ class Chaos(InProcessGroup):
     def note(self, event: RequestStep) -> None:
         """What the receiver of events does."""
         if event.outcome.finish_reason:
-            del self.journals[event.request_id]
+            del self.journals[event.request_key]
         else:
-            state = self.scheduler.session_state(event.request_id)
-            self.journals[event.request_id].record(event.plan, event.outcome, state)
+            state = self.scheduler.session_state(event.request_key)
+            self.journals[event.request_key].record(event.plan, event.outcome, state)
 
     def begin_anew(self, workers: int) -> dict[int, int]:
         """Lose everything but the journals; returns the requests' numbers, before and after."""
@@ -175,7 +175,7 @@ def run(
             event = unpublished.pop(0)
             group.note(event)
             if event.outcome.finish_reason:
-                assert list(event.outcome.canvas) == canvases.pop(event.request_id)
+                assert list(event.outcome.canvas) == canvases.pop(event.request_key)
 
     while group.scheduler.busy:
         if draw.random() < 0.04:

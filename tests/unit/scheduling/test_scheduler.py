@@ -15,7 +15,7 @@ from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import ProtocolError, RequestCancelledError, ScoreError, StepLimitError
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
-from lopa_ray.protocol.report import StepReport
+from lopa_ray.protocol.step_report import StepReport
 from lopa_ray.scheduling.scheduler import Scheduler
 from support.fake_model import VOCABULARY, FakeModel
 from support.in_process_group import InProcessGroup
@@ -44,7 +44,7 @@ def finish(scheduler: Scheduler, workers: int = 1) -> list[RequestEvent]:
 
 def ended(events: list[RequestEvent]) -> list[int]:
     return [
-        event.request_id
+        event.request_key
         for event in events
         if isinstance(event, RequestFailure) or event.outcome.finish_reason is not None
     ]
@@ -120,7 +120,7 @@ def test_outcomes_depend_on_neither_workers_nor_slots(workers, slots):
         got = [
             event.outcome
             for event in events
-            if event.request_id == request and isinstance(event, RequestStep)
+            if event.request_key == request and isinstance(event, RequestStep)
         ]
         assert got == expected
 
@@ -135,7 +135,7 @@ def test_cancelling_frees_the_slot_at_the_next_step():
     scheduler.cancel(999)
     events = finish(scheduler)
     failures = [event for event in events if isinstance(event, RequestFailure)]
-    assert [event.request_id for event in failures] == [first, third]
+    assert [event.request_key for event in failures] == [first, third]
     assert all(isinstance(event.error, RequestCancelledError) for event in failures)
     assert ended(events) == [first, third, second]
 
@@ -146,7 +146,7 @@ def test_cancelling_between_plan_and_reports():
     (plan,) = scheduler.plan(1)
     scheduler.cancel(first)
     events = scheduler.advance([MODEL.execute(plan)])
-    assert [(type(event), event.request_id) for event in events] == [
+    assert [(type(event), event.request_key) for event in events] == [
         (RequestStep, second),
         (RequestFailure, first),
     ]
@@ -196,11 +196,11 @@ def test_an_error_ends_its_own_request_only(kind, error):
     (plan,) = scheduler.plan(1)
     events = scheduler.advance([poisoned(MODEL.execute(plan), requests[1], kind)])
     (failure,) = (event for event in events if isinstance(event, RequestFailure))
-    assert failure.request_id == requests[1]
+    assert failure.request_key == requests[1]
     assert isinstance(failure.error, error)
     rest = finish(scheduler)
     assert sorted(ended(rest)) == [requests[0], requests[2]]
-    assert not any(event.request_id == requests[1] for event in rest)
+    assert not any(event.request_key == requests[1] for event in rest)
 
 
 def test_a_session_that_cannot_plan_ends_alone():
@@ -210,7 +210,7 @@ def test_a_session_that_cannot_plan_ends_alone():
     broken.steps = broken.step_limit
     events = finish(scheduler)
     (failure,) = (event for event in events if isinstance(event, RequestFailure))
-    assert failure.request_id == requests[0]
+    assert failure.request_key == requests[0]
     assert isinstance(failure.error, StepLimitError)
     assert ended(events)[-1] == requests[1]
 
@@ -276,7 +276,7 @@ def decode(workers: int, *, repeat: bool = False) -> tuple[list[tuple[int, ...]]
             scheduler.epoch += 1
         for event in group.step():
             assert isinstance(event, RequestStep)
-            canvases[event.request_id] = event.outcome.canvas
+            canvases[event.request_key] = event.outcome.canvas
         group.agreed_checksums()
     return [canvases[request] for request in requests], group
 

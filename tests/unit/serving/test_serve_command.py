@@ -49,8 +49,8 @@ def file(tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> str:
 
 
 def application(values: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = values["applications"][0]
-    return found
+    first: dict[str, Any] = values["applications"][0]
+    return first
 
 
 WRONG_FILES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [

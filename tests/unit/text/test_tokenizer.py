@@ -76,9 +76,9 @@ def test_it_can_be_sent_to_another_process(tmp_path: Path, write: Any) -> None:
         [sys.executable, "-c", FROM_PICKLE, str(file)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    *found, imported_torch = json.loads(done.stdout)
+    *encoded, imported_torch = json.loads(done.stdout)
     chat = tokenizer.apply_chat_template(user("a <|mask|>"))
-    assert found == [chat, tokenizer.encode("hello <|mask|>"), tokenizer.encode_markup("hello <|mask|>")]
+    assert encoded == [chat, tokenizer.encode("hello <|mask|>"), tokenizer.encode_markup("hello <|mask|>")]
     assert not imported_torch
 
 
@@ -93,8 +93,8 @@ def test_many_threads_may_use_it(tmp_path: Path) -> None:
 
     texts = [f"{text} {SPECIAL[i % 4]} {i}" for i in range(20) for text in TEXTS]
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(use, texts))
-    assert found == [use(text) for text in texts]
+        results = list(pool.map(use, texts))
+    assert results == [use(text) for text in texts]
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -5,7 +5,7 @@ The log-probabilities of these tables are the negative probabilities.
 
 from __future__ import annotations
 
-from lopa_ray.decoding.likelihood import LikelihoodSession
+from lopa_ray.decoding.likelihood_session import LikelihoodSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Branch, Plan
 from support.fake_model import VOCABULARY

@@ -33,7 +33,7 @@ from lopa_ray.decoding.branching import ANCHOR, Fork
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Branch, Plan
-from lopa_ray.protocol.report import BranchReport
+from lopa_ray.protocol.step_report import BranchReport
 from support.fake_model import VOCABULARY, FakeModel
 
 SETTINGS = LopaSettings(max_new_tokens=48, num_branches=6, block_size=16, ignore_eos=True, top_logprobs=2)

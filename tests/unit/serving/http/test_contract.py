@@ -51,7 +51,7 @@ def test_every_model_in_the_document_has_a_name_of_its_own() -> None:
     modules: dict[str, set[str]] = {}
     for model in (*descendants(RequestModel), *descendants(ResponseModel)):
         modules.setdefault(model.__name__, set()).add(model.__module__)
-    assert [(name, found) for name, found in modules.items() if len(found) > 1] == []
+    assert [(name, defined_in) for name, defined_in in modules.items() if len(defined_in) > 1] == []
 
 
 def demanding(document: dict[str, Any]) -> dict[str, Any]:

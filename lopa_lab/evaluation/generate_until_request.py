@@ -15,7 +15,7 @@ LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_token
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationRequest:
+class GenerateUntilRequest:
     """A task's settings for each of its answers."""
 
     settings: GenerationSettings
@@ -23,7 +23,9 @@ class GenerationRequest:
     """The answer ends before the first of these."""
 
     @staticmethod
-    def parse(generation: Mapping[str, Any], default: GenerationSettings, repeat: int) -> GenerationRequest:
+    def parse(
+        generation: Mapping[str, Any], default: GenerationSettings, repeat: int
+    ) -> GenerateUntilRequest:
         """From a task's generation settings; what they leave out is as in `default`.
 
         Without `do_sample` decoding is greedy unless a temperature is given, as in the harness. `repeat` counts the
@@ -47,7 +49,7 @@ class GenerationRequest:
         settings = override_settings(default, values)
         if repeat and settings.temperature:
             settings = settings.replace(seed=settings.seed + repeat)
-        return GenerationRequest(settings, (until,) if isinstance(until, str) else tuple(until))
+        return GenerateUntilRequest(settings, (until,) if isinstance(until, str) else tuple(until))
 
     def cut(self, text: str) -> str:
         """An answer without the first stop string and what follows it."""

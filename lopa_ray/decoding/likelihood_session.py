@@ -20,8 +20,8 @@ from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.errors import PromptError, SettingsError
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Branch, Plan
-from lopa_ray.protocol.report import BranchReport
 from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.step_report import BranchReport
 from lopa_ray.protocol.vocabulary import Vocabulary
 
 DEFAULT_MC_NUM = 128

@@ -1,4 +1,4 @@
-"""An elastic backend for Ray's collective interface.
+"""CollectiveBackend: the backend of workers for Ray's collective interface.
 
 Ray's own groups cannot change their membership. This backend is built anew for each
 membership ("epoch"), on a stateless torch.distributed process group (Gloo, NCCL or HCCL),
@@ -42,7 +42,7 @@ class EpochWatch:
         return bool(self._store.check([self._key]))
 
 
-class ElasticGroup(BaseGroup):
+class CollectiveBackend(BaseGroup):
     """A Ray collective backend for one epoch of a group. It does what groups need, and nothing else."""
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
@@ -152,4 +152,4 @@ class ElasticGroup(BaseGroup):
 def register_backend() -> None:
     """Make the backend known to Ray in this process; once, Ray refuses a second time."""
     if not BackendRegistry().is_registered(BACKEND):
-        register_collective_backend(BACKEND, ElasticGroup)
+        register_collective_backend(BACKEND, CollectiveBackend)

@@ -10,7 +10,7 @@ import ray
 import torch
 from ray.util import collective
 
-from actors.elastic_group import BACKEND
+from actors.collective_backend import BACKEND
 from actors.kv_transfer import CollectiveTransfer
 from actors.rendezvous import Rendezvous, RendezvousStore
 from actors.tensor_parallel_group import RayTensorParallelGroup

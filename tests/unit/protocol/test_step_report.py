@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 from hypothesis import given, strategies as st
 
-from lopa_ray.protocol.report import BranchReport, StepReport
+from lopa_ray.protocol.step_report import BranchReport, StepReport
 from support.in_process_group import report_bytes
 from support.step_reports import pack_reports
 
