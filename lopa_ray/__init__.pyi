@@ -34,6 +34,7 @@ from .errors import (
     TransferError as TransferError,
     WorkerError as WorkerError,
     WorkerLostError as WorkerLostError,
+    WorkerMemoryError as WorkerMemoryError,
 )
 from .protocol.events import (
     RequestEvent as RequestEvent,

@@ -39,8 +39,10 @@ class Commits:
         }
 
     def payload(self, requests: Sequence[ScheduledRequest]) -> Tensor:
-        """One payload of the requests' commits (see `KVCache.empty_payload`), as this worker has them: staged, or in
-        the slot. Raises ProtocolError if it does not have them."""
+        """One payload of the requests' commits, flat [values] in the cache's dtype (see `KVCache.empty_payload`).
+
+        The K/V are as this worker has them, staged or in the slot. Raises ProtocolError if it does not have them.
+        """
         return self._cache.gather_payload(
             [
                 (
@@ -56,7 +58,8 @@ class Commits:
     def pending(self, plan: StepPlan, payloads: Mapping[int, Tensor]) -> list[PendingCommit]:
         """The commits to carry out: of K/V staged here, then of those in payloads, which may still be on their way.
 
-        A source commits what it sends as the other workers do. Raises ProtocolError if K/V are not staged.
+        `payloads`: see `payloads`, [values] in the cache's dtype each. A source commits what it sends as the other
+        workers do. Raises ProtocolError if K/V are not staged.
         """
         commits = [
             PendingCommit(self._staged(scheduled), scheduled.slot, scheduled.plan.commit.spans)

@@ -118,14 +118,17 @@ class KVCache:
         return torch.empty(size, dtype=self.data.dtype, device=self.data.device)
 
     def split_payload(self, payload: Tensor, commits: int = 1) -> StagedStep:
-        """Views into a payload, as a step has staged them: K/V [L, 2, P, K, E] and boundary rows [Q, D]."""
+        """Views into a payload, as a step has staged them: K/V [L, 2, P, K, E] and boundary rows [Q, D].
+
+        Payload and views have the cache's dtype.
+        """
         _, layers, two, heads, _, dim = self.data.shape
         width = self.boundary.shape[1]
         kv, boundaries = payload.tensor_split([payload.numel() - commits * width])
         return StagedStep(kv.view(layers, two, -1, heads, dim), boundaries.view(commits, width))
 
     def write_payload(self, slot: int, spans: Spans, payload: Tensor) -> None:
-        """Commit a payload: `copy_payload`, and mark the spans as committed."""
+        """Commit a payload, flat [values] in the cache's dtype: `copy_payload`, and mark the spans as committed."""
         self.copy_payload(slot, spans, payload)
         self.mark_committed(slot, spans)
 
