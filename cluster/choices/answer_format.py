@@ -20,7 +20,7 @@ from cluster.choices.messages import ChoicesRequest
 from lopa_ray.config.generation_settings import GUIDED
 from lopa_ray.constraints.json_schema import schema_regex
 from lopa_ray.engine.session_factory import RenderedPrompt
-from lopa_ray.errors import SettingsError
+from lopa_ray.errors import SettingsError, about_setting
 from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer import Tokenizer
 from lopa_ray.text.tool_format import ToolFormat, tool_format
@@ -76,6 +76,8 @@ def answer_format(request: ChoicesRequest, tokenizer: Tokenizer, prompt: Rendere
     )
     settings = {}
     if tools is not None and schema is not None:
+        with about_setting("guided_json"):  # beside the functions' schemas, no error can say whose it is
+            schema_regex(request.settings["guided_json"])
         answer = {"begin": "", "schema": schema}
         settings = {"guided_json": None, **_tag([answer, *_calls(request, known)], [])}
     elif tools is not None and any(tool["function"].get("strict") for tool in request.tools):

@@ -11,7 +11,7 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.constraint_compiler import ConstraintCompiler
-from lopa_ray.errors import PromptError, PromptTooLongError, SettingsError
+from lopa_ray.errors import PromptError, PromptTooLongError, SettingName, SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.chat_template import Message
 from lopa_ray.text.rendered_chat import RenderedChat
@@ -100,9 +100,13 @@ class SessionFactory:
         ids = self.encode(prompt, raw=raw)
         room = self.config.model.max_model_len
         if len(ids) + settings.max_new_tokens > room:
+            max_new_tokens = SettingName("max_new_tokens")
             raise PromptTooLongError(
-                f"{len(ids)} prompt tokens and max_new_tokens {settings.max_new_tokens} exceed max_model_len {room}; "
-                "shorten the prompt, lower max_new_tokens or raise max_model_len"
+                f"{len(ids)} prompt tokens and ",
+                max_new_tokens,
+                f" {settings.max_new_tokens} exceed max_model_len {room}; shorten the prompt, lower ",
+                max_new_tokens,
+                " or raise max_model_len",
             )
         return new_session(ids, settings, self.vocabulary, self._constraint(settings))
 
@@ -112,7 +116,8 @@ class SessionFactory:
         if self._constraint_compiler is None:
             raise SettingsError(
                 "got a pattern or words for the answer, but the checkpoint has no tokenizer "
-                "that spells its tokens; add its files or leave guided_* and bad_words out"
+                "that spells its tokens; add its files or leave guided_* and bad_words out",
+                setting=settings.constraint_setting,
             )
         return self._constraint_compiler.compile(settings)
 

@@ -72,8 +72,8 @@ class ChatTemplate:
         """Render messages to text.
 
         `variables` are further variables of the template. The text of special tokens inside messages, `tools` and
-        `variables` is part of the runs of plain text. Raises `PromptError` for messages that cannot be rendered, and `CheckpointError` for a template that is
-        not valid Jinja.
+        `variables` is part of the runs of plain text. Raises `PromptError` for messages that cannot be rendered, and
+        `CheckpointError` for a template that is not valid Jinja.
         """
         values = [list(messages), list(tools) or None, self._own_variables(variables or {})]
         try:
