@@ -28,6 +28,7 @@ from .errors import (
     PromptTooLongError as PromptTooLongError,
     ProtocolError as ProtocolError,
     RequestCancelledError as RequestCancelledError,
+    RequestError as RequestError,
     ScoreError as ScoreError,
     SettingsError as SettingsError,
     StepLimitError as StepLimitError,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
 
 class LopaError(Exception):
     """Base of every error that this project raises on purpose.
@@ -10,21 +13,55 @@ class LopaError(Exception):
     """
 
 
-class SettingsError(LopaError, ValueError):
+class SettingName(str):
+    """A setting's name as a part of a message: an API may have another name for the setting."""
+
+    __slots__ = ()
+
+
+class RequestError(LopaError, ValueError):
+    """A request or a configuration is wrong: the base of errors about settings and prompts."""
+
+    def __init__(self, *message: str, setting: str | None = None) -> None:
+        """`message`: its parts, which are joined. `setting`: the name of the setting that is wrong; None: the message
+        is about no single one."""
+        super().__init__("".join(message))
+        self.parts, self.setting = message, setting
+
+    def message(self, names: Mapping[str, str]) -> str:
+        """The message with other names of settings: each `SettingName` in it that `names` has is replaced."""
+        return "".join(
+            names.get(part, part) if isinstance(part, SettingName) else part for part in self.parts
+        )
+
+
+class SettingsError(RequestError):
     """A setting is unknown, out of range or contradicts another one."""
 
-    def __init__(self, message: str, setting: str | None = None) -> None:
-        """`setting`: the name of the setting that is wrong; None: the message is about no single one."""
-        super().__init__(message)
-        self.setting = setting
+
+@contextmanager
+def about_setting(name: str | None) -> Iterator[None]:
+    """Give SettingsErrors that are raised inside the setting `name`, unless they have one.
+
+    What reads a pattern or a schema does not know which setting has it.
+    """
+    try:
+        yield
+    except SettingsError as error:
+        error.setting = error.setting or name
+        raise
 
 
 class CheckpointError(LopaError, ValueError):
     """A checkpoint or an adapter on disk cannot be loaded."""
 
 
-class PromptError(LopaError, ValueError):
+class PromptError(RequestError):
     """A prompt cannot be decoded: it is empty or too long, has ids out of range, or needs a missing tokenizer."""
+
+    def __init__(self, *message: str) -> None:
+        """`message`: its parts. The setting that is wrong is "prompt"."""
+        super().__init__(*message, setting="prompt")
 
 
 class PromptTooLongError(PromptError):

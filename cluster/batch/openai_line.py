@@ -20,7 +20,7 @@ from cluster.openai.responses_builder import ResponsesBuilder
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.session_factory import SessionFactory
-from lopa_ray.errors import PromptError, SettingsError
+from lopa_ray.errors import RequestError
 from lopa_ray.protocol.events import RequestStep
 
 NewBuilder = Callable[[Any, ChoicesRequest], ResponseBuilder]
@@ -45,8 +45,8 @@ class OpenAIWork:
             self._choices = ChoiceFactory(sessions, draws_anew=False).create(
                 choices_request, time.monotonic()
             )
-        except (PromptError, SettingsError) as error:
-            raise request.field_names().translate(error, api_error(error, 1)) from None
+        except RequestError as error:
+            raise api_error(error, 1, request.setting_fields()) from None
         prompts = self._choices[:: choices_request.n]
         settings = self._choices[0].session.settings
         self._builder.add(

@@ -19,12 +19,11 @@ from cluster.choices.answer_parser import (
 from cluster.choices.messages import ChoicesRequest
 from lopa_ray.config.generation_settings import GUIDED
 from lopa_ray.constraints.json_schema import schema_regex
-from lopa_ray.errors import SettingsError
+from lopa_ray.engine.session_factory import RenderedPrompt
+from lopa_ray.errors import SettingsError, about_setting
+from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer import Tokenizer
 from lopa_ray.text.tool_format import ToolFormat, tool_format
-
-PROMPT_TAIL = 8
-"""Tokens at the end of a prompt in which an opened `<think>` is looked for."""
 
 FREE_SCHEMA_CHARS = 8_000
 """Characters that the patterns of functions that are not strict may have together."""
@@ -46,13 +45,13 @@ class AnswerFormat:
     """Special tokens that the answer's text has."""
 
 
-def answer_format(request: ChoicesRequest, tokenizer: Tokenizer, prompt: Sequence[int]) -> AnswerFormat:
+def answer_format(request: ChoicesRequest, tokenizer: Tokenizer, prompt: RenderedPrompt) -> AnswerFormat:
     """The format of the answer to a prompt. Raises CheckpointError for a template that cannot be read."""
     if request.raw:
         return AnswerFormat()
     known = tool_format(tokenizer.chat_template(request.tools))
-    tail = tokenizer.decode(prompt[-PROMPT_TAIL:], skip_special_tokens=False)
-    thinking = tail.rstrip().endswith(THINK)
+    # A template that opens the reasoning ends with the tag; only a chat has a template.
+    thinking = isinstance(prompt, RenderedChat) and prompt.text.rstrip().endswith(THINK)
     # A constrained answer cannot contain reasoning.
     end_thinking = f"\n{END_THINK}\n\n" if thinking else ""
     shown = frozenset((THINK, END_THINK, known.trigger, known.separator, known.end))
@@ -77,6 +76,8 @@ def answer_format(request: ChoicesRequest, tokenizer: Tokenizer, prompt: Sequenc
     )
     settings = {}
     if tools is not None and schema is not None:
+        with about_setting("guided_json"):  # beside the functions' schemas, no error can say whose it is
+            schema_regex(request.settings["guided_json"])
         answer = {"begin": "", "schema": schema}
         settings = {"guided_json": None, **_tag([answer, *_calls(request, known)], [])}
     elif tools is not None and any(tool["function"].get("strict") for tool in request.tools):

@@ -36,11 +36,11 @@ class ChoiceFactory:
         tokenizer = require_tokenizer(self._sessions.tokenizer)
         random_seed = secrets.randbelow(SEED_LIMIT)
         for prompt in request.prompts:
-            ids = self._sessions.encode(
+            rendered = self._sessions.render(
                 prompt, raw=request.raw, tools=request.tools, variables=request.template_variables
             )
-            answer = answer_format(request, tokenizer, ids)
-            ids = ids + tokenizer.encode_markup(answer.prefill)
+            answer = answer_format(request, tokenizer, rendered)
+            ids = self._sessions.encode_rendered(rendered) + tokenizer.encode_markup(answer.prefill)
             settings = self._generation_settings({**request.settings, **answer.settings}, len(ids))
             keeps_seed = "seed" in request.settings or not self._draws_anew
             first_seed = settings.seed if keeps_seed else random_seed

@@ -15,6 +15,7 @@ from lopa_ray.errors import (
     PromptError,
     PromptTooLongError,
     RequestCancelledError,
+    RequestError,
     ScoreError,
     SettingsError,
     StepLimitError,
@@ -73,9 +74,15 @@ def invalid_value(param: str, message: str) -> ApiError:
     return ApiError(400, f"{param}: {message}", "invalid_value", param=param)
 
 
-def api_error(error: Exception, retry_after_s: int) -> ApiError:
+def api_error(
+    error: Exception, retry_after_s: int, setting_fields: Mapping[str, str] | None = None
+) -> ApiError:
     """The response for an error. One that is no LopaError shows nothing of its inside, nor does one about the
-    model's files, which says where they lie."""
+    model's files, which says where they lie.
+
+    `setting_fields`: decode setting, or `prompt` → the client's field, which the response names in its place.
+    """
+    fields = setting_fields or {}
     if isinstance(error, ApiError):
         return error
     for error_class, status, code in _STATUS_AND_CODE:
@@ -84,11 +91,14 @@ def api_error(error: Exception, retry_after_s: int) -> ApiError:
             if status in (500, 504):
                 # OpenAI's client repeats every 5xx, but a repeated request would fail in the same way.
                 headers["X-Should-Retry"] = "false"
-            message = str(error)
+            message, param = str(error), None
+            if isinstance(error, RequestError):
+                message = error.message({name: field.rpartition(".")[2] for name, field in fields.items()})
+                param = fields.get(error.setting or "")
             if len(message) > MAX_MESSAGE_CHARS:
                 # The message repeats the request, which may have megabytes.
                 message = f"{message[:MAX_MESSAGE_CHARS]} ..."
-            return ApiError(status, message, code, headers=headers)
+            return ApiError(status, message, code, param=param, headers=headers)
     message = (
         "the server failed in a way that it does not expect; its log has the details under this request's id"
     )

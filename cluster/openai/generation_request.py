@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from cluster.openai.errors import invalid_value, short_repr
-from cluster.openai.field_names import FieldNames
 from cluster.openai.lopa_options import LOPA_DECODE_SETTINGS, OPENAI_FIELDS, LopaOptions
 from cluster.openai.request_model import MAX_INT, RequestModel
 from lopa_ray.config.generation_settings import GUIDED, MAX_LOGIT_BIAS
@@ -129,17 +128,18 @@ class GenerationRequest(RequestModel, ABC):
     lopa: LopaOptions | None = None
     """Decode settings, and what OpenAI's API has no word for."""
 
-    def field_names(self) -> FieldNames:
-        """The fields of this request that a group's error may be about."""
-        constraint = next(iter(self.constraint_fields()), self.tools_field)
+    def setting_fields(self) -> dict[str, str]:
+        """Decode setting, or `prompt` → the field of this request that sets it, or could."""
+        given = self.constraint_fields()
+        constraint = next(iter(given), self.tools_field)
         fields = {name: name for name in OPENAI_FIELDS} | {
             name: f"lopa.{name}" for name in LOPA_DECODE_SETTINGS
         }
         fields |= {"max_new_tokens": self.max_tokens_field, "top_logprobs": self.top_logprobs_field}
         fields |= {name: constraint for name in GUIDED if constraint is not None}
-        if self.tools_field is not None:
+        if self.tools_field is not None and "guided_structural_tag" not in dict(given.values()):
             fields["guided_structural_tag"] = self.tools_field
-        return FieldNames(self.prompt_field, fields, constraint)
+        return {**fields, "prompt": self.prompt_field}
 
     prompt_field: ClassVar[str]
     """What has the prompt."""

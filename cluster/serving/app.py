@@ -28,7 +28,7 @@ from cluster.serving.replica.group_server import GroupServer
 from cluster.serving.replica.ingress import Ingress
 from cluster.serving.settings import ServeSettings
 from lopa_ray.engine.config import Config
-from lopa_ray.errors import PromptError, SettingsError
+from lopa_ray.errors import PromptError, RequestError, SettingsError
 from lopa_ray.execution.model_files import pin_model
 
 REPLICA_CPUS = 0.1
@@ -59,7 +59,7 @@ class GroupReplica(GroupServer):
             async with aclosing(super().generate(request)) as outputs:
                 async for output in outputs:
                     yield output
-        except (PromptError, SettingsError) as error:
+        except RequestError as error:
             yield RequestRejected(error)
 
     async def tokenize(  # type: ignore[override]  # it returns one more type

@@ -16,7 +16,7 @@ from lopa_ray.config.strict import StrictModel
 from lopa_ray.constraints.json_schema import schema_regex
 from lopa_ray.constraints.regex import alternatives, literal
 from lopa_ray.constraints.structural_tag import StructuralTag
-from lopa_ray.errors import SettingsError
+from lopa_ray.errors import SettingName, SettingsError
 from lopa_ray.protocol.sampling_params import Ranking
 
 MAX_LOGIT_BIAS = 1024
@@ -114,7 +114,12 @@ class GenerationSettings(StrictModel):
     @property
     def constrained(self) -> bool:
         """Whether the answer's text has to match something, or may not have something in it."""
-        return bool(self.bad_words) or any(getattr(self, name) is not None for name in GUIDED)
+        return self.constraint_setting is not None
+
+    @property
+    def constraint_setting(self) -> str | None:
+        """The name of the setting that constrains the answer's text; of a pattern and `bad_words`, the pattern's."""
+        return next((name for name in CONSTRAINING if getattr(self, name) not in (None, ())), None)
 
     @property
     def pattern(self) -> str | None:
@@ -171,11 +176,15 @@ class GenerationSettings(StrictModel):
     def _one_pattern_that_can_end(self) -> Self:
         given = [name for name in GUIDED if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"got {' and '.join(given)}; allowed: one of them; leave the others out")
+            names = [part for name in given for part in (" and ", SettingName(name))]
+            raise SettingsError(
+                "got ", *names[1:], "; allowed: one of them; leave the others out", setting=given[0]
+            )
         if given and self.ignore_eos:
             raise SettingsError(
-                f"ignore_eos: got true with a pattern or schema ({given[0]}), whose answers end where the match "
-                "does; leave ignore_eos out",
+                "ignore_eos: got true with a pattern or schema (",
+                SettingName(given[0]),
+                "), whose answers end where the match does; leave ignore_eos out",
                 setting="ignore_eos",
             )
         return self
@@ -184,7 +193,9 @@ class GenerationSettings(StrictModel):
     def _min_fits_max(self) -> Self:
         if self.min_tokens > self.max_new_tokens:
             raise SettingsError(
-                f"min_tokens ({self.min_tokens}) exceeds max_new_tokens ({self.max_new_tokens}); lower it",
+                f"min_tokens ({self.min_tokens}) exceeds ",
+                SettingName("max_new_tokens"),
+                f" ({self.max_new_tokens}); lower it",
                 setting="min_tokens",
             )
         return self

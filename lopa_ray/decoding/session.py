@@ -27,7 +27,14 @@ from lopa_ray.constraints.constraint import Constraint, ConstraintState
 from lopa_ray.decoding.branch_budget import requested_branches
 from lopa_ray.decoding.initial_logit_changes import initial_logit_changes
 from lopa_ray.decoding.result import length_through_end
-from lopa_ray.errors import PromptError, ProtocolError, ScoreError, SettingsError, StepLimitError
+from lopa_ray.errors import (
+    PromptError,
+    ProtocolError,
+    ScoreError,
+    SettingName,
+    SettingsError,
+    StepLimitError,
+)
 from lopa_ray.protocol.outcome import FinishReason, StepOutcome
 from lopa_ray.protocol.plan import Plan, ScheduledRequest
 from lopa_ray.protocol.sampling_params import SamplingParams
@@ -108,7 +115,8 @@ class DecodeSession(ABC):
         if (self.constraint is None) != (not settings.constrained):
             raise SettingsError(
                 "a session under guided_* or bad_words needs the constraint that belongs to them, and no other one; "
-                "make sessions with Engine.create_session or SessionFactory"
+                "make sessions with Engine.create_session or SessionFactory",
+                setting=settings.constraint_setting,
             )
         constraint_state = self._constraint_state([])
         if self.constraint is None or constraint_state is None or constraint_state.satisfiable:
@@ -116,16 +124,20 @@ class DecodeSession(ABC):
         least, most = self.constraint.min_tokens(), settings.max_new_tokens
         if least is None:
             raise SettingsError(
-                "the pattern or schema matches no text that this model's tokens can spell without bad_words; loosen it"
+                "the pattern or schema matches no text that this model's tokens can spell without bad_words; loosen it",
+                setting=settings.constraint_setting,
             )
         if least > most:
             raise SettingsError(
-                f"the shortest answer that matches the pattern or schema has {least} tokens; max_new_tokens "
-                f"is {most}: raise it to {least} or more, or loosen the pattern"
+                f"the shortest answer that matches the pattern or schema has {least} tokens; ",
+                SettingName("max_new_tokens"),
+                f" is {most}: raise it to {least} or more, or loosen the pattern",
+                setting=settings.constraint_setting,
             )
         raise SettingsError(
             f"no answer of {settings.min_tokens} to {most} tokens matches the pattern or schema; lower min_tokens "
-            "or leave it out"
+            "or leave it out",
+            setting=settings.constraint_setting,
         )
 
     # What a decoder provides

@@ -13,7 +13,7 @@ from lopa_ray.constraints.byte_automaton import ByteAutomaton
 from lopa_ray.constraints.constraint import Constraint
 from lopa_ray.constraints.constraint_builder import build_constraint, token_functions
 from lopa_ray.constraints.structural_tag import StructuralTag, tagged_text_automaton
-from lopa_ray.errors import SettingsError
+from lopa_ray.errors import SettingsError, about_setting
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.tokenizer import Tokenizer
 
@@ -37,7 +37,7 @@ class ConstraintCompiler:
         Raises SettingsError if the tokenizer is not byte-level, if `ByteAutomaton.from_regex` rejects the pattern, or
         if the constraint is too large for the vocabulary.
         """
-        with self._lock:
+        with self._lock, about_setting(settings.constraint_setting):
             constraint: Constraint | None = None
             if settings.guided_structural_tag is not None:
                 constraint = self._from_tag_cached(settings.guided_structural_tag)

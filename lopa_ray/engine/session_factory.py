@@ -11,13 +11,17 @@ from lopa_ray.decoding.decoders import new_session
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.constraint_compiler import ConstraintCompiler
-from lopa_ray.errors import PromptError, PromptTooLongError, SettingsError
+from lopa_ray.errors import PromptError, PromptTooLongError, SettingName, SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 from lopa_ray.text.chat_template import Message
+from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
 """Text, token ids, or chat messages."""
+
+RenderedPrompt: TypeAlias = RenderedChat | str | Sequence[int]
+"""What is left to encode: a chat that went through its template, text that goes in as it is, or token ids."""
 
 
 class SessionFactory:
@@ -37,19 +41,30 @@ class SessionFactory:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """The token ids of a prompt.
+        """The token ids of a prompt: `render`, then `encode_rendered`."""
+        return self.encode_rendered(self.render(prompt, raw=raw, tools=tools, variables=variables))
+
+    def render(
+        self,
+        prompt: Prompt,
+        *,
+        raw: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> RenderedPrompt:
+        """A prompt in the form in which it is encoded.
 
         The chat template is applied to text if the checkpoint has one, unless `raw`. `tools` and `variables` are
-        passed to `Tokenizer.apply_chat_template` with chat messages. Raises PromptError for text or messages if the
+        passed to `Tokenizer.render_chat` with chat messages. Raises PromptError for text or messages if the
         checkpoint has no tokenizer, for messages if it has no chat template, and for any other type of prompt.
         """
         if isinstance(prompt, str):
             tokenizer = require_tokenizer(self.tokenizer)
             if raw or not tokenizer.has_chat_template:
-                return tokenizer.encode(prompt)
-            return tokenizer.apply_chat_template([{"role": "user", "content": prompt}])
+                return prompt
+            return tokenizer.render_chat([{"role": "user", "content": prompt}])
         if is_token_ids(prompt):
-            return list(cast(Sequence[int], prompt))
+            return cast(Sequence[int], prompt)
         if (
             isinstance(prompt, Sequence)
             and prompt
@@ -57,12 +72,20 @@ class SessionFactory:
         ):
             tokenizer = require_tokenizer(self.tokenizer)
             messages = cast(Sequence[Message], prompt)
-            return tokenizer.apply_chat_template(messages, tools=tools, variables=variables)
+            return tokenizer.render_chat(messages, tools=tools, variables=variables)
         if isinstance(prompt, Sequence) and not prompt:
             return []
         raise PromptError(
             f"got a prompt of type {type(prompt).__name__}; give text, token ids or chat messages"
         )
+
+    def encode_rendered(self, prompt: RenderedPrompt) -> list[int]:
+        """The token ids of what `render` returned. Raises PromptError for text that cannot be encoded."""
+        if isinstance(prompt, RenderedChat):
+            return require_tokenizer(self.tokenizer).encode_chat(prompt)
+        if isinstance(prompt, str):
+            return require_tokenizer(self.tokenizer).encode(prompt)
+        return list(prompt)
 
     def create_session(
         self, prompt: Prompt, settings: GenerationSettings | None = None, *, raw: bool = False
@@ -77,9 +100,13 @@ class SessionFactory:
         ids = self.encode(prompt, raw=raw)
         room = self.config.model.max_model_len
         if len(ids) + settings.max_new_tokens > room:
+            max_new_tokens = SettingName("max_new_tokens")
             raise PromptTooLongError(
-                f"{len(ids)} prompt tokens and max_new_tokens {settings.max_new_tokens} exceed max_model_len {room}; "
-                "shorten the prompt, lower max_new_tokens or raise max_model_len"
+                f"{len(ids)} prompt tokens and ",
+                max_new_tokens,
+                f" {settings.max_new_tokens} exceed max_model_len {room}; shorten the prompt, lower ",
+                max_new_tokens,
+                " or raise max_model_len",
             )
         return new_session(ids, settings, self.vocabulary, self._constraint(settings))
 
@@ -89,7 +116,8 @@ class SessionFactory:
         if self._constraint_compiler is None:
             raise SettingsError(
                 "got a pattern or words for the answer, but the checkpoint has no tokenizer "
-                "that spells its tokens; add its files or leave guided_* and bad_words out"
+                "that spells its tokens; add its files or leave guided_* and bad_words out",
+                setting=settings.constraint_setting,
             )
         return self._constraint_compiler.compile(settings)
 

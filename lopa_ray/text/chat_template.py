@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jinja2
 
 from lopa_ray.errors import CheckpointError, PromptError
+from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.special_token_escaper import SpecialTokenEscaper
 
 if TYPE_CHECKING:
@@ -67,13 +68,12 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
-    ) -> list[tuple[str, str | None]]:
-        """Render messages to runs of plain text, each with the special token that the template wrote after it.
+    ) -> RenderedChat:
+        """Render messages to text.
 
-        The last run has None instead. Joined, the runs and tokens are the rendered text. `variables` are further
-        variables of the template. The text of special tokens inside messages, `tools` and `variables` is part of the
-        runs. Raises `PromptError` for messages that cannot be rendered, and `CheckpointError` for a template that is
-        not valid Jinja.
+        `variables` are further variables of the template. The text of special tokens inside messages, `tools` and
+        `variables` is part of the runs of plain text. Raises `PromptError` for messages that cannot be rendered, and
+        `CheckpointError` for a template that is not valid Jinja.
         """
         values = [list(messages), list(tools) or None, self._own_variables(variables or {})]
         try:
@@ -88,7 +88,7 @@ class ChatTemplate:
         for match in _special_token_pattern(special).finditer(rendered):
             runs.append((escaper.unescape(rendered[end : match.start()]), match[match.lastindex or 0]))
             end = match.end()
-        return [*runs, (escaper.unescape(rendered[end:]), None)]
+        return RenderedChat((*runs, (escaper.unescape(rendered[end:]), None)))
 
     def _own_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         """`variables` without the names of chat variables, of special tokens and of transformers' own parameters."""

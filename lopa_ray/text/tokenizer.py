@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lopa_ray.errors import PromptError
 from lopa_ray.text.chat_template import ChatTemplate, Message, check_messages
+from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer_files import read_tokenizer, template_file
 from lopa_ray.text.tool_format import tool_format, without_tool_messages
 
@@ -175,23 +176,40 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] = (),
         variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Render `messages` with the checkpoint's chat template, and encode the text to ids.
+        """The ids of `messages` under the checkpoint's chat template: `render_chat`, then `encode_chat`."""
+        return self.encode_chat(self.render_chat(messages, tools=tools, variables=variables))
 
-        The ids end where the assistant's answer begins. `tools` have the form of OpenAI's API. `variables` are further
-        variables of the template. Special tokens are recognised only where the template wrote them. If the template
-        does not support tools, they are described in messages. Raises `PromptError` for messages that cannot be
-        rendered, and `CheckpointError` for a template that is not valid Jinja.
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        variables: Mapping[str, Any] | None = None,
+    ) -> RenderedChat:
+        """Render `messages` to text with the checkpoint's chat template.
+
+        The text ends where the assistant's answer begins. `tools` have the form of OpenAI's API. `variables` are
+        further variables of the template. If the template does not support tools, they are described in messages.
+        Raises `PromptError` for messages that cannot be rendered, and `CheckpointError` for a template that is not
+        valid Jinja.
         """
         template = self.chat_template(tools)
         check_messages(messages)
         if not template.knows_tools:
             messages, tools = without_tool_messages(messages, tools, tool_format(template)), ()
-        ids: list[int] = []
-        by_text = {token.content: i for i, token in self._special_tokens.items()}
-        runs = template.render(
+        return template.render(
             messages, list(self._special_tokens.values()), tools=tools, variables=variables
         )
-        for at, (text, special) in enumerate(runs):
+
+    def encode_chat(self, chat: RenderedChat) -> list[int]:
+        """Encode a rendered chat to ids. Special tokens are recognised only where the template wrote them.
+
+        The tokenizer adds none of its own: the template has written those that a chat begins and ends with. Raises
+        `PromptError` for text that cannot be encoded.
+        """
+        ids: list[int] = []
+        by_text = {token.content: i for i, token in self._special_tokens.items()}
+        for at, (text, special) in enumerate(chat.runs):
             ids += self._encode_text(text, self._later_backend if at else self._text_backend)
             if special is not None:
                 ids.append(by_text[special])

@@ -10,13 +10,21 @@ from typing import Any
 import pytest
 
 import cluster.jobs.work_queue
-from cluster.batch.lines import PromptLine
+from cluster.batch.lines import OpenAILine, PromptLine
 from cluster.jobs.group import JobGroup
 from cluster.jobs.source import Chunk
 from cluster.jobs.work_queue import WorkQueue
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import CapacityError, CheckpointError, WorkerLostError
-from support.fake_job_group import EXIT_ONCE_PREFIX, EXIT_PROMPT, CapacityOne, CapacityZero, FakeJobGroup
+from support.fake_job_group import (
+    EXIT_ONCE_PREFIX,
+    EXIT_PROMPT,
+    CapacityOne,
+    CapacityZero,
+    FakeJobGroup,
+    LostBeforeFirstStep,
+)
+from support.tool_checkpoint import write_tool_checkpoint
 
 
 def make_chunks(prompts: list[str], size: int = 2) -> Iterator[Chunk]:
@@ -61,6 +69,28 @@ def test_a_lost_group_is_replaced_and_its_chunks_are_decoded_once(
     prompts[20] = f"{EXIT_ONCE_PREFIX}{tmp_path / 'second'}"
     assert decode(queue, make_chunks(prompts)) == dict(enumerate(prompts))
     assert len(losses) == 2 and not queue.abandoned
+
+
+def test_an_openai_line_whose_group_was_lost_before_it_began_is_decoded_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, losses: list[str]
+) -> None:
+    write_tool_checkpoint(tmp_path)
+    monkeypatch.setattr(cluster.jobs.work_queue, "JobGroup", LostBeforeFirstStep)
+    overrides = {"model": {"path": str(tmp_path), "max_model_len": 64}, "decode": {"max_new_tokens": 4}}
+    config = Config.load("demo", overrides)
+    queue = WorkQueue(config, 1, raw=True, on_group_lost=losses.append, on_poll=lambda groups: None)
+    body = {"model": "any", "prompt": "a", "max_tokens": 4, "n": 2, "temperature": 1.0}
+    lines = (OpenAILine(1, "mine", "/v1/completions", body),)
+    try:
+        ((chunk, result),) = queue.run(iter([Chunk(0, lines)]))
+    finally:
+        queue.close()
+    assert losses == ["a group was lost and is replaced: the group was lost"]
+    assert chunk.lines == lines and not queue.abandoned and not result.failures
+    (row,) = map(json.loads, result.rows)
+    assert row["custom_id"] == "mine" and row["error"] is None
+    assert row["response"]["status_code"] == 200
+    assert len(row["response"]["body"]["choices"]) == 2
 
 
 @pytest.mark.long

@@ -1,17 +1,20 @@
-"""Stand-ins for the groups of a job; they decode nothing, and exit on demand."""
+"""Stand-ins for the groups of a job; they are lost on demand."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from cluster.batch.lines import ParsedLine, PromptLine
-from cluster.jobs.group import ChunkResult
-from lopa_ray.errors import CapacityError
+from cluster.jobs.group import ChunkResult, JobGroup
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.engine.local import LocalEngine
+from lopa_ray.errors import CapacityError, WorkerLostError
+from lopa_ray.protocol.events import RequestEvent, RequestFailure
 
 EXIT_PROMPT = "exit every time"
 
@@ -61,3 +64,25 @@ class CapacityZero(FakeJobGroup):
     """None can start."""
 
     capacity = 0
+
+
+class LostBeforeFirstStep(JobGroup):
+    """Decodes in its own process. The first group ends all requests as lost ones before any of them makes a step."""
+
+    MARKER = "lost"
+    """A file in the folder of the model, which is there when a group was lost."""
+
+    def start(self) -> None:
+        """Load the model."""
+        marker = Path(self._config.model.path) / self.MARKER
+        engine_class = LocalEngine if marker.exists() else _LostEngine
+        marker.touch()
+        engine: Any = engine_class.from_config(self._config)
+        self._engine = engine
+
+
+class _LostEngine(LocalEngine):
+    def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
+        """A failure per session, and no step."""
+        for index in range(len(sessions)):
+            yield RequestFailure(index, WorkerLostError("the group was lost"))

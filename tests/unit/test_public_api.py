@@ -36,7 +36,14 @@ LOPA_RAY = {
         "StepOutcome",
     ),
     *("CapacityError", "CheckpointError", "ClusterError", "DeadlineError", "LopaError", "OverloadedError"),
-    *("PromptError", "PromptTooLongError", "ProtocolError", "RequestCancelledError", "ScoreError"),
+    *(
+        "PromptError",
+        "PromptTooLongError",
+        "ProtocolError",
+        "RequestCancelledError",
+        "RequestError",
+        "ScoreError",
+    ),
     *("SettingsError", "StepLimitError", "TransferError", "WorkerError", "WorkerLostError"),
 }
 ACTORS = {"AsyncRayEngine", "MasterStatus", "RayEngine"}
@@ -53,7 +60,11 @@ def test_the_lists_are_these_and_every_name_is_there() -> None:
 
 
 def test_every_error_is_public() -> None:
-    named = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    named = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, Exception)
+    }
     assert named <= LOPA_RAY
 
 

@@ -70,7 +70,7 @@ def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRout
         record.model = request.model
         builder = new_builder(request, choices_request)
         return Responder(
-            backend(), builder, request.field_names(), record, running_ids, settings.retry_after_s
+            backend(), builder, request.setting_fields(), record, running_ids, settings.retry_after_s
         )
 
     def model_card(model: str) -> ModelCard:

@@ -13,13 +13,12 @@ from starlette.types import Receive, Scope, Send
 from cluster.choices.messages import ChoicesOutput, RequestAccepted
 from cluster.openai.errors import ApiError, api_error
 from cluster.openai.events import ServerSentEvent
-from cluster.openai.field_names import FieldNames
 from cluster.openai.response_builder import ResponseBuilder
 from cluster.openai.response_model import dumps
 from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import RequestLogRecord, log_unexpected_error
 from cluster.serving.http.body import ClientDisconnectedError
-from lopa_ray.errors import PromptError, SettingsError
+from lopa_ray.errors import RequestError
 
 SSE_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -39,14 +38,15 @@ class Responder(Response):
         self,
         backend: Backend,
         builder: ResponseBuilder,
-        field_names: FieldNames,
+        setting_fields: Mapping[str, str],
         record: RequestLogRecord,
         running_ids: set[str],
         retry_after_s: int,
     ) -> None:
-        """`running_ids`: ids of the requests that are being answered, shared by all responders."""
+        """`setting_fields`: see `api_error`. `running_ids`: ids of the requests that are being answered,
+        shared by all responders."""
         super().__init__()
-        self._backend, self._builder, self._field_names = backend, builder, field_names
+        self._backend, self._builder, self._setting_fields = backend, builder, setting_fields
         self._record, self._running_ids, self._retry_after_s = record, running_ids, retry_after_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,8 +54,8 @@ class Responder(Response):
         respond = self._send_stream if self._builder.request.stream else self._send_completion
         try:
             await run_until_disconnect(receive, respond(send))
-        except (PromptError, SettingsError) as error:  # raised by the group before anything is sent
-            raise self._field_names.translate(error, api_error(error, self._retry_after_s)) from None
+        except RequestError as error:  # raised by the group before anything is sent
+            raise api_error(error, self._retry_after_s, self._setting_fields) from None
         finally:
             self._record.prompt_tokens = self._builder.prompt_tokens
             self._record.completion_tokens = self._builder.completion_tokens

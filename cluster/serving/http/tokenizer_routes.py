@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fastapi import APIRouter, Request, Security
 
-from cluster.openai.errors import ApiError, api_error
+from cluster.openai.errors import api_error
 from cluster.openai.tokenization import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -27,10 +27,6 @@ _ERROR_STATUSES = (400, 404, 413, 429, 503)
 def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRouter:
     """Both routes. `model` may be left out where one model is served."""
 
-    def refusal(error: PromptError, param: str) -> ApiError:
-        response = api_error(error, settings.retry_after_s)
-        return ApiError(response.status, response.message, response.code, param=param)
-
     router = APIRouter(
         dependencies=[Security(require_api_key(settings.api_keys))] if settings.api_keys else [],
         responses=error_responses([*_ERROR_STATUSES, *([401] if settings.api_keys else [])]),
@@ -46,7 +42,7 @@ def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> 
         try:
             tokenized = await backend().tokenize(model, request.as_prompt())
         except PromptError as error:
-            raise refusal(error, request.prompt_field) from None
+            raise api_error(error, settings.retry_after_s, {"prompt": request.prompt_field}) from None
         return TokenizeResponse(
             count=len(tokenized.tokens),
             max_model_len=tokenized.max_model_len,
@@ -64,6 +60,6 @@ def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> 
         try:
             return DetokenizeResponse(prompt=await backend().detokenize(model, request.tokens))
         except PromptError as error:
-            raise refusal(error, "tokens") from None
+            raise api_error(error, settings.retry_after_s, {"prompt": "tokens"}) from None
 
     return router

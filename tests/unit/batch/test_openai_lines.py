@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,14 @@ from typer.testing import CliRunner
 import cluster.jobs.group
 from cluster.batch.decode_lines import decode_lines
 from cluster.batch.lines import CompletedLine, FailedLine, LineResult, OpenAILine, PromptLine, parse_record
-from cluster.choices.choice_factory import ChoiceFactory
-from cluster.choices.messages import ChoicesOutput, ChoicesRequest, RequestAccepted
 from cluster.cli import app
 from cluster.jobs.group import JobGroup
 from cluster.jobs.source import Source
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import WorkerLostError
-from support.answers import outputs
-from support.fake_backend import CHAT, HI, MODEL, RESPONSES, TEXT, FakeBackend, Server, serving
+from support.fake_backend import CHAT, HI, MODEL, RESPONSES, TEXT, Server, serving
+from support.local_backend import LocalBackend
 from support.tool_checkpoint import write_tool_checkpoint
 
 FUNCTION = {
@@ -93,21 +90,6 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 @pytest.fixture(scope="module")
 def engine(config: Config) -> LocalEngine:
     return LocalEngine.from_config(config)
-
-
-@dataclass
-class LocalBackend(FakeBackend):
-    """Answers with an engine in this process."""
-
-    engine: LocalEngine | None = None
-
-    async def _outputs(self, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
-        assert self.engine is not None
-        choices = ChoiceFactory(self.engine).create(request, 0.0)
-        lengths = tuple(len(choice.session.prompt) for choice in choices[:: request.n])
-        yield RequestAccepted(lengths, choices[0].session.settings.max_new_tokens)
-        for output in outputs(self.engine, request):
-            yield output
 
 
 @pytest.fixture(scope="module")

@@ -33,10 +33,11 @@ def test_a_chat_is_rendered_and_encoded_once(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(owner, name, counting)
 
     count(ChatTemplate, "render")
-    count(Tokenizer, "apply_chat_template")
+    count(Tokenizer, "render_chat")
+    count(Tokenizer, "encode_chat")
     chat = ({"role": "user", "content": "1 + 2"},)
     request = ChoicesRequest("id", (chat,), {"max_new_tokens": 8, "temperature": 1.0}, n=n)
     choices = ChoiceFactory(engine).create(request, 0.0)
     assert len(choices) == n
-    assert sorted(calls) == ["apply_chat_template", "render"]
+    assert sorted(calls) == ["encode_chat", "render", "render_chat"]
     assert all(choice.session.prompt == choices[0].session.prompt for choice in choices)

@@ -31,7 +31,7 @@ from support.fake_model import VOCABULARY
         ({"window_attention": "full", "commit_protocol": "single_phase"}, "commit_protocol"),
         ({"decoder": "fast_dllm", "fill": "schedule"}, "fill"),
         ({"decoder": "block_diffusion", "sub_block_cache": True}, "sub_block_cache"),
-        ({"guided_regex": "a", "guided_json": "{}"}, None),
+        ({"guided_regex": "a", "guided_json": "{}"}, "guided_regex"),
         ({"stop_token_ids": [50]}, "stop_token_ids"),
         ({"logit_bias": {"50": 1.0}}, "logit_bias"),
     ],
@@ -41,6 +41,22 @@ def test_the_error_names_the_setting(values: dict[str, Any], setting: str | None
         new_session([1], parse_decoder_settings(values), VOCABULARY)
     received = pickle.loads(pickle.dumps(error.value))
     assert (received.setting, str(received)) == (setting, str(error.value))
+    other_names = {"temperature": "heat", "min_tokens": "no part of a message", "max_new_tokens": "limit"}
+    assert received.message(other_names) == error.value.message(other_names)
+    assert received.message({}) == str(received)
+
+
+def test_a_message_has_other_names_for_settings_and_for_nothing_else() -> None:
+    with pytest.raises(SettingsError) as error:
+        parse_decoder_settings({"max_new_tokens": "max_new_tokens {x}", "logit_bias": {"4": 999.0}})
+    said = error.value.message({"max_new_tokens": "max_tokens", "logit_bias": "bias"})
+    assert said.startswith("max_tokens: got 'max_new_tokens {x}'; allowed: ")
+    assert "; bias.4: got 999.0; allowed: " in said
+    with pytest.raises(SettingsError) as nested:
+        parse_decoder_settings({"min_tokens": 9, "max_new_tokens": 8})
+    assert nested.value.message({"max_new_tokens": "max_tokens"}) == (
+        "min_tokens (9) exceeds max_tokens (8); lower it"
+    )
 
 
 def test_an_error_about_a_schema_names_no_setting() -> None:

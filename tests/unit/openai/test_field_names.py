@@ -1,4 +1,4 @@
-"""A decode group's errors, with the client's field names."""
+"""The errors of a decode group, with the client's names of fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import pytest
 
 from lopa_ray.constraints.json_schema import schema_regex
 from lopa_ray.decoding.decoders import new_session, parse_decoder_settings
-from lopa_ray.errors import LopaError, PromptError, PromptTooLongError, SettingsError
+from lopa_ray.errors import (
+    LopaError,
+    PromptError,
+    PromptTooLongError,
+    SettingName,
+    SettingsError,
+    about_setting,
+)
 from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of
 from support.fake_model import VOCABULARY
 
@@ -22,17 +29,30 @@ def caught(call: Callable[[], object]) -> LopaError:
 
 
 TOO_LONG = PromptTooLongError(
-    "9 prompt tokens and max_new_tokens 8 exceed max_model_len 16; lower max_new_tokens"
+    "9 prompt tokens and ",
+    SettingName("max_new_tokens"),
+    " 8 exceed max_model_len 16; lower ",
+    SettingName("max_new_tokens"),
 )
 MIN_BEYOND_MAX = caught(lambda: parse_decoder_settings({"min_tokens": 9, "max_new_tokens": 8}))
 NO_SUCH_STEPS = caught(lambda: parse_decoder_settings({"decoder": "lopa", "steps": 8}))
 TOO_MANY_STEPS = caught(lambda: parse_decoder_settings({"decoder": "vanilla", "steps": 10**6}))
-UNSUPPORTED = caught(lambda: schema_regex('{"type": "string", "steps": 1}'))
+
+
+def unsupported_schema() -> None:
+    with about_setting("guided_json"):
+        schema_regex('{"type": "string", "steps": 1}')
+
+
+UNSUPPORTED = caught(unsupported_schema)
 NO_SUCH_TOKEN = caught(
     lambda: new_session([1], parse_decoder_settings({"logit_bias": {"4": 1, "50": 1}}), VOCABULARY)
 )
 TOO_SHORT = SettingsError(
-    "the shortest answer that matches the pattern or schema has 9 tokens; max_new_tokens is 8"
+    "the shortest answer that matches the pattern or schema has 9 tokens; ",
+    SettingName("max_new_tokens"),
+    " is 8",
+    setting="guided_json",
 )
 
 

@@ -253,10 +253,10 @@ def test_a_wrong_field_is_named(client: httpx.Client, fields: Any, param: str, c
     ("error", "param"),
     [
         (PromptError("too odd"), "input"),
-        (SettingsError("max_new_tokens: got 3", "max_new_tokens"), "max_output_tokens"),
-        (SettingsError("top_logprobs: got 3", "top_logprobs"), "top_logprobs"),
-        (SettingsError("guided_json: no", "guided_json"), "text.format"),
-        (SettingsError("num_branches: got 0", "num_branches"), "lopa.num_branches"),
+        (SettingsError("max_new_tokens: got 3", setting="max_new_tokens"), "max_output_tokens"),
+        (SettingsError("top_logprobs: got 3", setting="top_logprobs"), "top_logprobs"),
+        (SettingsError("guided_json: no", setting="guided_json"), "text.format"),
+        (SettingsError("num_branches: got 0", setting="num_branches"), "lopa.num_branches"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

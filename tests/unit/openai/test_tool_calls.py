@@ -11,7 +11,7 @@ import pytest
 
 from cluster.choices.messages import ChoicesRequest
 from cluster.openai.response_models import ChatChunk, ChatCompletion
-from lopa_ray.errors import SettingsError
+from lopa_ray.errors import SettingName, SettingsError
 from support.fake_backend import CHAT, HI, MODEL, TOOL_PARTS, FakeBackend, Server, error_of
 
 ADD = {
@@ -214,14 +214,30 @@ def test_a_wrong_field_is_named(client: httpx.Client, fields: Any, param: str, c
     [
         (
             {"tools": TOOLS},
-            SettingsError("guided_structural_tag: JSON schema at a: no", "guided_structural_tag"),
+            SettingsError(
+                SettingName("guided_structural_tag"),
+                ": JSON schema at a: no",
+                setting="guided_structural_tag",
+            ),
             "tools",
         ),
-        ({"tools": TOOLS}, SettingsError("JSON schema at a: keyword not"), "tools"),
-        ({"bad_words": ["a"]}, SettingsError("bad_words: there are too many ways", "bad_words"), "bad_words"),
+        (
+            {"tools": TOOLS},
+            SettingsError("JSON schema at a: keyword not", setting="guided_structural_tag"),
+            "tools",
+        ),
+        (
+            {"bad_words": ["a"]},
+            SettingsError("bad_words: there are too many ways", setting="bad_words"),
+            "bad_words",
+        ),
         (
             {"structured_outputs": {"structural_tag": {}}},
-            SettingsError("guided_structural_tag: structures: Field required", "guided_structural_tag"),
+            SettingsError(
+                SettingName("guided_structural_tag"),
+                ": structures: Field required",
+                setting="guided_structural_tag",
+            ),
             "structured_outputs.structural_tag",
         ),
     ],

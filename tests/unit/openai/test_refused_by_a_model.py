@@ -1,0 +1,128 @@
+"""What a model refuses: status, field and message, in the names of the request that asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from lopa_ray.engine.config import Config
+from lopa_ray.engine.local import LocalEngine
+from support.fake_backend import CHAT, HI, MODEL, TEXT, Server, error_of, serving
+from support.local_backend import LocalBackend
+from support.tool_checkpoint import write_tool_checkpoint
+
+MAX_MODEL_LEN = 128
+SCHEMA = {"type": "object", "properties": {"a": {"not": {}}}}
+NO_SCHEMA = "JSON schema at a: keyword not is not supported here"
+NO_PATTERN = "got the pattern '(max_new_tokens', which cannot be used"
+TOO_LONG = "the shortest answer that matches the pattern or schema has 20 tokens; {limit} is 3: raise it"
+NO_TOKEN = "got {token}, which is never generated; allowed: ids 0 to"
+FIT = " exceed max_model_len 128; shorten the prompt, lower {limit} or raise max_model_len"
+
+ON_BOTH: list[tuple[dict[str, Any], str, str]] = [
+    ({"max_tokens": 500}, "{prompt}", " prompt tokens and max_tokens 500" + FIT),
+    ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "min_tokens (9) exceeds max_tokens (8); lower it"),
+    ({"stop_token_ids": [500]}, "stop_token_ids", "stop_token_ids: " + NO_TOKEN.format(token="500")),
+    ({"logit_bias": {"500": 1}}, "logit_bias", "logit_bias: " + NO_TOKEN.format(token="token 500")),
+    ({"bad_words": [" "]}, "bad_words", "bad_words: got a word without characters; leave it out"),
+    ({"lopa": {"steps": 8}}, "lopa.steps", "unknown setting steps = 8 for decoder lopa"),
+    (
+        {"lopa": {"decoder": "max_new_tokens"}},
+        "lopa.decoder",
+        "decoder: got 'max_new_tokens'; allowed: lopa,",
+    ),
+    (
+        {"lopa": {"block_size": 0}},
+        "lopa.block_size",
+        "block_size: got 0; allowed: greater than or equal to 1 (Positions per block; the last block is cut to fit "
+        "`max_tokens`.)",
+    ),
+    ({"guided_regex": "(max_new_tokens"}, "guided_regex", NO_PATTERN),
+    ({"guided_regex": "a$b"}, "guided_regex", "got the pattern 'a$b', with an anchor inside"),
+    ({"guided_regex": "a{20}", "max_tokens": 3}, "guided_regex", TOO_LONG),
+    ({"guided_choice": ["a" * 20], "max_tokens": 3}, "guided_choice", TOO_LONG),
+    (
+        {"guided_choice": ["a"], "bad_words": ["a"]},
+        "guided_choice",
+        "the pattern or schema matches no text that this model's tokens can spell without bad_words; loosen it",
+    ),
+    (
+        {"guided_choice": ["a"], "ignore_eos": True},
+        "ignore_eos",
+        "ignore_eos: got true with a pattern or schema (guided_choice), whose answers end where the match does",
+    ),
+    (
+        {"structured_outputs": {"choice": ["a"]}, "ignore_eos": True},
+        "ignore_eos",
+        "ignore_eos: got true with a pattern or schema (choice), whose answers end where the match does",
+    ),
+    ({"guided_json": SCHEMA}, "guided_json", NO_SCHEMA),
+    ({"guided_json": "{"}, "guided_json", "JSON schema: got text that is no JSON"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+        "response_format",
+        NO_SCHEMA,
+    ),
+    ({"structured_outputs": {"json": SCHEMA}}, "structured_outputs.json", NO_SCHEMA),
+    ({"structured_outputs": {"regex": "(max_new_tokens"}}, "structured_outputs.regex", NO_PATTERN),
+    ({"structured_outputs": {"choice": ["a" * 20]}, "max_tokens": 3}, "structured_outputs.choice", TOO_LONG),
+    (
+        {"structured_outputs": {"structural_tag": {}}},
+        "structured_outputs.structural_tag",
+        "structural_tag: got an invalid structural tag (structures: Field required)",
+    ),
+]
+NO_ROOM = " prompt tokens leave no room for an answer: prompt and answer together may have 128 tokens"
+FUNCTION = {"name": "f", "strict": True, "parameters": SCHEMA}
+TOOLS = [{"type": "function", "function": FUNCTION}]
+OTHER_TOOLS = [{"type": "function", "function": {"name": "f"}}]
+OWN: list[tuple[str, dict[str, Any], str, str]] = [
+    (CHAT, {"messages": [{"role": "user", "content": "x" * 200}]}, "messages", NO_ROOM),
+    (CHAT, {"max_completion_tokens": 500}, "messages", " prompt tokens and max_completion_tokens 500" + FIT),
+    (CHAT, {"min_tokens": 9, "max_completion_tokens": 8}, "min_tokens", "exceeds max_completion_tokens (8)"),
+    (CHAT, {"guided_regex": "a{20}", "max_completion_tokens": 3}, "guided_regex", TOO_LONG),
+    (CHAT, {"tools": TOOLS}, "tools", NO_SCHEMA),
+    (CHAT, {"tools": TOOLS, "tool_choice": "required"}, "tools", NO_SCHEMA),
+    (CHAT, {"tools": TOOLS, "response_format": {"type": "json_object"}}, "tools", NO_SCHEMA),
+    (CHAT, {"tools": OTHER_TOOLS, "guided_json": SCHEMA}, "guided_json", NO_SCHEMA),
+    (
+        CHAT,
+        {"tools": OTHER_TOOLS, "structured_outputs": {"structural_tag": {}}},
+        "structured_outputs.structural_tag",
+        "structural_tag: got an invalid structural tag",
+    ),
+    (TEXT, {"prompt": "x" * 200}, "prompt", NO_ROOM),
+    (TEXT, {"prompt": ""}, "prompt", "the prompt is empty; give at least one token"),
+    (TEXT, {"prompt": [500]}, "prompt", "prompt token 0 is 500, but the vocabulary has ids 0 to"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("model")
+    # A template without the description of tools, so that they fit.
+    write_tool_checkpoint(folder, template="{{ tools and '' }}{{ messages[0]['content'] }}")
+    model = {"path": str(folder), "max_model_len": MAX_MODEL_LEN}
+    config = Config.load("demo", {"model": model, "decode": {"max_new_tokens": 16, "num_branches": 2}})
+    with serving(LocalBackend(engine=LocalEngine.from_config(config))) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "said"),
+    [*((path, *case) for path in (CHAT, TEXT) for case in ON_BOTH), *OWN],
+)
+def test_a_refusal_names_the_field_that_the_client_wrote(
+    server: Server, path: str, fields: dict[str, Any], param: str, said: str
+) -> None:
+    prompt = {"messages": HI} if path == CHAT else {"prompt": "hi"}
+    response = httpx.post(server.url + path, json={"model": MODEL, **prompt, **fields})
+    error = error_of(response, 400)
+    assert error.param == param.format(prompt=next(iter(prompt)))
+    limit = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
+    assert said.replace("{limit}", limit) in error.message
+    # A decode setting's name is in the message where the client wrote it, and nowhere else.
+    assert ("max_new_tokens" in error.message) == ("max_new_tokens" in str(fields))
