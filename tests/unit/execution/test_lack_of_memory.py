@@ -15,6 +15,8 @@ from lopa_ray.protocol.plan import Branch, Plan, ScheduledRequest, StepPlan
 from support.in_process_group import report_bytes
 from support.tiny_model import load_tiny_model
 
+pytestmark = pytest.mark.stand_in
+
 PLAN = Plan(1, 0, (1, 2, 127, 127), (Branch(((4, 4),)),), (), range(2, 4), to_stage=(range(2),))
 STEP = StepPlan(0, 1, (ScheduledRequest(1, 0, PLAN, (0,)),))
 

@@ -16,6 +16,8 @@ from lopa_ray.protocol.plan import StepPlan
 from support.in_process_group import InProcessGroup, InProcessTransfer
 from support.tiny_model import load_tiny_model
 
+pytestmark = pytest.mark.stand_in
+
 MODEL = load_tiny_model()
 REQUESTS = 6
 

@@ -13,6 +13,8 @@ from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.scheduling.scheduler import SPLIT_FACTOR, Scheduler
 from support.fake_model import VOCABULARY, FakeModel
 
+pytestmark = pytest.mark.stand_in
+
 SETTINGS = LopaSettings(max_new_tokens=24, block_size=4, num_branches=3, stop_at_eos=False)
 MODEL = FakeModel(seed=2)
 

@@ -6,6 +6,8 @@ import pytest
 
 from lopa_ray.scheduling.suspects import Suspects
 
+pytestmark = pytest.mark.stand_in
+
 
 def alone(suspects: Suspects, running: list[int]) -> list[int | None]:
     """Who runs alone, step after step, if every step succeeds; at last all run together."""
