@@ -41,7 +41,7 @@ class Member:
 
     def broadcast(self, source: int) -> bool:
         tensor = torch.full((SIZE,), float(self.rank), dtype=torch.bfloat16)
-        self.transfer.broadcast(source, tensor)
+        self.transfer.broadcast({source: tensor})
         return bool((tensor == source).all())
 
     def is_registered(self, rendezvous: Rendezvous) -> bool:

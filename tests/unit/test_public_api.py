@@ -44,7 +44,8 @@ LOPA_RAY = {
         "RequestError",
         "ScoreError",
     ),
-    *("SettingsError", "StepLimitError", "TransferError", "WorkerError", "WorkerLostError"),
+    *("SettingsError", "StepLimitError", "TransferError"),
+    *("WorkerError", "WorkerLostError", "WorkerMemoryError"),
 }
 ACTORS = {"AsyncRayEngine", "MasterStatus", "RayEngine"}
 

@@ -122,7 +122,7 @@ def test_recorded_block_states(name):
             for event in engine.events([session for _, session in started]):
                 assert isinstance(event, RequestStep)
                 plan, outcome = event.plan, event.outcome
-                row = started[event.request_id][0].row
+                row = started[event.request_key][0].row
                 recorded = row["trace"][outcome.step - 1]
                 states = "".join(_STATES[block.state] for block in outcome.blocks)
                 where = (row["id"], outcome.step)
