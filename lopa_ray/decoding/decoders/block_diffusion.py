@@ -26,12 +26,13 @@ from lopa_ray.decoding.filling_rules import (
     select_within_entropy,
 )
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.plan import Plan, Segment
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 
-class BlockDiffusionSettings(LookaheadSettings):
+class BlockDiffusionSettings(LookaheadSettings, SettledSettings):
     """Block diffusion (SDAR, arXiv 2510.06303; with sub-blocks Fast-dLLM v2, arXiv 2509.26328): blocks one after
     the other, earlier ones cached exactly."""
 

@@ -21,6 +21,7 @@ from lopa_ray.decoding.branching import (
 )
 from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.settled import SettledChoices
 from lopa_ray.protocol.outcome import BlockView, Decision, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, Segment, Spans
 from lopa_ray.protocol.step_report import BranchReport
@@ -47,6 +48,7 @@ class BlockwiseSession(DecodeSession):
         self._calls = 0
         """Calls that have filled the current block."""
         self._lookahead = Lookahead(self.settings)
+        self._settled = SettledChoices(self.settings)
         self._branches: list[Fork] = [ANCHOR]
         self._commit: Commit | None = None
 
@@ -153,6 +155,11 @@ class BlockwiseSession(DecodeSession):
         chosen.update(p for p in scores if is_forced(constraint_state, p))
         filled = filter_by_constraint(constraint_state, [scores[p].decision for p in sorted(chosen)], scores)
         self._set_tokens(filled)
+        settled = [scores[p].decision for p in self._settled.positions(self._still_masked(scores), scores)]
+        allowed = filter_by_constraint(constraint_state, settled, scores)
+        self._set_tokens(allowed)
+        filled += allowed
+        self._settled.record(scores, filled=bool(filled))
         masked = self._still_masked(scores)
         if self._lookahead.fills_last_mask and len(masked) == 1:
             last = filter_by_constraint(constraint_state, [scores[masked[0]].decision], scores)

@@ -15,11 +15,12 @@ from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.decoding.decoders.blockwise import Window
 from lopa_ray.decoding.decoders.vanilla import MAX_STEPS, MaskedAnswerSession, MaskedAnswerSettings
 from lopa_ray.decoding.filling_rules import rank_by_score, select_above_threshold, select_by_factor
+from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.plan import Spans
 
 
-class FastDllmSettings(MaskedAnswerSettings):
+class FastDllmSettings(MaskedAnswerSettings, SettledSettings):
     """Fast-dLLM (arXiv 2505.22618): parallel decoding by confidence, and approximate K/V caches."""
 
     decoder: Literal["fast_dllm"] = "fast_dllm"

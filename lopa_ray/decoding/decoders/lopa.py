@@ -15,13 +15,13 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
 from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
 from lopa_ray.decoding.branching import Fork, anchor_fills, filter_by_constraint, scores_by_position
 from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings, NumBranches
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.settled import SettledChoices, SettledSettings
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, Segment
@@ -29,7 +29,7 @@ from lopa_ray.protocol.sampling_params import SamplingParams
 from lopa_ray.protocol.step_report import BranchReport
 
 
-class BlockSettings(GenerationSettings):
+class BlockSettings(SettledSettings):
     """Block-parallel decoding: blocks are appended before the ones in front are done."""
 
     block_size: int = Field(default=32, ge=1)
@@ -125,6 +125,7 @@ class LopaSession(DecodeSession):
 
     def _begin(self) -> None:
         self._lookahead = Lookahead(self.settings)
+        self._settled = SettledChoices(self.settings)
         self._tiled = self.settings.block_origin == "start"
         remainder = len(self.prompt) % self.settings.block_size if self._tiled else 0
         self._anchor = BlockCanvas(self.prompt, self.vocabulary.mask_token_id, remainder)
@@ -229,6 +230,12 @@ class LopaSession(DecodeSession):
             anchor.fill(decision.position, decision.token)
         self._anchor = anchor
         masked = [p for block in anchor.active for p in anchor.masked_positions(block)]
+        settled = [scores[p].decision for p in self._settled.positions(masked, scores)]
+        for decision in filter_by_constraint(constraint_state, settled, scores):
+            anchor.fill(decision.position, decision.token)
+            masked.remove(decision.position)
+            filled.append(decision)
+        self._settled.record(scores, filled=bool(filled))
         if self._tiled and self._lookahead.fills_last_mask and len(masked) == 1:
             # As in other decoders of these models.
             last = filter_by_constraint(constraint_state, [scores[masked[0]].decision], scores)

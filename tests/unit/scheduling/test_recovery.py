@@ -62,6 +62,7 @@ KINDS: dict[str, GenerationSettings] = {
     ),
     "dual_cache_of_one": FastDllmSettings(max_new_tokens=9, block_size=1),
     "no_cache": FastDllmSettings(max_new_tokens=20, block_size=8, cache="none", num_branches=3),
+    "settled": LopaSettings(**FULL, num_branches=3, settled=1.0),
     "auto_budget": LopaSettings(**FULL, num_branches="auto", max_branches=8),
 }
 
