@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 from cluster.batch.open_engine import open_engine
 from lopa_lab.bench.decoding import random_prompt, results_of, same_tokens_percent, solved
 from lopa_lab.bench.measurements import Measurements, Row, percentile_ms
-from lopa_lab.records.record import Value
 from lopa_lab.word_problems import Problem, held_out_problems
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.base import Engine
@@ -118,7 +117,16 @@ def measure_decodes(
                 results = _decode(engine, config, workload)
                 reference = reference or results
                 same = same_tokens_percent(results, reference)
-                rows.append(_row(name, combination, config, workload, results, same, local))
+                rows.append(
+                    {
+                        "model": name,
+                        "decoder": config.decode.decoder,
+                        "workers": 0 if local else config.group.num_workers,
+                        **_varied(combination),
+                        **_figures(workload, results),
+                        "same tokens %": same,
+                    }
+                )
     keys = (
         "model",
         "decoder",
@@ -157,39 +165,28 @@ def _decode(engine: Engine, config: Config, workload: Workload) -> list[Generati
     return results
 
 
-def _row(
-    name: str,
-    combination: Combination,
-    config: Config,
-    workload: Workload,
-    results: list[GenerationResult],
-    same: float,
-    local: bool,
-) -> Row:
-    speeds = sorted((result.tps for result in results), reverse=True)
-    latencies = sorted(result.seconds for result in results)
-    solved_percent = None
-    if workload.random_prompt is None:
-        solved_percent = 100 * statistics.fmean(solved(workload.problems, results))
-    tokens, steps = sum(result.tokens for result in results), sum(result.steps for result in results)
-    varied: dict[str, Value] = {
+def _varied(combination: Combination) -> Row:
+    """The columns of the settings that are varied."""
+    return {
         _column(setting): value if isinstance(value, int | float | None) else str(value)
         for setting, value in combination.items()
     }
+
+
+def _figures(workload: Workload, results: Sequence[GenerationResult]) -> Row:
+    speeds = sorted((result.tps for result in results), reverse=True)
+    latencies = sorted(result.seconds for result in results)
+    words = workload.random_prompt is None
+    steps = sum(result.steps for result in results)
     return {
-        "model": name,
-        "decoder": config.decode.decoder,
-        "workers": 0 if local else config.group.num_workers,
-        **varied,
-        "solved %": solved_percent,
-        "TPF": tokens / steps,
+        "solved %": 100 * statistics.fmean(solved(workload.problems, results)) if words else None,
+        "TPF": sum(result.tokens for result in results) / steps,
         "forwards per step": sum(result.forwards for result in results) / steps,
         "TPS": statistics.fmean(speeds),
         "TPS max": speeds[0],
         f"TPS top {TOP}": statistics.fmean(speeds[:TOP]),
         "latency p50 ms": percentile_ms(latencies, 0.5),
         "latency max ms": percentile_ms(latencies, 1.0),
-        "same tokens %": same,
     }
 
 

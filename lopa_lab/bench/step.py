@@ -12,7 +12,7 @@ import torch
 
 from actors.engine import RayEngine
 from lopa_lab.bench.decoding import local_steps, random_prompt, steps_of
-from lopa_lab.bench.launch_counter import StepLaunches, count_launches
+from lopa_lab.bench.launch_counter import LaunchCounter, count_launches
 from lopa_lab.bench.measurements import Measurements, Row
 from lopa_lab.bench.step_plans import StepSize, resolved_spec
 from lopa_ray.config.generation_settings import GenerationSettings
@@ -61,7 +61,22 @@ def measure_steps(
                 same = decoded == tokens[number] if number in tokens else None
                 tokens.setdefault(number, decoded)
                 launches = _launches(engine.config, number, max(count, 1), requests, prompt)
-                rows.append(_row(name, count, engine.config, number, requests, timings, same, launches))
+                rows.append(
+                    {
+                        "model": name,
+                        "dtype": config.model.dtype,
+                        "workers": count,
+                        "shards": size,
+                        "branches": number,
+                        "requests": requests,
+                        "steps": steps,
+                        **_phase_figures(timings),
+                        "same tokens": same,
+                        "launches": launches and launches.total,
+                        "copies in": launches and launches.copies_in,
+                        "waits": launches and launches.syncs,
+                    }
+                )
     return Measurements(
         ("model", "dtype", "workers", "shards", "branches", "requests"),
         rows,
@@ -116,7 +131,9 @@ def _steps(
             yield event.timing, event.outcome.canvas
 
 
-def _launches(config: Config, branches: int, workers: int, requests: int, prompt: int) -> StepLaunches | None:
+def _launches(
+    config: Config, branches: int, workers: int, requests: int, prompt: int
+) -> LaunchCounter | None:
     """The launches of the worker with the most branches; None for shards, and for models that transformers runs."""
     model = ModelSpec.read(config).model
     if not isinstance(model, NativeConfig) or config.group.tensor_parallel_size > 1:
@@ -129,36 +146,10 @@ def _launches(config: Config, branches: int, workers: int, requests: int, prompt
     )
 
 
-def _row(
-    name: str,
-    workers: int,
-    config: Config,
-    branches: int,
-    requests: int,
-    timings: Sequence[StepTiming],
-    same: bool | None,
-    launches: StepLaunches | None,
-) -> Row:
+def _phase_figures(timings: Sequence[StepTiming]) -> Row:
+    """Median milliseconds of each phase, of a step without its forward and commit, and of a whole step."""
     seconds = [asdict(timing) for timing in timings]
-    phases = {
-        f"{phase} ms": 1000 * statistics.median(by_phase[phase] for by_phase in seconds)
-        for phase in seconds[0]
-    }
-    step = [sum(by_phase.values()) for by_phase in seconds]
-    control = [total - timing.forward - timing.commit for total, timing in zip(step, timings, strict=True)]
-    return {
-        "model": name,
-        "dtype": config.model.dtype,
-        "workers": workers,
-        "shards": config.group.tensor_parallel_size,
-        "branches": branches,
-        "requests": requests,
-        "steps": len(timings),
-        **phases,
-        "control ms": 1000 * statistics.median(control),
-        "step ms": 1000 * statistics.median(step),
-        "same tokens": same,
-        "launches": launches.kernels if launches else None,
-        "copies in": launches.copies_in if launches else None,
-        "waits": launches.syncs if launches else None,
-    }
+    for phases in seconds:
+        total = sum(phases.values())
+        phases |= {"control": total - phases["forward"] - phases["commit"], "step": total}
+    return {f"{what} ms": 1000 * statistics.median(s[what] for s in seconds) for what in seconds[0]}
