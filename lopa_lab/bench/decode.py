@@ -13,6 +13,7 @@ from cluster.batch.open_engine import open_engine
 from lopa_lab.bench.decoding import random_prompt, results_of, same_tokens_percent, solved
 from lopa_lab.bench.measurements import Measurements, Row, percentile_ms
 from lopa_lab.word_problems import Problem, held_out_problems
+from lopa_ray.config.yaml_files import parse_yaml
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
@@ -67,8 +68,6 @@ class Workload:
 
 def parse_variations(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """From `section.key=value,value` texts: the setting, and the values that it takes. Raises SettingsError."""
-    from lopa_ray.config.yaml_files import parse_yaml
-
     variations: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         name, equals, values = text.partition("=")

@@ -16,7 +16,7 @@ from torch import nn
 
 from lopa_lab.bench.batched_forward import BatchedForward
 from lopa_lab.bench.clock import Clock, TimedCall
-from lopa_lab.bench.measurements import Measurements, Row
+from lopa_lab.bench.measurements import Measurements, Row, number
 from lopa_lab.bench.step_plans import StepSize, step_of
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.device import DEVICES
@@ -26,12 +26,6 @@ from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformer import Transformer
 
 REPEATS = 9
-
-COPY_BYTES = {"cpu": 2**28}
-"""Bytes that are copied, by kind of device: more than any cache holds."""
-MATMUL_SIZES = {"cpu": (256, 512, 1024)}
-"""Rows and columns of the matrices that are multiplied; the best rate counts."""
-ACCELERATOR_COPY_BYTES, ACCELERATOR_MATMUL_SIZES = 2**30, (4096, 8192)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +41,11 @@ class DeviceRates:
     @torch.inference_mode()
     def measure(cls, device: torch.device, dtype: torch.dtype) -> DeviceRates:
         """Measure `device`, with products in `dtype`, with the threads that torch has now."""
-        source = torch.zeros(
-            COPY_BYTES.get(device.type, ACCELERATOR_COPY_BYTES), dtype=torch.uint8, device=device
-        )
+        on_cpu = device.type == "cpu"
+        # More bytes than any cache holds, and matrices of several sizes, of which the best rate counts.
+        source = torch.zeros(2**28 if on_cpu else 2**30, dtype=torch.uint8, device=device)
         target = torch.empty_like(source)
-        sizes = MATMUL_SIZES.get(device.type, ACCELERATOR_MATMUL_SIZES)
+        sizes = (256, 512, 1024) if on_cpu else (4096, 8192)
         matrices = [torch.randn(size, size, device=device).to(dtype) for size in sizes]
         products = [TimedCall(partial(torch.matmul, matrix, matrix)) for matrix in matrices]
         copy_ms, *product_ms = Clock(device).medians_ms(
@@ -164,12 +158,9 @@ def _measure_group(
         row[column] = median
     for row in rows:
         for bound in ("floor", "plain"):
-            row[f"step ÷ {bound}"] = _quotient(row["step ms"], row[f"{bound} ms"])
+            if row[f"{bound} ms"] is not None:
+                row[f"step ÷ {bound}"] = number(row, "step ms") / number(row, f"{bound} ms")
     return rows
-
-
-def _quotient(one: object, other: object) -> float | None:
-    return one / other if isinstance(one, float) and isinstance(other, float) else None
 
 
 def _runner_call(runner: BranchRunner, size: StepSize) -> TimedCall:

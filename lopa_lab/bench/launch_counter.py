@@ -91,6 +91,7 @@ def count_launches(config: NativeConfig, size: StepSize) -> LaunchCounter:
     with LaunchCounter():
         runner.execute(step_of(runner, first))
     plan = step_of(runner, second)
-    with LaunchCounter() as counter:
+    counter = LaunchCounter()
+    with counter:
         runner.execute(plan)
     return counter

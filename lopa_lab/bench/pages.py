@@ -58,11 +58,11 @@ def paged_positions(cached: int, page: int, branches: int) -> int:
 def _memory_rows(requests: list[tuple[int, int]], in_flight: int, branches: Sequence[int]) -> Iterator[Row]:
     """K/V in MiB, at the fullest step and on average, on a worker that has all branches."""
     longest = max(prompt + answer for prompt, answer in requests)
-    for name, capacity in (("max_model_len", MAX_MODEL_LEN), ("the longest request", longest)):
+    for what, capacity in (("max_model_len", MAX_MODEL_LEN), ("the longest request", longest)):
         reserved = in_flight * capacity * POSITION_MIB
         for count in branches:
-            figures = {"most MiB": reserved, "mean MiB": reserved}
-            yield {"K/V": f"slots of {name}, {capacity}", "branches": count, **figures}
+            name = f"slots of {what}, {capacity}"
+            yield {"K/V": name, "branches": count, "most MiB": reserved, "mean MiB": reserved}
     for when in ("for all of the answer", "when needed"):
         for page in PAGE_SIZES:
             for count in branches:

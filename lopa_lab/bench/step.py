@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
+from itertools import islice
 
 import torch
 
@@ -16,7 +17,6 @@ from lopa_lab.bench.launch_counter import LaunchCounter, count_launches
 from lopa_lab.bench.measurements import Measurements, Row
 from lopa_lab.bench.step_plans import StepSize, resolved_spec
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
@@ -49,7 +49,7 @@ def measure_steps(
     spec = resolved_spec(config, max_num_seqs=requests, max_model_len=room)
     config = config.replace(model=spec.config.model)
     rows: list[Row] = []
-    tokens: dict[int, list[tuple[int, ...]]] = {}
+    tokens: dict[int, tuple[tuple[int, ...], ...]] = {}
     grids = [(count, size) for count in workers for size in (shards if count else (1,))]
     for count, size in grids:
         grid = {"num_workers": max(count, 1), "tensor_parallel_size": size}
@@ -57,7 +57,8 @@ def measure_steps(
         with _open(of_group, count) as engine:
             for number in branches:
                 settings = engine.config.decode.replace(num_branches=number)
-                timings, decoded = _decode(engine, settings, requests, prompt, steps)
+                with closing(_steps(engine, settings, requests, prompt)) as all_steps:
+                    timings, decoded = zip(*islice(all_steps, WARM_UPS + steps), strict=True)
                 same = decoded == tokens[number] if number in tokens else None
                 tokens.setdefault(number, decoded)
                 launches = _launches(engine.config, number, max(count, 1), requests, prompt)
@@ -70,11 +71,11 @@ def measure_steps(
                         "branches": number,
                         "requests": requests,
                         "steps": steps,
-                        **_phase_figures(timings),
+                        **_phase_figures(timings[WARM_UPS:]),
                         "same tokens": same,
-                        "launches": launches and launches.total,
-                        "copies in": launches and launches.copies_in,
-                        "waits": launches and launches.syncs,
+                        "launches": launches.total if launches else None,
+                        "copies in": launches.copies_in if launches else None,
+                        "waits": launches.syncs if launches else None,
                     }
                 )
     return Measurements(
@@ -96,39 +97,23 @@ def _open(config: Config, workers: int) -> Engine:
     return RayEngine.from_config(config)
 
 
-def _decode(
-    engine: Engine, settings: GenerationSettings, requests: int, prompt: int, steps: int
-) -> tuple[list[StepTiming], list[tuple[int, ...]]]:
-    """The timing of so many steps, and the canvas of the first request after each. Ends requests that take longer."""
+def _steps(
+    engine: Engine, settings: GenerationSettings, requests: int, prompt: int
+) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
+    """Timing of each step that the first of the requests takes part in, and that one's canvas after it.
+
+    Others are decoded after these, without end; to close the generator ends those in flight.
+    """
     draw = random.Random(0)
-    timings: list[StepTiming] = []
-    canvases: list[tuple[int, ...]] = []
-    warm_ups = WARM_UPS
-    while len(timings) < steps:
+    while True:
         prompts = [random_prompt(draw, engine.vocabulary, prompt) for _ in range(requests)]
         sessions = [engine.create_session(ids, settings) for ids in prompts]
-        with closing(_steps(engine, sessions)) as decoded:
-            for timing, canvas in decoded:
-                canvases.append(canvas)
-                if warm_ups:
-                    warm_ups -= 1
-                else:
-                    timings.append(timing)
-                if len(timings) == steps:
-                    break
-    return timings, canvases
-
-
-def _steps(
-    engine: Engine, sessions: Sequence[DecodeSession]
-) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
-    """Timing of each step that the first request takes part in, and that one's canvas after it."""
-    events: Iterable[RequestStep] = steps_of(engine, sessions)
-    if isinstance(engine, LocalEngine):
-        events = (event for step in local_steps(engine, sessions) for event in step.events)
-    for event in events:
-        if event.request_key == 0 and event.timing is not None:
-            yield event.timing, event.outcome.canvas
+        events: Iterable[RequestStep] = steps_of(engine, sessions)
+        if isinstance(engine, LocalEngine):
+            events = (event for step in local_steps(engine, sessions) for event in step.events)
+        for event in events:
+            if event.request_key == 0 and event.timing is not None:
+                yield event.timing, event.outcome.canvas
 
 
 def _launches(
