@@ -40,8 +40,7 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _measure(engine: LocalEngine, settings: GenerationSettings) -> Row:
-    """The figures of one constraint."""
+def _measure(engine: LocalEngine, name: str, settings: GenerationSettings) -> Row:
     began = time.perf_counter()
     engine.create_session([5], settings)
     making = time.perf_counter() - began
@@ -52,6 +51,7 @@ def _measure(engine: LocalEngine, settings: GenerationSettings) -> Row:
         times.append(step.timing.plan + step.timing.select)
         sizes.append(len(cloudpickle.dumps(step.plan)))
     return {
+        "constraint": name,
         "making it s": making,
         "sent per request kB": size / 1000,
         "step p50 ms": 1000 * statistics.median(times),
@@ -69,10 +69,7 @@ def measure_constraints(model: str, tokens: int, branches: int) -> Measurements:
     base = engine.config.decode.replace(max_new_tokens=tokens, num_branches=branches)
     return Measurements(
         ("constraint",),
-        [
-            {"constraint": name, **_measure(engine, base.replace(**constraint))}
-            for name, constraint in CONSTRAINTS.items()
-        ],
+        [_measure(engine, name, base.replace(**constraint)) for name, constraint in CONSTRAINTS.items()],
         f"LoPA with {branches} branches on {tokens} positions of random weights, which leave positions as open as "
         "they can be: the worst case. Steps are the session's own work alone (planning, taking in reports), in "
         "processor time of one thread; making a constraint is wall time, once per constraint.",

@@ -83,9 +83,8 @@ def parse_variations(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
 def combinations_of(variations: dict[str, tuple[Any, ...]]) -> list[Combination]:
     """All combinations; those that share an engine are next to each other."""
     names = sorted(variations, key=lambda name: name.startswith("decode."))
-    return [
-        dict(zip(names, values, strict=True)) for values in product(*(variations[name] for name in names))
-    ]
+    all_values = product(*(variations[name] for name in names))
+    return [dict(zip(names, values, strict=True)) for values in all_values]
 
 
 def measure_decodes(
@@ -105,9 +104,7 @@ def measure_decodes(
     """
     rows: list[Row] = []
     reference: list[GenerationResult] = []
-    configs = [
-        (combination, _config(values, overrides, combination, workload)) for combination in combinations
-    ]
+    configs = [(each, _config(values, overrides, each, workload)) for each in combinations]
     # Neighbours that differ in decode settings alone have one engine.
     for _, neighbours in groupby(configs, key=lambda pair: (pair[1].model, pair[1].group)):
         together = list(neighbours)
@@ -126,14 +123,9 @@ def measure_decodes(
                         "same tokens %": same,
                     }
                 )
-    keys = (
-        "model",
-        "decoder",
-        "workers",
-        *(_column(setting) for setting in (combinations[0] if combinations else ())),
-    )
+    varied = _varied(combinations[0]) if combinations else {}
     return Measurements(
-        tuple(dict.fromkeys(keys)),
+        tuple(dict.fromkeys(("model", "decoder", "workers", *varied))),
         rows,
         f"{workload.requests} requests, in waves of {workload.concurrency}, {workload.description}. "
         "TPS: tokens up to and including the first EOS ÷ seconds, of each request; its mean, its maximum and the mean "

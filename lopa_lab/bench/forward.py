@@ -17,10 +17,10 @@ from torch import nn
 from lopa_lab.bench.batched_forward import BatchedForward
 from lopa_lab.bench.clock import Clock, TimedCall
 from lopa_lab.bench.measurements import Measurements, Row, number
-from lopa_lab.bench.step_plans import StepSize, step_of
+from lopa_lab.bench.step_plans import StepSize, resolved_spec, step_of
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.model_loader import build_runner, resolve_auto
+from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformer import Transformer
@@ -101,12 +101,9 @@ def measure_forwards(
         "max_num_seqs": max(size.requests for size in sizes),
         "max_model_len": max(size.prefix + size.window for size in sizes),
     }
+    config = Config.parse({"model": model})
     specs = [
-        resolve_auto(
-            ModelSpec.read(
-                Config.parse({"model": {**model, **room, **dict(zip(variants, values, strict=True))}})
-            )
-        )
+        resolved_spec(config, **room, **dict(zip(variants, values, strict=True)))
         for values in product(*variants.values())
     ]
     together = sum(spec.weight_bytes for spec in specs) <= TOGETHER_BYTES
@@ -132,9 +129,8 @@ def _measure_group(
     """The rows of models that are in memory together."""
     runners = [build_runner(spec) for spec in specs]
     rates = {dtype: DeviceRates.measure(clock.device, dtype) for dtype in {spec.dtype for spec in specs}}
-    calls: list[TimedCall] = []
     rows: list[Row] = []
-    timed: list[tuple[Row, str]] = []
+    timed: list[tuple[Row, str, TimedCall]] = []
     for spec, runner in zip(specs, runners, strict=True):
         settings = spec.config.model
         for size in sizes:
@@ -142,8 +138,7 @@ def _measure_group(
             row |= {key: getattr(size, key) for key in ("requests", "branches", "window", "prefix", "rows")}
             row |= dict.fromkeys(("step ms", "floor ms", "step ÷ floor", "plain ms", "step ÷ plain"))
             rows.append(row)
-            calls.append(_runner_call(runner, size))
-            timed.append((row, "step ms"))
+            timed.append((row, "step ms", _runner_call(runner, size)))
             if settings.quantization == "none":
                 row["floor ms"] = floor_ms(runner, size, rates[spec.dtype])
             if (
@@ -152,9 +147,9 @@ def _measure_group(
                 and settings.quantization == "none"
                 and not settings.compile
             ):
-                calls.append(_plain_call(runner, size, clock.device))
-                timed.append((row, "plain ms"))
-    for (row, column), median in zip(timed, clock.medians_ms(calls, repeats), strict=True):
+                timed.append((row, "plain ms", _plain_call(runner, size, clock.device)))
+    medians = clock.medians_ms([call for _, _, call in timed], repeats)
+    for (row, column, _), median in zip(timed, medians, strict=True):
         row[column] = median
     for row in rows:
         for bound in ("floor", "plain"):

@@ -63,16 +63,18 @@ STOP_TIMEOUT_S = 90.0
 def run_parts(
     parts: Sequence[Part], folder: Path, *, seconds: float, smallest: bool, say: Callable[[str], None]
 ) -> dict[str, str]:
-    """Measure the parts that `folder` has no record of, within so many seconds altogether.
+    """Measure the parts whose command has made no record in `folder`, within so many seconds altogether.
 
-    Returns why each part that is still missing is. A part that does not end in time is stopped.
+    Returns why each part that is still missing is. A part that does not end in time is stopped. Raises SettingsError if
+    a file of the folder that is named like a part is no record.
     """
     deadline = time.monotonic() + seconds
     missing: dict[str, str] = {}
     for part in parts:
         path = folder / f"{part.name}.json"
         arguments = part.command(smallest=smallest)
-        if _has_record(path, arguments):
+        made_by = BenchRecord.read(path).command if path.exists() else ()
+        if made_by[: len(arguments) + 2] == ("lopa", "bench", *arguments):
             say(f"{part.name}: measured before")
             continue
         remaining = deadline - time.monotonic()
@@ -82,20 +84,10 @@ def run_parts(
         say(f"{part.name}: lopa bench {' '.join(arguments)}")
         began = time.monotonic()
         reason = _run(arguments, path, remaining)
-        if reason is None:
-            say(f"{part.name}: {time.monotonic() - began:.0f} s")
-        else:
+        if reason is not None:
             missing[part.name] = reason
-            say(f"{part.name}: {reason}")
+        say(f"{part.name}: {reason or f'{time.monotonic() - began:.0f} s'}")
     return missing
-
-
-def _has_record(path: Path, arguments: Sequence[str]) -> bool:
-    """Whether the same command has made that file. Raises SettingsError if it is no record."""
-    if not path.exists():
-        return False
-    command = BenchRecord.read(path).command
-    return command[: len(arguments) + 2] == ("lopa", "bench", *arguments)
 
 
 def _run(arguments: Sequence[str], path: Path, seconds: float) -> str | None:
