@@ -9,13 +9,11 @@ from typing import Any
 import torch
 from ray import cloudpickle
 
-from lopa_lab.bench.decoding import not_failed
+from lopa_lab.bench.decoding import local_steps
 from lopa_lab.bench.measurements import Measurements, Row
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
-from lopa_ray.protocol.plan import StepPlan
-from lopa_ray.scheduling.scheduler import Scheduler
 
 PERSON = {
     "type": "object",
@@ -42,27 +40,18 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _measure(engine: LocalEngine, scheduler: Scheduler, settings: GenerationSettings) -> Row:
-    """The figures of one constraint."""
+def _measure(engine: LocalEngine, name: str, settings: GenerationSettings) -> Row:
     began = time.perf_counter()
     engine.create_session([5], settings)
     making = time.perf_counter() - began
     session = engine.create_session([5], settings)
     size = len(cloudpickle.dumps(session))
-    scheduler.submit(session)
     times, sizes = [], []
-    while scheduler.busy:
-        began = time.process_time()
-        plans: list[StepPlan] = scheduler.plan(num_workers=1)
-        spent = time.process_time() - began
-        sizes.append(len(cloudpickle.dumps(plans)))
-        reports = [engine.runner.execute(plan) for plan in plans]
-        began = time.process_time()
-        events = scheduler.advance(reports)
-        times.append(spent + time.process_time() - began)
-        for event in events:
-            not_failed(event)
+    for step in local_steps(engine, [session], time.process_time):
+        times.append(step.timing.plan + step.timing.select)
+        sizes.append(len(cloudpickle.dumps(step.plan)))
     return {
+        "constraint": name,
         "making it s": making,
         "sent per request kB": size / 1000,
         "step p50 ms": 1000 * statistics.median(times),
@@ -78,13 +67,9 @@ def measure_constraints(model: str, tokens: int, branches: int) -> Measurements:
     room = {"path": model, "load_format": "dummy", "max_num_seqs": 1, "max_model_len": tokens + 8}
     engine = LocalEngine.from_config(Config.load("demo", {"model": room}))
     base = engine.config.decode.replace(max_new_tokens=tokens, num_branches=branches)
-    scheduler = Scheduler(max_num_seqs=1)
     return Measurements(
         ("constraint",),
-        [
-            {"constraint": name, **_measure(engine, scheduler, base.replace(**constraint))}
-            for name, constraint in CONSTRAINTS.items()
-        ],
+        [_measure(engine, name, base.replace(**constraint)) for name, constraint in CONSTRAINTS.items()],
         f"LoPA with {branches} branches on {tokens} positions of random weights, which leave positions as open as "
         "they can be: the worst case. Steps are the session's own work alone (planning, taking in reports), in "
         "processor time of one thread; making a constraint is wall time, once per constraint.",

@@ -10,7 +10,8 @@ import asyncio
 import pickle
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import ray
@@ -61,48 +62,49 @@ class FakeMaster:
         self._workers = [remote.remote(forward_s, busy=busy) for _ in range(workers)]
         self._server = StepServer()
 
-    async def time_calls(self, rounds: int) -> list[float]:
-        """Seconds of each round of plain calls."""
-        return [await self._timed(self._call()) for _ in range(WARM_UPS + rounds)][WARM_UPS:]
+    async def measure(self, rounds: int) -> Row:
+        """The figures of so many rounds each of plain calls, over connections, and of a graph."""
+        calls = await _median_ms(self._call, rounds)
+        for worker in self._workers:
+            await worker.connect.remote(await self._server.address(worker))
+        connections = await _median_ms(self._send, rounds)
+        began = time.perf_counter()
+        with InputNode() as plan:
+            outputs = MultiOutputNode([worker.execute.bind(plan) for worker in self._workers])
+        graph = outputs.experimental_compile()
+        _execute(graph)
+        compile_s = time.perf_counter() - began
+        # A thread waits for the graph beside the event loop.
+        graph_ms = await _median_ms(partial(asyncio.to_thread, _execute, graph), rounds)
+        return {
+            "calls ms": calls,
+            "connections ms": connections,
+            "gain %": 100 * (1 - connections / calls),
+            "compiled graph ms": graph_ms,
+            "graph's gain %": 100 * (1 - graph_ms / calls),
+            "compile s": compile_s,
+        }
 
     async def _call(self) -> None:
         await asyncio.gather(*(worker.execute.remote(PLAN) for worker in self._workers))
-
-    async def time_connections(self, rounds: int) -> list[float]:
-        """Seconds of each round over connections."""
-        for worker in self._workers:
-            await worker.connect.remote(await self._server.address(worker))
-        return [await self._timed(self._send()) for _ in range(WARM_UPS + rounds)][WARM_UPS:]
 
     async def _send(self) -> None:
         messages = [(worker, pickle.dumps(PLAN, pickle.HIGHEST_PROTOCOL)) for worker in self._workers]
         await asyncio.gather(*(self._server.execute(*message) for message in messages))
 
-    async def compile(self) -> float:
-        """Make a graph; returns how many seconds that took, its first round included."""
+
+def _execute(graph: Any) -> None:
+    for reference in graph.execute(PLAN):
+        reference.get()
+
+
+async def _median_ms(round_: Callable[[], Awaitable[None]], rounds: int) -> float:
+    times = []
+    for _ in range(WARM_UPS + rounds):
         began = time.perf_counter()
-        with InputNode() as plan:
-            outputs = MultiOutputNode([worker.execute.bind(plan) for worker in self._workers])
-        self._graph: Any = outputs.experimental_compile()
-        self._execute()
-        return time.perf_counter() - began
-
-    async def time_graph(self, rounds: int) -> list[float]:
-        """Seconds of each round of the graph, for which a thread waits beside the event loop."""
-        loop = asyncio.get_running_loop()
-        return [
-            await self._timed(loop.run_in_executor(None, self._execute)) for _ in range(WARM_UPS + rounds)
-        ][WARM_UPS:]
-
-    def _execute(self) -> None:
-        for reference in self._graph.execute(PLAN):
-            reference.get()
-
-    @staticmethod
-    async def _timed(round_: Any) -> float:
-        began = time.perf_counter()
-        await round_
-        return time.perf_counter() - began
+        await round_()
+        times.append(time.perf_counter() - began)
+    return 1000 * statistics.median(times[WARM_UPS:])
 
 
 def measure_control(workers: Sequence[int], forward_ms: float, rounds: int, *, busy: bool) -> Measurements:
@@ -125,19 +127,6 @@ def measure_control(workers: Sequence[int], forward_ms: float, rounds: int, *, b
 def _measure(workers: int, forward_ms: float, rounds: int, busy: bool) -> Row:
     remote: Any = ray.remote(FakeMaster).options(num_cpus=0)
     master = remote.remote(workers, forward_ms / 1000, busy=busy)
-    calls = statistics.median(ray.get(master.time_calls.remote(rounds)))
-    connections = statistics.median(ray.get(master.time_connections.remote(rounds)))
-    compile_s = ray.get(master.compile.remote())
-    graph = statistics.median(ray.get(master.time_graph.remote(rounds)))
+    figures: Row = ray.get(master.measure.remote(rounds))
     ray.kill(master)
-    return {
-        "workers": workers,
-        "forward ms": forward_ms,
-        "busy": busy,
-        "calls ms": 1000 * calls,
-        "connections ms": 1000 * connections,
-        "gain %": 100 * (1 - connections / calls),
-        "compiled graph ms": 1000 * graph,
-        "graph's gain %": 100 * (1 - graph / calls),
-        "compile s": compile_s,
-    }
+    return {"workers": workers, "forward ms": forward_ms, "busy": busy, **figures}

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 from cluster.batch.open_engine import open_engine
 from lopa_lab.bench.decoding import random_prompt, results_of, same_tokens_percent, solved
 from lopa_lab.bench.measurements import Measurements, Row, percentile_ms
-from lopa_lab.records.record import Value
 from lopa_lab.word_problems import Problem, held_out_problems
+from lopa_ray.config.yaml_files import parse_yaml
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
@@ -68,8 +68,6 @@ class Workload:
 
 def parse_variations(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """From `section.key=value,value` texts: the setting, and the values that it takes. Raises SettingsError."""
-    from lopa_ray.config.yaml_files import parse_yaml
-
     variations: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
@@ -85,9 +83,8 @@ def parse_variations(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
 def combinations_of(variations: dict[str, tuple[Any, ...]]) -> list[Combination]:
     """All combinations; those that share an engine are next to each other."""
     names = sorted(variations, key=lambda name: name.startswith("decode."))
-    return [
-        dict(zip(names, values, strict=True)) for values in product(*(variations[name] for name in names))
-    ]
+    all_values = product(*(variations[name] for name in names))
+    return [dict(zip(names, values, strict=True)) for values in all_values]
 
 
 def measure_decodes(
@@ -107,9 +104,7 @@ def measure_decodes(
     """
     rows: list[Row] = []
     reference: list[GenerationResult] = []
-    configs = [
-        (combination, _config(values, overrides, combination, workload)) for combination in combinations
-    ]
+    configs = [(each, _config(values, overrides, each, workload)) for each in combinations]
     # Neighbours that differ in decode settings alone have one engine.
     for _, neighbours in groupby(configs, key=lambda pair: (pair[1].model, pair[1].group)):
         together = list(neighbours)
@@ -118,15 +113,19 @@ def measure_decodes(
                 results = _decode(engine, config, workload)
                 reference = reference or results
                 same = same_tokens_percent(results, reference)
-                rows.append(_row(name, combination, config, workload, results, same, local))
-    keys = (
-        "model",
-        "decoder",
-        "workers",
-        *(_column(setting) for setting in (combinations[0] if combinations else ())),
-    )
+                rows.append(
+                    {
+                        "model": name,
+                        "decoder": config.decode.decoder,
+                        "workers": 0 if local else config.group.num_workers,
+                        **_varied(combination),
+                        **_figures(workload, results),
+                        "same tokens %": same,
+                    }
+                )
+    varied = _varied(combinations[0]) if combinations else {}
     return Measurements(
-        tuple(dict.fromkeys(keys)),
+        tuple(dict.fromkeys(("model", "decoder", "workers", *varied))),
         rows,
         f"{workload.requests} requests, in waves of {workload.concurrency}, {workload.description}. "
         "TPS: tokens up to and including the first EOS ÷ seconds, of each request; its mean, its maximum and the mean "
@@ -157,39 +156,28 @@ def _decode(engine: Engine, config: Config, workload: Workload) -> list[Generati
     return results
 
 
-def _row(
-    name: str,
-    combination: Combination,
-    config: Config,
-    workload: Workload,
-    results: list[GenerationResult],
-    same: float,
-    local: bool,
-) -> Row:
-    speeds = sorted((result.tps for result in results), reverse=True)
-    latencies = sorted(result.seconds for result in results)
-    solved_percent = None
-    if workload.random_prompt is None:
-        solved_percent = 100 * statistics.fmean(solved(workload.problems, results))
-    tokens, steps = sum(result.tokens for result in results), sum(result.steps for result in results)
-    varied: dict[str, Value] = {
+def _varied(combination: Combination) -> Row:
+    """The columns of the settings that are varied."""
+    return {
         _column(setting): value if isinstance(value, int | float | None) else str(value)
         for setting, value in combination.items()
     }
+
+
+def _figures(workload: Workload, results: Sequence[GenerationResult]) -> Row:
+    speeds = sorted((result.tps for result in results), reverse=True)
+    latencies = sorted(result.seconds for result in results)
+    words = workload.random_prompt is None
+    steps = sum(result.steps for result in results)
     return {
-        "model": name,
-        "decoder": config.decode.decoder,
-        "workers": 0 if local else config.group.num_workers,
-        **varied,
-        "solved %": solved_percent,
-        "TPF": tokens / steps,
+        "solved %": 100 * statistics.fmean(solved(workload.problems, results)) if words else None,
+        "TPF": sum(result.tokens for result in results) / steps,
         "forwards per step": sum(result.forwards for result in results) / steps,
         "TPS": statistics.fmean(speeds),
         "TPS max": speeds[0],
         f"TPS top {TOP}": statistics.fmean(speeds[:TOP]),
         "latency p50 ms": percentile_ms(latencies, 0.5),
         "latency max ms": percentile_ms(latencies, 1.0),
-        "same tokens %": same,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -62,18 +62,20 @@ class LocalStep:
     """One per request in flight; `request_id` is the index of its session."""
 
 
-def local_steps(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Generator[LocalStep]:
-    """Decode sessions on the engine's runner, with the time of each step by phase. Raises the first error that ends a
-    request."""
+def local_steps(
+    engine: LocalEngine, sessions: Sequence[DecodeSession], clock: Callable[[], float] = time.perf_counter
+) -> Generator[LocalStep]:
+    """Decode sessions on the engine's runner, with the time of each step by phase: of `clock` for what the
+    session does. Raises the first error that ends a request."""
     scheduler = Scheduler.from_config(engine.config)
     engine.runner.reconcile({}, ())  # a scheduler before this one gave its requests the same ids
     index_of = {scheduler.submit(session): index for index, session in enumerate(sessions)}
     while scheduler.busy:
-        began = time.perf_counter()
+        began = clock()
         (plan,) = scheduler.plan(num_workers=1)
-        planned = time.perf_counter()
+        planned = clock()
         report = engine.runner.execute(plan)
-        executed = time.perf_counter()
+        executed = clock()
         events = scheduler.advance([report])
         timing = StepTiming(
             plan=planned - began,
@@ -81,7 +83,7 @@ def local_steps(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> Gener
             commit=report.commit_s,
             forward=report.forward_s,
             gather=0.0,
-            select=time.perf_counter() - executed,
+            select=clock() - executed,
         )
         steps = map(not_failed, events)
         yield LocalStep(

@@ -16,22 +16,16 @@ from torch import nn
 
 from lopa_lab.bench.batched_forward import BatchedForward
 from lopa_lab.bench.clock import Clock, TimedCall
-from lopa_lab.bench.measurements import Measurements, Row
-from lopa_lab.bench.step_plans import StepSize, step_of
+from lopa_lab.bench.measurements import Measurements, Row, number
+from lopa_lab.bench.step_plans import StepSize, resolved_spec, step_of
 from lopa_ray.engine.config import Config
 from lopa_ray.execution.device import DEVICES
-from lopa_ray.execution.model_loader import build_runner, resolve_auto
+from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.transformer import Transformer
 
 REPEATS = 9
-
-COPY_BYTES = {"cpu": 2**28}
-"""Bytes that are copied, by kind of device: more than any cache holds."""
-MATMUL_SIZES = {"cpu": (256, 512, 1024)}
-"""Rows and columns of the matrices that are multiplied; the best rate counts."""
-ACCELERATOR_COPY_BYTES, ACCELERATOR_MATMUL_SIZES = 2**30, (4096, 8192)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +41,11 @@ class DeviceRates:
     @torch.inference_mode()
     def measure(cls, device: torch.device, dtype: torch.dtype) -> DeviceRates:
         """Measure `device`, with products in `dtype`, with the threads that torch has now."""
-        source = torch.zeros(
-            COPY_BYTES.get(device.type, ACCELERATOR_COPY_BYTES), dtype=torch.uint8, device=device
-        )
+        on_cpu = device.type == "cpu"
+        # More bytes than any cache holds, and matrices of several sizes, of which the best rate counts.
+        source = torch.zeros(2**28 if on_cpu else 2**30, dtype=torch.uint8, device=device)
         target = torch.empty_like(source)
-        sizes = MATMUL_SIZES.get(device.type, ACCELERATOR_MATMUL_SIZES)
+        sizes = (256, 512, 1024) if on_cpu else (4096, 8192)
         matrices = [torch.randn(size, size, device=device).to(dtype) for size in sizes]
         products = [TimedCall(partial(torch.matmul, matrix, matrix)) for matrix in matrices]
         copy_ms, *product_ms = Clock(device).medians_ms(
@@ -107,12 +101,9 @@ def measure_forwards(
         "max_num_seqs": max(size.requests for size in sizes),
         "max_model_len": max(size.prefix + size.window for size in sizes),
     }
+    config = Config.parse({"model": model})
     specs = [
-        resolve_auto(
-            ModelSpec.read(
-                Config.parse({"model": {**model, **room, **dict(zip(variants, values, strict=True))}})
-            )
-        )
+        resolved_spec(config, **room, **dict(zip(variants, values, strict=True)))
         for values in product(*variants.values())
     ]
     together = sum(spec.weight_bytes for spec in specs) <= TOGETHER_BYTES
@@ -138,9 +129,8 @@ def _measure_group(
     """The rows of models that are in memory together."""
     runners = [build_runner(spec) for spec in specs]
     rates = {dtype: DeviceRates.measure(clock.device, dtype) for dtype in {spec.dtype for spec in specs}}
-    calls: list[TimedCall] = []
     rows: list[Row] = []
-    timed: list[tuple[Row, str]] = []
+    timed: list[tuple[Row, str, TimedCall]] = []
     for spec, runner in zip(specs, runners, strict=True):
         settings = spec.config.model
         for size in sizes:
@@ -148,8 +138,7 @@ def _measure_group(
             row |= {key: getattr(size, key) for key in ("requests", "branches", "window", "prefix", "rows")}
             row |= dict.fromkeys(("step ms", "floor ms", "step ÷ floor", "plain ms", "step ÷ plain"))
             rows.append(row)
-            calls.append(_runner_call(runner, size))
-            timed.append((row, "step ms"))
+            timed.append((row, "step ms", _runner_call(runner, size)))
             if settings.quantization == "none":
                 row["floor ms"] = floor_ms(runner, size, rates[spec.dtype])
             if (
@@ -158,18 +147,15 @@ def _measure_group(
                 and settings.quantization == "none"
                 and not settings.compile
             ):
-                calls.append(_plain_call(runner, size, clock.device))
-                timed.append((row, "plain ms"))
-    for (row, column), median in zip(timed, clock.medians_ms(calls, repeats), strict=True):
+                timed.append((row, "plain ms", _plain_call(runner, size, clock.device)))
+    medians = clock.medians_ms([call for _, _, call in timed], repeats)
+    for (row, column, _), median in zip(timed, medians, strict=True):
         row[column] = median
     for row in rows:
         for bound in ("floor", "plain"):
-            row[f"step ÷ {bound}"] = _quotient(row["step ms"], row[f"{bound} ms"])
+            if row[f"{bound} ms"] is not None:
+                row[f"step ÷ {bound}"] = number(row, "step ms") / number(row, f"{bound} ms")
     return rows
-
-
-def _quotient(one: object, other: object) -> float | None:
-    return one / other if isinstance(one, float) and isinstance(other, float) else None
 
 
 def _runner_call(runner: BranchRunner, size: StepSize) -> TimedCall:

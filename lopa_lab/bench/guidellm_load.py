@@ -76,12 +76,10 @@ def guidellm_closed_loop(
         )
         for request in benchmark["requests"]["successful"]
     ]
-    failures = [*benchmark["requests"]["errored"], *benchmark["requests"]["incomplete"]]
+    failures = len(benchmark["requests"]["errored"]) + len(benchmark["requests"]["incomplete"])
     end = max((request.ended for request in answered), default=0.0)
-    answered += [
-        AnsweredRequest(end, end, None, 0, error="guidellm counts it as failed or incomplete")
-        for _ in failures
-    ]
+    lost = "guidellm counts it as failed or incomplete"
+    answered += [AnsweredRequest(end, end, None, 0, error=lost)] * failures
     if not answered:
         raise ClusterError("guidellm reports no requests")
     return answered

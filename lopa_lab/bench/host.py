@@ -10,7 +10,6 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from lopa_lab.bench.decoding import not_failed
@@ -56,13 +55,8 @@ def _pack(plan: StepPlan) -> Packing:
     return packing
 
 
-def _report(plan: StepPlan, packing: Packing, numbers: npt.NDArray[np.float64]) -> StepReport:
-    """A report that a device might return for the plan."""
-    return StepReport(plan.epoch, plan.step, *packing.rows_to_score.report(numbers, SCORE_COLUMNS))
-
-
-def _measure(requests: int, branches: int, steps: int) -> dict[str, float]:
-    """Milliseconds per step, by what they are spent on."""
+def _measure(requests: int, branches: int, steps: int) -> Row:
+    """The figures of one size."""
     scheduler = Scheduler(requests)
     settings = LopaSettings(
         num_branches=branches,
@@ -91,27 +85,22 @@ def _measure(requests: int, branches: int, steps: int) -> dict[str, float]:
         rows = len(packing.columns.score_rows)
         numbers = draw.random((rows, SCORE_COLUMNS)) * 0.5
         numbers[:, 0] = draw.integers(0, 1000, rows)
-        answer = timed("reports", partial(_report, plan, packing, numbers.reshape(-1)))
+        returned = partial(packing.rows_to_score.report, numbers.reshape(-1), SCORE_COLUMNS)
+        answer = StepReport(plan.epoch, plan.step, *timed("reports", returned))
         events = timed("advance", partial(scheduler.advance, [answer]))
         for event in events:
             not_failed(event)
-    return {what: statistics.median(times) for what, times in spent.items()}
+    medians = {f"{what} ms": statistics.median(times) for what, times in spent.items()}
+    total = sum(medians[f"{what} ms"] for what in ("plan", "packing", "advance"))
+    return {"requests": requests, "branches": branches, **medians, "plan + packing + advance ms": total}
 
 
 def measure_host(sizes: Sequence[tuple[int, int]], steps: int) -> Measurements:
     """Time `steps` steps of each size, requests × branches, on one thread."""
     torch.set_num_threads(1)
-    rows: list[Row] = []
-    for requests, branches in sizes:
-        spent = _measure(requests, branches, steps)
-        total = spent["plan"] + spent["packing"] + spent["advance"]
-        figures = {f"{what} ms": spent[what] for what in ("plan", "packing", "reports", "advance")}
-        rows.append(
-            {"requests": requests, "branches": branches, **figures, "plan + packing + advance ms": total}
-        )
     return Measurements(
         ("requests", "branches"),
-        rows,
+        [_measure(requests, branches, steps) for requests, branches in sizes],
         f"Medians over {steps} steps, the first {WARM_UPS} left out, of processor time of one thread. Nothing is "
         f"computed: scores are random, and so low that a step fills the fewest positions of a window of {WINDOW} "
         f"masks, behind a prompt of {PROMPT}. packing ends with the buffer that one copy takes to an accelerator; "

@@ -89,17 +89,11 @@ class Target:
     """The `lopa` object of each request."""
     api_key: str | None = None
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers of each request."""
-        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-
 
 async def find_model(url: str, api_key: str | None) -> str:
     """The first model that a server lists. Raises ClusterError if it cannot be asked."""
-    target = Target(url, "", 0, {}, api_key)
     try:
-        async with _open(target) as session, session.get("/v1/models") as response:
+        async with _open(url, api_key) as session, session.get("/v1/models") as response:
             answer = await response.json(content_type=None)
             if response.status != 200:
                 raise ClusterError(f"{url} answered {response.status}: {json.dumps(answer)[:200]}")
@@ -117,13 +111,13 @@ async def closed_loop(target: Target, problems: Sequence[Problem], clients: int)
     async def client(session: aiohttp.ClientSession) -> list[AnsweredRequest]:
         return [await _send(session, target, problem, time.perf_counter()) for problem in remaining]
 
-    async with _open(target) as session:
+    async with _open(target.url, target.api_key) as session:
         return list(chain(*await asyncio.gather(*(client(session) for _ in range(clients)))))
 
 
 async def open_loop(target: Target, problems: Sequence[Problem], rate: float) -> list[AnsweredRequest]:
     """Requests that arrive at random, `rate` per second on average, whether or not others are answered."""
-    async with _open(target) as session:
+    async with _open(target.url, target.api_key) as session:
         began = time.perf_counter()
 
         async def arrive(problem: Problem, at: float) -> AnsweredRequest:
@@ -142,11 +136,11 @@ def arrival_times(rate: float) -> Iterator[float]:
         yield at
 
 
-def _open(target: Target) -> aiohttp.ClientSession:
+def _open(url: str, api_key: str | None) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        target.url,
+        url,
         connector=aiohttp.TCPConnector(limit=0),
-        headers=target.headers,
+        headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
         timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
     )
 

@@ -6,7 +6,7 @@ Tensors there have shapes and no numbers, so models of any size run, and whateve
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -71,17 +71,7 @@ COMMITTED = 8
 """Positions that the step commits, and as many that it stages."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepLaunches:
-    """Kernels, copies and waits of a step on an accelerator."""
-
-    kernels: int
-    copies_in: int
-    syncs: int
-    """Copies back, for each of which the host waits."""
-
-
-def count_launches(config: NativeConfig, size: StepSize) -> StepLaunches:
+def count_launches(config: NativeConfig, size: StepSize) -> LaunchCounter:
     """Count the launches of a worker's step of a native model in bf16 that commits, stages and scores.
 
     Attention is one call for all branches.
@@ -95,12 +85,13 @@ def count_launches(config: NativeConfig, size: StepSize) -> StepLaunches:
         attention=PackedAttention(),
     )
     mask = runner.vocabulary.mask_token_id
-    later = StepSize(size.requests, size.branches, size.window, size.prefix + COMMITTED)
+    later = replace(size, prefix=size.prefix + COMMITTED)
     first = size.plans(mask, step=1, staged=COMMITTED)
     second = later.plans(mask, step=2, committed=COMMITTED, staged=COMMITTED)
     with LaunchCounter():
         runner.execute(step_of(runner, first))
     plan = step_of(runner, second)
-    with LaunchCounter() as counter:
+    counter = LaunchCounter()
+    with counter:
         runner.execute(plan)
-    return StepLaunches(counter.total, counter.copies_in, counter.syncs)
+    return counter

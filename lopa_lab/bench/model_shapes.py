@@ -17,8 +17,6 @@ _FOLDER = Path(__file__).with_name("shapes")
 SHAPES = tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
 """Published shapes, and one of 27 million parameters for CPUs."""
 
-_LAYER_KEYS = ("num_hidden_layers", "n_layers")
-
 
 @contextmanager
 def model_to_measure(
@@ -39,7 +37,7 @@ def model_to_measure(
         raise SettingsError(f"--shape: got {shape!r}; allowed: {', '.join(SHAPES)}")
     values = json.loads((_FOLDER / f"{shape}.json").read_text(encoding="utf-8"))
     if layers is not None:
-        values |= {key: layers for key in _LAYER_KEYS if key in values}
+        values |= {key: layers for key in ("num_hidden_layers", "n_layers") if key in values}
     with tempfile.TemporaryDirectory(prefix="lopa-bench-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(values), encoding="utf-8")
         for file in DEMO_MODEL.glob("*token*"):

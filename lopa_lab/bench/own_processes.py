@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -94,12 +93,10 @@ def own_server(arguments: Sequence[str]) -> Iterator[str]:
 
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
+    while time.monotonic() < deadline and process.poll() is None:
         try:
             with urllib.request.urlopen(f"{url}/health", timeout=POLL_S * 10):
                 return
-        except (urllib.error.URLError, OSError):
+        except OSError:  # urllib's errors are OSErrors
             time.sleep(POLL_S)
     raise ClusterError(f"the server did not start:\n{log.read_text(errors='replace')[-1000:].strip()}")

@@ -15,6 +15,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -58,24 +59,22 @@ def paged_positions(cached: int, page: int, branches: int) -> int:
 def _memory_rows(requests: list[tuple[int, int]], in_flight: int, branches: Sequence[int]) -> Iterator[Row]:
     """K/V in MiB, at the fullest step and on average, on a worker that has all branches."""
     longest = max(prompt + answer for prompt, answer in requests)
-    for name, capacity in (("max_model_len", MAX_MODEL_LEN), ("the longest request", longest)):
+    for what, capacity in (("max_model_len", MAX_MODEL_LEN), ("the longest request", longest)):
         reserved = in_flight * capacity * POSITION_MIB
         for count in branches:
-            figures = {"most MiB": reserved, "mean MiB": reserved}
-            yield {"K/V": f"slots of {name}, {capacity}", "branches": count, **figures}
-    for when in ("for all of the answer", "when needed"):
-        for page in PAGE_SIZES:
-            for count in branches:
-                used = [
-                    sum(
-                        paged_positions(at if when == "when needed" else end - WINDOW, page, count)
-                        for at, end in step
-                    )
-                    for step in simulate_steps(requests, in_flight)
-                ]
-                most, mean = max(used) * POSITION_MIB, statistics.fmean(used) * POSITION_MIB
-                name = f"pages of {page}, taken {when}"
-                yield {"K/V": name, "branches": count, "most MiB": most, "mean MiB": mean}
+            name = f"slots of {what}, {capacity}"
+            yield {"K/V": name, "branches": count, "most MiB": reserved, "mean MiB": reserved}
+    for when, page, count in product(("for all of the answer", "when needed"), PAGE_SIZES, branches):
+        used = [
+            sum(
+                paged_positions(at if when == "when needed" else end - WINDOW, page, count)
+                for at, end in step
+            )
+            for step in simulate_steps(requests, in_flight)
+        ]
+        most, mean = max(used) * POSITION_MIB, statistics.fmean(used) * POSITION_MIB
+        name = f"pages of {page}, taken {when}"
+        yield {"K/V": name, "branches": count, "most MiB": most, "mean MiB": mean}
 
 
 def least_cpu_ms(variants: list[Callable[[], Tensor]], repeats: int) -> list[float]:

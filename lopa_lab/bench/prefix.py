@@ -8,7 +8,6 @@ import random
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -50,47 +49,28 @@ SHAPE: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class TimedDecodes:
-    """Requests that were decoded one after the other."""
-
-    results: list[GenerationResult]
-    first_token_s: list[float]
-    """Seconds of processor time until a token was decided."""
-    total_s: list[float]
-    hits: int
-    """Requests that found the beginning of their prompt."""
-    saved: int
-    """Positions that they did not compute."""
-
-
-def _decode(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> TimedDecodes:
-    """Decode and measure."""
-    decoded = TimedDecodes([], [], [], -engine.prefix_index.hit_requests, -engine.prefix_index.hit_positions)
+def _decode(engine: LocalEngine, sessions: Sequence[DecodeSession]) -> tuple[list[GenerationResult], Row]:
+    """Decode one after the other. Returns the results, and the columns that rows of both parts have."""
+    index, results = engine.prefix_index, list[GenerationResult]()
+    hits_before, positions_before = index.hit_requests, index.hit_positions
+    first_token_s: list[float] = []
+    total_s: list[float] = []
     for session in sessions:
         began = time.process_time()
 
-        def on_step(
-            _: int, step: TraceStep, began: float = began, at: int = len(decoded.first_token_s)
-        ) -> None:
-            if step.fills and len(decoded.first_token_s) == at:
-                decoded.first_token_s.append(time.process_time() - began)
+        def on_step(_: int, step: TraceStep, began: float = began, at: int = len(first_token_s)) -> None:
+            if step.fills and len(first_token_s) == at:
+                first_token_s.append(time.process_time() - began)
 
-        decoded.results.extend(results_of(engine, [session], on_step=on_step))
-        decoded.total_s.append(time.process_time() - began)
-    hits, saved = engine.prefix_index.hit_requests, engine.prefix_index.hit_positions
-    return dataclasses.replace(decoded, hits=decoded.hits + hits, saved=decoded.saved + saved)
-
-
-def _figures(decoded: TimedDecodes) -> Row:
-    """The columns that rows of both parts have."""
-    return {
-        "requests": len(decoded.results),
-        "found": decoded.hits,
-        "positions saved": decoded.saved,
-        "first token ms": 1000 * statistics.median(decoded.first_token_s),
-        "answer ms": 1000 * statistics.median(decoded.total_s),
-        "tokens/s": sum(result.tokens for result in decoded.results) / sum(decoded.total_s),
+        results += results_of(engine, [session], on_step=on_step)
+        total_s.append(time.process_time() - began)
+    return results, {
+        "requests": len(results),
+        "found": index.hit_requests - hits_before,
+        "positions saved": index.hit_positions - positions_before,
+        "first token ms": 1000 * statistics.median(first_token_s),
+        "answer ms": 1000 * statistics.median(total_s),
+        "tokens/s": sum(result.tokens for result in results) / sum(total_s),
     }
 
 
@@ -109,13 +89,13 @@ def _exact_rows(shared: int, requests: int) -> Iterator[Row]:
         engine = LocalEngine(
             config, BranchRunner(model, max_num_seqs=config.model.max_num_seqs, max_model_len=length), None
         )
-        decoded = _decode(engine, [engine.create_session(prompt, settings) for prompt in prompts])
-        reference = reference or decoded.results
+        results, figures = _decode(engine, [engine.create_session(prompt, settings) for prompt in prompts])
+        reference = reference or results
         yield {
             "decoder": "block_diffusion",
             "prefix cache": "exact" if positions else "none",
-            **_figures(decoded),
-            "same tokens %": same_tokens_percent(decoded.results, reference),
+            **figures,
+            "same tokens %": same_tokens_percent(results, reference),
         }
 
 
@@ -148,16 +128,16 @@ def _approximate_rows(count: int) -> Iterator[Row]:
         others, problems = zip(*pairs, strict=True)
         _decode(engine, [engine.create_session(problem.question) for problem in others])
         for name in ["approximate", "approximate, asked again"] if stored else ["none"]:
-            decoded = _decode(engine, [engine.create_session(problem.question) for problem in problems])
-            reference = reference or decoded.results
-            both = list(zip(decoded.results, reference, strict=True))
+            results, figures = _decode(engine, [engine.create_session(p.question) for p in problems])
+            reference = reference or results
+            both = zip(results, reference, strict=True)
             yield {
                 "decoder": "lopa",
                 "prefix cache": name,
-                **_figures(decoded),
-                "same tokens %": same_tokens_percent(decoded.results, reference),
+                **figures,
+                "same tokens %": same_tokens_percent(results, reference),
                 "same answers": sum(a.token_ids == b.token_ids for a, b in both),
-                "solved %": 100 * sum(solved(problems, decoded.results)) / count,
+                "solved %": 100 * sum(solved(problems, results)) / count,
             }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Sequence
 from typing import cast
@@ -21,32 +20,25 @@ from lopa_ray.model.config import Quantization
 SEED = 2
 
 
-@dataclasses.dataclass
-class DecodedFormat:
-    """One number format on all problems."""
+def _masked_canvases(
+    engine: LocalEngine, problems: Sequence[Problem], results: Sequence[GenerationResult]
+) -> list[list[int]]:
+    """Token ids of each prompt with its answer, of which a random half is masked."""
+    draw, mask_token_id = random.Random(SEED), engine.vocabulary.mask_token_id
+    canvases = []
+    for problem, result in zip(problems, results, strict=True):
+        answer = [mask_token_id if draw.random() < 0.5 else token for token in result.token_ids]
+        canvases.append([*engine.create_session(problem.question).prompt, *answer])
+    return canvases
 
-    results: list[GenerationResult]
-    logits: list[Tensor]
-    """Per canvas fp32 [rows that decide masked positions, V]."""
-    megabytes: float
 
-
-def _decode(engine: LocalEngine, problems: list[Problem], canvases: list[list[int]]) -> DecodedFormat:
-    """Decode all problems, and evaluate the canvases (made of the first results, if there are none yet)."""
-    results = engine.generate([problem.question for problem in problems])
-    if not canvases:
-        rng, mask_token_id = random.Random(SEED), engine.vocabulary.mask_token_id
-        for problem, result in zip(problems, results, strict=True):
-            answer = [mask_token_id if rng.random() < 0.5 else token for token in result.token_ids]
-            canvases.append([*engine.create_session(problem.question).prompt, *answer])
-    model = engine.runner.model
-    logits = []
+def _masked_logits(engine: LocalEngine, canvases: Sequence[Sequence[int]]) -> Tensor:
+    """fp32 [rows that decide masked positions of all canvases, V]."""
+    config, logits = engine.runner.model.config, []
     for ids in canvases:
-        masked = [p for p, token in enumerate(ids) if token == model.config.mask_token_id]
-        logits.append(engine.runner.logits(ids)[[p - int(model.config.shifted) for p in masked]])
-    parameters = cast(nn.Module, model).parameters()
-    size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-    return DecodedFormat(results, logits, size / 1e6)
+        masked = [p for p, token in enumerate(ids) if token == config.mask_token_id]
+        logits.append(engine.runner.logits(list(ids))[[p - int(config.shifted) for p in masked]])
+    return torch.cat(logits)
 
 
 def measure_formats(model: str, formats: Sequence[tuple[str, Quantization]], problems: int) -> Measurements:
@@ -54,26 +46,28 @@ def measure_formats(model: str, formats: Sequence[tuple[str, Quantization]], pro
     first one. Raises CheckpointError and SettingsError."""
     torch.set_num_threads(1)
     chosen, canvases = held_out_problems(SEED, problems), list[list[int]]()
-    reference: DecodedFormat | None = None
+    reference: tuple[list[GenerationResult], Tensor] | None = None
     rows: list[Row] = []
     for dtype, quantization in formats:
         changes = {"model": {"path": model, "dtype": dtype, "quantization": quantization}}
-        decoded = _decode(LocalEngine.from_config(Config.load("demo", changes)), chosen, canvases)
-        reference = reference or decoded
-        ours, theirs = torch.cat(decoded.logits), torch.cat(reference.logits)
-        tokens, steps = sum(r.tokens for r in decoded.results), sum(r.steps for r in decoded.results)
+        engine = LocalEngine.from_config(Config.load("demo", changes))
+        results = engine.generate([problem.question for problem in chosen])
+        canvases = canvases or _masked_canvases(engine, chosen, results)
+        ours = _masked_logits(engine, canvases)
+        first_results, theirs = reference = reference or (results, ours)
+        parameters = cast(nn.Module, engine.runner.model).parameters()
         rows.append(
             {
                 "model": model,
                 "dtype": dtype,
                 "quantization": quantization,
-                "MB": decoded.megabytes,
+                "MB": sum(p.numel() * p.element_size() for p in parameters) / 1e6,
                 "error of logits %": 100 * ((ours - theirs).norm() / theirs.norm()).item(),
                 "largest error": (ours - theirs).abs().max().item(),
                 "same first choice %": 100 * (ours.argmax(-1) == theirs.argmax(-1)).float().mean().item(),
-                "same tokens %": same_tokens_percent(decoded.results, reference.results),
-                "solved %": 100 * sum(solved(chosen, decoded.results)) / problems,
-                "TPF": tokens / steps,
+                "same tokens %": same_tokens_percent(results, first_results),
+                "solved %": 100 * sum(solved(chosen, results)) / problems,
+                "TPF": sum(r.tokens for r in results) / sum(r.steps for r in results),
             }
         )
     return Measurements(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -34,22 +34,6 @@ WHOLE_AGAIN_S = 120.0
 """A group that has not got all its workers back by then is given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Decode:
-    """One request that was decoded to its end."""
-
-    times: list[float]
-    """When each of its steps arrived, in seconds."""
-    tokens: tuple[int, ...]
-    killed_at: float | None
-
-    @property
-    def pause_s(self) -> float:
-        """The longest gap between two steps of which the later one came after the kill."""
-        assert self.killed_at is not None
-        return max(after - before for before, after in pairwise(self.times) if after > self.killed_at)
-
-
 def measure_recoveries(
     name: str, model: dict[str, Any], workers: Sequence[int], rounds: int, new_tokens: int
 ) -> Measurements:
@@ -70,13 +54,15 @@ def measure_recoveries(
         others = {what: actor_processes(actor) for what, actor in KILLED.items()}
         with own_ray(count, STORE_BYTES), RayEngine.from_config(config) as engine:
             undisturbed = [_decode(engine) for _ in range(rounds)]
-            steps = [after - before for decode in undisturbed for before, after in pairwise(decode.times)]
+            steps = [gap for gaps, _ in undisturbed for gap in gaps]
             for what, actor in KILLED.items():
                 if what == "worker" and count == 1:
                     continue  # a group without workers is lost as a whole
-                decodes = []
+                pauses, same = [], True
                 for _ in range(rounds):
-                    decodes.append(_decode(engine, (actor, others[what])))
+                    gaps, tokens = _decode(engine, (actor, others[what]))
+                    pauses.append(max(gaps))
+                    same = same and tokens == undisturbed[0][1]
                     _wait_until_whole(engine, count)
                 rows.append(
                     {
@@ -84,9 +70,9 @@ def measure_recoveries(
                         "workers": count,
                         "killed": what,
                         "step ms": 1000 * statistics.median(steps),
-                        "pause s": statistics.median(decode.pause_s for decode in decodes),
-                        "longest pause s": max(decode.pause_s for decode in decodes),
-                        "same tokens": {decode.tokens for decode in decodes} == {undisturbed[0].tokens},
+                        "pause s": statistics.median(pauses),
+                        "longest pause s": max(pauses),
+                        "same tokens": same,
                     }
                 )
     return Measurements(
@@ -99,12 +85,17 @@ def measure_recoveries(
     )
 
 
-def _decode(engine: RayEngine, kill: tuple[str, set[int]] | None = None) -> _Decode:
-    """Decode one request, and kill one of the actors of a class meanwhile, but none of the given processes."""
+def _decode(
+    engine: RayEngine, kill: tuple[str, set[int]] | None = None
+) -> tuple[list[float], tuple[int, ...]]:
+    """Decode one request, and kill one of the actors of a class meanwhile, but none of the given processes.
+
+    Returns the seconds from each step to the next, of those that came after the kill, and the tokens.
+    """
     prompt = random_prompt(random.Random(0), engine.vocabulary, 16)
     times: list[float] = []
     tokens: tuple[int, ...] = ()
-    killed_at = None
+    killed_at = -math.inf
     for event in steps_of(engine, [engine.create_session(prompt)]):
         times.append(time.monotonic())
         tokens = event.outcome.canvas
@@ -112,7 +103,7 @@ def _decode(engine: RayEngine, kill: tuple[str, set[int]] | None = None) -> _Dec
             actor, others = kill
             os.kill(min(actor_processes(actor) - others), signal.SIGKILL)
             killed_at = time.monotonic()
-    return _Decode(times, tokens, killed_at)
+    return [after - before for before, after in pairwise(times) if after > killed_at], tokens
 
 
 def _wait_until_whole(engine: RayEngine, workers: int) -> None:

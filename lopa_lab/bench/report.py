@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lopa_lab.bench.measurements import BenchRecord, common_values, number, record_table, varying_keys
 from lopa_lab.records import markdown
-from lopa_lab.records.figure import GREY, MARKERS, PALETTE, require_matplotlib, svg
+from lopa_lab.records.figure import MARKERS, PALETTE, require_matplotlib, svg_image
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.step_report import StepTiming
 
@@ -56,7 +56,7 @@ def _section(path: Path, folder: Path) -> str:
             continue
         file = folder / PLOTS / f"{path.stem}-{what.replace(' ', '-')}.svg"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(plot.replace("currentColor", GREY), encoding="utf-8")
+        file.write_text(plot, encoding="utf-8")
         lines += [f"![{what}]({PLOTS}/{file.name})", ""]
     common = common_values(record)
     lines += [markdown.table(header, rows), ""]
@@ -94,7 +94,7 @@ def throughput_plot(record: BenchRecord) -> str:
             axes.set_ylim(bottom=0)
         lower.set_xlabel("requests in flight")
 
-    return svg(draw, rows=(1, 1))
+    return svg_image(draw, rows=(1, 1))
 
 
 def phases_plot(record: BenchRecord) -> str:
@@ -116,7 +116,7 @@ def phases_plot(record: BenchRecord) -> str:
         axes.set_xlabel(", ".join(keys))
         axes.figure.legend(loc="outside upper left", ncols=3)
 
-    return svg(draw)
+    return svg_image(draw)
 
 
 def launches_plot(record: BenchRecord) -> str | None:
@@ -149,7 +149,7 @@ def _lines(series: Series, x: str, y: str) -> str:
         if len(series) > 1:
             axes.figure.legend(loc="outside upper left", ncols=3)
 
-    return svg(draw)
+    return svg_image(draw)
 
 
 PLOTS_OF: dict[str, dict[str, Callable[[BenchRecord], str | None]]] = {

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from lopa_lab.bench.guidellm_load import PROMPT_TOKENS, guidellm_closed_loop
-from lopa_lab.bench.http_load import AnsweredRequest, Target, closed_loop, find_model, load_figures, open_loop
+from lopa_lab.bench.http_load import AnsweredRequest, Target, closed_loop, load_figures, open_loop
 from lopa_lab.bench.measurements import Measurements, Row
 from lopa_lab.bench.model_shapes import SHAPES, model_to_measure
 from lopa_lab.bench.own_processes import own_server
@@ -23,7 +22,7 @@ WARM_UPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """The requests that are sent to a server, and at which rates."""
+    """At which rates requests are sent to a server."""
 
     concurrency: Sequence[int]
     """Clients of each closed loop."""
@@ -31,49 +30,27 @@ class Loads:
     """Arrivals per second of each open loop."""
     requests: int
     """Per load."""
-    max_tokens: int
-    """New tokens of each request, at most."""
     deadline_s: float
     """Seconds within which an answer counts as goodput."""
-    lopa: dict[str, Any]
-    """Decode settings of the requests."""
     guidellm: str | None = None
     """The command of GuideLLM, if it is to run the closed loops too."""
 
 
-def measure_server(
-    loads: Loads,
-    *,
-    url: str | None,
-    served: str | None = None,
-    api_key: str | None = None,
-    start: str | None = None,
-    layers: int | None = None,
-    settings: Sequence[str] = (),
-) -> Measurements:
-    """Load the server at `url`, or else one of the model or shape `start` (see `model_to_measure`), which is started
-    for that, with `settings` of a configuration.
+@contextmanager
+def started_server(start: str, layers: int | None, settings: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """A server of the model or shape `start` (see `model_to_measure`) with `settings` of a configuration.
 
-    `served`: what requests name as their model; by default the first one that the server lists. Raises ClusterError.
+    Yields the model's name in tables, and the server's address. Raises ClusterError.
     """
-    with ExitStack() as running:
-        name = served
-        if url is None:
-            assert start is not None
-            shape = start if start in SHAPES else None
-            name, model = running.enter_context(model_to_measure(start, shape, layers))
-            arguments = ["--model", model["path"]]
-            arguments += [word for setting in settings for word in ("--set", setting)]
-            if "load_format" in model:
-                arguments += ["--set", f"model.load_format={model['load_format']}"]
-            url = running.enter_context(own_server(arguments))
-        target = Target(
-            url, served or asyncio.run(find_model(url, api_key)), loads.max_tokens, loads.lopa, api_key
-        )
-        return measure_loads(target, loads, name or target.model)
+    with model_to_measure(start, start if start in SHAPES else None, layers) as (name, model):
+        if "load_format" in model:
+            settings = [*settings, f"model.load_format={model['load_format']}"]
+        words = [word for setting in settings for word in ("--set", setting)]
+        with own_server(["--model", model["path"], *words]) as url:
+            yield name, url
 
 
-def measure_loads(target: Target, loads: Loads, name: str) -> Measurements:
+def measure_server(target: Target, loads: Loads, name: str) -> Measurements:
     """Send word problems: closed loops, then open loops, then the closed loops again by GuideLLM, if it is to.
 
     `name`: what the table calls the model. Raises ClusterError if all requests of a load fail.
@@ -98,7 +75,7 @@ def measure_loads(target: Target, loads: Loads, name: str) -> Measurements:
         ]
     return Measurements(
         ("model", "settings", "loop", "load"),
-        [{"model": name, "settings": _settings(row, loads), **row} for row in rows],
+        [{"model": name, "settings": _settings(row, target), **row} for row in rows],
         f"{requests} streamed chat completions per load, at most {target.max_tokens} new tokens; {WARM_UPS} before the "
         "first load are not counted. closed: so many clients, each with one request in flight; open: Poisson arrivals, "
         "so many per second, latency from when a request was due; guidellm: closed, with synthetic prompts of "
@@ -106,9 +83,9 @@ def measure_loads(target: Target, loads: Loads, name: str) -> Measurements:
     )
 
 
-def _settings(row: Row, loads: Loads) -> str:
+def _settings(row: Row, target: Target) -> str:
     """Decode settings of the requests, which GuideLLM does not send."""
-    sent = {} if row["loop"] == "guidellm" else loads.lopa
+    sent = {} if row["loop"] == "guidellm" else target.lopa
     return ", ".join(f"{name} {value}" for name, value in sent.items()) or "the server's"
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from actors.engine import RayEngine
-from lopa_lab.bench.measurements import Measurements, Row
+from lopa_lab.bench.measurements import Measurements, Row, number
 from lopa_lab.bench.own_processes import actor_processes, own_ray, proportional_mib
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
@@ -49,7 +49,10 @@ def measure_starts(name: str, model: dict[str, Any], workers: Sequence[int], rou
                     "workers": count,
                     "object store": store,
                     "weights MiB": size / MIB,
-                    **_medians(of_store),
+                    **{
+                        figure: statistics.median(number(s, figure) for s in of_store)
+                        for figure in of_store[0]
+                    },
                 }
                 for store, of_store in starts.items()
             ]
@@ -91,7 +94,3 @@ def _start(config: Config, store_bytes: int) -> Row:
             phases = {f"{phase} s": spent for phase, spent in engine.start_phases.items()}
             memory = sum(map(proportional_mib, actor_processes("BranchWorker") - others))
             return {"ready s": seconds, **phases, "workers MiB": memory}
-
-
-def _medians(starts: Sequence[Row]) -> Row:
-    return {name: statistics.median(float(start[name] or 0) for start in starts) for name in starts[0]}

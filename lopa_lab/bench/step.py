@@ -7,16 +7,16 @@ import statistics
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
+from itertools import islice
 
 import torch
 
 from actors.engine import RayEngine
 from lopa_lab.bench.decoding import local_steps, random_prompt, steps_of
-from lopa_lab.bench.launch_counter import StepLaunches, count_launches
+from lopa_lab.bench.launch_counter import LaunchCounter, count_launches
 from lopa_lab.bench.measurements import Measurements, Row
 from lopa_lab.bench.step_plans import StepSize, resolved_spec
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
@@ -49,7 +49,7 @@ def measure_steps(
     spec = resolved_spec(config, max_num_seqs=requests, max_model_len=room)
     config = config.replace(model=spec.config.model)
     rows: list[Row] = []
-    tokens: dict[int, list[tuple[int, ...]]] = {}
+    tokens: dict[int, tuple[tuple[int, ...], ...]] = {}
     grids = [(count, size) for count in workers for size in (shards if count else (1,))]
     for count, size in grids:
         grid = {"num_workers": max(count, 1), "tensor_parallel_size": size}
@@ -57,11 +57,27 @@ def measure_steps(
         with _open(of_group, count) as engine:
             for number in branches:
                 settings = engine.config.decode.replace(num_branches=number)
-                timings, decoded = _decode(engine, settings, requests, prompt, steps)
+                with closing(_steps(engine, settings, requests, prompt)) as all_steps:
+                    timings, decoded = zip(*islice(all_steps, WARM_UPS + steps), strict=True)
                 same = decoded == tokens[number] if number in tokens else None
                 tokens.setdefault(number, decoded)
                 launches = _launches(engine.config, number, max(count, 1), requests, prompt)
-                rows.append(_row(name, count, engine.config, number, requests, timings, same, launches))
+                rows.append(
+                    {
+                        "model": name,
+                        "dtype": config.model.dtype,
+                        "workers": count,
+                        "shards": size,
+                        "branches": number,
+                        "requests": requests,
+                        "steps": steps,
+                        **_phase_figures(timings[WARM_UPS:]),
+                        "same tokens": same,
+                        "launches": launches.total if launches else None,
+                        "copies in": launches.copies_in if launches else None,
+                        "waits": launches.syncs if launches else None,
+                    }
+                )
     return Measurements(
         ("model", "dtype", "workers", "shards", "branches", "requests"),
         rows,
@@ -81,42 +97,28 @@ def _open(config: Config, workers: int) -> Engine:
     return RayEngine.from_config(config)
 
 
-def _decode(
-    engine: Engine, settings: GenerationSettings, requests: int, prompt: int, steps: int
-) -> tuple[list[StepTiming], list[tuple[int, ...]]]:
-    """The timing of so many steps, and the canvas of the first request after each. Ends requests that take longer."""
+def _steps(
+    engine: Engine, settings: GenerationSettings, requests: int, prompt: int
+) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
+    """Timing of each step that the first of the requests takes part in, and that one's canvas after it.
+
+    Others are decoded after these, without end; to close the generator ends those in flight.
+    """
     draw = random.Random(0)
-    timings: list[StepTiming] = []
-    canvases: list[tuple[int, ...]] = []
-    warm_ups = WARM_UPS
-    while len(timings) < steps:
+    while True:
         prompts = [random_prompt(draw, engine.vocabulary, prompt) for _ in range(requests)]
         sessions = [engine.create_session(ids, settings) for ids in prompts]
-        with closing(_steps(engine, sessions)) as decoded:
-            for timing, canvas in decoded:
-                canvases.append(canvas)
-                if warm_ups:
-                    warm_ups -= 1
-                else:
-                    timings.append(timing)
-                if len(timings) == steps:
-                    break
-    return timings, canvases
+        events: Iterable[RequestStep] = steps_of(engine, sessions)
+        if isinstance(engine, LocalEngine):
+            events = (event for step in local_steps(engine, sessions) for event in step.events)
+        for event in events:
+            if event.request_key == 0 and event.timing is not None:
+                yield event.timing, event.outcome.canvas
 
 
-def _steps(
-    engine: Engine, sessions: Sequence[DecodeSession]
-) -> Generator[tuple[StepTiming, tuple[int, ...]]]:
-    """Timing of each step that the first request takes part in, and that one's canvas after it."""
-    events: Iterable[RequestStep] = steps_of(engine, sessions)
-    if isinstance(engine, LocalEngine):
-        events = (event for step in local_steps(engine, sessions) for event in step.events)
-    for event in events:
-        if event.request_key == 0 and event.timing is not None:
-            yield event.timing, event.outcome.canvas
-
-
-def _launches(config: Config, branches: int, workers: int, requests: int, prompt: int) -> StepLaunches | None:
+def _launches(
+    config: Config, branches: int, workers: int, requests: int, prompt: int
+) -> LaunchCounter | None:
     """The launches of the worker with the most branches; None for shards, and for models that transformers runs."""
     model = ModelSpec.read(config).model
     if not isinstance(model, NativeConfig) or config.group.tensor_parallel_size > 1:
@@ -129,36 +131,10 @@ def _launches(config: Config, branches: int, workers: int, requests: int, prompt
     )
 
 
-def _row(
-    name: str,
-    workers: int,
-    config: Config,
-    branches: int,
-    requests: int,
-    timings: Sequence[StepTiming],
-    same: bool | None,
-    launches: StepLaunches | None,
-) -> Row:
+def _phase_figures(timings: Sequence[StepTiming]) -> Row:
+    """Median milliseconds of each phase, of a step without its forward and commit, and of a whole step."""
     seconds = [asdict(timing) for timing in timings]
-    phases = {
-        f"{phase} ms": 1000 * statistics.median(by_phase[phase] for by_phase in seconds)
-        for phase in seconds[0]
-    }
-    step = [sum(by_phase.values()) for by_phase in seconds]
-    control = [total - timing.forward - timing.commit for total, timing in zip(step, timings, strict=True)]
-    return {
-        "model": name,
-        "dtype": config.model.dtype,
-        "workers": workers,
-        "shards": config.group.tensor_parallel_size,
-        "branches": branches,
-        "requests": requests,
-        "steps": len(timings),
-        **phases,
-        "control ms": 1000 * statistics.median(control),
-        "step ms": 1000 * statistics.median(step),
-        "same tokens": same,
-        "launches": launches.kernels if launches else None,
-        "copies in": launches.copies_in if launches else None,
-        "waits": launches.syncs if launches else None,
-    }
+    for phases in seconds:
+        total = sum(phases.values())
+        phases |= {"control": total - phases["forward"] - phases["commit"], "step": total}
+    return {f"{what} ms": 1000 * statistics.median(s[what] for s in seconds) for what in seconds[0]}

@@ -68,17 +68,9 @@ class StepSize:
         """Rows of the packed forward."""
         return self.requests * self.branches * self.window
 
-    def plans(self, mask_token_id: int, *, step: int = 2, committed: int = 0, staged: int = 0) -> list[Plan]:
-        """A plan per request; see `plan_of`."""
-        plan = plan_of(
-            mask_token_id,
-            self.branches,
-            self.window,
-            start=self.prefix,
-            step=step,
-            committed=committed,
-            staged=staged,
-        )
+    def plans(self, mask_token_id: int, **options: Any) -> list[Plan]:
+        """A plan per request; `options`: others of `plan_of`."""
+        plan = plan_of(mask_token_id, self.branches, self.window, start=self.prefix, **options)
         return [plan] * self.requests
 
 

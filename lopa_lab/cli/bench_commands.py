@@ -11,6 +11,7 @@ import typer
 from cluster.command_line.exit_status import FAILED, error_exit, exit_on_error
 from cluster.command_line.options import DeviceOption, parse_overrides
 from lopa_lab.bench.measurements import Measurements
+from lopa_lab.bench.model_shapes import model_to_measure
 from lopa_lab.cli import bench_cost_commands as costs, bench_options as options
 from lopa_lab.cli.bench_options import benchmark, choices, several
 from lopa_lab.cli.bench_serve_command import serve
@@ -53,7 +54,6 @@ def forward(
     Options that name several take values with commas between them; all combinations are measured, in turns.
     """
     from lopa_lab.bench.forward import measure_forwards
-    from lopa_lab.bench.model_shapes import model_to_measure
     from lopa_lab.bench.step_plans import StepSize
 
     variants = {
@@ -90,7 +90,6 @@ def step(
     steps: Annotated[int, typer.Option(min=1, help="Number of measured steps; the median counts.")] = 60,
 ) -> Measurements:
     """Time of a step by phase, and its kernel launches on an accelerator."""
-    from lopa_lab.bench.model_shapes import model_to_measure
     from lopa_lab.bench.step import measure_steps
     from lopa_ray.engine.config import Config
 
@@ -123,7 +122,6 @@ def commit(
 ) -> Measurements:
     """Time to stage K/V (pre-write) and to copy a winner's to every worker (commit-winner)."""
     from lopa_lab.bench.commit import measure_commits
-    from lopa_lab.bench.model_shapes import model_to_measure
     from lopa_ray.engine.config import Config
 
     for name in transport:
@@ -179,7 +177,6 @@ def decode(
     lopa bench decode --decoder lopa --vary decode.num_branches=1,4,8 --vary decode.confidence_threshold=0.8,0.9
     """
     from lopa_lab.bench.decode import Workload, combinations_of, measure_decodes, parse_variations
-    from lopa_lab.bench.model_shapes import model_to_measure
     from lopa_ray.config.yaml_files import read_config
 
     overrides = parse_overrides(assignments, max_new_tokens=max_new_tokens, workers=workers, device=device)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lopa_lab.bench.measurements import BenchRecord, Measurements
+from lopa_lab.bench.model_shapes import model_to_measure
 from lopa_lab.cli import bench_options as options
 from lopa_lab.cli.bench_options import benchmark, several
 
@@ -52,7 +53,6 @@ def startup(
     rounds: options.RoundsOption = 3,
 ) -> Measurements:
     """Time that a group takes to start, by phase, and memory of its workers."""
-    from lopa_lab.bench.model_shapes import model_to_measure
     from lopa_lab.bench.startup import measure_starts
 
     room = {"dtype": dtype, "max_num_seqs": 1, "max_model_len": 256}
@@ -70,7 +70,6 @@ def recovery(
     rounds: options.RoundsOption = 5,
 ) -> Measurements:
     """Pause of requests when a worker or a whole group is killed."""
-    from lopa_lab.bench.model_shapes import model_to_measure
     from lopa_lab.bench.recovery import measure_recoveries
 
     room = {"max_num_seqs": 1, "max_model_len": 16 + tokens}

@@ -10,10 +10,18 @@ from typing import Annotated, Any, TypeAlias, get_args
 import typer
 
 from cluster.command_line.exit_status import exit_on_error
-from lopa_lab.bench.measurements import BenchRecord, Measurements
+from lopa_lab.bench.measurements import (
+    BenchRecord,
+    Measurements,
+    common_values,
+    compared_table,
+    differences,
+    record_table,
+)
 from lopa_lab.bench.model_shapes import SHAPES
 from lopa_lab.cli.declared_options import declare_options
 from lopa_lab.records.machine import checkout_commit
+from lopa_lab.records.markdown import table
 from lopa_lab.records.record import arguments_of_process, check_writable, now
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.errors import SettingsError
@@ -134,9 +142,6 @@ def _earlier_record(name: str, path: Path | None) -> BenchRecord | None:
 
 
 def _print(record: BenchRecord, earlier: BenchRecord | None) -> None:
-    from lopa_lab.bench.measurements import common_values, compared_table, differences, record_table
-    from lopa_lab.records.markdown import table
-
     header, *rows = record_table(record) if earlier is None else compared_table(record, earlier)
     typer.echo(table(header, rows))
     typer.echo(f"\nAll rows: {common_values(record)}" if common_values(record) else "")

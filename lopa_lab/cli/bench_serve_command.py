@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
@@ -56,7 +58,8 @@ def serve(
     """Load on a running server: throughput, time to first token, latency, goodput."""
     from cluster.command_line.options import check_url, parse_overrides
     from cluster.serving.http.api_keys import load_api_keys
-    from lopa_lab.bench.serve import Loads, measure_server
+    from lopa_lab.bench.http_load import Target, find_model
+    from lopa_lab.bench.serve import Loads, measure_server, started_server
 
     if start is None and (assignments or layers is not None or device != "cpu"):
         raise SettingsError(
@@ -68,21 +71,13 @@ def serve(
         )
     check_url(url)
     keys = load_api_keys(api_keys, os.environ)
-    loads = Loads(
-        concurrency,
-        rate or (),
-        requests=requests,
-        max_tokens=max_tokens,
-        deadline_s=deadline,
-        lopa=parse_overrides([f"lopa.{setting}" for setting in lopa or ()]).get("lopa", {}),
-        guidellm=guidellm,
-    )
-    return measure_server(
-        loads,
-        url=url if start is None else None,
-        served=model,
-        api_key=keys[0] if keys else None,
-        start=start,
-        layers=layers,
-        settings=[f"model.device={device}", *(assignments or ())],
-    )
+    api_key = keys[0] if keys else None
+    settings = parse_overrides([f"lopa.{setting}" for setting in lopa or ()]).get("lopa", {})
+    with ExitStack() as running:
+        name = model
+        if start is not None:
+            words = [f"model.device={device}", *(assignments or ())]
+            name, url = running.enter_context(started_server(start, layers, words))
+        served = model or asyncio.run(find_model(url, api_key))
+        loads = Loads(concurrency, rate or (), requests, deadline, guidellm)
+        return measure_server(Target(url, served, max_tokens, settings, api_key), loads, name or served)

@@ -1,7 +1,4 @@
-"""Figures as SVG text. The same data gives the same text.
-
-Text and axes have the colour `currentColor`, so that a figure inside of a page follows the page's colours.
-"""
+"""Figures as SVG text and as PNG. The same data gives the same text."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ see on either a dark or a light page."""
 MARKERS = "osD^vP"
 
 INK = "#010203"
-"""Stands for `currentColor`, which matplotlib does not have."""
+"""Text and axes, for which SVG images have GREY."""
 
 GREY = "#767676"
-"""Text and axes of images: it can be read on white and on black."""
+"""It can be read on white and on black."""
 
 _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -52,23 +49,18 @@ def require_matplotlib() -> None:
         raise SettingsError("plots need matplotlib; install it: pip install 'lopa-ray[eval]'")
 
 
-def svg(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> str:
+def svg_image(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> str:
     """Return an SVG image without the XML prologue. `draw` draws on axes below each other; `rows` has their heights."""
     text = StringIO()
     no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     _save(draw, rows, text, format="svg", transparent=True, metadata=no_metadata)
     svg = re.sub(r"^.*?(?=<svg)", "", text.getvalue(), count=1, flags=re.DOTALL)
     # Groups are named alike in every figure, and ids have to be unique in a page. Nothing refers to them.
-    return re.sub(r'<g id="[^"]*"', "<g", svg).replace(INK, "currentColor")
-
-
-def svg_image(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> str:
-    """As `svg`, for a file of its own: an image does not follow its page's colours."""
-    return svg(draw, rows).replace("currentColor", GREY)
+    return re.sub(r'<g id="[^"]*"', "<g", svg).replace(INK, GREY)
 
 
 def png(draw: Callable[..., None], rows: Sequence[int] = (1,)) -> bytes:
-    """Return a PNG image on white; arguments are those of `svg`."""
+    """Return a PNG image on white; arguments are those of `svg_image`."""
     data = BytesIO()
     _save(draw, rows, data, format="png", dpi=150, facecolor="white")
     return data.getvalue()
