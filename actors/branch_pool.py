@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import ray
@@ -180,12 +181,18 @@ class BranchPool:
         return [report for report, *_ in await self._gather(batch, IN_A_STEP)]
 
     async def restage(self, lost: Mapping[int, tuple[ScheduledRequest, ...]]) -> None:
-        """Have ranks stage again what was lost (rank → requests). Raises as `gather`."""
-        calls = {
-            self.workers[rank]: self.workers[rank].call("restage", StepPlan(self.epoch, 0, requests))
-            for rank, requests in lost.items()
-        }
-        await self._gather(RPCBatch(calls), IN_A_STEP)
+        """Have ranks stage again what was lost (rank → requests). Raises as `gather`.
+
+        A call stages one request on each rank. All of them in one forward could be larger than any step: while requests
+        take turns for lack of memory, their pending commits add up.
+        """
+        for requests in zip_longest(*lost.values()):
+            calls = {
+                self.workers[rank]: self.workers[rank].call("restage", StepPlan(self.epoch, 0, (request,)))
+                for rank, request in zip(lost, requests, strict=True)
+                if request is not None
+            }
+            await self._gather(RPCBatch(calls), IN_A_STEP)
 
     async def check_alive(self) -> None:
         """Raises WorkerLostError if a worker is lost. For times when there is no other call."""
