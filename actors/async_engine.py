@@ -253,7 +253,7 @@ class AsyncRayEngine(SessionFactory):
             loss = WorkerLostError(f"the group's events stopped: {type(error).__name__}: {error}")
         else:
             loss = WorkerLostError("the group's events ended")
-        self._fail(self._journals.record_silent_loss(), loss)
+        self._fail(self._journals.record_silent_loss(self.config.model.max_num_seqs), loss)
         return loss
 
     async def _submit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from actors.client_streams import StepEvents
 from lopa_ray.decoding.session import DecodeSession
@@ -47,6 +48,7 @@ class ClientJournals:
             if isinstance(event, RequestFailure):
                 if isinstance(event.error, WorkerLostError):
                     self.losses[number] = event.error.losses
+                    self._silent_losses.pop(number, None)
                     continue
                 self.end(number)
             else:
@@ -67,10 +69,10 @@ class ClientJournals:
         """The sessions of all requests in their present state, for another group."""
         return {number: journal.restored_session() for number, journal in self._journals.items()}
 
-    def record_silent_loss(self) -> list[int]:
+    def record_silent_loss(self, max_num_seqs: int) -> list[int]:
         """The group was lost with its master, which cannot say why. Returns the requests that end with it, since no
-        group survives until they have made a step."""
-        for number in self._journals:
+        group survives until they have made a step. Those behind the first `max_num_seqs` had no slot there."""
+        for number in islice(self._journals, max_num_seqs):
             self._silent_losses[number] = self._silent_losses.get(number, 0) + 1
         return [number for number, count in self._silent_losses.items() if count > MAX_SILENT_LOSSES]
 

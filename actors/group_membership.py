@@ -9,7 +9,7 @@ from ray.util.placement_group import PlacementGroup
 from actors.branch_pool import BranchPool
 from actors.pending_workers import PendingWorkers
 from actors.worker_handle import RunnerFactory
-from lopa_ray.errors import TransferError, WorkerLostError
+from lopa_ray.errors import LopaError, TransferError, WorkerLostError
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.scheduling.epoch_change import change_epoch
 from lopa_ray.scheduling.scheduler import Scheduler
@@ -48,8 +48,9 @@ class GroupMembership:
     async def change(self, scheduler: Scheduler) -> None:
         """Enter the next epoch with the survivors and the newcomers, without the workers that leave.
 
-        Raises WorkerLostError if a worker is lost meanwhile, TransferError if the workers do not
-        reach each other, and what staging anew raises. Unless no worker is left it may be called again.
+        Raises WorkerLostError if a worker is lost meanwhile, and TransferError if the workers do not reach each other
+        or one fails: that is no error of the requests in the coming step. Unless no worker is left it may be called
+        again.
         """
         pool, pending = self.pool, self.pending
         pool.remove_workers(pool.workers[self.target :])
@@ -58,12 +59,15 @@ class GroupMembership:
             for failure in await pool.add_workers(newcomers, scheduler.request_by_slot):
                 pending.record_failure(failure)
             await change_epoch(scheduler, pool)
-        except (WorkerLostError, TransferError) as error:
+        except LopaError as error:
             if newcomers:
                 pending.record_failure(error)
+            if isinstance(error, WorkerLostError):
+                raise
+            pool.remove_workers(newcomers)  # they may be the ones that fail or are not reached
             if isinstance(error, TransferError):
-                pool.remove_workers(newcomers)  # they may be the unreachable ones
-            raise
+                raise
+            raise TransferError(f"the workers did not enter a new epoch: {error}") from error
         else:
             if any(worker in pool.workers for worker in newcomers):
                 pending.record_joined()

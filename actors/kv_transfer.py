@@ -110,7 +110,8 @@ class ObjectStoreTransfer(KVTransfer):
         """See `KVTransfer.broadcast`. The exported payloads are copied in; a source has its own already."""
         import torch
 
-        for (source, payload), raw in zip(payloads.items(), self._exported, strict=True):
+        exported, self._exported = self._exported, []  # kept, they would stay in the object store while idle
+        for (source, payload), raw in zip(payloads.items(), exported, strict=True):
             if source != self.rank:
                 payload.view(torch.uint8).copy_(torch.from_numpy(raw.copy()))
 

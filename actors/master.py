@@ -48,7 +48,7 @@ MAX_STREAMS = 1000
 """Calls that a master serves at once."""
 
 MAX_REPEATS = 3
-"""How often in a row a step is run again because workers lost touch though none is lost."""
+"""How often in a row a step is run again though no worker is lost and no request is to blame."""
 
 IDLE_CHECK_S = 1.0
 """Seconds between two checks that idle workers are alive."""
@@ -201,17 +201,15 @@ class Master:
         if isinstance(error, WorkerLostError):
             if not len(self._membership.pool):
                 self._end(error)
-        elif isinstance(error, TransferError):
+        elif isinstance(error, TransferError) or not self._scheduler.planned_ids:
+            # No request is to blame: the workers do not form a group, or all requests of the step were cancelled.
             self._repeats += 1
             if self._repeats > MAX_REPEATS:
-                self._end(WorkerLostError(f"the workers do not reach each other: {error}"))
+                self._end(WorkerLostError(f"the workers cannot go on together: {error}"))
         elif isinstance(error, WorkerMemoryError) and self._split_steps(error):
             self._out_of_memory_steps += 1
-        elif self._scheduler.running_ids:
-            planned = self._scheduler.planned_ids or self._scheduler.running_ids
-            self._abort(self._scheduler.suspects.record_error(planned), error)
         else:
-            self._end(WorkerLostError(f"the group failed while nothing was in flight: {error}"))
+            self._abort(self._scheduler.suspects.record_error(self._scheduler.planned_ids), error)
 
     async def _wait_for_work(self) -> None:
         while not self._scheduler.busy and not self._membership.change_due:

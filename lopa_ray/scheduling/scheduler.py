@@ -32,6 +32,9 @@ from lopa_ray.scheduling.suspects import Suspects
 SPLIT_FACTOR = 7 / 8
 """How large steps may be after one that needed too much memory, as a part of that one."""
 
+GROW_AFTER = 256
+"""After so many steps at the limit it is as large again as before it was last lowered: the lack may have passed."""
+
 
 class Scheduler:
     """Manages all requests. At most `max_num_seqs` are in flight; the others wait."""
@@ -48,6 +51,7 @@ class Scheduler:
         self.suspects = Suspects()
         self.max_rows: int | None = None
         """The most rows that a worker gets in one step; None: there is no limit. See `split_steps`."""
+        self._steps_at_limit = 0
         self._step = 0
         self._assignment = BranchAssignment(0)
         """Of the current step."""
@@ -211,7 +215,15 @@ class Scheduler:
         if len(self.planned_ids) < 2:
             return False
         self.max_rows = max(1, int(self._assignment.rows * SPLIT_FACTOR))
+        self._steps_at_limit = 0
         return True
+
+    def _grow_steps(self) -> None:
+        """After a step that succeeded: let steps grow again, if they have been kept small for long."""
+        if self.max_rows is not None and 0 < len(self.planned_ids) < len(self._running):
+            self._steps_at_limit += 1
+            if self._steps_at_limit >= GROW_AFTER:
+                self.max_rows, self._steps_at_limit = int(self.max_rows / SPLIT_FACTOR) + 1, 0
 
     def _scheduled_requests(self, rank: int) -> tuple[ScheduledRequest, ...]:
         """The requests of a worker's step, in the same order on all workers."""
@@ -237,6 +249,7 @@ class Scheduler:
             for request_id, branch_report in report.reports:
                 by_request.setdefault(request_id, []).append(branch_report)
         self._step += 1
+        self._grow_steps()
         self._confirm_prefixes()
         events: list[RequestEvent] = []
         for request_id, entry in list(self._running.items()):

@@ -42,7 +42,7 @@ LONGER = {
         "test_transformers_models.py",
         "test_transformers_refusals.py",
     ),
-    "paper": ("test_code_tasks.py", "test_commands.py", "test_report_page.py", "test_sandbox.py"),
+    "paper": ("test_code_tasks.py", "test_commands.py", "test_report.py", "test_sandbox.py"),
     "scheduling": ("test_prefix_index.py", "test_recovery.py"),
     "unit": ("test_imports.py",),
 }

@@ -64,3 +64,17 @@ def test_a_step_of_one_request_is_not_split() -> None:
     scheduler.plan(1)
     assert not scheduler.split_steps()
     assert scheduler.max_rows is None
+
+
+def test_steps_grow_again_after_a_long_time_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lopa_ray.scheduling.scheduler.GROW_AFTER", 3)
+    scheduler = Scheduler(4)
+    for session in sessions(4):
+        scheduler.submit(session)
+    scheduler.plan(1)
+    assert scheduler.split_steps()
+    limits = []
+    for _ in range(4):
+        scheduler.advance([MODEL.execute(plan) for plan in scheduler.plan(1)])
+        limits.append(scheduler.max_rows)
+    assert limits[0] == limits[1] < limits[2]

@@ -1,0 +1,111 @@
+"""What a master makes of a failed step: which request ends, and when the group does. Workers are replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actors.client_journals import MAX_SILENT_LOSSES, ClientJournals
+from actors.client_streams import ClientStreams
+from actors.group_membership import GroupMembership
+from actors.master import MAX_REPEATS, Master
+from lopa_ray.decoding.decoders import new_session
+from lopa_ray.decoding.decoders.lopa import LopaSettings
+from lopa_ray.errors import TransferError, WorkerError, WorkerLostError, WorkerMemoryError
+from lopa_ray.protocol.events import RequestFailure
+from lopa_ray.scheduling.scheduler import Scheduler
+from support.fake_model import VOCABULARY
+
+LACK = WorkerMemoryError("worker 0 lacks memory")
+
+
+def session() -> Any:
+    return new_session((1, 2), LopaSettings(max_new_tokens=8, block_size=4, num_branches=2), VOCABULARY)
+
+
+def master(requests: int) -> tuple[Master, list[int]]:
+    """A master whose requests are in flight, on one worker that is not there."""
+    started = Master()
+    started._scheduler = Scheduler(requests)
+    started._streams = ClientStreams(started._scheduler, lambda: None, journaled=False)
+    started._membership = SimpleNamespace(pool=SimpleNamespace(), close=lambda: None)
+    ids = [started._scheduler.submit(session()) for _ in range(requests)]
+    started._scheduler.plan(1)
+    return started, ids
+
+
+def failures(started: Master) -> dict[int, Exception]:
+    return {
+        event.request_key: event.error
+        for event in started._scheduler.drain()
+        if isinstance(event, RequestFailure)
+    }
+
+
+def test_an_error_that_no_request_is_to_blame_for_ends_the_group_after_a_few_attempts() -> None:
+    started, ids = master(3)
+    error = TransferError("the workers did not enter a new epoch: worker 0 lacks memory")
+    for _ in range(MAX_REPEATS):
+        started._handle(error)
+        assert failures(started) == {} and started._streams.broken is None
+    assert started._scheduler.max_rows is None and started._scheduler.suspects.next_of(ids) is None
+    started._handle(error)
+    assert isinstance(started._streams.broken, WorkerLostError)
+
+
+def test_an_innocent_suspect_goes_on_when_the_other_one_is_cancelled_during_its_lone_step() -> None:
+    started, (first, second) = master(2)
+    started._handle(WorkerError("one of the two"))
+    started._scheduler.plan(1)
+    assert started._scheduler.planned_ids == (first,)
+    started._scheduler.cancel(first)
+    started._handle(WorkerError("the first"))
+    assert list(failures(started)) == [first]
+    started._scheduler.plan(1)
+    assert started._scheduler.planned_ids == (second,)
+
+
+class FakePool(list[str]):
+    """Workers that enter an epoch, and one of which fails to stage K/V again."""
+
+    epoch = 1
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(["old", "new"])
+        self.workers, self.removed, self._error = self, [], error
+
+    def remove_workers(self, workers: Any) -> None:
+        self.removed += workers
+
+    async def add_workers(self, newcomers: Any, request_by_slot: Any) -> list[Any]:
+        return []
+
+    async def join_epoch(self, request_by_slot: Any, pending: Any) -> list[tuple[bool, ...]]:
+        return [(), ()]
+
+    async def restage(self, lost: Any) -> None:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [LACK, WorkerError("worker 1 failed"), TransferError("not reached")])
+def test_a_change_that_fails_is_no_error_of_a_request_and_newcomers_leave(error: Exception) -> None:
+    changing: Any = object.__new__(GroupMembership)
+    changing.pool, changing.target = FakePool(error), 2
+    failed: list[Exception] = []
+    changing.pending = SimpleNamespace(
+        take_ready=lambda: ["new"], record_failure=failed.append, set_target=lambda target: None
+    )
+    with pytest.raises(TransferError, match=str(error)):
+        asyncio.run(changing.change(Scheduler(1)))
+    assert changing.pool.removed == ["new"] and failed == [error]
+
+
+def test_masters_that_die_end_only_requests_that_had_a_slot() -> None:
+    journals = ClientJournals()
+    for number in range(3):
+        journals.begin(number, session())
+    ended = [journals.record_silent_loss(max_num_seqs=2) for _ in range(MAX_SILENT_LOSSES + 1)]
+    assert ended == [[]] * MAX_SILENT_LOSSES + [[0, 1]]
