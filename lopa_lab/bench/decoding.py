@@ -59,7 +59,7 @@ class LocalStep:
     plan: StepPlan
     timing: StepTiming
     events: Sequence[RequestStep]
-    """One per request in flight; `request_id` is the index of its session."""
+    """One per request in flight; `request_key` is the index of its session."""
 
 
 def local_steps(
