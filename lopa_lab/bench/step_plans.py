@@ -29,15 +29,14 @@ def plan_of(
 ) -> Plan:
     """A window of `rows` masks behind a cached prefix, of which the step before has staged the last `committed`."""
     stop = start + rows
-    branch = Branch(segments or ((stop, stop),))
+    to_stage = (range(start, start + staged),) if staged else ()
+    branch = Branch(segments or ((stop, stop),), range(start, stop), to_stage=to_stage)
     return Plan(
         step=step,
         start=start,
         canvas=(mask,) * rows,
         branches=(branch,) * branches,
         cached=(range(start),) if start else (),
-        scored=range(start, stop),
-        to_stage=(range(start, start + staged),) if staged else (),
         commit=Commit(step - 1, branches - 1, (range(start - committed, start),), False)
         if committed
         else None,

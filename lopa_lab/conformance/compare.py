@@ -68,7 +68,7 @@ def _compare_round(
         "cache round",
         number,
         {"c": recorded["c"], "u": recorded["u"], "i": recorded["i"]},
-        {"c": sum(map(len, plan.cached)), "u": sum(map(len, plan.to_stage)), "i": plan.start},
+        {"c": sum(map(len, plan.cached)), "u": sum(map(len, plan.branches[0].to_stage)), "i": plan.start},
     )
     if "il" in recorded:
         yield from _check("input length", number, recorded["il"], len(plan.canvas))
@@ -182,7 +182,7 @@ def _filled_tokens(row: dict[str, Any], run: ReplayedRun) -> list[int]:
 
 def _num_staged(case: Case, plan: Plan) -> int:
     """Positions that entered the cache; for SDAR whether any did."""
-    staged = sum(map(len, plan.to_stage))
+    staged = sum(map(len, plan.branches[0].to_stage))
     return min(1, staged) if case.kind.startswith("sdar") else staged
 
 

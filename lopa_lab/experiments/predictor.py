@@ -14,8 +14,9 @@ from lopa_lab.records.figure import error_bars
 from lopa_lab.records.intervals import Array, Resamples, estimate
 from lopa_lab.records.points_log import Point
 from lopa_ray.decoding.branch_confidence import parse_metric
-from lopa_ray.decoding.branching import anchor_fills, scores_by_position
+from lopa_ray.decoding.branching import scores_by_position
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
+from lopa_ray.decoding.filling_rules import select_by_block
 from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE, best_branch
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.protocol.outcome import StepOutcome
@@ -89,7 +90,7 @@ class ObservedSession(LopaSession):
         threshold = self.settings.confidence_threshold
         accepted = [
             len(branch.fork.decisions)
-            + len(anchor_fills(branch.canvas, scores_by_position(report), threshold))
+            + len(select_by_block(branch.canvas, scores_by_position(report), threshold))
             for branch, report in zip(self._branches, reports, strict=True)
         ]
         self._observed.observe([report.scores.tolist() for report in reports], accepted)

@@ -218,7 +218,7 @@ def _decode(engine: Engine, settings: GenerationSettings, question: str) -> dict
     def add(_: int, event: RequestStep) -> None:
         assert event.timing is not None
         sums["steps"] += 1
-        sums["staged"] += sum(map(len, event.plan.to_stage))
+        sums["staged"] += 0 if event.outcome.commit is None else sum(map(len, event.outcome.commit.spans))
         for phase, seconds in asdict(event.timing).items():
             sums[phase] += seconds
 

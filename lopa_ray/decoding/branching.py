@@ -1,4 +1,4 @@
-"""The anchor's fill set and the lookahead forks, from one branch's report."""
+"""Scores of positions, the lookahead forks that they make, and what a constraint leaves of fills."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from itertools import combinations, count, islice, repeat
 from typing import NamedTuple
 
 from lopa_ray.constraints.constraint import ConstraintState
-from lopa_ray.decoding.block_canvas import BlockCanvas
 from lopa_ray.protocol.outcome import Decision
 from lopa_ray.protocol.plan import Fill
 from lopa_ray.protocol.step_report import BranchReport
@@ -65,32 +64,6 @@ def scores_by_position(report: BranchReport) -> dict[int, PositionScore]:
         PositionScore, report.probabilities.tolist(), report.scores.tolist(), repeat(report), count()
     )
     return dict(zip(report.positions.tolist(), scores, strict=True))
-
-
-def anchor_fills(
-    canvas: BlockCanvas,
-    scores: dict[int, PositionScore],
-    threshold: float,
-    constraint_state: ConstraintState | None = None,
-) -> list[Decision]:
-    """The usual confidence rule, block by block (LoPA, section 3; D2F, section 4.3).
-
-    In every active block each position with probability strictly above `threshold` is
-    filled. Where none is, a complete block fills its best-ranked position (the first of
-    equals) and an incomplete one nothing. Positions for which a constraint leaves one token alone are filled besides:
-    nothing is gained by waiting for the model to believe in it. See `filter_by_constraint` for what may be filled
-    together.
-    """
-    fills: list[Decision] = []
-    for block in canvas.active:
-        masked = canvas.masked_positions(block)
-        chosen = [p for p in masked if scores[p].probability > threshold]
-        if not chosen and masked and block.complete:
-            chosen = [max(masked, key=lambda p: scores[p].score)]
-        if constraint_state is not None:
-            chosen = [p for p in masked if p in chosen or constraint_state.is_forced(p)]
-        fills.extend(scores[p].decision for p in chosen)
-    return filter_by_constraint(constraint_state, fills, scores)
 
 
 def is_forced(constraint_state: ConstraintState | None, position: int) -> bool:

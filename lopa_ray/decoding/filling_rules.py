@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from lopa_ray.decoding.block_canvas import BlockCanvas
 from lopa_ray.decoding.branching import PositionScore
 from lopa_ray.protocol.keyed_random import keyed_uniform
 
@@ -37,6 +38,22 @@ def select_above_threshold_or_count(
     """All with probability above `threshold`, or the `min_count` best ranked if these are more (SDAR)."""
     sure = [p for p in scores if scores[p].probability > threshold]
     return sure if len(sure) >= min_count else rank_by_score(scores)[:min_count]
+
+
+def select_by_block(canvas: BlockCanvas, scores: dict[int, PositionScore], threshold: float) -> list[int]:
+    """The usual confidence rule, block by block (LoPA, section 3; D2F, section 4.3).
+
+    In every active block each position with probability strictly above `threshold` is filled. Where none is, a complete
+    block fills its best-ranked position (the first of equals) and an incomplete one nothing.
+    """
+    positions: list[int] = []
+    for block in canvas.active:
+        masked = canvas.masked_positions(block)
+        chosen = [p for p in masked if scores[p].probability > threshold]
+        if not chosen and masked and block.complete:
+            chosen = [max(masked, key=lambda p: scores[p].score)]
+        positions += chosen
+    return positions
 
 
 def select_by_factor(scores: dict[int, PositionScore], factor: float) -> list[int]:

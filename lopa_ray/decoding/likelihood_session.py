@@ -103,12 +103,12 @@ class LikelihoodSession(DecodeSession):
             branches=tuple(
                 Branch(
                     segments=((stop, stop),),
+                    scored=range(first, stop),
                     fills=tuple((first + at, self.target[at]) for at in np.flatnonzero(~mask).tolist()),
                 )
                 for mask in masks
             ),
             cached=(),
-            scored=range(first, stop),
             sampling_params=SamplingParams(),
             targets=tuple(self.target),
         )
@@ -124,7 +124,7 @@ class LikelihoodSession(DecodeSession):
                 weight * float(report.logprobs.sum(dtype=np.float64)) for weight, report in terms
             ),
             adopted=(),
-            filled=(),
+            rule_steps=(),
             canvas=tuple(self.generated),
             blocks=(),
         )

@@ -148,7 +148,7 @@ def trace_step(plan: Plan, outcome: StepOutcome) -> TraceStep:
         decided=outcome.adopted + outcome.filled,
         input_start=plan.start,
         cached=sum(map(len, plan.cached)),
-        kept=sum(map(len, plan.to_stage)),
+        kept=0 if outcome.commit is None else sum(map(len, outcome.commit.spans)),
         blocks=outcome.blocks,
         canvas=outcome.canvas,
     )

@@ -237,8 +237,13 @@ class DecodeSession(ABC):
                     "decides at least one; this is a bug or a broken model, please report it"
                 )
             plan = self._plan(num_branches or requested_branches(self.settings))
-            if self.logit_changes is not None and plan.scored:
-                plan = replace(plan, logit_changes=self.logit_changes.with_answer(self.generated))
+            if self.logit_changes is not None:
+                changes = self.logit_changes.with_answer(self.generated)
+                branches = [
+                    replace(branch, logit_changes=changes) if branch.scored else branch
+                    for branch in plan.branches
+                ]
+                plan = replace(plan, branches=tuple(branches))
             self._pending_plan = plan
         return self._pending_plan
 

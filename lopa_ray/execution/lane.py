@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lopa_ray.protocol.plan import Fill, ScheduledRequest, Segment, Spans
+from lopa_ray.protocol.plan import Branch, Fill, ScheduledRequest, Segment, Spans
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,9 +33,14 @@ class Lane:
         return self.start + len(self.canvas)
 
     @property
+    def branch(self) -> Branch | None:
+        """The branch that the lane evaluates, if it does."""
+        return None if self.request is None or self.index < 0 else self.request.plan.branches[self.index]
+
+    @property
     def scored(self) -> range:
         """The positions of which the masked ones are scored."""
-        return range(0) if self.request is None or self.index < 0 else self.request.plan.scored
+        return range(0) if self.branch is None else self.branch.scored
 
     def runs(self) -> list[tuple[int, int]]:
         """For each segment, the number of its rows, and the end (exclusive) of the positions that they see."""
@@ -63,8 +68,9 @@ def lanes_of(scheduled: ScheduledRequest) -> list[Lane]:
 
     for index in scheduled.branch_indices:
         branch = plan.branches[index]
-        add(index, branch.segments, branch.fills, () if plan.stage_shared and lanes else plan.to_stage)
-    if plan.to_stage and plan.stage_shared and not lanes:
-        stop = plan.to_stage[-1].stop
-        add(-1, tuple(s for s in plan.branches[0].segments if s[0] <= stop), (), plan.to_stage)
+        add(index, branch.segments, branch.fills, () if plan.stage_shared and lanes else branch.to_stage)
+    first = plan.branches[0]
+    if first.to_stage and plan.stage_shared and not lanes:
+        stop = first.to_stage[-1].stop
+        add(-1, tuple(s for s in first.segments if s[0] <= stop), (), first.to_stage)
     return lanes

@@ -41,8 +41,8 @@ NO_CHANGING_ROWS = np.zeros((0, 2), np.int64)
 
 
 def logit_changes_of_lane(lane: Lane) -> LogitChanges | None:
-    """The logit changes of the lane's plan; None if its logits do not change."""
-    return None if lane.request is None or lane.index < 0 else lane.request.plan.logit_changes
+    """The logit changes of the lane's branch; None if its logits do not change."""
+    return None if lane.branch is None else lane.branch.logit_changes
 
 
 class LogitChangeTables:

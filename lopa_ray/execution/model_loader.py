@@ -108,10 +108,11 @@ def warm_up(runner: BranchRunner) -> None:
     for most in WARM_UP_ROWS:
         rows = min(most, runner.cache.capacity)
         canvas = (runner.vocabulary.mask_token_id,) * rows
-        whole, in_two = (Branch(((rows, rows),)),), (Branch(((rows - 1, rows - 1), (rows, rows))),)
-        first = Plan(1, 0, canvas, whole, (), range(rows), to_stage=(range(1),))
-        commit = Commit(1, 0, first.to_stage, shared=False)
-        second = Plan(2, 1, canvas[1:], in_two, first.to_stage, range(rows), commit=commit)
+        cached = (range(1),)
+        whole = Branch(((rows, rows),), range(rows), to_stage=cached)
+        in_two = Branch(((rows - 1, rows - 1), (rows, rows)), range(rows))
+        first = Plan(1, 0, canvas, (whole,), ())
+        second = Plan(2, 1, canvas[1:], (in_two,), cached, commit=Commit(1, 0, cached, shared=False))
         for plan in (first, second):
             runner.execute(StepPlan(0, plan.step, (ScheduledRequest(0, 0, plan, (0,)),)))
         runner.reconcile({}, ())
@@ -126,8 +127,9 @@ def largest_step(runner: BranchRunner) -> StepPlan:
     requests = []
     for slot in range(len(runner.cache.request_ids)):
         rows = capacity if slot == 0 else min(EXPECTED_BRANCH_ROWS, capacity)
-        branches = (Branch(((rows, rows),)),) * (1 if slot == 0 else EXPECTED_BRANCHES)
         scored = range(max(0, rows - EXPECTED_BRANCH_ROWS), rows)
-        plan = Plan(1, 0, (mask,) * rows, branches, (), scored, to_stage=(range(rows),))
+        branch = Branch(((rows, rows),), scored, to_stage=(range(rows),))
+        branches = (branch,) * (1 if slot == 0 else EXPECTED_BRANCHES)
+        plan = Plan(1, 0, (mask,) * rows, branches, ())
         requests.append(ScheduledRequest(slot, slot, plan, tuple(range(len(branches)))))
     return StepPlan(0, 1, tuple(requests))

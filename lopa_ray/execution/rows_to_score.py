@@ -129,10 +129,9 @@ class RowsToScore:
         set_of_row = np.zeros(len(self.positions), np.int64)
         index_of: dict[bytes, int] = {}
         for at, lane in enumerate(self._lanes):
-            if lane.request is None or not lane.request.plan.token_bitmasks or lane.index < 0:
+            if lane.request is None or lane.branch is None or not lane.branch.bitmask_ids:
                 continue
-            plan = lane.request.plan
-            branch = plan.branches[lane.index]
+            plan, branch = lane.request.plan, lane.branch
             for row in np.flatnonzero(self._lane_of_row == at).tolist():
                 packed = plan.token_bitmask(branch, int(self.positions[row]))
                 if packed is not None:
@@ -149,11 +148,11 @@ class RowsToScore:
         """The token of each row whose probability is requested; -1: a token is chosen instead."""
         target_of_row = np.full(len(self.positions), -1)
         for at, lane in enumerate(self._lanes):
-            if lane.request is None or not lane.request.plan.targets or lane.index < 0:
+            if lane.request is None or lane.branch is None or not lane.request.plan.targets:
                 continue
-            plan = lane.request.plan
             rows = np.flatnonzero(self._lane_of_row == at)
-            target_of_row[rows] = np.array(plan.targets, np.int64)[self.positions[rows] - plan.scored.start]
+            targets = np.array(lane.request.plan.targets, np.int64)
+            target_of_row[rows] = targets[self.positions[rows] - lane.branch.scored.start]
         return target_of_row
 
     def _group_rows(self) -> npt.NDArray[np.int64]:
@@ -201,10 +200,10 @@ class RowsToScore:
             table[self.padded(self._params_of_row)] if len(table) > 1 else table.repeat(self._size, axis=0)
         )
         if any(params.temperature > 0 for params in self._params):
-            steps = [0 if lane.request is None else lane.request.plan.step for lane in self._lanes]
+            keys = [0 if lane.branch is None else lane.branch.draw_key for lane in self._lanes]
             seeds = np.array([params.seed & (2**64 - 1) for params in self._params], np.uint64)
             numbers[self._index, COLUMN.uniform] = keyed_uniforms(
-                seeds[self._params_of_row], np.array(steps, np.int64)[self._lane_of_row], self.positions
+                seeds[self._params_of_row], np.array(keys, np.int64)[self._lane_of_row], self.positions
             )
         if len(self.bitmasks):
             numbers[self._index, COLUMN.bitmask] = self._set_of_row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from lopa_ray.protocol.plan import Fill
+from lopa_ray.protocol.plan import Commit, Fill
 
 FinishReason = Literal["stop", "length"]
 
@@ -41,21 +41,39 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleStep:
+    """What one step of the rule of filling decided. A step has one; with verified lookahead it may have several."""
+
+    branch: int | None
+    """The branch whose report the rule took; None: a report that an earlier step brought, or none."""
+    filled: tuple[Decision, ...]
+    """In the order of filling."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What a step decided for one request. A trace takes this and the step's plan, and nothing else."""
 
     step: int
     winner: int
+    """The branch from whose canvas the request goes on; with verified lookahead the last accepted one."""
     confidences: tuple[float, ...]
     """Branch confidence per evaluated branch; for a `LikelihoodSession` what each branch adds to the bound."""
     adopted: tuple[Decision, ...]
     """The winner's fill set beyond the anchor's, chosen by the pass before."""
-    filled: tuple[Decision, ...]
-    """Filled on the winner from this step's scores."""
+    rule_steps: tuple[RuleStep, ...]
+    """What the rule filled, step by step."""
     canvas: tuple[int, ...]
     """Ids after the prompt, masks included, as they now stand."""
     blocks: tuple[BlockView, ...]
+    commit: Commit | None = None
+    """The commit that the next step carries out."""
     finish_reason: FinishReason | None = None
+
+    @property
+    def filled(self) -> tuple[Decision, ...]:
+        """All that the rule filled from this step's scores."""
+        return tuple(decision for rule_step in self.rule_steps for decision in rule_step.filled)
 
     @property
     def fills(self) -> tuple[Fill, ...]:

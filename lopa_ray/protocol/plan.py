@@ -30,10 +30,18 @@ class Branch:
     """One candidate: the plan's canvas up to the last segment's stop, plus a fill set."""
 
     segments: tuple[Segment, ...]
+    scored: range
+    """Masked positions in here are scored."""
     fills: tuple[Fill, ...] = ()
+    to_stage: Spans = ()
+    """Input positions whose K/V the branch stages, for a commit in the next step."""
     bitmask_ids: tuple[int, ...] = ()
-    """Under a constraint: for each position from the start of `Plan.scored` on, the index in
-    `Plan.token_bitmasks` of the tokens that it may get (-1 if it is no mask). Without one: empty."""
+    """Under a constraint: for each position of `scored` the index in `Plan.token_bitmasks` of the tokens that it may
+    get (-1 if it is no mask). Without one: empty."""
+    logit_changes: LogitChanges | None = None
+    """Penalties and biases; None: logits stay what they are."""
+    draw_key: int = 0
+    """Tokens are drawn by the seed, this number and the position; 0 where none are drawn."""
 
     @property
     def stop(self) -> int:
@@ -45,8 +53,8 @@ class Branch:
 class Commit:
     """Makes what a branch of an earlier step staged part of the cache; its id is `step`.
 
-    Under the two-phase protocol the K/V of `branch` is broadcast and written everywhere.
-    Where `shared` is true (single phase) all branches staged the same K/V, each worker
+    `spans` are those that `branch` has staged. Under the two-phase protocol its K/V are broadcast and written
+    everywhere. Where `shared` is true (single phase) all branches staged the same K/V, each worker
     commits its own, and nothing is sent.
     """
 
@@ -69,28 +77,22 @@ class Plan:
     branches: tuple[Branch, ...]
     cached: Spans
     """Positions whose cached K/V this step reads; all other cached spans are dropped."""
-    scored: range
-    """Masked positions in here are scored."""
-    to_stage: Spans = ()
-    """Input positions whose K/V each branch stages, for a later commit of the winner."""
     stage_shared: bool = False
-    """The staged K/V is the same on every branch (single phase)."""
+    """All branches stage the same spans, and the K/V are the same on each of them (single phase)."""
     commit: Commit | None = None
     """Carried out before the step's forward."""
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     token_bitmasks: tuple[bytes, ...] = ()
     """Sets of tokens under a constraint; see `lopa_ray.constraints.constraint.unpack_bitmask`."""
-    logit_changes: LogitChanges | None = None
-    """Penalties and biases; None: logits stay what they are."""
     targets: tuple[int, ...] = ()
-    """The token whose probability is asked for, for each position of `scored`; then no token is chosen, and nothing
-    else of how one would be counts. Empty: tokens are chosen."""
+    """The token whose probability is asked for, for each position of `Branch.scored`; then no token is chosen, and
+    nothing else of how one would be counts. Empty: tokens are chosen."""
 
     def token_bitmask(self, branch: Branch, position: int) -> bytes | None:
         """The tokens that a masked position may get; None: any."""
         if not branch.bitmask_ids:
             return None
-        return self.token_bitmasks[branch.bitmask_ids[position - self.scored.start]]
+        return self.token_bitmasks[branch.bitmask_ids[position - branch.scored.start]]
 
     def input_ids(self, branch: Branch) -> list[int]:
         """Token ids from `start` to the branch's stop, with its fill set filled in."""

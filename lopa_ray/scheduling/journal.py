@@ -25,34 +25,36 @@ class Journal:
         self._session = session
         self._state: bytes | None = None
         self._replay: list[ScheduledRequest] = []
+        self._staged: list[Spans] = []
+        """What each step of `_replay` has staged for a commit."""
         self._commit: Commit | None = None
-        """The commit of the K/V that the last staging step has staged."""
+        """The last commit of a step's outcome."""
 
     def record(self, plan: Plan, outcome: StepOutcome, state: bytes) -> None:
         """Record a step. `state` is the session's state after the step (see `DecodeSession.export_state`)."""
         self._state = state
         # A replayed step is dropped if the new step reads nothing that it cached.
-        while self._replay and not _reads(plan, self._replay[-1].plan.to_stage):
+        while self._replay and not _reads(plan, self._staged[-1]):
             self._commit = self._replay.pop().plan.commit
-        if plan.to_stage or plan.cached:
-            staged = plan.to_stage and not plan.stage_shared
-            self._replay.append(
-                ScheduledRequest(0, 0, self._replayed(plan), (outcome.winner,) if staged else ())
-            )
-        if plan.to_stage:
-            self._commit = Commit(plan.step, outcome.winner, plan.to_stage, plan.stage_shared)
+            self._staged.pop()
+        commit = outcome.commit
+        if commit is not None or plan.cached:
+            replayed = () if commit is None or commit.shared else (commit.branch,)
+            self._replay.append(ScheduledRequest(0, 0, self._replayed(plan), replayed))
+            self._staged.append(() if commit is None else commit.spans)
+        self._commit = commit or self._commit
 
     def _replayed(self, plan: Plan) -> Plan:
         """The part of a plan that fills a cache. Its commit is that of the last step that staged K/V."""
-        branches = tuple(Branch(branch.segments, branch.fills) for branch in plan.branches)
+        branches = tuple(
+            Branch(branch.segments, range(0), branch.fills, branch.to_stage) for branch in plan.branches
+        )
         return replace(
             plan,
             branches=branches,
-            scored=range(0),
             commit=self._commit,
             sampling_params=SamplingParams(),
             token_bitmasks=(),
-            logit_changes=None,
             targets=(),
         )
 

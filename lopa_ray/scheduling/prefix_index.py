@@ -92,17 +92,18 @@ class PrefixIndex:
 
         They are empty unless the plan is a request's first one and stages K/V of the prompt.
         """
-        if not self.positions or plan.step > 1 or not plan.to_stage:
+        branch = plan.branches[0]
+        if not self.positions or plan.step > 1 or not branch.to_stage:
             return PrefixHashes((), ())
-        first, stop = plan.to_stage[0].start, plan.to_stage[0].stop
-        if plan.start or first or stop > plan.scored.start:
+        first, stop = branch.to_stage[0].start, branch.to_stage[0].stop
+        if plan.start or first or stop > branch.scored.start:
             return PrefixHashes((), ())
         if self.approximate:
             ends = [*range(APPROXIMATE_GRANULARITY, stop, APPROXIMATE_GRANULARITY), stop]
         else:
             # A segment that sees positions behind its own end depends on them, and so do all segments after it.
-            causal = all(end == kv_stop for end, kv_stop in plan.branches[0].segments)
-            ends = [end for end, _ in plan.branches[0].segments if end <= stop] if causal else []
+            causal = all(end == kv_stop for end, kv_stop in branch.segments)
+            ends = [end for end, _ in branch.segments if end <= stop] if causal else []
         hasher, digests, at = blake2b(digest_size=16), list[bytes](), 0
         for end in ends:
             hasher.update(array("q", [end, *plan.canvas[at:end]]).tobytes())

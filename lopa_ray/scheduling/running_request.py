@@ -27,7 +27,7 @@ class RunningRequest:
     source_rank: int | None = None
     """Rank of the worker that has the K/V of the next plan's commit; None if every worker has them."""
     pending_commit: ScheduledRequest | None = None
-    """The last plan with its winner, which staged these K/V. It is kept until a step has committed them."""
+    """The last plan with the branch that staged these K/V. It is kept until a step has committed them."""
     stored_prefix: tuple[StoredPrefix, ...] = ()
     """Stored K/V of earlier requests that the current plan uses."""
     save_prefix: StoredPrefix | None = None
@@ -53,13 +53,16 @@ class RunningRequest:
     def finish_replay_step(self, plan: Plan) -> None:
         """A plan of `replay` was carried out."""
         replayed = self.replay.pop(0)
-        self.pending_commit, self.source_rank = replayed if plan.to_stage else None, None
+        stages = replayed.branch_indices or (plan.stage_shared and plan.branches[0].to_stage)
+        self.pending_commit, self.source_rank = replayed if stages else None, None
 
     def finish_step(self, plan: Plan, outcome: StepOutcome, num_workers: int) -> None:
         """Set the pending commit and its source rank; None if all workers staged the same K/V or there is only one."""
-        staged = ScheduledRequest(
-            self.id, self.slot, plan, (outcome.winner,), stored_prefix=self.stored_prefix
-        )
-        self.pending_commit = staged if plan.to_stage else None
-        sent = plan.to_stage and not plan.stage_shared and num_workers > 1
-        self.source_rank = self.rank_of_branch[outcome.winner] if sent else None
+        self.pending_commit, self.source_rank = None, None
+        if outcome.commit is not None:
+            branch = outcome.commit.branch
+            self.pending_commit = ScheduledRequest(
+                self.id, self.slot, plan, (branch,), stored_prefix=self.stored_prefix
+            )
+            if not outcome.commit.shared and num_workers > 1:
+                self.source_rank = self.rank_of_branch[branch]

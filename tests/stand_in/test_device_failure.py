@@ -33,7 +33,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> BranchWorker:
 
 
 def step(first_token: int, request: int = 1) -> StepPlan:
-    plan = Plan(1, 0, (first_token, 5, 127, 127), (Branch(((4, 4),)),), (), range(2, 4))
+    plan = Plan(1, 0, (first_token, 5, 127, 127), (Branch(((4, 4),), range(2, 4)),), ())
     return StepPlan(0, 1, (ScheduledRequest(request, 0, plan, (0,)),))
 
 

@@ -36,7 +36,7 @@ def constrained(plan: Plan) -> Plan:
     """Every second position has one of two sets of tokens, the others may get any."""
     bits = np.zeros((2, -(-VOCAB // 8)), np.uint8)
     bits[0, :5], bits[1, 3:9] = 255, 127
-    ids = tuple(at // 2 % 2 if at % 2 else -1 for at in range(len(plan.scored)))
+    ids = tuple(at // 2 % 2 if at % 2 else -1 for at in range(len(plan.branches[0].scored)))
     return replace(
         plan,
         token_bitmasks=tuple(zlib.compress(row.tobytes()) for row in bits),
@@ -46,9 +46,6 @@ def constrained(plan: Plan) -> Plan:
 
 def penalized(plan: Plan) -> Plan:
     """Each branch has a fill of its own, which its penalties count."""
-    branches = tuple(
-        replace(branch, fills=((plan.start + at, 7),)) for at, branch in enumerate(plan.branches)
-    )
     changes = LogitChanges(
         1.2,
         0.5,
@@ -58,17 +55,22 @@ def penalized(plan: Plan) -> Plan:
         prompt=pack_ids(range(5, 25)),
         answer=pack_ids([3, 3, 4]),
     )
-    return replace(plan, logit_changes=changes, branches=branches)
+    branches = tuple(
+        replace(branch, fills=((plan.start + at, 7),), logit_changes=changes)
+        for at, branch in enumerate(plan.branches)
+    )
+    return replace(plan, branches=branches)
 
 
 def with_targets(plan: Plan) -> Plan:
     """The probabilities of given tokens are asked for."""
-    return replace(plan, targets=tuple(range(len(plan.scored))))
+    return replace(plan, targets=tuple(range(len(plan.branches[0].scored))))
 
 
 def sampled(plan: Plan) -> Plan:
     """With temperature and both filters."""
-    return replace(plan, sampling_params=SAMPLED)
+    branches = tuple(replace(branch, draw_key=plan.step) for branch in plan.branches)
+    return replace(plan, sampling_params=SAMPLED, branches=branches)
 
 
 def shared(plan: Plan) -> Plan:
@@ -79,7 +81,8 @@ def shared(plan: Plan) -> Plan:
 
 def without_staging(plan: Plan) -> Plan:
     """Nothing is staged, so nothing can be committed."""
-    return replace(plan, to_stage=(), commit=None, cached=(range(PREFIX),))
+    branches = tuple(replace(branch, to_stage=()) for branch in plan.branches)
+    return replace(plan, branches=branches, commit=None, cached=(range(PREFIX),))
 
 
 CHANGES: dict[str, tuple[Callable[[Plan], Plan], ...]] = {

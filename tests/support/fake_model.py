@@ -32,9 +32,9 @@ class FakeModel:
     def report(self, plan: Plan, branch: int) -> BranchReport:
         """What a runner would answer for one branch, as far as shapes and ranges go."""
         mask, eos = self.vocabulary.mask_token_id, self.vocabulary.eos_token_id
-        ids = plan.input_ids(plan.branches[branch])
+        ids, scored = plan.input_ids(plan.branches[branch]), plan.branches[branch].scored
         positions = np.array(
-            [p for p, token in enumerate(ids, plan.start) if token == mask and p in plan.scored], np.int32
+            [p for p, token in enumerate(ids, plan.start) if token == mask and p in scored], np.int32
         )
         rng = np.random.default_rng([self.seed, plan.step, branch])
         n = len(positions)

@@ -53,5 +53,5 @@ def may_decide_nothing(settings: GenerationSettings, plan: Plan) -> bool:
     return (
         isinstance(settings, VanillaSettings)
         or getattr(settings, "fill", None) == "schedule"
-        or not plan.scored
+        or not plan.branches[0].scored
     )

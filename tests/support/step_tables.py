@@ -6,7 +6,7 @@ A row's plan follows from the canvas and the scores of the rows before, its outc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -32,6 +32,7 @@ class Step:
     scores: Sequence[Scores]
     """What the model says of each branch."""
     outcome: StepOutcome
+    """Without its commit, which is that of the next step's plan."""
 
 
 def decided(position: int, token: int, probability: float) -> Decision:
@@ -41,16 +42,18 @@ def decided(position: int, token: int, probability: float) -> Decision:
 
 def check_steps(session: DecodeSession, steps: Sequence[Step]) -> None:
     """Assert that the session takes exactly these steps, and then is finished."""
-    for step in steps:
+    for step, following in zip(steps, [*steps[1:], None], strict=True):
         assert session.plan() == step.plan
         branches = enumerate(zip(step.plan.branches, step.scores, strict=True))
         reports = []
         for index, (branch, scores) in branches:
             ids = enumerate(step.plan.input_ids(branch), step.plan.start)
-            masked = [position for position, token in ids if token == M and position in step.plan.scored]
+            masked = [position for position, token in ids if token == M and position in branch.scored]
             assert [*scores] == masked, "a table's scores are those of the masked positions"
             reports.append(report(step.plan.step, index, scores))
-        assert session.advance(reports) == step.outcome
+        outcome = session.advance(reports)
+        assert replace(outcome, commit=None) == step.outcome
+        assert following is None or outcome.commit == following.plan.commit
     assert session.finished
 
 

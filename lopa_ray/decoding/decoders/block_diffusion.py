@@ -28,7 +28,7 @@ from lopa_ray.decoding.filling_rules import (
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.errors import SettingsError
-from lopa_ray.protocol.plan import Plan, Segment
+from lopa_ray.protocol.plan import Branch, Plan, Segment
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 
@@ -217,13 +217,13 @@ class BlockDiffusionSession(BlockwiseSession):
             stops.append(min(span.stop, self._block_at(stops[-1] if stops else span.start).stop))
         return tuple((stop, stop) for stop in stops)
 
-    def _advance_block(self, plan: Plan) -> None:
-        if plan.to_stage and plan.to_stage[-1].stop <= self._block.start:
-            self._cached_end = plan.to_stage[-1].stop
-        if not self._masked_positions(plan.scored):
-            self._calls = 0  # the next call begins a sub-block
+    def _end_step(self, branch: Branch) -> None:
+        if branch.to_stage and branch.to_stage[-1].stop <= self._block.start:
+            self._cached_end = branch.to_stage[-1].stop
         if not self.exhausted:
-            super()._advance_block(plan)
+            super()._end_step(branch)
+        if not self._masked_positions(branch.scored):
+            self._calls = 0  # the next call begins a sub-block
 
     def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
         settings, size = self.settings, self.settings.sub_block_size or self.settings.block_size

@@ -10,23 +10,22 @@ evaluated once, the mask token is never chosen, the last block is cut so that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lopa_ray.constraints.constraint import ConstraintState, TokenBitmasks
+from lopa_ray.constraints.constraint import TokenBitmasks
 from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
-from lopa_ray.decoding.branching import Fork, anchor_fills, filter_by_constraint, scores_by_position
-from lopa_ray.decoding.lookahead import Lookahead
+from lopa_ray.decoding.branching import Fork, PositionScore
+from lopa_ray.decoding.filling_rules import select_by_block
+from lopa_ray.decoding.filling_session import FillingSession, PlannedBranch
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings, NumBranches
-from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.decoding.settled import SettledChoices, SettledSettings
+from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.errors import SettingsError
-from lopa_ray.protocol.outcome import StepOutcome
-from lopa_ray.protocol.plan import Branch, Commit, Plan, Segment
+from lopa_ray.protocol.outcome import BlockView, Decision
+from lopa_ray.protocol.plan import Branch, Plan, Segment
 from lopa_ray.protocol.sampling_params import SamplingParams
-from lopa_ray.protocol.step_report import BranchReport
 
 
 class BlockSettings(SettledSettings):
@@ -109,28 +108,16 @@ class LopaSettings(BlockSettings, LookaheadSettings):
     request's own steps, max_branches at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedBranch:
-    """A branch of the coming step: its fork, its canvas, and the constraint laid over that."""
-
-    fork: Fork
-    canvas: BlockCanvas
-    constraint_state: ConstraintState | None
-
-
-class LopaSession(DecodeSession):
+class LopaSession(FillingSession[BlockCanvas]):
     """One LoPA request: an anchor canvas, and per step the forks made from the last winner."""
 
     settings: BlockSettings
 
     def _begin(self) -> None:
-        self._lookahead = Lookahead(self.settings)
-        self._settled = SettledChoices(self.settings)
+        super()._begin()
         self._tiled = self.settings.block_origin == "start"
         remainder = len(self.prompt) % self.settings.block_size if self._tiled else 0
         self._anchor = BlockCanvas(self.prompt, self.vocabulary.mask_token_id, remainder)
-        self._branches: list[PlannedBranch] = []
-        self._commit: Commit | None = None
 
     @property
     def sampling_params(self) -> SamplingParams:
@@ -153,7 +140,7 @@ class LopaSession(DecodeSession):
 
     # Planning
 
-    def _planned_branch(self, fork: Fork) -> PlannedBranch:
+    def _planned_branch(self, fork: Fork) -> PlannedBranch[BlockCanvas]:
         """A branch grows on its own: a fork may earn its next block a step before the anchor.
 
         Where blocks tile, a fork that decides all there is does not: like such a fork in other decoders of these models
@@ -186,16 +173,15 @@ class LopaSession(DecodeSession):
             branches=tuple(
                 Branch(
                     segments=self._segments(branch.canvas, start),
+                    scored=(scored := range(cacheable_end, len(branch.canvas))),
                     fills=branch.fork.fills,
-                    bitmask_ids=bitmasks.add(
-                        branch.constraint_state, range(cacheable_end, len(branch.canvas))
-                    ),
+                    to_stage=(range(start, cacheable_end),) if to_cache else (),
+                    bitmask_ids=bitmasks.add(branch.constraint_state, scored),
+                    draw_key=self.draw_key,
                 )
                 for branch in branches
             ),
             cached=(range(start),) if start else (),
-            scored=range(cacheable_end, len(longest)),
-            to_stage=(range(start, cacheable_end),) if to_cache else (),
             stage_shared=self.settings.commit_protocol == "single_phase",
             commit=self._commit,
             sampling_params=self.sampling_params,
@@ -217,43 +203,27 @@ class LopaSession(DecodeSession):
 
     # Deciding
 
-    def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
-        confidences = self._lookahead.confidences([branch.fork for branch in self._branches], reports)
-        winner = self._lookahead.select_winner(confidences)
-        won = self._branches[winner]
-        anchor, constraint_state = won.canvas, won.constraint_state
-        scores = scores_by_position(reports[winner])
-        self._branches = []
+    def _adopt(self, canvas: BlockCanvas) -> None:
+        self._anchor = canvas
 
-        filled = anchor_fills(anchor, scores, self.settings.confidence_threshold, constraint_state)
-        for decision in filled:
-            anchor.fill(decision.position, decision.token)
-        self._anchor = anchor
-        masked = [p for block in anchor.active for p in anchor.masked_positions(block)]
-        settled = [scores[p].decision for p in self._settled.positions(masked, scores)]
-        for decision in filter_by_constraint(constraint_state, settled, scores):
-            anchor.fill(decision.position, decision.token)
-            masked.remove(decision.position)
-            filled.append(decision)
-        self._settled.record(scores, filled=bool(filled))
-        if self._tiled and self._lookahead.fills_last_mask and len(masked) == 1:
-            # As in other decoders of these models.
-            last = filter_by_constraint(constraint_state, [scores[masked[0]].decision], scores)
-            for decision in last:
-                anchor.fill(decision.position, decision.token)
-                masked.remove(decision.position)
-            filled += last
-        self._lookahead.update_forks(masked, scores, constraint_state)
+    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+        return select_by_block(self._anchor, scores, self.settings.confidence_threshold)
 
-        self._commit = Commit(plan.step, winner, plan.to_stage, plan.stage_shared) if plan.to_stage else None
-        anchor.mark_cached()
-        anchor.mark_to_cache()
-        return StepOutcome(
-            step=plan.step,
-            winner=winner,
-            confidences=confidences,
-            adopted=won.fork.decisions,
-            filled=tuple(filled),
-            canvas=tuple(anchor.generated),
-            blocks=anchor.block_views(),
-        )
+    def _set_tokens(self, decisions: Sequence[Decision]) -> None:
+        for decision in decisions:
+            self._anchor.fill(decision.position, decision.token)
+
+    def _is_masked(self, position: int) -> bool:
+        return self._anchor.ids[position] == self.vocabulary.mask_token_id
+
+    @property
+    def _fills_last_mask(self) -> bool:
+        """Where blocks tile, as in other decoders of these models."""
+        return self._tiled and super()._fills_last_mask
+
+    def _end_step(self, branch: Branch) -> None:
+        self._anchor.mark_cached()
+        self._anchor.mark_to_cache()
+
+    def _block_views(self) -> tuple[BlockView, ...]:
+        return self._anchor.block_views()

@@ -240,7 +240,7 @@ def decoded(wanted: GenerationSettings, model: FakeModel) -> str:
         now = list(outcome.canvas)
         # Calls that a schedule or a cache plans for nothing aside.
         planned = (
-            plan.scored
+            plan.branches[0].scored
             and not isinstance(wanted, VanillaSettings)
             and getattr(wanted, "fill", "") != "schedule"
         )

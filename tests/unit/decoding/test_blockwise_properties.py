@@ -23,20 +23,26 @@ def test_a_cache_is_rebuilt_once_per_block(prompt, wanted, model):
     begun: list[int] = []
     for step in steps:
         plan = step.plan
-        first = plan.scored.start not in begun
+        first = plan.branches[0].scored.start not in begun
         if first:
-            begun.append(plan.scored.start)
+            begun.append(plan.branches[0].scored.start)
         if first or wanted.cache == "none":
             assert (plan.start, len(plan.canvas), plan.cached) == (0, total, ())
-            around = {"none": 0, "prefix": plan.scored.start, "dual": total - len(plan.scored)}
-            assert sum(map(len, plan.to_stage)) == around[wanted.cache]
+            around = {
+                "none": 0,
+                "prefix": plan.branches[0].scored.start,
+                "dual": total - len(plan.branches[0].scored),
+            }
+            assert sum(map(len, plan.branches[0].to_stage)) == around[wanted.cache]
         else:
             assert sum(map(len, plan.cached)) + len(plan.canvas) == total
-            assert plan.start == plan.scored.start
-            assert not plan.to_stage
+            assert plan.start == plan.branches[0].scored.start
+            assert not plan.branches[0].to_stage
         if first and wanted.sampler == "dream" and wanted.cache != "none":
-            alone = 1 + (wanted.num_branches > 1 and wanted.anchor != "win" and len(plan.scored) == 2)
-            assert [position for position, _ in step.outcome.fills] == list(plan.scored[:alone])
+            alone = 1 + (
+                wanted.num_branches > 1 and wanted.anchor != "win" and len(plan.branches[0].scored) == 2
+            )
+            assert [position for position, _ in step.outcome.fills] == list(plan.branches[0].scored[:alone])
     assert begun == list(range(len(prompt), total, wanted.block_size))[: len(begun)]
     if wanted.fill == "schedule" and session.finish_reason == "length":
         assert session.steps <= wanted.steps
@@ -49,7 +55,7 @@ def test_block_diffusion_caches_decided_blocks_alone(prompt, wanted, model):
     size, total = wanted.block_size, len(prompt) + wanted.max_new_tokens
     for step in steps:
         plan = step.plan
-        if wanted.sub_block_cache and plan.scored:  # see test_sub_blocks.py
+        if wanted.sub_block_cache and plan.branches[0].scored:  # see test_sub_blocks.py
             continue
         assert plan.cached in ((), (range(plan.start),))
         assert plan.start % size == 0
@@ -59,15 +65,15 @@ def test_block_diffusion_caches_decided_blocks_alone(prompt, wanted, model):
         kept = [
             token
             for token, p in zip(plan.canvas, range(plan.start, total), strict=False)
-            for span in plan.to_stage
+            for span in plan.branches[0].to_stage
             if p in span
         ]
         assert MASK not in kept
-        assert bool(plan.to_stage) == plan.stage_shared
+        assert bool(plan.branches[0].to_stage) == plan.stage_shared
         if not wanted.fuse_store:
-            assert not (plan.to_stage and plan.scored)
-            assert len(plan.canvas) <= size or not plan.scored
-        assert len({p // size for p in plan.scored}) <= 1
+            assert not (plan.branches[0].to_stage and plan.branches[0].scored)
+            assert len(plan.canvas) <= size or not plan.branches[0].scored
+        assert len({p // size for p in plan.branches[0].scored}) <= 1
 
 
 @settings(max_examples=60)

@@ -35,18 +35,18 @@ def test_blocks_are_cached_in_order_and_only_when_decided(prompt, wanted, model)
             assert block.stop - block.start <= max(wanted.block_size, len(prompt))
 
         # What is written now is what the step before left to be cached, on every branch alike.
-        cached = previous.plan.cached + previous.plan.to_stage if previous else ()
+        cached = previous.plan.cached + previous.plan.branches[0].to_stage if previous else ()
         assert plan.cached == merge_spans(cached)
         assert plan.start == (plan.cached[0].stop if plan.cached else 0)
         waiting = [b for b in previous.outcome.blocks if b.state == "to_cache"] if previous else blocks[:1]
         waiting = [
             b for b in waiting if b.stop
         ]  # a prompt that is shorter than a block may have none of its own
-        assert plan.to_stage == ((range(waiting[0].start, waiting[-1].stop),) if waiting else ())
+        assert plan.branches[0].to_stage == ((range(waiting[0].start, waiting[-1].stop),) if waiting else ())
         assert plan.stage_shared == (wanted.window_attention == "block_causal")
-        staged_end = plan.to_stage[-1].stop if plan.to_stage else plan.start
+        staged_end = plan.branches[0].to_stage[-1].stop if plan.branches[0].to_stage else plan.start
         assert MASK not in plan.canvas[: staged_end - plan.start]
-        assert plan.scored.start == staged_end
+        assert plan.branches[0].scored.start == staged_end
         assert all(position >= staged_end for branch in plan.branches for position, _ in branch.fills)
         for branch in plan.branches:
             ends = [b.stop for b in blocks if plan.start < b.stop <= branch.stop]
@@ -61,7 +61,9 @@ def test_blocks_are_cached_in_order_and_only_when_decided(prompt, wanted, model)
 
 def _stages_masks(plan: Plan) -> bool:
     """Whether a call leaves K/V of masked positions for later calls; such a call has the anchor alone."""
-    return any(plan.canvas[position - plan.start] == MASK for span in plan.to_stage for position in span)
+    return any(
+        plan.canvas[position - plan.start] == MASK for span in plan.branches[0].to_stage for position in span
+    )
 
 
 @settings(max_examples=150)

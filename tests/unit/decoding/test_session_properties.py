@@ -120,11 +120,13 @@ def test_a_plan_reads_only_what_was_kept(prompt, wanted, model):
         plan = step.plan
         assert plan.step == number
         last = steps[number - 2] if number > 1 else None
-        if last is None or not last.plan.to_stage:
+        if last is None or not last.plan.branches[0].to_stage:
             assert plan.commit is None
         else:
             shared = last.plan.stage_shared
-            assert plan.commit == Commit(number - 1, last.outcome.winner, last.plan.to_stage, shared)
+            assert plan.commit == Commit(
+                number - 1, last.outcome.winner, last.plan.branches[0].to_stage, shared
+            )
             have = merge_spans(have + plan.commit.spans)
         for span in plan.cached:
             assert any(set(span) <= set(other) for other in have)
@@ -136,7 +138,7 @@ def test_a_plan_reads_only_what_was_kept(prompt, wanted, model):
             assert stops[0] > plan.start
             assert branch.stop <= plan.start + len(plan.canvas)
             assert {position for position, _ in branch.fills} <= masked
-            assert set(report.positions.tolist()) <= set(plan.scored)
+            assert set(report.positions.tolist()) <= set(branch.scored)
         # All input lies behind or between what is cached, never on it.
         assert not any(set(span) & set(range(plan.start, plan.branches[0].stop)) for span in plan.cached) or (
             isinstance(wanted, MaskedAnswerSettings)

@@ -189,19 +189,23 @@ def test_a_sub_block_is_filled_before_the_next(prompt, wanted, model):
     session = new_session(prompt, wanted, vocabulary)
     while not session.finished:
         plan = session.plan()
-        if plan.scored:
-            block = range(plan.scored.start // size * size, session.max_len)[:size]
-            spans = {(p - block.start) // part for p in plan.scored}
+        if plan.branches[0].scored:
+            block = range(plan.branches[0].scored.start // size * size, session.max_len)[:size]
+            spans = {(p - block.start) // part for p in plan.branches[0].scored}
             assert len(spans) == 1
-            before = range(max(block.start, len(prompt)), plan.scored.start)
+            before = range(max(block.start, len(prompt)), plan.branches[0].scored.start)
             assert MASK not in session.generated[before.start - len(prompt) : before.stop - len(prompt)]
             branch = plan.branches[0]
-            if wanted.sub_block_cache and branch.stop - plan.start < len(block) and not plan.to_stage:
+            if (
+                wanted.sub_block_cache
+                and branch.stop - plan.start < len(block)
+                and not plan.branches[0].to_stage
+            ):
                 fed = set(range(plan.start, branch.stop))
-                assert set(plan.scored) <= fed
+                assert set(plan.branches[0].scored) <= fed
                 assert {p for span in plan.cached for p in span} == set(range(block.stop)) - fed
                 assert branch.segments == ((branch.stop, block.stop),)
-        if plan.to_stage:
+        if plan.branches[0].to_stage:
             assert plan.stage_shared and len(plan.branches) == 1
         session.advance(model.reports(plan))
 
@@ -213,7 +217,7 @@ def test_a_call_on_the_whole_block_is_made_while_the_first_position_is_masked():
     model, calls = FakeModel(), []
     while not session.finished and len(calls) < 15:
         plan = session.plan()
-        calls.append((plan.start, len(plan.canvas), bool(plan.to_stage)))
+        calls.append((plan.start, len(plan.canvas), bool(plan.branches[0].to_stage)))
         session.advance(model.reports(plan))
     first = [(0, 16, True), (0, 4, False)]
     others = [call for start in (4, 8, 12) for call in [(0, 16, True), *[(start, 4, False)] * 3]]

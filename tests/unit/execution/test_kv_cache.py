@@ -119,10 +119,8 @@ def plan(**changes: object) -> Plan:
         step=1,
         start=0,
         canvas=(1, 2, 127, 127),
-        branches=(Branch(((4, 4),)),),
+        branches=(Branch(((4, 4),), range(2, 4), to_stage=(range(0, 2),)),),
         cached=(),
-        scored=range(2, 4),
-        to_stage=(range(0, 2),),
     )
     return replace(first, **changes)
 
@@ -135,8 +133,8 @@ SECOND = plan(
     step=2,
     start=2,
     canvas=(127, 127),
+    branches=(Branch(((4, 4),), range(2, 4)),),
     cached=(range(0, 2),),
-    to_stage=(),
     commit=Commit(1, 0, (range(0, 2),), shared=False),
 )
 
@@ -189,10 +187,10 @@ def test_a_plan_cannot_read_what_is_not_cached(runner):
 
 
 def test_a_slot_has_an_end(runner):
-    long = plan(canvas=(1, 2) + (127,) * 9, branches=(Branch(((11, 11),)),))
+    long = plan(canvas=(1, 2) + (127,) * 9, branches=(Branch(((11, 11),), range(2, 4)),))
     with pytest.raises(CapacityError, match="11 positions do not fit a slot of 10"):
         step(runner, long)
-    step(runner, plan(canvas=(1, 2) + (127,) * 8, branches=(Branch(((10, 10),)),), scored=range(2, 10)))
+    step(runner, plan(canvas=(1, 2) + (127,) * 8, branches=(Branch(((10, 10),), range(2, 10)),)))
 
 
 @pytest.mark.parametrize("capacity", [2**40, 2**55, 2**65], ids=["no memory", "no size", "no integer"])

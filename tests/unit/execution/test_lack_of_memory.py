@@ -17,7 +17,7 @@ from support.tiny_model import load_tiny_model
 
 pytestmark = pytest.mark.stand_in
 
-PLAN = Plan(1, 0, (1, 2, 127, 127), (Branch(((4, 4),)),), (), range(2, 4), to_stage=(range(2),))
+PLAN = Plan(1, 0, (1, 2, 127, 127), (Branch(((4, 4),), range(2, 4), to_stage=(range(2),)),), ())
 STEP = StepPlan(0, 1, (ScheduledRequest(1, 0, PLAN, (0,)),))
 
 

@@ -26,8 +26,8 @@ def test_the_padding_of_a_group_asks_for_nothing_that_the_group_has_not() -> Non
     )
     requests = []
     for slot, sampling in enumerate(samplings):
-        branches = (Branch(((3, 3),)),)
-        plan = Plan(1, 0, (5, mask, mask), branches, (), range(3), sampling_params=sampling)
+        branches = (Branch(((3, 3),), range(3), draw_key=1),)
+        plan = Plan(1, 0, (5, mask, mask), branches, (), sampling_params=sampling)
         requests.append(ScheduledRequest(slot + 1, slot, plan, (0,)))
     together = runner.execute(StepPlan(0, 1, tuple(requests)))
     for request, (_, report) in zip(requests, together.reports, strict=True):

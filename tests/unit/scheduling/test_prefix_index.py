@@ -200,7 +200,14 @@ def test_a_local_engine_keeps_prefixes_as_its_configuration_says() -> None:
 
 def test_a_worker_that_lacks_a_prefix_says_so() -> None:
     runner = BranchRunner(load_tiny_model(), max_num_seqs=1, max_model_len=20)
-    plan = Plan(1, 0, (1, 2, 127), (Branch(((2, 2), (3, 3))),), (), range(2, 3), (range(2),), True)
+    plan = Plan(
+        1,
+        0,
+        (1, 2, 127),
+        (Branch(((2, 2), (3, 3)), range(2, 3), to_stage=(range(2),)),),
+        (),
+        stage_shared=True,
+    )
     with pytest.raises(ProtocolError, match="prefix 5 is not stored"):
         runner.execute(
             StepPlan(0, 1, (ScheduledRequest(1, 0, plan, (0,), stored_prefix=(StoredPrefix(5, range(2)),)),))

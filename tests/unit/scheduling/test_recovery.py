@@ -207,7 +207,7 @@ def run(
             group.change(dying, draw.randint(0, 2) if size < 4 else 0)
             continue
         replayed = (
-            {scheduled.request_id for scheduled in plans[0].requests if not scheduled.plan.scored}
+            {scheduled.request_id for scheduled in plans[0].requests if not scheduled.plan.branches[0].scored}
             if plans
             else {}
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSession
-from lopa_ray.protocol.outcome import BlockView, StepOutcome
+from lopa_ray.protocol.outcome import BlockView, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
 from support.fake_model import VOCABULARY
 from support.step_tables import M, Step, check_steps, decided
@@ -26,10 +26,8 @@ def test_a_block_is_added_when_the_last_one_is_half_decided() -> None:
                 step=1,
                 start=0,
                 canvas=(1, 2, M, M),
-                branches=(Branch(((2, 2), (4, 4))),),
+                branches=(Branch(((2, 2), (4, 4)), range(2, 4), to_stage=(range(0, 2),)),),
                 cached=(),
-                scored=range(2, 4),
-                to_stage=(range(0, 2),),
                 stage_shared=True,
             ),
             [{2: (10, 0.75), 3: (11, 0.5)}],
@@ -38,7 +36,7 @@ def test_a_block_is_added_when_the_last_one_is_half_decided() -> None:
                 winner=0,
                 confidences=(0.625,),
                 adopted=(),
-                filled=(decided(2, 10, 0.75),),
+                rule_steps=(RuleStep(0, (decided(2, 10, 0.75),)),),
                 canvas=(10, M),
                 blocks=(PROMPT, BlockView(2, 4, "active", 1, True)),
             ),
@@ -49,9 +47,8 @@ def test_a_block_is_added_when_the_last_one_is_half_decided() -> None:
                 step=2,
                 start=2,
                 canvas=(10, M, M, M),
-                branches=(Branch(((4, 4), (6, 6))),),
+                branches=(Branch(((4, 4), (6, 6)), range(2, 6)),),
                 cached=(range(0, 2),),
-                scored=range(2, 6),
                 stage_shared=True,
                 commit=Commit(step=1, branch=0, spans=(range(0, 2),), shared=True),
             ),
@@ -61,7 +58,7 @@ def test_a_block_is_added_when_the_last_one_is_half_decided() -> None:
                 winner=0,
                 confidences=(0.5,),
                 adopted=(),
-                filled=(decided(3, 11, 0.5),),
+                rule_steps=(RuleStep(0, (decided(3, 11, 0.5),)),),
                 canvas=(10, 11, M, M),
                 blocks=(PROMPT, BlockView(2, 4, "to_cache", 0, True), BlockView(4, 6, "active", 2, False)),
             ),
@@ -71,10 +68,8 @@ def test_a_block_is_added_when_the_last_one_is_half_decided() -> None:
                 step=3,
                 start=2,
                 canvas=(10, 11, M, M),
-                branches=(Branch(((4, 4), (6, 6))),),
+                branches=(Branch(((4, 4), (6, 6)), range(4, 6), to_stage=(range(2, 4),)),),
                 cached=(range(0, 2),),
-                scored=range(4, 6),
-                to_stage=(range(2, 4),),
                 stage_shared=True,
             ),
             [{4: (12, 0.75), 5: (13, 0.75)}],
@@ -83,7 +78,7 @@ def test_a_block_is_added_when_the_last_one_is_half_decided() -> None:
                 winner=0,
                 confidences=(0.75,),
                 adopted=(),
-                filled=(decided(4, 12, 0.75), decided(5, 13, 0.75)),
+                rule_steps=(RuleStep(0, (decided(4, 12, 0.75), decided(5, 13, 0.75))),),
                 canvas=(10, 11, 12, 13),
                 blocks=(PROMPT, BlockView(2, 4, "in_cache", 0, True), BlockView(4, 6, "to_cache", 0, True)),
                 finish_reason="length",

@@ -15,14 +15,14 @@ from support.step_tables import M, Step, check_steps
 def test_a_target_of_one_token_takes_one_forward() -> None:
     steps = [
         Step(
-            Plan(1, 0, (1, 2, M), (Branch(((3, 3),)),), (), range(2, 3), targets=(5,)),
+            Plan(1, 0, (1, 2, M), (Branch(((3, 3),), range(2, 3)),), (), targets=(5,)),
             [{2: (5, 0.5)}],
             StepOutcome(
                 step=1,
                 winner=0,
                 confidences=(-0.5,),  # the token's log-probability
                 adopted=(),
-                filled=(),
+                rule_steps=(),
                 canvas=(M,),
                 blocks=(),
                 finish_reason="length",
@@ -43,9 +43,8 @@ def test_two_draws_of_two_tokens_mask_one_of_them_and_both() -> None:
                 step=1,
                 start=0,
                 canvas=(1, 2, M, M),
-                branches=(Branch(((4, 4),), fills=((3, 6),)), Branch(((4, 4),))),
+                branches=(Branch(((4, 4),), range(2, 4), ((3, 6),)), Branch(((4, 4),), range(2, 4))),
                 cached=(),
-                scored=range(2, 4),
                 targets=(5, 6),
             ),
             [{2: (5, 0.5)}, {2: (5, 1.0), 3: (6, 0.25)}],
@@ -54,7 +53,7 @@ def test_two_draws_of_two_tokens_mask_one_of_them_and_both() -> None:
                 winner=0,
                 confidences=(-0.5, -0.625),
                 adopted=(),
-                filled=(),
+                rule_steps=(),
                 canvas=(M, M),
                 blocks=(),
                 finish_reason="length",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lopa_ray.decoding.decoders.lopa import LopaSession, LopaSettings
-from lopa_ray.protocol.outcome import BlockView, StepOutcome
+from lopa_ray.protocol.outcome import BlockView, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan
 from support.fake_model import VOCABULARY
 from support.step_tables import EOS, M, Step, check_steps, decided
@@ -20,10 +20,8 @@ STEPS = [
             step=1,
             start=0,
             canvas=(1, 2, M, M),
-            branches=(Branch(((4, 4),)),),
+            branches=(Branch(((4, 4),), range(2, 4), to_stage=(range(0, 2),)),),
             cached=(),
-            scored=range(2, 4),
-            to_stage=(range(0, 2),),
         ),
         [{2: (10, 0.75), 3: (11, 0.5)}],
         StepOutcome(
@@ -31,7 +29,7 @@ STEPS = [
             winner=0,
             confidences=(0.625,),
             adopted=(),
-            filled=(decided(2, 10, 0.75),),
+            rule_steps=(RuleStep(0, (decided(2, 10, 0.75),)),),
             canvas=(10, M),
             blocks=(PROMPT, BlockView(2, 4, "active", 1, True)),
         ),
@@ -42,9 +40,8 @@ STEPS = [
             step=2,
             start=2,
             canvas=(10, M, M, M),
-            branches=(Branch(((6, 6),), fills=((3, 11),)), Branch(((4, 4),))),
+            branches=(Branch(((6, 6),), range(2, 6), ((3, 11),)), Branch(((4, 4),), range(2, 4))),
             cached=(range(0, 2),),
-            scored=range(2, 6),
             commit=Commit(step=1, branch=0, spans=(range(0, 2),), shared=False),
         ),
         [{4: (12, 0.75), 5: (13, 0.25)}, {3: (11, 0.25)}],
@@ -53,7 +50,7 @@ STEPS = [
             winner=0,
             confidences=(0.5, 0.25),
             adopted=(decided(3, 11, 0.5),),  # with the scores of the step that chose it
-            filled=(decided(4, 12, 0.75),),
+            rule_steps=(RuleStep(0, (decided(4, 12, 0.75),)),),
             canvas=(10, 11, 12, M),
             blocks=(PROMPT, BlockView(2, 4, "to_cache", 0, True), BlockView(4, 6, "active", 1, True)),
         ),
@@ -65,10 +62,11 @@ STEPS = [
             step=3,
             start=2,
             canvas=(10, 11, 12, M, M, M),
-            branches=(Branch(((8, 8),), fills=((5, 13),)), Branch(((6, 6),))),
+            branches=(
+                Branch(((8, 8),), range(4, 8), ((5, 13),), to_stage=(range(2, 4),)),
+                Branch(((6, 6),), range(4, 6), to_stage=(range(2, 4),)),
+            ),
             cached=(range(0, 2),),
-            scored=range(4, 8),
-            to_stage=(range(2, 4),),
         ),
         [{6: (14, 0.25), 7: (15, 0.25)}, {5: (13, 0.5)}],
         StepOutcome(
@@ -76,7 +74,7 @@ STEPS = [
             winner=1,
             confidences=(0.25, 0.5),
             adopted=(),
-            filled=(decided(5, 13, 0.5),),
+            rule_steps=(RuleStep(1, (decided(5, 13, 0.5),)),),
             canvas=(10, 11, 12, 13),
             blocks=(PROMPT, BlockView(2, 4, "in_cache", 0, True), BlockView(4, 6, "to_cache", 0, True)),
         ),
@@ -88,10 +86,8 @@ STEPS = [
             step=4,
             start=4,
             canvas=(12, 13, M, M),
-            branches=(Branch(((8, 8),)),),
+            branches=(Branch(((8, 8),), range(6, 8), to_stage=(range(4, 6),)),),
             cached=(range(0, 4),),
-            scored=range(6, 8),
-            to_stage=(range(4, 6),),
             commit=Commit(step=3, branch=1, spans=(range(2, 4),), shared=False),
         ),
         [{6: (EOS, 0.75), 7: (15, 0.25)}],
@@ -100,7 +96,7 @@ STEPS = [
             winner=0,
             confidences=(0.5,),
             adopted=(),
-            filled=(decided(6, EOS, 0.75),),
+            rule_steps=(RuleStep(0, (decided(6, EOS, 0.75),)),),
             canvas=(10, 11, 12, 13, EOS, M),
             blocks=(
                 PROMPT,
@@ -127,9 +123,8 @@ def test_a_tie_goes_to_the_fork() -> None:
                 step=2,
                 start=2,
                 canvas=(10, M),
-                branches=(Branch(((4, 4),), fills=((3, 11),)), Branch(((4, 4),))),
+                branches=(Branch(((4, 4),), range(2, 4), ((3, 11),)), Branch(((4, 4),), range(2, 4))),
                 cached=(range(0, 2),),
-                scored=range(2, 4),
                 commit=Commit(step=1, branch=0, spans=(range(0, 2),), shared=False),
             ),
             [{}, {3: (12, 1.0)}],  # a branch without masks has confidence 1
@@ -138,7 +133,7 @@ def test_a_tie_goes_to_the_fork() -> None:
                 winner=0,
                 confidences=(1.0, 1.0),
                 adopted=(decided(3, 11, 0.5),),
-                filled=(),
+                rule_steps=(RuleStep(0, ()),),
                 canvas=(10, 11),
                 blocks=(PROMPT, BlockView(2, 4, "to_cache", 0, True)),
                 finish_reason="length",

@@ -132,7 +132,7 @@ def test_recorded_block_states(name):
                     complete = "".join(str(int(block.complete)) for block in outcome.blocks)
                     assert complete == recorded["cp"], where
                 assert (engine.vocabulary.eos_token_id in outcome.canvas) == bool(recorded["e"]), where
-                kept = plan.to_stage[-1].stop if plan.to_stage else plan.start
+                kept = plan.branches[0].to_stage[-1].stop if plan.branches[0].to_stage else plan.start
                 assert kept == recorded.get("pe", kept), where
                 ends = [block.stop for block in outcome.blocks]
                 cached = [at for at, end in enumerate(ends) if plan.start < end <= kept]

@@ -1,0 +1,134 @@
+"""FillingSession: a decoder as a rule that fills a canvas step by step, with LoPA's lookahead on top."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from lopa_ray.constraints.constraint import ConstraintState
+from lopa_ray.decoding.branching import (
+    Fork,
+    PositionScore,
+    filter_by_constraint,
+    is_forced,
+    scores_by_position,
+)
+from lopa_ray.decoding.lookahead import Lookahead
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.settled import SettledChoices
+from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
+from lopa_ray.protocol.plan import Branch, Commit, Plan
+from lopa_ray.protocol.step_report import BranchReport
+
+CanvasT = TypeVar("CanvasT")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBranch(Generic[CanvasT]):
+    """A branch of the coming step: its fork, its canvas, and the constraint laid over that."""
+
+    fork: Fork
+    canvas: CanvasT
+    constraint_state: ConstraintState | None
+
+
+class FillingSession(DecodeSession, Generic[CanvasT]):
+    """One request: a canvas, and a rule that fills it. A step of the rule is `choose`, then `fill`."""
+
+    def _begin(self) -> None:
+        self._lookahead = Lookahead(self.settings)
+        self._settled = SettledChoices(self.settings)
+        self._branches: list[PlannedBranch[CanvasT]] = []
+        self._commit: Commit | None = None
+
+    # What a decoder provides
+
+    @abstractmethod
+    def _adopt(self, canvas: CanvasT) -> None:
+        """Go on from the canvas of a planned branch."""
+
+    @abstractmethod
+    def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
+        """The positions to fill by the scores of the masked ones, of which there is one at least."""
+
+    @abstractmethod
+    def _set_tokens(self, decisions: Sequence[Decision]) -> None:
+        """Fill masked positions."""
+
+    @abstractmethod
+    def _is_masked(self, position: int) -> bool:
+        """Whether a position is still to be filled."""
+
+    @abstractmethod
+    def _end_step(self, branch: Branch) -> None:
+        """After the fills that followed from a branch: what is cached now, and where filling goes on."""
+
+    @abstractmethod
+    def _block_views(self) -> tuple[BlockView, ...]:
+        """The blocks as they stand."""
+
+    @property
+    def _fills_last_mask(self) -> bool:
+        """See `Lookahead.fills_last_mask`."""
+        return self._lookahead.fills_last_mask
+
+    # What they share
+
+    @property
+    def draw_key(self) -> int:
+        """The key of the coming step's draws: the step of the rule, or 0 where tokens are not drawn."""
+        return self.steps + 1 if self.settings.temperature > 0 else 0
+
+    def choose(
+        self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
+    ) -> list[Decision]:
+        """What a step of the rule fills, by the scores of all masked positions.
+
+        That is what the rule chooses and the constraint allows, what the constraint leaves no choice about, and then
+        what has settled. The constraint state takes it in.
+        """
+        chosen = set(self._filling_rule(scores)) if scores else set()
+        if constraint_state is not None:
+            chosen.update(p for p in scores if is_forced(constraint_state, p))
+        filled = filter_by_constraint(constraint_state, [scores[p].decision for p in sorted(chosen)], scores)
+        positions = {decision.position for decision in filled}
+        settled = self._settled.positions((p for p in scores if p not in positions), scores)
+        filled += filter_by_constraint(constraint_state, [scores[p].decision for p in settled], scores)
+        self._settled.record(scores, filled=bool(filled))
+        return filled
+
+    def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
+        confidences = self._lookahead.confidences([branch.fork for branch in self._branches], reports)
+        winner = self._lookahead.select_winner(confidences)
+        won, constraint_state = self._branches[winner], self._branches[winner].constraint_state
+        scores = scores_by_position(reports[winner])
+        self._adopt(won.canvas)
+        filled = self.choose(scores, constraint_state)
+        self._set_tokens(filled)
+        masked = [p for p in scores if self._is_masked(p)]
+        if self._fills_last_mask and len(masked) == 1:
+            last = filter_by_constraint(constraint_state, [scores[masked[0]].decision], scores)
+            self._set_tokens(last)
+            filled += last
+            masked = [p for p in masked if self._is_masked(p)]
+        self._lookahead.update_forks(masked, scores, constraint_state)
+        self._end(plan, winner)
+        return StepOutcome(
+            step=plan.step,
+            winner=winner,
+            confidences=confidences,
+            adopted=won.fork.decisions,
+            rule_steps=(RuleStep(winner, tuple(filled)),),
+            canvas=tuple(self.generated),
+            blocks=self._block_views(),
+            commit=self._commit,
+        )
+
+    def _end(self, plan: Plan, winner: int) -> None:
+        branch = plan.branches[winner]
+        to_stage = branch.to_stage
+        self._commit = Commit(plan.step, winner, to_stage, plan.stage_shared) if to_stage else None
+        self._branches = []
+        self._end_step(branch)
