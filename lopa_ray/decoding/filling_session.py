@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, NamedTuple, Self, TypeVar
 
 from lopa_ray.constraints.constraint import ConstraintState
 from lopa_ray.decoding.branching import (
@@ -19,7 +20,7 @@ from lopa_ray.decoding.lookahead import Lookahead
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.settled import SettledChoices
 from lopa_ray.protocol.outcome import BlockView, Decision, RuleStep, StepOutcome
-from lopa_ray.protocol.plan import Branch, Commit, Plan
+from lopa_ray.protocol.plan import Branch, Commit, Fill, Plan, Segment
 from lopa_ray.protocol.step_report import BranchReport
 
 CanvasT = TypeVar("CanvasT")
@@ -34,6 +35,15 @@ class PlannedBranch(Generic[CanvasT]):
     constraint_state: ConstraintState | None
 
 
+class RuleBlock(NamedTuple):
+    """Masked positions among which a rule fills those that pass its threshold."""
+
+    positions: list[int]
+    """Ascending."""
+    complete: bool
+    """Whether it fills the best-ranked position where none passes."""
+
+
 class FillingSession(DecodeSession, Generic[CanvasT]):
     """One request: a canvas, and a rule that fills it. A step of the rule is `choose`, then `fill`."""
 
@@ -42,6 +52,8 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         self._settled = SettledChoices(self.settings)
         self._branches: list[PlannedBranch[CanvasT]] = []
         self._commit: Commit | None = None
+        self.rule_steps = 0
+        """Steps of the rule so far. Draws and schedules follow them."""
 
     # What a decoder provides
 
@@ -54,8 +66,12 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """The positions to fill by the scores of the masked ones, of which there is one at least."""
 
     @abstractmethod
-    def _set_tokens(self, decisions: Sequence[Decision]) -> None:
+    def _set_tokens(self, fills: Iterable[Fill]) -> None:
         """Fill masked positions."""
+
+    @abstractmethod
+    def _copied(self, canvas: CanvasT) -> CanvasT:
+        """An independent copy of a canvas."""
 
     @abstractmethod
     def _is_masked(self, position: int) -> bool:
@@ -66,7 +82,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """After the fills that followed from a branch: what is cached now, and where filling goes on."""
 
     @abstractmethod
-    def _block_views(self) -> tuple[BlockView, ...]:
+    def block_views(self) -> tuple[BlockView, ...]:
         """The blocks as they stand."""
 
     @property
@@ -79,7 +95,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
     @property
     def draw_key(self) -> int:
         """The key of the coming step's draws: the step of the rule, or 0 where tokens are not drawn."""
-        return self.steps + 1 if self.settings.temperature > 0 else 0
+        return self.rule_steps + 1 if self.settings.temperature > 0 else 0
 
     def choose(
         self, scores: dict[int, PositionScore], constraint_state: ConstraintState | None
@@ -106,11 +122,11 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         scores = scores_by_position(reports[winner])
         self._adopt(won.canvas)
         filled = self.choose(scores, constraint_state)
-        self._set_tokens(filled)
+        self._set_tokens(decision.fill for decision in filled)
         masked = [p for p in scores if self._is_masked(p)]
         if self._fills_last_mask and len(masked) == 1:
             last = filter_by_constraint(constraint_state, [scores[masked[0]].decision], scores)
-            self._set_tokens(last)
+            self._set_tokens(decision.fill for decision in last)
             filled += last
             masked = [p for p in masked if self._is_masked(p)]
         self._lookahead.update_forks(masked, scores, constraint_state)
@@ -122,7 +138,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
             adopted=won.fork.decisions,
             rule_steps=(RuleStep(winner, tuple(filled)),),
             canvas=tuple(self.generated),
-            blocks=self._block_views(),
+            blocks=self.block_views(),
             commit=self._commit,
         )
 
@@ -131,4 +147,66 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         to_stage = branch.to_stage
         self._commit = Commit(plan.step, winner, to_stage, plan.stage_shared) if to_stage else None
         self._branches = []
+        self.rule_steps += 1
         self._end_step(branch)
+
+    # Steps of the rule one by one, for drafts and their verification
+
+    @property
+    def exact_cache(self) -> bool:
+        """Whether K/V of decided blocks depend on the tokens up to the block's end alone, whenever they are computed."""
+        return False
+
+    def threshold_blocks(self) -> list[RuleBlock] | None:
+        """The planned canvas's masked positions by block, where a threshold of probability decides what is filled; None
+        where another rule does."""
+        return None
+
+    def scored_masks(self) -> list[int]:
+        """The positions that the planned step of one branch scores, ascending."""
+        plan, mask = self.plan(), self.vocabulary.mask_token_id
+        return [p for p in plan.branches[0].scored if plan.canvas[p - plan.start] == mask]
+
+    def lane_segments(self, start: int) -> tuple[Segment, ...]:
+        """The segments of the planned branch, if its rows begin at `start`, which is not behind the plan's start."""
+        return self.plan().branches[0].segments
+
+    def peek(self, scores: dict[int, PositionScore]) -> list[Decision]:
+        """What `choose` would fill on the planned canvas of one branch. Nothing changes."""
+        peeking = self._copy()
+        peeking._adopt(self._branches[0].canvas)
+        return peeking.choose(scores, self._constraint_state(peeking.generated))
+
+    def after(self, fills: Iterable[Fill]) -> Self:
+        """A copy in the state after the planned step of one branch, if it fills these. The step must be planned."""
+        copied = self._copy()
+        copied._branches = [replace(self._branches[0], canvas=self._copied(self._branches[0].canvas))]
+        copied.finish_rule_step(fills)
+        return copied
+
+    def _copy(self) -> Self:
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        copied._settled = copy.copy(self._settled)
+        return copied
+
+    def choose_planned(self, scores: dict[int, PositionScore]) -> list[Decision]:
+        """`choose` for the planned step of one branch. `finish_rule_step` must follow."""
+        branch = self._branches[0]
+        self._adopt(branch.canvas)
+        return self.choose(scores, branch.constraint_state)
+
+    def allows(self, fills: Sequence[Fill]) -> bool:
+        """Whether the constraint allows these together, besides what `choose_planned` has chosen."""
+        constraint_state = self._branches[0].constraint_state
+        return not fills or constraint_state is None or constraint_state.allows_together(fills)
+
+    def finish_rule_step(self, fills: Iterable[Fill]) -> None:
+        """Take the planned step of one branch as done: it has filled these."""
+        plan = self.plan()
+        self._pending_plan = None
+        self._adopt(self._branches[0].canvas)
+        self._set_tokens(fills)
+        self.steps += 1
+        self._end(plan, 0)
+        self.finish_reason = self._finish_reason()

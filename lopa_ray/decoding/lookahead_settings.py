@@ -8,8 +8,12 @@ from pydantic import Field, field_validator, model_validator
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.branch_confidence import check_metric, parse_metric
+from lopa_ray.errors import SettingsError
 
 MAX_BRANCHES = 1024
+
+OF_FORKS = ("anchor", "branch_confidence", "creation_confidence_alpha", "tokens_per_fork", "lookahead_below")
+"""Settings that verified lookahead has no use for."""
 
 NumBranches = Annotated[int, Field(ge=1, le=MAX_BRANCHES)] | Literal["auto"]
 
@@ -23,6 +27,14 @@ class LookaheadSettings(GenerationSettings):
 
     max_branches: int = Field(default=16, ge=1, le=MAX_BRANCHES)
     """Most branches per step where num_branches is auto."""
+
+    lookahead: Literal["lopa", "verified"] = "lopa"
+    """What the branches beside the anchor are. lopa: forks that add a token each, one of which may win, and change the
+    answer. verified: drafts of the next steps, of which those count that one branch would have taken."""
+
+    acceptance: Literal["exact"] | Annotated[float, Field(ge=0.0, le=1.0)] = "exact"
+    """lookahead verified: which drafts count. exact: those that are what one branch would fill, so that the answer is
+    that of one branch. A probability: also such with further tokens that the model chooses with a higher one."""
 
     branch_budget: Literal["fixed", "load"] = "fixed"
     """fixed: num_branches alone decides. load: fewer while many requests are in flight; the tokens then depend
@@ -45,6 +57,15 @@ class LookaheadSettings(GenerationSettings):
     """Early exit: a step has the anchor alone when the probability of every candidate exceeds this."""
 
     @property
+    def is_verified(self) -> bool:
+        """Whether there may be drafts to verify."""
+        return self.lookahead == "verified" and self.branch_limit > 1
+
+    def of_one_branch(self) -> Self:
+        """The same rule without a lookahead."""
+        return self.replace(num_branches=1, lookahead="lopa", acceptance="exact")
+
+    @property
     def branch_limit(self) -> int:
         """The most branches that a step may have, the anchor included."""
         return self.max_branches if self.num_branches == "auto" else self.num_branches
@@ -63,6 +84,23 @@ class LookaheadSettings(GenerationSettings):
     def _known_metric(cls, value: str) -> str:
         parse_metric(value)
         return value
+
+    @model_validator(mode="after")
+    def _lookahead_knows_its_settings(self) -> Self:
+        if self.lookahead == "verified":
+            for name in OF_FORKS:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise SettingsError(
+                        f"{name} {getattr(self, name)!r} with lookahead verified, which has no forks that compete; leave "
+                        f"{name} out or use lookahead lopa",
+                        setting=name,
+                    )
+        elif self.acceptance != "exact":
+            raise SettingsError(
+                f"acceptance {self.acceptance} without drafts; set lookahead to verified or leave acceptance out",
+                setting="acceptance",
+            )
+        return self
 
     @model_validator(mode="after")
     def _metric_fits_ranking(self) -> Self:

@@ -266,17 +266,21 @@ class DecodeSession(ABC):
                 f"got reports of branches {[report.branch for report in ordered]}; "
                 f"the plan has branches 0 to {len(plan.branches) - 1}"
             )
-        if np.isnan(np.concatenate([report.scores for report in ordered])).any():
-            raise ScoreError(
-                f"the model's scores in step {plan.step} are NaN; its weights are broken, or its "
-                "activations exceed the dtype: use bfloat16 or float32"
-            )
+        self._check_scores(plan, ordered)
         self._pending_plan = None
         self.steps += 1
         self.forwards += len(ordered)
         outcome = self._advance(plan, ordered)
         self.finish_reason = self._finish_reason()
         return replace(outcome, finish_reason=self.finish_reason)
+
+    def _check_scores(self, plan: Plan, reports: Sequence[BranchReport]) -> None:
+        """Raises ScoreError if a score is NaN."""
+        if np.isnan(np.concatenate([report.scores for report in reports])).any():
+            raise ScoreError(
+                f"the model's scores in step {plan.step} are NaN; its weights are broken, or its "
+                "activations exceed the dtype: use bfloat16 or float32"
+            )
 
     def export_state(self) -> bytes:
         """All that steps have changed, for `with_state`; the same before and after the next step is planned."""

@@ -11,7 +11,10 @@ from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSession, Bl
 from lopa_ray.decoding.decoders.fast_dllm import FastDllmSession, FastDllmSettings
 from lopa_ray.decoding.decoders.lopa import D2FSettings, LopaSession, LopaSettings
 from lopa_ray.decoding.decoders.vanilla import VanillaSession, VanillaSettings
+from lopa_ray.decoding.filling_session import FillingSession
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.verified.verified_session import VerifiedSession
 from lopa_ray.errors import SettingsError
 from lopa_ray.protocol.vocabulary import Vocabulary
 
@@ -20,7 +23,7 @@ class Decoder(NamedTuple):
     """What a value of the setting `decoder` stands for."""
 
     settings: type[GenerationSettings]
-    session: type[DecodeSession]
+    session: type[FillingSession[Any]]
 
 
 DECODERS = {
@@ -40,7 +43,10 @@ def new_session(
     constraint: Constraint | None = None,
 ) -> DecodeSession:
     """The session of the decoder that the settings name. Raises what `DecodeSession` raises."""
-    return DECODERS[settings.decoder].session(prompt, settings, vocabulary, constraint)
+    session = DECODERS[settings.decoder].session
+    if isinstance(settings, LookaheadSettings) and settings.is_verified:
+        return VerifiedSession(session(prompt, settings.of_one_branch(), vocabulary, constraint), settings)
+    return session(prompt, settings, vocabulary, constraint)
 
 
 def parse_decoder_settings(values: dict[str, Any]) -> GenerationSettings:

@@ -217,6 +217,21 @@ class BlockDiffusionSession(BlockwiseSession):
             stops.append(min(span.stop, self._block_at(stops[-1] if stops else span.start).stop))
         return tuple((stop, stop) for stop in stops)
 
+    @property
+    def exact_cache(self) -> bool:
+        """But for calls on a sub-block alone."""
+        return not self.settings.sub_block_cache
+
+    @property
+    def _fills_by_threshold(self) -> bool:
+        return self.settings.remasking == "low_confidence_dynamic"
+
+    def lane_segments(self, start: int) -> tuple[Segment, ...]:
+        """Decided blocks before the plan's start see nothing behind them."""
+        plan = self.plan()
+        before = self._segments(range(start, plan.start)) if start < plan.start else ()
+        return before + plan.branches[0].segments
+
     def _end_step(self, branch: Branch) -> None:
         if branch.to_stage and branch.to_stage[-1].stop <= self._block.start:
             self._cached_end = branch.to_stage[-1].stop

@@ -7,14 +7,14 @@ lookahead on top is the same for all: forks within the current block compete wit
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lopa_ray.constraints.constraint import TokenBitmasks
 from lopa_ray.decoding.branching import Fork
-from lopa_ray.decoding.filling_session import FillingSession, PlannedBranch
-from lopa_ray.protocol.outcome import BlockView, Decision
-from lopa_ray.protocol.plan import Branch, Plan, Segment, Spans
+from lopa_ray.decoding.filling_session import FillingSession, PlannedBranch, RuleBlock
+from lopa_ray.protocol.outcome import BlockView
+from lopa_ray.protocol.plan import Branch, Fill, Plan, Segment, Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +107,12 @@ class BlockwiseSession(FillingSession[list[int]]):
     def _adopt(self, canvas: list[int]) -> None:
         self._ids = canvas
 
-    def _set_tokens(self, decisions: Sequence[Decision]) -> None:
-        for decision in decisions:
-            self._ids[decision.position] = decision.token
+    def _set_tokens(self, fills: Iterable[Fill]) -> None:
+        for position, token in fills:
+            self._ids[position] = token
+
+    def _copied(self, canvas: list[int]) -> list[int]:
+        return canvas.copy()
 
     def _is_masked(self, position: int) -> bool:
         return self._ids[position] == self.vocabulary.mask_token_id
@@ -121,7 +124,20 @@ class BlockwiseSession(FillingSession[list[int]]):
             self._block = self._block_at(self._block.stop)
             self._calls = 0
 
-    def _block_views(self) -> tuple[BlockView, ...]:
+    def threshold_blocks(self) -> list[RuleBlock] | None:
+        """The masked positions that the coming call scores."""
+        if not self._fills_by_threshold:
+            return None
+        ids, mask = self._branches[0].canvas, self.vocabulary.mask_token_id
+        positions = [p for p in self.plan().branches[0].scored if ids[p] == mask]
+        return [RuleBlock(positions, complete=True)] if positions else []
+
+    @property
+    def _fills_by_threshold(self) -> bool:
+        """Whether the coming call fills what passes a threshold of probability, or the best-ranked position."""
+        return False
+
+    def block_views(self) -> tuple[BlockView, ...]:
         first = len(self.prompt)
         views = [BlockView(0, first, "in_cache", 0, True)]
         end = first + len(self.generated)

@@ -99,6 +99,11 @@ class FastDllmSession(MaskedAnswerSession):
             scores, settings.confidence_threshold, self._max_fill_count(len(scores))
         )
 
+    @property
+    def _fills_by_threshold(self) -> bool:
+        first_only = self._uses_dream_sampler and self.settings.cache != "none" and self._calls == 0
+        return self.settings.fill == "threshold" and not first_only
+
     def _max_fill_count(self, masks: int) -> int:
         """The most that this call may fill: what an even pace would have decided by now, less what is decided.
 

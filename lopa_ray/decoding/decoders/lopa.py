@@ -9,7 +9,7 @@ evaluated once, the mask token is never chosen, the last block is cut so that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -19,12 +19,12 @@ from lopa_ray.constraints.constraint import TokenBitmasks
 from lopa_ray.decoding.block_canvas import Block, BlockCanvas, BlockState
 from lopa_ray.decoding.branching import Fork, PositionScore
 from lopa_ray.decoding.filling_rules import select_by_block
-from lopa_ray.decoding.filling_session import FillingSession, PlannedBranch
+from lopa_ray.decoding.filling_session import FillingSession, PlannedBranch, RuleBlock
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings, NumBranches
 from lopa_ray.decoding.settled import SettledSettings
 from lopa_ray.errors import SettingsError
-from lopa_ray.protocol.outcome import BlockView, Decision
-from lopa_ray.protocol.plan import Branch, Plan, Segment
+from lopa_ray.protocol.outcome import BlockView
+from lopa_ray.protocol.plan import Branch, Fill, Plan, Segment
 from lopa_ray.protocol.sampling_params import SamplingParams
 
 
@@ -209,9 +209,12 @@ class LopaSession(FillingSession[BlockCanvas]):
     def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
         return select_by_block(self._anchor, scores, self.settings.confidence_threshold)
 
-    def _set_tokens(self, decisions: Sequence[Decision]) -> None:
-        for decision in decisions:
-            self._anchor.fill(decision.position, decision.token)
+    def _set_tokens(self, fills: Iterable[Fill]) -> None:
+        for position, token in fills:
+            self._anchor.fill(position, token)
+
+    def _copied(self, canvas: BlockCanvas) -> BlockCanvas:
+        return canvas.copy()
 
     def _is_masked(self, position: int) -> bool:
         return self._anchor.ids[position] == self.vocabulary.mask_token_id
@@ -225,5 +228,25 @@ class LopaSession(FillingSession[BlockCanvas]):
         self._anchor.mark_cached()
         self._anchor.mark_to_cache()
 
-    def _block_views(self) -> tuple[BlockView, ...]:
+    # Drafts
+
+    @property
+    def exact_cache(self) -> bool:
+        """Under block-causal attention."""
+        return self.settings.window_attention == "block_causal"
+
+    def threshold_blocks(self) -> list[RuleBlock]:
+        """The active blocks."""
+        canvas = self._branches[0].canvas
+        return [
+            RuleBlock(canvas.masked_positions(block), block.complete)
+            for block in canvas.active
+            if block.masks
+        ]
+
+    def lane_segments(self, start: int) -> tuple[Segment, ...]:
+        """Decided blocks before the plan's start see nothing behind them."""
+        return self._segments(self._branches[0].canvas, start)
+
+    def block_views(self) -> tuple[BlockView, ...]:
         return self._anchor.block_views()

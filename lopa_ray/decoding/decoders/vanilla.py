@@ -154,7 +154,7 @@ class VanillaSession(MaskedAnswerSession):
         return replace(sampling_params, precision="float16") if self._uses_dream_sampler else sampling_params
 
     def _filling_rule(self, scores: dict[int, PositionScore]) -> list[int]:
-        settings, step = self.settings, self.steps
+        settings, step = self.settings, self.rule_steps + 1
         if settings.remasking == "origin":
             fractions = dream_fill_fractions(self._block_steps, settings.eps)
             probability = float(fractions[self._calls]) if self._calls < len(fractions) else 1.0

@@ -1,0 +1,154 @@
+"""Drafts: states that the rule will probably reach, found by a best-first search over its fill sets.
+
+A path's probability is the product of its fill sets' (Spiffy, arXiv 2509.18085, builds its draft graph from such
+estimates; FreeDave, arXiv 2510.00294, verifies drafts of the model itself).
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from lopa_ray.config.generation_settings import GenerationSettings
+from lopa_ray.decoding.filling_session import FillingSession
+from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, EvaluatedStates, StateKey, state_key
+from lopa_ray.decoding.verified.fill_model import FillModel, FillSet
+from lopa_ray.protocol.plan import Fill, Plan
+
+MIN_EXPANDED = 0.1
+"""States that are less probable are drafts at most; what follows on them is not looked at."""
+
+MIN_DRAFT = 1e-4
+"""Less probable states are no drafts."""
+
+MAX_DEPTH = 8
+"""Steps of the rule that a draft may be ahead."""
+
+STALE_PROBABILITY = 0.3
+"""Of the fill set that another rule would choose by a report from before the state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A state of the rule, with its planned step of one branch."""
+
+    session: FillingSession[Any]
+    fills: frozenset[Fill]
+    """Tokens that it has beyond the current state."""
+    key: StateKey
+    probability: float
+    """Of being reached."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of one branch that the session makes in this state."""
+        return self.session.plan()
+
+
+def draft_of(session: FillingSession[Any], fills: frozenset[Fill], probability: float) -> Draft:
+    """The draft of a session's state."""
+    return Draft(session, fills, state_key(session), probability)
+
+
+class DraftTree:
+    """Finds the drafts of a request."""
+
+    def __init__(self, settings: GenerationSettings) -> None:
+        threshold = getattr(settings, "confidence_threshold", None)
+        self._threshold: float | None = threshold
+        self._model = None if threshold is None else FillModel.load(settings.ranking)
+
+    def drafts(
+        self, current: Draft, states: EvaluatedStates, most: int, min_probability: float = MIN_DRAFT
+    ) -> list[Draft]:
+        """The states that are most probably reached from the current one, at most `most`, the most probable first.
+
+        None of them is evaluated already, and each fits into the forward of the current one.
+        """
+        drafts: list[Draft] = []
+        heap: list[tuple[float, int, Draft, tuple[Fill, ...], int]] = []
+        order = count()
+        seen = {current.key}
+
+        def expand(draft: Draft, depth: int) -> None:
+            for probability, fills in self._fill_sets(draft, states):
+                heapq.heappush(heap, (-probability * draft.probability, next(order), draft, fills, depth))
+
+        if not can_follow(current):
+            return []
+        expand(current, 1)
+        while heap and len(drafts) < most:
+            probability, _, parent, fills, depth = heapq.heappop(heap)
+            if -probability < min_probability:
+                break
+            session = _scoring_state(parent.session.after(fills))
+            if session is None:
+                continue
+            draft = draft_of(session, parent.fills.union(fills), -probability)
+            if draft.key in seen or not fits(current, draft):
+                continue
+            seen.add(draft.key)
+            if states.get(draft.key) is None:
+                drafts.append(draft)
+            if -probability > MIN_EXPANDED and depth < MAX_DEPTH and can_follow(draft):
+                expand(draft, depth + 1)
+        return drafts
+
+    def _fill_sets(self, draft: Draft, states: EvaluatedStates) -> list[FillSet]:
+        """What the rule may fill in a state, with probabilities."""
+        session = draft.session
+        evaluated = states.get(draft.key)
+        if evaluated is not None:
+            return [(1.0, tuple(decision.fill for decision in session.peek(evaluated.scores)))]
+        source = states.nearest(draft.fills)
+        if source is None:
+            return []
+        blocks = session.threshold_blocks()
+        if blocks is None or self._model is None or self._threshold is None:
+            return self._stale_fill_sets(session, source)
+        scored = source.scores
+        if not blocks or not all(position in scored for block in blocks for position in block.positions):
+            return []
+        beyond = source.behind.union(position for position, _ in draft.fills - source.ahead)
+        return self._model.fill_sets(blocks, source, beyond, self._threshold)
+
+    @staticmethod
+    def _stale_fill_sets(session: FillingSession[Any], source: EvaluatedState) -> list[FillSet]:
+        """What a rule that counts or draws fills by a report from before the state."""
+        masked = session.scored_masks()
+        if not masked or not all(position in source.scores for position in masked):
+            return []
+        scores = {position: source.scores[position] for position in masked}
+        return [(STALE_PROBABILITY, tuple(decision.fill for decision in session.peek(scores)))]
+
+
+def can_follow(draft: Draft) -> bool:
+    """Whether a state behind this one may be evaluated in the same forward.
+
+    What a step stages is in no other branch's view, so nothing that would read it can follow, unless its rows may be
+    computed along.
+    """
+    return draft.session.exact_cache or not draft.plan.branches[0].to_stage
+
+
+def fits(current: Draft, draft: Draft) -> bool:
+    """Whether a branch of the current state's forward can have the inputs of the draft's plan."""
+    plan, draft_plan = current.plan, draft.plan
+    if draft.session.exact_cache:
+        return draft_plan.start >= plan.start
+    same_cache = (draft_plan.start, draft_plan.cached) == (plan.start, plan.cached)
+    return same_cache and draft_plan.commit is None
+
+
+def _scoring_state(session: FillingSession[Any]) -> FillingSession[Any] | None:
+    """The first state from this one on that scores positions: rows of decided blocks may be fed along with it.
+
+    None if the request ends before that.
+    """
+    while not session.finished and session.steps < session.step_limit:
+        if not session.exact_cache or session.scored_masks():
+            return session
+        session = session.after(())
+    return None

@@ -1,0 +1,134 @@
+"""EvaluatedState: a state of the canvas that a forward has scored, seen from the request's current state."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from lopa_ray.decoding.branching import PositionScore, scores_by_position
+from lopa_ray.decoding.filling_session import FillingSession
+from lopa_ray.protocol.plan import Fill
+from lopa_ray.protocol.step_report import BranchReport
+
+StateKey = Hashable
+"""All inputs of a forward of one branch, but for the prompt and the K/V of committed steps."""
+
+
+def state_key(session: FillingSession[Any]) -> StateKey:
+    """The key of a session's planned step of one branch.
+
+    Two steps of a request with the same key, between which no K/V were committed, have the same report. Where
+    `exact_cache` holds they have it across commits too.
+    """
+    plan = session.plan()
+    branch = plan.branches[0]
+    return (
+        tuple(session.generated),
+        plan.start,
+        plan.cached,
+        branch.scored,
+        branch.segments,
+        tuple(plan.token_bitmasks[index] for index in branch.bitmask_ids if index >= 0),
+        branch.logit_changes,
+        branch.draw_key,
+    )
+
+
+@dataclass(eq=False)
+class EvaluatedState:
+    """What is known of a state: its report, and how it differs from the current state."""
+
+    key: StateKey | None
+    """None: K/V were committed since then, so the report says nothing certain any more."""
+    report: BranchReport
+    ahead: frozenset[Fill]
+    """Tokens that it has and the current state has not."""
+    behind: frozenset[int] = frozenset()
+    """Positions that are decided in the current state and were masked in it."""
+    branch: int | None = None
+    """Its branch in the current step; None: an earlier step has scored it."""
+    cached_features: Any = field(default=None, repr=False)
+    """See `FillModel`."""
+
+    @cached_property
+    def scores(self) -> dict[int, PositionScore]:
+        """The report by position."""
+        return scores_by_position(self.report)
+
+    def moved(self, fills: frozenset[Fill]) -> None:
+        """The current state has these tokens now."""
+        new = fills - self.ahead
+        self.ahead = self.ahead - fills
+        if new:
+            self.behind = self.behind.union(position for position, _ in new)
+
+    def contradicts(self, positions: set[int]) -> bool:
+        """Whether it has another token at one of these positions, which the current state has decided."""
+        return any(position in positions for position, _ in self.ahead)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("key", "report", "ahead", "behind", "branch")
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, cached_features=None)
+
+
+class EvaluatedStates:
+    """The evaluated states of a request that still say something about states to come."""
+
+    def __init__(self, most: int) -> None:
+        """At most `most` states are kept from step to step, the latest ones."""
+        self._most = most
+        self._states: list[EvaluatedState] = []
+        self._by_key: dict[StateKey, EvaluatedState] = {}
+
+    def __iter__(self) -> Iterator[EvaluatedState]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def add(self, state: EvaluatedState) -> None:
+        """Take in a state that the current step has scored."""
+        self._states.append(state)
+        if state.key is not None:
+            self._by_key[state.key] = state
+
+    def get(self, key: StateKey) -> EvaluatedState | None:
+        """The state with this key, if its report still stands."""
+        return self._by_key.get(key)
+
+    def nearest(self, fills: frozenset[Fill]) -> EvaluatedState | None:
+        """Of the states that the current state with `fills` contains, the one that lacks the fewest of its tokens."""
+        nearest, least = None, 0
+        for state in self._states:
+            if state.ahead <= fills:
+                lacking = len(fills) - len(state.ahead) + len(state.behind)
+                if nearest is None or lacking < least:
+                    nearest, least = state, lacking
+        return nearest
+
+    def move(self, fills: Iterable[Fill]) -> None:
+        """The current state has these tokens now."""
+        filled = frozenset(fills)
+        for state in self._states:
+            state.moved(filled)
+
+    def forget(self, positions: set[int], last: EvaluatedState, *, committed: bool) -> None:
+        """At the end of a step: drop what says nothing about states to come.
+
+        These are states that have another token at one of the `positions` that the step has filled, and those that the
+        last one contains. After a commit on which reports depend no report stands; the last one is kept as a guess.
+        """
+        kept = []
+        for state in self._states:
+            state.branch = None
+            if committed:
+                state.key = None
+            if state is last or not (committed or not state.ahead or state.contradicts(positions)):
+                kept.append(state)
+        self._states = kept[-self._most :]
+        self._by_key = {state.key: state for state in self._states if state.key is not None}

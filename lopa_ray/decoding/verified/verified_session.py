@@ -1,0 +1,270 @@
+"""VerifiedSession: a decoder's rule with drafts of its next steps, verified in the same forward.
+
+Branch 0 of a step is the anchor: the state that the rule is in. The others are drafts, states that it will probably be
+in. After the forward the rule takes the anchor's report. If the state that it is in then is one of the branches, the
+rule takes that one's report, and so on: a forward has then done several steps of the rule. Drafts of this kind are
+published as Spiffy (arXiv 2509.18085) and FreeDave (arXiv 2510.00294), and with a relaxed acceptance as PSD (arXiv
+2605.15609).
+
+With exact acceptance tokens and finish reason are those of one branch: the session makes the plan that one branch would
+make and compares all that its report depends on. On CPU in fp32 reports agree in every bit. Elsewhere they agree up to
+rounding that depends on the number of rows of the forward.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from lopa_ray.decoding.branching import PositionScore
+from lopa_ray.decoding.filling_session import FillingSession
+from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE
+from lopa_ray.decoding.lookahead_settings import LookaheadSettings
+from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.verified.draft_tree import MIN_DRAFT, Draft, DraftTree, draft_of
+from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, EvaluatedStates, state_key
+from lopa_ray.protocol.outcome import Decision, FinishReason, RuleStep, StepOutcome
+from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest
+from lopa_ray.protocol.sampling_params import SamplingParams
+from lopa_ray.protocol.step_report import BranchReport
+
+MOST_STATES = 16
+"""Evaluated states that a request keeps from step to step."""
+
+BRANCH_COST = 0.1
+"""What a branch costs, in steps: with `num_branches` auto a draft is evaluated if its probability exceeds this."""
+
+
+class VerifiedSession(DecodeSession):
+    """One request: its rule, a session of the decoder that plans one branch at a time, and what is known of states."""
+
+    planned_attributes = ("_pending_plan", "_drafts")
+
+    def __init__(self, rule: FillingSession[Any], settings: LookaheadSettings) -> None:
+        """`rule` is a session that has not begun, with the same settings but for the lookahead. Raises nothing that it
+        has not raised."""
+        self._rule = rule
+        super().__init__(rule.prompt, settings, rule.vocabulary, rule.constraint)
+        self.logit_changes = None  # the rule's plans have them
+        self._settings = settings
+
+    def _begin(self) -> None:
+        self._states = EvaluatedStates(MOST_STATES)
+        self._tree = DraftTree(self.settings)
+        self._drafts: list[Draft] = []
+        """The branches of the coming step, the anchor first."""
+        self._commit: Commit | None = None
+
+    @property
+    def generated(self) -> list[int]:
+        """Ids after the prompt as they stand, masks included."""
+        return self._rule.generated
+
+    @property
+    def exhausted(self) -> bool:
+        """Nothing is masked and nothing more may be added."""
+        return self._rule.exhausted
+
+    @property
+    def step_limit(self) -> int:
+        """That of the rule, which does a step at least in each forward."""
+        return self._rule.step_limit
+
+    @property
+    def sampling_params(self) -> SamplingParams:
+        """Those of the rule."""
+        return self._rule.sampling_params
+
+    def _finish_reason(self) -> FinishReason | None:
+        return self._rule.finish_reason
+
+    # Planning
+
+    def _plan(self, num_branches: int) -> Plan:
+        anchor = draft_of(self._rule, frozenset(), 1.0)
+        least = BRANCH_COST if self._settings.num_branches == "auto" else MIN_DRAFT
+        self._drafts = [anchor, *self._tree.drafts(anchor, self._states, num_branches - 1, least)]
+        plan, mask = anchor.plan, self.vocabulary.mask_token_id
+        length = max(draft.plan.branches[0].stop for draft in self._drafts) - plan.start
+        bitmasks: dict[bytes, int] = {}
+        return Plan(
+            step=self.steps + 1,
+            start=plan.start,
+            canvas=plan.canvas + (mask,) * (length - len(plan.canvas)),
+            branches=tuple(self._branch(draft, plan.start, bitmasks) for draft in self._drafts),
+            cached=plan.cached,
+            stage_shared=plan.stage_shared and len(self._drafts) == 1,
+            commit=self._commit,
+            sampling_params=plan.sampling_params,
+            token_bitmasks=tuple(bitmasks),
+        )
+
+    @staticmethod
+    def _branch(draft: Draft, start: int, bitmasks: dict[bytes, int]) -> Branch:
+        """A draft as a branch of a plan whose rows begin at `start`: what the draft's plan reads from the cache behind
+        that, the branch computes and stages."""
+        plan = draft.plan
+        branch = plan.branches[0]
+        to_stage = branch.to_stage
+        if plan.start > start:
+            to_stage = (range(start, to_stage[-1].stop if to_stage else plan.start),)
+        return Branch(
+            segments=draft.session.lane_segments(start),
+            scored=branch.scored,
+            fills=tuple(sorted(draft.fills)),
+            to_stage=to_stage,
+            bitmask_ids=tuple(
+                bitmasks.setdefault(plan.token_bitmasks[index], len(bitmasks)) if index >= 0 else -1
+                for index in branch.bitmask_ids
+            ),
+            logit_changes=branch.logit_changes,
+            draw_key=branch.draw_key,
+        )
+
+    # Verification
+
+    def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
+        for index, (draft, report) in enumerate(zip(self._drafts, reports, strict=True)):
+            if not np.isnan(report.scores).any():
+                self._states.add(EvaluatedState(draft.key, report, draft.fills, branch=index))
+        state = self._states.get(self._drafts[0].key)
+        assert state is not None
+        self._drafts = []
+        rule_steps: list[RuleStep] = []
+        winner, self._commit = 0, None
+        while True:
+            filled = self._decide(state)
+            rule_steps.append(RuleStep(state.branch, tuple(filled)))
+            if state.branch is not None:
+                winner = state.branch
+            self._stage(plan, state)
+            self._finish_rule_step(filled)
+            following = self._next_state(rule_steps)
+            if following is None:
+                break
+            state = following
+        positions = {decision.position for rule_step in rule_steps for decision in rule_step.filled}
+        committed = self._commit is not None and not self._rule.exact_cache
+        self._states.forget(positions, state, committed=committed)
+        return StepOutcome(
+            step=plan.step,
+            winner=winner,
+            confidences=_mean_scores(reports),
+            adopted=(),
+            rule_steps=tuple(rule_steps),
+            canvas=tuple(self.generated),
+            blocks=self._rule.block_views(),
+            commit=self._commit,
+        )
+
+    def _decide(self, state: EvaluatedState) -> list[Decision]:
+        """What the rule fills by a report, and under relaxed acceptance what a branch has besides."""
+        filled = self._rule.choose_planned(state.scores)
+        if self._settings.acceptance != "exact":
+            filled += self._relaxed(filled, state.scores, self._settings.acceptance)
+        return filled
+
+    def _relaxed(
+        self, filled: Sequence[Decision], scores: dict[int, PositionScore], acceptance: float
+    ) -> list[Decision]:
+        """The further tokens of the best branch that holds all that the rule fills.
+
+        Each of them is the report's own choice with a probability above `acceptance`. Of such branches the one with the
+        highest mean score at its masked positions is the best, the first of equals.
+        """
+        fills = frozenset(decision.fill for decision in filled)
+        candidates: list[tuple[float, list[Decision], EvaluatedState]] = []
+        for candidate in self._states:
+            if candidate.behind or candidate.key is None or not fills <= candidate.ahead:
+                continue
+            further = sorted(candidate.ahead - fills)
+            if all(_is_sure(scores.get(position), token, acceptance) for position, token in further):
+                decisions = [scores[position].decision for position, _ in further]
+                candidates.append((_mean_score(candidate.report), decisions, candidate))
+        for _, further_decisions, candidate in sorted(candidates, key=lambda item: -item[0]):
+            further_fills = [decision.fill for decision in further_decisions]
+            if self._rule.allows(further_fills):
+                after = self._rule.after([*fills, *further_fills])
+                if not after.finished and self._standing_for(after) is candidate:
+                    return further_decisions
+        return []
+
+    def _finish_rule_step(self, filled: Sequence[Decision]) -> None:
+        fills = [decision.fill for decision in filled]
+        self._rule.finish_rule_step(fills)
+        self._states.move(fills)
+
+    def _stage(self, plan: Plan, state: EvaluatedState) -> None:
+        """Commit what the branch of a state has staged, if the rule stages something there."""
+        if self._rule.plan().branches[0].to_stage and state.branch is not None:
+            to_stage = plan.branches[state.branch].to_stage
+            self._commit = Commit(plan.step, state.branch, to_stage, plan.stage_shared)
+
+    def _next_state(self, rule_steps: list[RuleStep]) -> EvaluatedState | None:
+        """The evaluated state that the rule is in now; None if the forward has none, or the request ends.
+
+        A call that scores nothing, because it only caches, is done by a branch that feeds the same rows and more.
+        """
+        rule = self._rule
+        if rule.finished or rule.steps >= rule.step_limit:
+            return None
+        state = self._standing_for(rule)
+        if state is None and rule.exact_cache and not rule.scored_masks():
+            after = rule.after(())
+            if after.finished or after.steps >= after.step_limit:
+                return None
+            state = self._standing_for(after)
+            if state is None or state.branch is None:
+                return None
+            rule_steps.append(RuleStep(None, ()))
+            self._rule = after
+        return state
+
+    def _standing_for(self, rule: FillingSession[Any]) -> EvaluatedState | None:
+        """The evaluated state whose report is that of the rule's planned step.
+
+        The step may read no K/V that are still to be committed, unless its branch has computed them along. If it stages
+        K/V itself, they must be here to be committed.
+        """
+        state, plan = self._states.get(state_key(rule)), rule.plan()
+        if state is None or (not rule.exact_cache and plan.commit is not None):
+            return None
+        return state if state.branch is not None or not plan.branches[0].to_stage else None
+
+    # State
+
+    def _check_scores(self, plan: Plan, reports: Sequence[BranchReport]) -> None:
+        """A draft without scores is no draft; one branch would not have computed it."""
+        super()._check_scores(plan, reports[:1])
+
+    def export_state(self) -> bytes:
+        """All that steps have changed, the rule's state included. See `DecodeSession.export_state`."""
+        own = {
+            name: getattr(self, name) for name in ("steps", "forwards", "finish_reason", "_commit", "_states")
+        }
+        return pickle.dumps((self._rule.export_state(), own))
+
+    def with_state(self, state: bytes, replay: Sequence[ScheduledRequest]) -> Self:
+        """See `DecodeSession.with_state`."""
+        of_rule, own = pickle.loads(state)
+        session = super().with_state(pickle.dumps(own), replay)
+        session._rule = self._rule.with_state(of_rule, ())
+        session._drafts = []
+        return session
+
+
+def _is_sure(score: PositionScore | None, token: int, acceptance: float) -> bool:
+    """Whether a report's own choice at a position is this token, with a higher probability than `acceptance`."""
+    return score is not None and score.decision.token == token and score.probability > acceptance
+
+
+def _mean_score(report: BranchReport) -> float:
+    return float(report.scores.mean()) if len(report.scores) else NO_MASKS_CONFIDENCE
+
+
+def _mean_scores(reports: Sequence[BranchReport]) -> tuple[float, ...]:
+    """The mean score of each branch at its masked positions: for traces, and the criterion of relaxed acceptance."""
+    return tuple(map(_mean_score, reports))
