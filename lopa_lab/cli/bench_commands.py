@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -15,6 +15,7 @@ from lopa_lab.bench.model_shapes import model_to_measure
 from lopa_lab.cli import bench_cost_commands as costs, bench_options as options
 from lopa_lab.cli.bench_options import benchmark, choices, several
 from lopa_lab.cli.bench_serve_command import serve
+from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.errors import SettingsError
 
@@ -23,7 +24,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-TRANSPORTS = ("collective", "object_store", "single_phase")
+_TRANSFERS = get_args(GroupSettings.model_fields["transfer"].annotation)
+TRANSPORTS = (*(name for name in _TRANSFERS if name != "auto"), "single_phase")
 """How K/V of a winner reach the other workers. single_phase: each worker has computed them itself."""
 
 ALL_TRANSPORTS, ALL_DECODERS = ",".join(TRANSPORTS), ",".join(DECODERS)

@@ -11,7 +11,7 @@ import torch
 from lopa_ray.execution.attention_backends import BACKENDS, TOLERANCE
 from lopa_ray.kernels import rms_norm, rotary, row_scores, silu_mul
 from lopa_ray.kernels.operators import triton_works
-from support.backend_contract import check_backend
+from support.attention_contract import check_backend
 
 FLASH = {2: "flash_attn_2_cuda", 3: "flash_attn_interface", 4: "cutlass"}
 """Version → a module that comes with it alone."""

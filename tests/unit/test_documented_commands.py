@@ -1,4 +1,4 @@
-"""Commands that pages show can be typed as they stand, or say what they need."""
+"""Commands that pages show can be typed as they stand, or say what they need; files that they name are there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from cluster.cli.commands import app
 from cluster.jobs.__main__ import app as jobs_app
+from lopa_ray.config.shorthands import SHORTHANDS
 from support.page_commands import (
     OTHER_PROGRAMS,
     PAGES,
@@ -25,6 +26,8 @@ from support.page_commands import (
 from support.paths import ROOT
 
 NEEDS = {"GPU", "NPU", "cluster", "server", "download", "files"}
+
+FOLDERS = "actors|benchmarks|cluster|configs|docs|examples|lopa_lab|lopa_ray|tests"
 
 LOPA = typer.main.get_command(app)
 JOB = typer.main.get_command(jobs_app)
@@ -121,3 +124,14 @@ def test_what_is_wrong_is_found() -> None:
     ):
         with pytest.raises(AssertionError):
             check(shlex.split(text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    named = re.findall(rf"`((?:{FOLDERS})/[\w./-]+\.\w+)`", page.read_text(encoding="utf-8"))
+    assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
+
+
+def test_short_options_are_listed_as_model_arguments() -> None:
+    page = (ROOT / "docs/evaluation.md").read_text(encoding="utf-8")
+    assert f"| {', '.join(f'`{name}`' for name in SHORTHANDS)} | as on the command line |" in page

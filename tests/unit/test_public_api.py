@@ -12,6 +12,7 @@ import actors
 import cluster.jobs
 import lopa_ray
 from lopa_ray import errors
+from lopa_ray.decoding.decoders import DECODERS
 from support.paths import ROOT
 
 LOPA_RAY = {
@@ -67,6 +68,10 @@ def test_every_error_is_public() -> None:
         if isinstance(value, type) and issubclass(value, Exception)
     }
     assert named <= LOPA_RAY
+
+
+def test_the_settings_of_every_decoder_are_public() -> None:
+    assert {decoder.settings.__name__ for decoder in DECODERS.values()} <= LOPA_RAY
 
 
 def test_what_is_not_there_is_an_import_error() -> None:

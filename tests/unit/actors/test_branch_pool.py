@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 
 from actors.branch_pool import BranchPool
 from actors.branch_worker import BranchWorker
-from actors.kv_transfer import CollectiveTransfer, KVTransfer, ObjectStoreTransfer, transfer_of
+from actors.kv_transfer import (
+    TRANSFERS,
+    CollectiveTransfer,
+    KVTransfer,
+    ObjectStoreTransfer,
+    transfer_of,
+)
 from actors.rendezvous import Rendezvous
 from actors.worker_handle import WorkerHandle
+from lopa_ray.config.group_settings import GroupSettings
 from lopa_ray.execution import model_loader
 from lopa_ray.execution.attention import PackedAttention
 from lopa_ray.execution.device import DEVICES
@@ -147,6 +154,10 @@ def test_workers_that_share_an_accelerator_form_no_collective(
     config: dict[str, Any], transfer: type[KVTransfer]
 ) -> None:
     assert transfer_of(tiny_spec(**config).config) is transfer
+
+
+def test_every_value_of_the_setting_is_a_transfer() -> None:
+    assert set(get_args(GroupSettings.model_fields["transfer"].annotation)) == {"auto", *TRANSFERS}
 
 
 def test_a_worker_uses_what_it_is_told_to() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
 
+from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
@@ -28,12 +29,18 @@ from lopa_ray.execution.model_loader import build_runner
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.kernels import operators
 from lopa_ray.kernels.sdpa import sdpa
-from support.backend_contract import check_backend
+from support.attention_contract import check_backend
 from support.tiny_model import load_tiny_model
 
 RUNNABLE = ["sdpa", "reference", pytest.param("flex", marks=pytest.mark.long)]  # flex compiles for minutes
 
 CAPACITY = 64
+
+
+def test_every_value_of_the_setting_is_a_backend_of_a_device() -> None:
+    values = set(get_args(ModelSettings.model_fields["attention"].annotation))
+    assert values == {"auto", *BACKENDS}
+    assert {name for device in DEVICES.values() for name in device.attention_backends} == BACKENDS.keys()
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

@@ -23,7 +23,7 @@ from lopa_ray.execution.attention_backends import BACKENDS, resolve_attention
 from lopa_ray.execution.attention_trial import attention_formula
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.flash_attention import VERSIONS, FlashAttention
-from support.backend_contract import check_backend
+from support.attention_contract import check_backend
 from support.paths import ROOT
 from support.tiny_model import load_tiny_model
 

@@ -27,7 +27,7 @@ from lopa_ray.execution.attention import LaneAttention
 from lopa_ray.execution.attention_backends import BACKENDS, select_backend
 from lopa_ray.execution.device import DEVICES
 from record.torch_npu_signatures import RECORD, SOURCE, Use, find_uses, parse_signature, read_wheel
-from support.backend_contract import check_backend
+from support.attention_contract import check_backend
 from support.paths import MODELS
 from support.tiny_model import load_tiny_model
 

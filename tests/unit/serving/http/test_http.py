@@ -18,9 +18,13 @@ from cluster.serving.http.asgi_app import create_app
 from cluster.serving.http.server_models import Health
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
+from lopa_ray.decoding.decoders import DECODERS
 from lopa_ray.errors import LopaError, SettingsError, WorkerLostError
 from support.fake_backend import CHAT, MODEL, OTHER_MODEL, FakeBackend, Server, error_of, serving
 from support.waiting import wait_until
+
+OPEN = ("/health", "/metrics", "/ping", "/version")
+"""The paths in the document that need no key."""
 
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -69,6 +73,11 @@ def test_pages_need_no_other_host_and_stand_in_no_other_page(client: httpx.Clien
         assert 'src="' not in response.text and "import(" not in response.text
 
 
+def test_the_playground_offers_every_decoder(client: httpx.Client) -> None:
+    page = client.get("/").text
+    assert all(f"<option>{name}</option>" in page for name in DECODERS)
+
+
 def test_the_document_describes_requests_and_errors(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     schemas = document["components"]["schemas"]
@@ -90,7 +99,10 @@ def test_keys(caplog: pytest.LogCaptureFixture) -> None:
         serving(api_keys=["right-key", "other-key"]) as server,
         httpx.Client(base_url=server.url, timeout=30) as client,
     ):
-        for method, path in (("GET", "/v1/models"), ("POST", CHAT), ("DELETE", "/v1/requests/x")):
+        paths = client.get("/openapi.json").json()["paths"]
+        closed = [(method, path) for path in paths.keys() - OPEN for method in paths[path]]
+        assert ("post", CHAT) in closed
+        for method, path in closed:
             for header in (
                 None,
                 "Bearer",
@@ -105,9 +117,9 @@ def test_keys(caplog: pytest.LogCaptureFixture) -> None:
                 assert response.headers["www-authenticate"] == "Bearer"
         for header in ("Bearer right-key", "bearer other-key"):
             assert client.get("/v1/models", headers={"Authorization": header}).status_code == 200
-        for path in ("/health", "/ping", "/metrics", "/version", "/docs", "/openapi.json"):
+        for path in (*OPEN, "/", "/docs", "/openapi.json"):
             assert client.get(path).status_code == 200
-        said = client.get("/openapi.json").json()["paths"][CHAT]["post"]
+        said = paths[CHAT]["post"]
         assert said["security"] and "401" in said["responses"]
     written = "".join(record.getMessage() for record in caplog.records)
     assert "right-key" not in written and "other-key" not in written
