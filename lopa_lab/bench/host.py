@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -44,6 +44,10 @@ OPTIONS = PackingOptions(
     bucket=bucket_rows,
 )
 
+Lookahead: TypeAlias = Literal["lopa", "verified"]
+
+LOOKAHEADS: tuple[Lookahead, ...] = get_args(Lookahead)
+
 Result = TypeVar("Result")
 
 
@@ -55,11 +59,12 @@ def _pack(plan: StepPlan) -> Packing:
     return packing
 
 
-def _measure(requests: int, branches: int, steps: int) -> Row:
+def _measure(requests: int, branches: int, lookahead: Lookahead, steps: int) -> Row:
     """The figures of one size."""
     scheduler = Scheduler(requests)
     settings = LopaSettings(
         num_branches=branches,
+        lookahead=lookahead,
         max_new_tokens=WINDOW,
         block_size=WINDOW,
         confidence_threshold=0.99,
@@ -92,15 +97,16 @@ def _measure(requests: int, branches: int, steps: int) -> Row:
             not_failed(event)
     medians = {f"{what} ms": statistics.median(times) for what, times in spent.items()}
     total = sum(medians[f"{what} ms"] for what in ("plan", "packing", "advance"))
-    return {"requests": requests, "branches": branches, **medians, "plan + packing + advance ms": total}
+    size = {"requests": requests, "branches": branches, "lookahead": lookahead}
+    return {**size, **medians, "plan + packing + advance ms": total}
 
 
 def measure_host(sizes: Sequence[tuple[int, int]], steps: int) -> Measurements:
     """Time `steps` steps of each size, requests × branches, on one thread."""
     torch.set_num_threads(1)
     return Measurements(
-        ("requests", "branches"),
-        [_measure(requests, branches, steps) for requests, branches in sizes],
+        ("requests", "branches", "lookahead"),
+        [_measure(*size, lookahead, steps) for size in sizes for lookahead in LOOKAHEADS],
         f"Medians over {steps} steps, the first {WARM_UPS} left out, of processor time of one thread. Nothing is "
         f"computed: scores are random, and so low that a step fills the fewest positions of a window of {WINDOW} "
         f"masks, behind a prompt of {PROMPT}. packing ends with the buffer that one copy takes to an accelerator; "

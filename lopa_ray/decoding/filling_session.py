@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, Self, TypeVar
 
 from lopa_ray.constraints.constraint import ConstraintState
@@ -154,7 +153,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     @property
     def exact_cache(self) -> bool:
-        """Whether K/V of decided blocks depend on the tokens up to the block's end alone, whenever they are computed."""
+        """Whether K/V of decided blocks depend on no token behind the block, whenever they are computed."""
         return False
 
     def threshold_blocks(self) -> list[RuleBlock] | None:
@@ -180,14 +179,15 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
     def after(self, fills: Iterable[Fill]) -> Self:
         """A copy in the state after the planned step of one branch, if it fills these. The step must be planned."""
         copied = self._copy()
-        copied._branches = [replace(self._branches[0], canvas=self._copied(self._branches[0].canvas))]
+        branch = self._branches[0]
+        copied._branches = [PlannedBranch(branch.fork, self._copied(branch.canvas), branch.constraint_state)]
         copied.finish_rule_step(fills)
         return copied
 
     def _copy(self) -> Self:
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
-        copied._settled = copy.copy(self._settled)
+        copied._settled = self._settled.copy()
         return copied
 
     def choose_planned(self, scores: dict[int, PositionScore]) -> list[Decision]:
@@ -203,8 +203,7 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
 
     def finish_rule_step(self, fills: Iterable[Fill]) -> None:
         """Take the planned step of one branch as done: it has filled these."""
-        plan = self.plan()
-        self._pending_plan = None
+        plan, self._pending_plan = self.plan(), None
         self._adopt(self._branches[0].canvas)
         self._set_tokens(fills)
         self.steps += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from lopa_ray.decoding.decoders.vanilla import VanillaSession, VanillaSettings
 from lopa_ray.decoding.likelihood_session import check_target
@@ -25,7 +26,7 @@ class GreedyMatchSession(VanillaSession):
         settings = VanillaSettings(max_new_tokens=len(target), sampler="llada", ignore_eos=True)
         super().__init__(prefix, settings, vocabulary)
 
-    @property
+    @cached_property
     def sampling_params(self) -> SamplingParams:
         """The plain softmax in fp32; generation with LLaDA's sampler has fp64."""
         return SamplingParams()

@@ -91,8 +91,8 @@ class LookaheadSettings(GenerationSettings):
             for name in OF_FORKS:
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise SettingsError(
-                        f"{name} {getattr(self, name)!r} with lookahead verified, which has no forks that compete; leave "
-                        f"{name} out or use lookahead lopa",
+                        f"{name} {getattr(self, name)!r} with lookahead verified, which has no forks that compete; "
+                        f"leave {name} out or use lookahead lopa",
                         setting=name,
                     )
         elif self.acceptance != "exact":

@@ -12,7 +12,9 @@ from lopa_ray.protocol.plan import Fill, Plan
 
 def length_through_end(ids: Sequence[int], end_token_ids: Collection[int]) -> int | None:
     """Tokens up to and including the first of `end_token_ids` (see `DecodeSession`); None without one."""
-    return next((at for at, token in enumerate(ids, 1) if token in end_token_ids), None)
+    if frozenset(end_token_ids).isdisjoint(ids):
+        return None
+    return next(at for at, token in enumerate(ids, 1) if token in end_token_ids)
 
 
 def returned_token_ids(

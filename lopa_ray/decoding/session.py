@@ -18,6 +18,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
@@ -56,6 +57,8 @@ class DecodeSession(ABC):
         "vocabulary",
         "constraint",
         "logit_changes",
+        "sampling_params",
+        "end_token_ids",
         "replay",
     )
     """What no step of a session changes."""
@@ -190,7 +193,7 @@ class DecodeSession(ABC):
         """Positions that prompt and answer may take up at most."""
         return len(self.prompt) + self.settings.max_new_tokens
 
-    @property
+    @cached_property
     def end_token_ids(self) -> tuple[int, ...]:
         """Ids that end the answer: the checkpoint's, unless the settings ignore them, and those of the settings."""
         vocabulary = self.vocabulary
@@ -203,9 +206,9 @@ class DecodeSession(ABC):
 
     def has_ended(self, ids: Sequence[int]) -> bool:
         """Whether a token that ends the answer is among `ids`."""
-        return not set(self.end_token_ids).isdisjoint(ids)
+        return not frozenset(self.end_token_ids).isdisjoint(ids)
 
-    @property
+    @cached_property
     def sampling_params(self) -> SamplingParams:
         """The parameters with which workers choose tokens for this request."""
         s = self.settings

@@ -39,6 +39,12 @@ class SettledChoices:
         self._choices: dict[int, tuple[int, float]] = {}
         """Position → token and logit of its probability in the last report."""
 
+    def copy(self) -> SettledChoices:
+        """An independent copy."""
+        copied = object.__new__(SettledChoices)
+        copied._tolerance, copied._choices = self._tolerance, self._choices
+        return copied
+
     def positions(self, masked: Iterable[int], scores: dict[int, PositionScore]) -> list[int]:
         """Those of `masked` that are settled."""
         if self._tolerance is None or not self._choices:

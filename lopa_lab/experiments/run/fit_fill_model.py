@@ -18,7 +18,7 @@ from lopa_lab.records.intervals import Array
 from lopa_ray.decoding.filling_session import RuleBlock
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.decoding.verified.draft_tree import MIN_EXPANDED, Draft
+from lopa_ray.decoding.verified.draft_tree import Draft
 from lopa_ray.decoding.verified.fill_model import FEATURES, OUTPUTS, features, report_features
 from lopa_ray.decoding.verified.verified_session import VerifiedSession
 from lopa_ray.protocol.outcome import StepOutcome
@@ -83,23 +83,29 @@ class ObservedVerifiedSession(VerifiedSession):
     def _observe(self, draft: Draft) -> PendingExample | None:
         source, blocks = self._states.nearest(draft.fills), draft.session.threshold_blocks()
         threshold = getattr(self.settings, "confidence_threshold", 0.0)
-        if source is None or not blocks or draft.probability < MIN_EXPANDED:
+        if source is None or not blocks:
             return None
         report = report_features(source, threshold)
         positions = [position for block in blocks for position in block.positions]
         if not all(position in report.row_of for position in positions):
             return None
         beyond = source.behind.union(position for position, _ in draft.fills - source.ahead)
-        tokens = [report.tokens[report.row_of[position]] for position in positions]
-        return PendingExample(draft, blocks, features(blocks, report, beyond), tokens)
+        rows = [report.row_of[position] for position in positions]
+        tokens = [report.tokens[row] for row in rows]
+        return PendingExample(draft, blocks, features(blocks, report, rows, beyond), tokens)
 
     def _advance(self, plan: Plan, reports: Sequence[BranchReport]) -> StepOutcome:
         threshold = getattr(self.settings, "confidence_threshold", 0.0)
-        for pending, report in zip(self._pending, reports, strict=True):
-            if pending is not None:
-                self._examples.blocks += _block_examples(pending, report, threshold)
-        self._pending = []
-        return super()._advance(plan, reports)
+        pending, self._pending = self._pending, []
+        outcome = super()._advance(plan, reports)
+        for branch in {rule_step.branch for rule_step in outcome.rule_steps} - {None}:
+            assert branch is not None
+            example = pending[branch]
+            if (
+                example is not None
+            ):  # states that the rule was in; others are not like those that it will be in
+                self._examples.blocks += _block_examples(example, reports[branch], threshold)
+        return outcome
 
 
 def _block_examples(pending: PendingExample, report: BranchReport, threshold: float) -> list[BlockExample]:

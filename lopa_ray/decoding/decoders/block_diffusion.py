@@ -13,6 +13,7 @@ on the whole block as long as the sub-block's first position is masked: the row 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -136,7 +137,7 @@ class BlockDiffusionSession(BlockwiseSession):
         """K/V that other calls read depend on no fork."""
         return super()._plan(1 if self._stages_whole_block else num_branches)
 
-    @property
+    @cached_property
     def sampling_params(self) -> SamplingParams:
         """SDAR applies top_k before top_p, and shapes confidences even where it does not draw."""
         temperature = None if self.settings.temperature > 0 else self.settings.sdar_confidence

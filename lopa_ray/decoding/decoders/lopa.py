@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -119,7 +120,7 @@ class LopaSession(FillingSession[BlockCanvas]):
         remainder = len(self.prompt) % self.settings.block_size if self._tiled else 0
         self._anchor = BlockCanvas(self.prompt, self.vocabulary.mask_token_id, remainder)
 
-    @property
+    @cached_property
     def sampling_params(self) -> SamplingParams:
         """Models of block diffusion are sampled as SDAR's decoder samples them."""
         return replace(super().sampling_params, top_k_first=self._tiled)

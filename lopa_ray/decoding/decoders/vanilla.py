@@ -9,6 +9,7 @@ logits in half precision: its recorded decodes agree with that, and some of them
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -74,7 +75,7 @@ class MaskedAnswerSession(BlockwiseSession):
         sampler = self.settings.sampler
         return self.vocabulary.shifted if sampler == "auto" else sampler == "dream"
 
-    @property
+    @cached_property
     def sampling_params(self) -> SamplingParams:
         """LLaDA computes confidences in fp64 and at temperature 1, at whichever temperature tokens are drawn."""
         sampling_params = super().sampling_params
@@ -147,7 +148,7 @@ class VanillaSession(MaskedAnswerSession):
 
     settings: VanillaSettings
 
-    @property
+    @cached_property
     def sampling_params(self) -> SamplingParams:
         """Dream's ranks by logits in half precision."""
         sampling_params = super().sampling_params

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.filling_session import FillingSession
@@ -17,7 +17,7 @@ from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, Evaluated
 from lopa_ray.decoding.verified.fill_model import FillModel, FillSet
 from lopa_ray.protocol.plan import Fill, Plan
 
-MIN_EXPANDED = 0.1
+MIN_EXPANDED = 0.2
 """States that are less probable are drafts at most; what follows on them is not looked at."""
 
 MIN_DRAFT = 1e-4
@@ -37,19 +37,16 @@ class Draft:
     session: FillingSession[Any]
     fills: frozenset[Fill]
     """Tokens that it has beyond the current state."""
-    key: StateKey
     probability: float
     """Of being reached."""
+    plan: Plan
+    """The plan of one branch that the session makes in this state."""
+    key: StateKey
 
-    @property
-    def plan(self) -> Plan:
-        """The plan of one branch that the session makes in this state."""
-        return self.session.plan()
-
-
-def draft_of(session: FillingSession[Any], fills: frozenset[Fill], probability: float) -> Draft:
-    """The draft of a session's state."""
-    return Draft(session, fills, state_key(session), probability)
+    @classmethod
+    def of(cls, session: FillingSession[Any], fills: frozenset[Fill], probability: float) -> Self:
+        """The draft of a session's state."""
+        return cls(session, fills, probability, session.plan(), state_key(session))
 
 
 class DraftTree:
@@ -70,7 +67,8 @@ class DraftTree:
         drafts: list[Draft] = []
         heap: list[tuple[float, int, Draft, tuple[Fill, ...], int]] = []
         order = count()
-        seen = {current.key}
+        seen: set[StateKey] = {current.key}
+        seen_fills = {current.fills}
 
         def expand(draft: Draft, depth: int) -> None:
             for probability, fills in self._fill_sets(draft, states):
@@ -83,10 +81,14 @@ class DraftTree:
             probability, _, parent, fills, depth = heapq.heappop(heap)
             if -probability < min_probability:
                 break
+            all_fills = parent.fills.union(fills)
+            if all_fills in seen_fills:
+                continue
+            seen_fills.add(all_fills)
             session = _scoring_state(parent.session.after(fills))
             if session is None:
                 continue
-            draft = draft_of(session, parent.fills.union(fills), -probability)
+            draft = Draft.of(session, all_fills, -probability)
             if draft.key in seen or not fits(current, draft):
                 continue
             seen.add(draft.key)

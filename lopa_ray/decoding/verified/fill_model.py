@@ -44,13 +44,23 @@ MOST_SETS = 8
 LEAST_PROBABILITY = 0.01
 """A position that passes with less is not in any fill set, other than as a fallback."""
 
+MOST_FALLBACKS = 4
+"""Positions that are looked at as the fallback of a block."""
+
 CLIPPED = 1e-4
 """Probabilities are kept this far from 0 and 1."""
 
+MAX_LOGIT = 20.0
+"""Bound on the outputs of the network."""
+
 Floats = npt.NDArray[np.float32]
+
 
 FillSet = tuple[float, tuple[Fill, ...]]
 """Probability, and positions with tokens."""
+
+IndexSet = tuple[float, tuple[int, ...]]
+"""Probability, and indices of positions."""
 
 
 class ReportFeatures(NamedTuple):
@@ -58,6 +68,7 @@ class ReportFeatures(NamedTuple):
 
     row_of: dict[int, int]
     """Position → row of the report."""
+    positions: npt.NDArray[np.int32]
     logits: Floats
     scores: Floats
     tokens: list[int]
@@ -91,41 +102,49 @@ class FillModel:
         """
         report = report_features(state, threshold)
         positions = [position for block in blocks for position in block.positions]
-        units = features(blocks, report, beyond) @ self._hidden + self._hidden_bias
+        rows = [report.row_of[position] for position in positions]
+        units = features(blocks, report, rows, beyond) @ self._hidden + self._hidden_bias
         units /= 1 + np.exp(-units)
-        outputs = (units @ self._output + self._output_bias).tolist()
-        sets: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
+        outputs = units @ self._output + self._output_bias
+        exponentials = np.exp(np.minimum(outputs, MAX_LOGIT))
+        probabilities = exponentials / (1 + exponentials)
+        columns = probabilities[:, 0], exponentials[:, 1], probabilities[:, 2]
+        sets: list[IndexSet] = [(1.0, ())]
         first = 0
         for block in blocks:
-            span = range(first, first := first + len(block.positions))
-            of_block = units[span.start : span.stop]
-            logit = float(self._mean @ of_block.mean(0) + self._max @ of_block.max(0))
-            any_passes = _sigmoid(logit + self._count * math.log1p(len(span)) + self._block_bias)
-            of_one = _block_sets(span, outputs, any_passes, block.complete)
-            sets = (
-                of_one
-                if len(sets) == 1
-                else heapq.nlargest(MOST_SETS, ((p * q, s + t) for p, s in sets for q, t in of_one))
+            span = slice(first, first := first + len(block.positions))
+            any_passes = self._any_passes(units[span])
+            of_block = _block_sets(
+                span.start, *(column[span] for column in columns), any_passes, block.complete
             )
+            sets = _joined(sets, of_block) if len(sets) > 1 else of_block
         return [
-            (
-                probability,
-                tuple((positions[at], report.tokens[report.row_of[positions[at]]]) for at in chosen),
-            )
+            (probability, tuple((positions[at], report.tokens[rows[at]]) for at in chosen))
             for probability, chosen in sets
             if chosen
         ]
+
+    def _any_passes(self, units: Floats) -> float:
+        """The probability that any position of a block passes, from its hidden units [positions, H] float32."""
+        mean, most = np.add.reduce(units) / len(units), np.maximum.reduce(units)
+        logit = (
+            float(self._mean @ mean + self._max @ most)
+            + self._count * math.log1p(len(units))
+            + self._block_bias
+        )
+        return 1 / (1 + math.exp(-max(-MAX_LOGIT, min(MAX_LOGIT, logit))))
 
 
 def report_features(state: EvaluatedState, threshold: float) -> ReportFeatures:
     """The features that a report has for every state; computed once."""
     if state.cached_features is None:
         report = state.report
-        probabilities = np.clip(report.probabilities, CLIPPED, 1 - CLIPPED)
+        probabilities = np.minimum(np.maximum(report.probabilities, CLIPPED), 1 - CLIPPED)
         clipped = min(max(threshold, CLIPPED), 1 - CLIPPED)
         logits = np.log(probabilities / (1 - probabilities)) - math.log(clipped / (1 - clipped))
         state.cached_features = ReportFeatures(
             {position: row for row, position in enumerate(report.positions.tolist())},
+            report.positions,
             logits.astype(np.float32),
             report.scores.astype(np.float32),
             report.tokens.tolist(),
@@ -134,71 +153,82 @@ def report_features(state: EvaluatedState, threshold: float) -> ReportFeatures:
     return features
 
 
-def features(blocks: Sequence[RuleBlock], report: ReportFeatures, beyond: Iterable[int]) -> Floats:
-    """The features of all masked positions of a state, float32 [N, F]; see `FEATURES`."""
-    positions = [position for block in blocks for position in block.positions]
-    rows = [report.row_of[position] for position in positions]
+def features(
+    blocks: Sequence[RuleBlock], report: ReportFeatures, rows: Sequence[int], beyond: Iterable[int]
+) -> Floats:
+    """The features of all masked positions of a state, float32 [N, F]; see `FEATURES`. `rows` are theirs in the report."""
     table = np.zeros((len(rows), len(FEATURES)), np.float32)
     logits, scores = report.logits[rows], report.scores[rows]
     table[:, 0], table[:, 1] = logits, scores
     tokens_beyond = np.fromiter(beyond, np.int64)
     if len(tokens_beyond):
-        table[:, 2] = 1 / np.abs(np.array(positions)[:, None] - tokens_beyond).min(1)
+        distances = np.abs(report.positions[rows][:, None] - tokens_beyond)
+        table[:, 2] = 1 / np.minimum.reduce(distances, 1)
         table[:, 3] = math.log1p(len(tokens_beyond))
     first = 0
     for block in blocks:
         span = slice(first, first := first + len(block.positions))
         of_block = scores[span]
-        order = np.argsort(-of_block, kind="stable")
-        table[first - len(of_block) + order, 4] = 1 / np.arange(1, len(order) + 1)
-        table[first - len(of_block) + order[0], 5] = 1
-        table[span, 6] = of_block - of_block[order[0]]
-        table[span, 7] = block.complete
-        table[span, 8] = logits[span].max()
+        order = (-of_block).argsort(kind="stable")
+        of_span = table[span]
+        of_span[order, 4] = np.reciprocal(np.arange(1, len(order) + 1, dtype=np.float32))
+        of_span[order[0], 5] = 1
+        of_span[:, 6] = of_block - of_block[order[0]]
+        of_span[:, 7] = block.complete
+        of_span[:, 8] = np.maximum.reduce(logits[span])
     return table
 
 
 def _block_sets(
-    span: range, outputs: Sequence[Sequence[float]], any_passes: float, complete: bool
-) -> list[tuple[float, tuple[int, ...]]]:
-    """The most probable fill sets of a block's positions, `span`, with their probabilities.
+    first: int, passes: Floats, weights: Floats, keeps: Floats, any_passes: float, complete: bool
+) -> list[IndexSet]:
+    """The most probable fill sets of a block whose positions have indices from `first` on, the most probable first.
 
-    Given that any position passes, positions pass independently. If none does, a complete block fills one of them.
+    The columns, [positions] float32 each, are the probability that a position passes, its weight as a fallback, and the
+    probability that it keeps its token. Given that any position passes, positions pass independently. If none does, a
+    complete block fills one of them.
     """
-    none_passes, rest, best = 1.0, 1.0, 1.0
-    flips: list[tuple[float, int]] = []
-    chosen: set[int] = set()
-    for at in span:
-        passes, keeps = _sigmoid(outputs[at][0]), _sigmoid(outputs[at][2])
-        none_passes *= 1 - passes
-        if passes < LEAST_PROBABILITY:
-            rest *= 1 - passes
-            continue
-        inside, outside = passes * keeps, max(1 - passes, 1e-9)
-        if inside > outside:
+    likely = [(at, p) for at, p in enumerate(passes.tolist(), first) if p > LEAST_PROBABILITY]
+    log_none = float(np.add.reduce(np.log1p(-np.minimum(passes, 1 - CLIPPED))))
+    best, chosen, flips = log_none, set[int](), []
+    for at, probability in likely:
+        inside = min(probability * float(keeps[at - first]), 1 - CLIPPED)
+        cost = math.log(inside / max(1 - probability, CLIPPED))
+        flips.append((abs(cost), at))
+        if cost > 0:
             chosen.add(at)
-        best *= max(inside, outside)
-        flips.append((abs(math.log(inside / outside)), at))
+            best += cost
+    flips.sort()
+    factor = any_passes * math.exp(best) / max(1 - math.exp(log_none), CLIPPED)
     sets: dict[tuple[int, ...], float] = {}
-    factor = any_passes * best * rest / max(1 - none_passes, 1e-6)
-    for cost, flipped in _cheapest(sorted(flips)):
+    for cost, flipped in _cheapest(flips):
         members = tuple(sorted(chosen.symmetric_difference(flipped)))
         if members:
             sets[members] = factor * math.exp(-cost)
     if complete:
-        utilities = [outputs[at][1] for at in span]
-        most = max(utilities)
-        weights = [math.exp(utility - most) for utility in utilities]
-        scale = (1 - any_passes) / sum(weights)
-        for weight, at in heapq.nlargest(MOST_SETS // 2, zip(weights, span, strict=True)):
-            sets[at,] = sets.get((at,), 0.0) + scale * weight * _sigmoid(outputs[at][2])
+        chances = ((1 - any_passes) / float(np.add.reduce(weights)) * weights * keeps).tolist()
+        for chance, at in sorted(zip(chances, range(first, first + len(chances)), strict=True))[
+            -MOST_FALLBACKS:
+        ]:
+            sets[at,] = sets.get((at,), 0.0) + chance
     else:
         sets[()] = 1 - any_passes
-    return heapq.nlargest(MOST_SETS, ((probability, members) for members, probability in sets.items()))
+    ordered = sorted(((probability, members) for members, probability in sets.items()), reverse=True)
+    return ordered[:MOST_SETS]
+
+
+def _joined(sets: Sequence[IndexSet], others: Sequence[IndexSet]) -> list[IndexSet]:
+    """The most probable unions of one set of each, both in descending order."""
+    unions = [
+        (probability * other_probability, members + other_members)
+        for rank, (probability, members) in enumerate(sets, 1)
+        for other_probability, other_members in others[: MOST_SETS // rank]
+    ]
+    return sorted(unions, reverse=True)[:MOST_SETS]
 
 
 def _cheapest(flips: Sequence[tuple[float, int]]) -> Iterable[tuple[float, list[int]]]:
-    """The `MOST_SETS` subsets of least cost, and one more: each with its cost and its members. `flips` is sorted."""
+    """The empty set and the `MOST_SETS` subsets of least cost: each with its cost and its members. `flips` is sorted."""
     yield 0.0, []
     heap = [(flips[0][0], [0])] if flips else []
     for _ in range(MOST_SETS):
@@ -211,7 +241,3 @@ def _cheapest(flips: Sequence[tuple[float, int]]) -> Iterable[tuple[float, list[
             following = flips[last + 1][0]
             heapq.heappush(heap, (cost + following, [*members, last + 1]))
             heapq.heappush(heap, (cost + following - flips[last][0], [*members[:-1], last + 1]))
-
-
-def _sigmoid(logit: float) -> float:
-    return 1 / (1 + math.exp(-max(-30.0, min(30.0, logit))))

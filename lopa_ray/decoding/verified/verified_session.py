@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -24,7 +25,7 @@ from lopa_ray.decoding.filling_session import FillingSession
 from lopa_ray.decoding.lookahead import NO_MASKS_CONFIDENCE
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
-from lopa_ray.decoding.verified.draft_tree import MIN_DRAFT, Draft, DraftTree, draft_of
+from lopa_ray.decoding.verified.draft_tree import MIN_DRAFT, Draft, DraftTree
 from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, EvaluatedStates, state_key
 from lopa_ray.protocol.outcome import Decision, FinishReason, RuleStep, StepOutcome
 from lopa_ray.protocol.plan import Branch, Commit, Plan, ScheduledRequest
@@ -73,7 +74,7 @@ class VerifiedSession(DecodeSession):
         """That of the rule, which does a step at least in each forward."""
         return self._rule.step_limit
 
-    @property
+    @cached_property
     def sampling_params(self) -> SamplingParams:
         """Those of the rule."""
         return self._rule.sampling_params
@@ -84,7 +85,7 @@ class VerifiedSession(DecodeSession):
     # Planning
 
     def _plan(self, num_branches: int) -> Plan:
-        anchor = draft_of(self._rule, frozenset(), 1.0)
+        anchor = Draft.of(self._rule, frozenset(), 1.0)
         least = BRANCH_COST if self._settings.num_branches == "auto" else MIN_DRAFT
         self._drafts = [anchor, *self._tree.drafts(anchor, self._states, num_branches - 1, least)]
         plan, mask = anchor.plan, self.vocabulary.mask_token_id
@@ -134,20 +135,25 @@ class VerifiedSession(DecodeSession):
         assert state is not None
         self._drafts = []
         rule_steps: list[RuleStep] = []
-        winner, self._commit = 0, None
+        winner = 0
+        commit: Commit | None = None
         while True:
             filled = self._decide(state)
             rule_steps.append(RuleStep(state.branch, tuple(filled)))
-            if state.branch is not None:
-                winner = state.branch
-            self._stage(plan, state)
+            winner = winner if state.branch is None else state.branch
+            if self._rule.plan().branches[0].to_stage:
+                commit = _commit_of(plan, state)
             self._finish_rule_step(filled)
-            following = self._next_state(rule_steps)
+            following, is_behind_caching = self._next_state()
             if following is None:
                 break
             state = following
+            if is_behind_caching:
+                rule_steps.append(RuleStep(None, ()))
+                commit = _commit_of(plan, state)
+        self._commit = commit
         positions = {decision.position for rule_step in rule_steps for decision in rule_step.filled}
-        committed = self._commit is not None and not self._rule.exact_cache
+        committed = commit is not None and not self._rule.exact_cache
         self._states.forget(positions, state, committed=committed)
         return StepOutcome(
             step=plan.step,
@@ -157,7 +163,7 @@ class VerifiedSession(DecodeSession):
             rule_steps=tuple(rule_steps),
             canvas=tuple(self.generated),
             blocks=self._rule.block_views(),
-            commit=self._commit,
+            commit=commit,
         )
 
     def _decide(self, state: EvaluatedState) -> list[Decision]:
@@ -197,31 +203,25 @@ class VerifiedSession(DecodeSession):
         self._rule.finish_rule_step(fills)
         self._states.move(fills)
 
-    def _stage(self, plan: Plan, state: EvaluatedState) -> None:
-        """Commit what the branch of a state has staged, if the rule stages something there."""
-        if self._rule.plan().branches[0].to_stage and state.branch is not None:
-            to_stage = plan.branches[state.branch].to_stage
-            self._commit = Commit(plan.step, state.branch, to_stage, plan.stage_shared)
-
-    def _next_state(self, rule_steps: list[RuleStep]) -> EvaluatedState | None:
+    def _next_state(self) -> tuple[EvaluatedState | None, bool]:
         """The evaluated state that the rule is in now; None if the forward has none, or the request ends.
 
-        A call that scores nothing, because it only caches, is done by a branch that feeds the same rows and more.
+        A step that scores nothing, because it only caches, is done by a branch that feeds the same rows and more. Then
+        the rule goes on to the state behind it, and the second value is True.
         """
         rule = self._rule
         if rule.finished or rule.steps >= rule.step_limit:
-            return None
+            return None, False
         state = self._standing_for(rule)
         if state is None and rule.exact_cache and not rule.scored_masks():
             after = rule.after(())
-            if after.finished or after.steps >= after.step_limit:
-                return None
-            state = self._standing_for(after)
-            if state is None or state.branch is None:
-                return None
-            rule_steps.append(RuleStep(None, ()))
-            self._rule = after
-        return state
+            if not after.finished and after.steps < after.step_limit:
+                state = self._standing_for(after)
+                if state is not None and state.branch is not None:
+                    self._rule = after
+                    return state, True
+            return None, False
+        return state, False
 
     def _standing_for(self, rule: FillingSession[Any]) -> EvaluatedState | None:
         """The evaluated state whose report is that of the rule's planned step.
@@ -254,6 +254,12 @@ class VerifiedSession(DecodeSession):
         session._rule = self._rule.with_state(of_rule, ())
         session._drafts = []
         return session
+
+
+def _commit_of(plan: Plan, state: EvaluatedState) -> Commit:
+    """The commit of what the branch of a state has staged in this step."""
+    assert state.branch is not None
+    return Commit(plan.step, state.branch, plan.branches[state.branch].to_stage, plan.stage_shared)
 
 
 def _is_sure(score: PositionScore | None, token: int, acceptance: float) -> bool:
