@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lopa_lab.records.intervals import Array
 from lopa_ray.decoding.filling_session import RuleBlock
 from lopa_ray.decoding.lookahead_settings import LookaheadSettings
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.decoding.verified.draft_tree import Draft
-from lopa_ray.decoding.verified.fill_model import FEATURES, OUTPUTS, features, report_features
+from lopa_ray.decoding.verified.fill_model import FEATURES, OUTPUTS, Floats, features, report_features
 from lopa_ray.decoding.verified.verified_session import VerifiedSession
 from lopa_ray.protocol.outcome import StepOutcome
 from lopa_ray.protocol.plan import Plan
@@ -38,13 +38,13 @@ DIGITS = 4
 class BlockExample:
     """A block of a state, as it was before the state was scored, and what the rule filled in it then."""
 
-    features: Array
+    features: Floats
     """[positions, F] float32."""
-    passes: Array
+    passes: npt.NDArray[np.bool_]
     """[positions] bool: the probability passed the threshold."""
     fallback: int
     """Index of the position that a complete block filled because none passed; -1: none."""
-    keeps: Array
+    keeps: npt.NDArray[np.bool_]
     """[positions] bool: the chosen token is that of the report from before."""
 
 
@@ -54,7 +54,7 @@ class PendingExample:
 
     draft: Draft
     blocks: list[RuleBlock]
-    features: Array
+    features: Floats
     tokens: list[int]
 
 
@@ -178,7 +178,7 @@ def fit_fill_model(examples: Sequence[BlockExample], seed: int = 0) -> dict[str,
             chosen = [examples[at] for at in order[batch::batches]]
             loss = _negative_log_likelihood(network, chosen)
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             schedule.step()
     return network.parameters_of_model()

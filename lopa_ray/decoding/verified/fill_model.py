@@ -108,16 +108,14 @@ class FillModel:
         outputs = units @ self._output + self._output_bias
         exponentials = np.exp(np.minimum(outputs, MAX_LOGIT))
         probabilities = exponentials / (1 + exponentials)
-        columns = probabilities[:, 0], exponentials[:, 1], probabilities[:, 2]
-        sets: list[IndexSet] = [(1.0, ())]
+        sets: list[IndexSet] = []
         first = 0
         for block in blocks:
             span = slice(first, first := first + len(block.positions))
             any_passes = self._any_passes(units[span])
-            of_block = _block_sets(
-                span.start, *(column[span] for column in columns), any_passes, block.complete
-            )
-            sets = _joined(sets, of_block) if len(sets) > 1 else of_block
+            passes, weights, keeps = probabilities[span, 0], exponentials[span, 1], probabilities[span, 2]
+            of_block = _block_sets(span.start, passes, weights, keeps, any_passes, block.complete)
+            sets = _joined(sets, of_block) if first > len(block.positions) else of_block
         return [
             (probability, tuple((positions[at], report.tokens[rows[at]]) for at in chosen))
             for probability, chosen in sets
@@ -156,7 +154,7 @@ def report_features(state: EvaluatedState, threshold: float) -> ReportFeatures:
 def features(
     blocks: Sequence[RuleBlock], report: ReportFeatures, rows: Sequence[int], beyond: Iterable[int]
 ) -> Floats:
-    """The features of all masked positions of a state, float32 [N, F]; see `FEATURES`. `rows` are theirs in the report."""
+    """The features of all masked positions of a state, float32 [N, F]; see `FEATURES`. `rows`: theirs in the report."""
     table = np.zeros((len(rows), len(FEATURES)), np.float32)
     logits, scores = report.logits[rows], report.scores[rows]
     table[:, 0], table[:, 1] = logits, scores
@@ -228,7 +226,7 @@ def _joined(sets: Sequence[IndexSet], others: Sequence[IndexSet]) -> list[IndexS
 
 
 def _cheapest(flips: Sequence[tuple[float, int]]) -> Iterable[tuple[float, list[int]]]:
-    """The empty set and the `MOST_SETS` subsets of least cost: each with its cost and its members. `flips` is sorted."""
+    """The empty set and the `MOST_SETS` subsets of least cost, with their costs. `flips`: cost and member, sorted."""
     yield 0.0, []
     heap = [(flips[0][0], [0])] if flips else []
     for _ in range(MOST_SETS):
