@@ -18,10 +18,10 @@ from lopa_lab.experiments.run.lookaheads import (
 )
 from lopa_lab.experiments.run.outcomes import Outcomes, column
 from lopa_lab.experiments.run.winner_rules import (
-    ByValue,
     LinearPredictor,
     RandomWinner,
     WinnerRecorder,
+    by_value,
     expected_fills,
     fit_predictor,
     summed_probability,
@@ -54,9 +54,9 @@ LOOKAHEADS: dict[str, MakeLookahead] = {
     "forks of forks": ForksOfForks,
     "distant forks": DistantForks,
     "second-best tokens": SecondTokens,
-    "winner by expected fills": lambda settings, random: ByValue(settings, expected_fills),
-    "winner by summed probability": lambda settings, random: ByValue(settings, summed_probability),
-    "two tokens, summed probability": lambda settings, random: ByValue(settings, summed_probability),
+    "winner by expected fills": by_value(expected_fills),
+    "winner by summed probability": by_value(summed_probability),
+    "two tokens, summed probability": by_value(summed_probability),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "two tokens per fork": {"tokens_per_fork": 2},
@@ -118,7 +118,7 @@ class Beyond(Experiment):
         )
         lookahead = LOOKAHEADS.get(variant)
         if variant in LEARNED:
-            lookahead = _by_predictor(_learn(bench, settings, seed))
+            lookahead = by_value(_learn(bench, settings, seed))
         varied = None if lookahead is None else varied_by(lookahead, seed)
         problems = held_out_problems(seed, bench.setup.problems)
         return bench.decode_problems(settings, varied, problems).as_json()
@@ -137,9 +137,8 @@ class Beyond(Experiment):
         winners = [name for name, of_name in cells.items() if enough and meets_bar(of_name, gain[name])]
         bar = "No lookahead meets the bar in every cell. "
         if winners:
-            bar = (
-                f"{' and '.join(winners)} {'meets' if len(winners) == 1 else 'meet'} the bar in every cell. "
-            )
+            meet = "meets" if len(winners) == 1 else "meet"
+            bar = f"{' and '.join(winners)} {meet} the bar in every cell. "
         elif not enough:
             bar = f"Fewer than {FEWEST_PROBLEMS} problems per cell do not tell whether a lookahead meets the bar. "
         text = (
@@ -195,10 +194,6 @@ def meets_bar(cells: Sequence[tuple[Estimate, Estimate]], points_of_all: Estimat
         points.value >= MORE_POINTS and points.low > 0 and ratio.high >= 1 for ratio, points in cells
     )
     return faster or better
-
-
-def _by_predictor(predictor: LinearPredictor) -> MakeLookahead:
-    return lambda settings, random: ByValue(settings, predictor)
 
 
 def _learn(bench: Workbench, settings: GenerationSettings, seed: int) -> LinearPredictor:

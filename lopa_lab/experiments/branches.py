@@ -152,15 +152,11 @@ def aup(points: Sequence[tuple[float, float]], best_score: float) -> float:
 
 def pareto_front(points: Mapping[Name, tuple[float, float]]) -> list[Name]:
     """The names whose (TPF, score) no other one equals or beats in both and beats in one, by rising TPF."""
-    kept = [
-        name
-        for name, (tpf, score) in points.items()
-        if not any(
-            other_tpf >= tpf and other_score >= score and (other_tpf, other_score) != (tpf, score)
-            for other_tpf, other_score in points.values()
-        )
-    ]
-    return sorted(kept, key=lambda name: points[name])
+
+    def beaten(point: tuple[float, float]) -> bool:
+        return any(x >= point[0] and y >= point[1] and (x, y) != point for x, y in points.values())
+
+    return sorted((name for name in points if not beaten(points[name])), key=lambda name: points[name])
 
 
 EXPERIMENT = Branches()

@@ -74,29 +74,27 @@ class OpenEnded(Experiment):
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         """Numbers per prompt. Raises the first error that ends a request."""
-        results, vanilla = _texts(bench, int(point["num_branches"] or 0)), _texts(bench, VANILLA)
-        prompts = [bench.engine.encode(prompt) for prompt in _prompts(bench)]
-        requests = [LikelihoodRequest(p, r.token_ids) for p, r in zip(prompts, results, strict=True)]
+        prompts = open_prompts(bench.setup.seed, bench.setup.problems)
+        results = _texts(bench, prompts, int(point["num_branches"] or 0))
+        texts = [result.token_ids for result in results]
+        requests = [LikelihoodRequest(bench.engine.encode(p), t) for p, t in zip(prompts, texts, strict=True)]
         likelihoods = [0.0] * len(requests)
-        for index, likelihood in log_likelihoods(
-            bench.engine, requests, mc_num=MC_NUM, seed=bench.setup.seed
-        ):
+        decoded = log_likelihoods(bench.engine, requests, mc_num=MC_NUM, seed=bench.setup.seed)
+        for index, likelihood in decoded:
             if isinstance(likelihood, Exception):
                 raise likelihood
-            likelihoods[index] = likelihood.value
-        grams = [count_n_grams(result.token_ids) for result in results]
-        equal_to_vanilla = [
-            equal_tokens(ours.token_ids, theirs.token_ids)
-            for ours, theirs in zip(results, vanilla, strict=True)
-        ]
+            likelihoods[index] = round(likelihood.value, 4)
+        different, grams = zip(*map(count_n_grams, texts), strict=True)
+        vanilla = [result.token_ids for result in _texts(bench, prompts, VANILLA)]
+        equal, positions = zip(*map(equal_tokens, texts, vanilla), strict=True)
         return {
             "tokens": [result.tokens for result in results],
             "steps": [result.steps for result in results],
-            "different n-grams": [different for different, _ in grams],
-            "n-grams": [count for _, count in grams],
-            "log-likelihood": [round(value, 4) for value in likelihoods],
-            "as vanilla": [equal for equal, _ in equal_to_vanilla],
-            "positions": [count for _, count in equal_to_vanilla],
+            "different n-grams": different,
+            "n-grams": grams,
+            "log-likelihood": likelihoods,
+            "as vanilla": equal,
+            "positions": positions,
         }
 
     def finding(self, record: ExperimentRecord) -> Finding:
@@ -118,13 +116,9 @@ class OpenEnded(Experiment):
             f"that at {estimate(single['as vanilla %']):.0f} %."
         )
         table = {"decoder, branches": [f"LoPA, {count}" if count else "vanilla" for count in figures]}
-        for name, digits in (
-            ("TPF", 2),
-            ("different pairs %", 1),
-            ("nats per token", 2),
-            ("as vanilla %", 1),
-        ):
-            table[name] = column((of_count[name] for of_count in figures.values()), f".{digits}f")
+        for name in vanilla:
+            spec = ".1f" if name.endswith("%") else ".2f"
+            table[name] = column((of_count[name] for of_count in figures.values()), spec)
         headline = (
             f"{most} branches have {estimate(best['TPF'] / single['TPF']):.2f} times the TPF of one, at "
             f"{estimate(best['nats per token'] - single['nats per token']):+.2f} nats per token, and "
@@ -149,18 +143,12 @@ class OpenEnded(Experiment):
         axes[-1].figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside upper left", ncols=3)
 
 
-def _prompts(bench: Workbench) -> list[str]:
-    return open_prompts(bench.setup.seed, bench.setup.problems)
-
-
-def _texts(bench: Workbench, num_branches: int) -> list[GenerationResult]:
+def _texts(bench: Workbench, prompts: Sequence[str], num_branches: int) -> list[GenerationResult]:
     """Continuations of all prompts."""
-    settings = (
-        bench.settings(decoder="vanilla", max_new_tokens=LENGTH)
-        if num_branches == VANILLA
-        else bench.settings(decoder="lopa", num_branches=num_branches, max_new_tokens=LENGTH)
-    )
-    return bench.decode([bench.engine.create_session(prompt, settings) for prompt in _prompts(bench)])
+    lopa = {"decoder": "lopa", "num_branches": num_branches}
+    decoder = {"decoder": "vanilla"} if num_branches == VANILLA else lopa
+    settings = bench.settings(**decoder, max_new_tokens=LENGTH)
+    return bench.decode([bench.engine.create_session(prompt, settings) for prompt in prompts])
 
 
 def _figures(record: ExperimentRecord, resamples: Resamples, num_branches: int) -> dict[str, Any]:

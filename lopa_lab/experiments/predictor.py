@@ -134,14 +134,12 @@ class Predictor(Experiment):
             return bench.decode_problems(settings).as_json()
         observed = [Observed(METRICS[ranking]) for _ in bench.problems]
         bench.decode_problems(settings, lambda session, index: ObservedSession(session, observed[index]))
+        names = METRICS[ranking]
         return {
             "steps": [request.steps for request in observed],
             "best": [request.best for request in observed],
-            "rank correlation": {
-                name: [round(request.rank_correlation[name], 6) for request in observed]
-                for name in METRICS[ranking]
-            },
-            "accepted": {name: [request.accepted[name] for request in observed] for name in METRICS[ranking]},
+            "rank correlation": {n: [round(each.rank_correlation[n], 6) for each in observed] for n in names},
+            "accepted": {n: [each.accepted[n] for each in observed] for n in names},
         }
 
     def finding(self, record: ExperimentRecord) -> Finding:
@@ -156,32 +154,18 @@ class Predictor(Experiment):
             predicts, decodes = max(names, key=lambda n: rho[n][0]), max(names, key=lambda n: tpf[n][0])
             mean = (ranking, "mean")
             relation = spearman([rho[n][0] for n in names], [tpf[n][0] for n in names])
-            ratio = estimate(tpf[predicts] / tpf[decodes])
+            ratio, gap = estimate(tpf[predicts] / tpf[decodes]), estimate(tpf[mean] / tpf[decodes])
             if predicts == decodes:
-                verdict = "so the best predictor also decodes best"
+                verdict, answer = "so the best predictor also decodes best", "is the fastest"
             else:
-                told = (
-                    "so it does not decode best" if ratio.excludes(1.0) else "so the difference is not clear"
-                )
-                verdict = f"the best predictor has {ratio:.3f} times the TPF of the fastest, {told}"
-            answers.append(
-                f"{ranking}: {predicts[1]} predicts best "
-                + (
-                    "and is the fastest"
-                    if predicts == decodes
-                    else f"and has {ratio:.3f} times the TPF of the fastest, {decodes[1]}"
-                )
-            )
-            gap = estimate(tpf[mean] / tpf[decodes])
+                told = "it does not decode best" if ratio.excludes(1.0) else "the difference is not clear"
+                verdict = f"the best predictor has {ratio:.3f} times the TPF of the fastest, so {told}"
+                answer = f"has {ratio:.3f} times the TPF of the fastest, {decodes[1]}"
+            answers.append(f"{ranking}: {predicts[1]} predicts best and {answer}")
             slower = "is slower than" if gap.high < 1 else "is not clearly slower than"
-            compared.append(
-                f"Here, with ranking {ranking}, the mean "
-                + (
-                    "is the fastest."
-                    if decodes == mean
-                    else f"{slower} {decodes[1]}: {gap:.3f} times its TPF."
-                )
-            )
+            of_mean = f"{slower} {decodes[1]}: {gap:.3f} times its TPF"
+            of_mean = "is the fastest" if decodes == mean else of_mean
+            compared.append(f"Here, with ranking {ranking}, the mean {of_mean}.")
             sentences.append(
                 f"With ranking {ranking} the best predictor is {predicts[1]}, ρ = {estimate(rho[predicts]):.2f} "
                 f"(mean: {estimate(rho[mean]):.2f}), and the fastest decoder is {decodes[1]} with "

@@ -46,12 +46,10 @@ class FillingOrders(Experiment):
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         """The outcomes of all problems; of random orders a list of these."""
-        settings = bench.settings(decoder="lopa")
-        if point["order"] == "lopa":
+        single = {"num_branches": 1} if point["order"] == "anchor" else {}
+        settings = bench.settings(decoder="lopa", **single)
+        if point["order"] != "random":
             return bench.decode_problems(settings).as_json()
-        if point["order"] == "anchor":
-            return bench.decode_problems(bench.settings(decoder="lopa", num_branches=1)).as_json()
-
         first = int(point["first"] or 0)
         sessions = [varied_by(RandomBranch, bench.setup.seed, order) for order in range(first, first + CHUNK)]
         return {"orders": [bench.decode_problems(settings, randomly).as_json() for randomly in sessions]}
@@ -78,19 +76,17 @@ class FillingOrders(Experiment):
         enough = record.setup.problems >= FEWEST_PROBLEMS
         # Shares of a difference that may as well be none, or that goes the other way, say nothing.
         goes = enough and lopa_tpf[0] > mean[0] and estimate(best - mean).low > 0
-        way = estimate(percent_of(lopa_tpf - mean, best - mean)) if goes else None
+        goes_on = ""
+        if goes:
+            way = estimate(percent_of(lopa_tpf - mean, best - mean))
+            goes_on = f"; it goes {way:.0f} % of the way from the mean to the best of {len(orders)}"
         spread = estimate(best / tpf["worst of the orders"])
         text = (
             f"Of {len(orders)} random orders of the same problem the fastest has {spread:.2f} times the TPF of the "
             f"slowest: {estimate(best):.2f} against {estimate(tpf['worst of the orders']):.2f}, with a mean of "
             f"{estimate(mean):.2f}. LoPA has {estimate(lopa_tpf):.2f}, more than {below:.0f} % of the orders (equal "
-            f"ones count half), and {estimate(lopa_tpf / mean):.2f} times their mean"
-            + (
-                "."
-                if way is None
-                else f"; it goes {way:.0f} % of the way from the mean to the best of {len(orders)}."
-            )
-            + f" A single branch has {estimate(tpf['single branch']):.2f}."
+            f"ones count half), and {estimate(lopa_tpf / mean):.2f} times their mean{goes_on}. A single branch has "
+            f"{estimate(single):.2f}."
         )
         table = {
             "order": list(rows),

@@ -84,6 +84,11 @@ class ByValue(Lookahead):
         )
 
 
+def by_value(value: BranchValue) -> MakeLookahead:
+    """Makes the lookahead whose winner has most of `value`."""
+    return lambda settings, random: ByValue(settings, value)
+
+
 @dataclass(frozen=True, slots=True)
 class LinearPredictor:
     """Tokens that this step decides, and those of the next, up to a constant.

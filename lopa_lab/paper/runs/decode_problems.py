@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.paper.tasks.task import BenchmarkProblem
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.result import GenerationResult, TraceStep
+from lopa_ray.decoding.result import TraceStep
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.errors import PromptTooLongError, SettingsError
 from lopa_ray.text.tokenizer import require_tokenizer
-
-
-@dataclass(slots=True)
-class _Steps:
-    """What the steps of a problem have shown so far."""
-
-    fills: list[int] = field(default_factory=list)
-    first_ended: float | None = None
-    """When the first one ended, by `time.perf_counter`."""
-
-    def add(self, step: TraceStep) -> None:
-        if self.first_ended is None:
-            self.first_ended = time.perf_counter()
-        self.fills.append(len(step.decided))
 
 
 def decode_problems(
@@ -64,35 +49,33 @@ def _decode(
     timed: bool,
 ) -> Iterator[ProblemRecord]:
     opened = [_session(engine, problem, settings, add_bos) for problem in problems]
-    steps = [_Steps() for _ in problems]
+    fills: list[list[int]] = [[] for _ in problems]
+    step_ends: list[float] = []
+
+    def on_step(index: int, step: TraceStep) -> None:
+        step_ends.append(time.perf_counter())
+        fills[index].append(len(step.decided))
+
     sessions = [session for session, _ in opened]
-    began = time.perf_counter() if timed else None
-    for index, result in engine.run(sessions, on_step=lambda index, step: steps[index].add(step)):
+    began = time.perf_counter()
+    for index, result in engine.run(sessions, on_step=on_step):
         if isinstance(result, Exception):
             raise result
-        yield _record(problems[index], opened[index][1], result, steps[index], began)
-
-
-def _record(
-    problem: BenchmarkProblem, truncated: bool, result: GenerationResult, steps: _Steps, began: float | None
-) -> ProblemRecord:
-    times: dict[str, float | None] = {"seconds": None, "first_step_seconds": None}
-    if began is not None:
         now = time.perf_counter()
-        times = {"seconds": now - began, "first_step_seconds": (steps.first_ended or now) - began}
-    return ProblemRecord(
-        problem_id=problem.problem_id,
-        text=result.text or "",
-        finish_reason=result.finish_reason,
-        prompt_tokens=result.prompt_tokens,
-        truncated_prompt=truncated,
-        tokens=result.tokens,
-        canvas_tokens=sum(steps.fills),
-        steps=result.steps,
-        forwards=result.forwards,
-        fills=tuple(steps.fills),
-        **times,
-    )
+        yield ProblemRecord(
+            problem_id=problems[index].problem_id,
+            text=result.text or "",
+            finish_reason=result.finish_reason,
+            prompt_tokens=result.prompt_tokens,
+            truncated_prompt=opened[index][1],
+            tokens=result.tokens,
+            canvas_tokens=sum(fills[index]),
+            steps=result.steps,
+            forwards=result.forwards,
+            seconds=now - began if timed else None,
+            first_step_seconds=(step_ends[0] if step_ends else now) - began if timed else None,
+            fills=tuple(fills[index]),
+        )
 
 
 def _session(
