@@ -23,13 +23,13 @@ from lopa_lab.evaluation.generate_until_request import parse_generation
 from lopa_lab.evaluation.likelihood_request import CheckGreedy
 from lopa_lab.evaluation.likelihoods import Likelihoods
 from lopa_lab.evaluation.totals import DecodeTotals
-from lopa_lab.stop_strings import cut_at_stop
+from lopa_lab.prompts import cut_at_stop, encode_prompt, fitting_prompt
 from lopa_ray import __version__
 from lopa_ray.decoding.likelihood_session import DEFAULT_MC_NUM
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
-from lopa_ray.errors import PromptError, SettingsError
+from lopa_ray.errors import SettingsError
 from lopa_ray.text.chat_template import Message
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
@@ -113,22 +113,14 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         context, generation = instance.args
         settings, stop = parse_generation(generation, self._engine.config.decode, repeat)
         ids = self._encode(context)
-        room = self._engine.config.model.max_model_len - settings.max_new_tokens
-        if room < 1:
-            raise PromptError(
-                f"max_gen_toks {settings.max_new_tokens} leaves no room for a prompt in model.max_model_len "
-                f"{self._engine.config.model.max_model_len}; lower the one or raise the other"
-            )
-        if len(ids) > room:
-            self._totals(instance.task_name or "").truncated_prompts += 1
-            ids = ids[-room:]
-        return stop, self._engine.create_session(ids, settings)
+        fitting = fitting_prompt(self._engine, ids, settings.max_new_tokens)
+        self._totals(instance.task_name or "").truncated_prompts += len(fitting) < len(ids)
+        return stop, self._engine.create_session(fitting, settings)
 
     def _encode(self, context: str) -> list[int]:
-        if not isinstance(context, ChatPrompt):
-            return self._engine.encode(context, raw=True)
-        begun = self._tokenizer.encode(context.prefix, add_special_tokens=False) if context.prefix else []
-        return self._engine.encode(context.messages) + begun
+        if isinstance(context, ChatPrompt):
+            return encode_prompt(self._engine, context.messages, context.prefix)
+        return encode_prompt(self._engine, context)
 
     def _decode(self, sessions: Sequence[DecodeSession]) -> Iterator[tuple[int, GenerationResult]]:
         """(index, result) as they end. Raises what ended a request that has no result."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lopa_lab.paper.reports.statistics import FillsPerStep, MeasuredValue
+from lopa_lab.paper.reports.statistics import FillsPerStep, MeasureResult
 from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.records.figure import INK, PALETTE, error_bars, svg_image
 from lopa_lab.records.intervals import Estimate
@@ -77,7 +77,7 @@ def latency_scatter(records: Sequence[ProblemRecord]) -> str:
     return svg_image(draw)
 
 
-def branches_plot(points: Mapping[int, tuple[MeasuredValue, MeasuredValue]]) -> str:
+def branches_plot(points: Mapping[int, tuple[MeasureResult, MeasureResult]]) -> str:
     """TPF (left) and score (right) over the number of branches, with 95 % intervals, as in Figure 4.
 
     `points`: number of branches → TPF and score in percent. A horizontal line shows the score of one branch.
@@ -121,7 +121,7 @@ def plots_markdown(folder: Path, plots: Mapping[str, str]) -> str:
     return "\n\n".join(["## Plots", *shown]) if shown else ""
 
 
-def _bar(figure: MeasuredValue) -> Estimate | None:
+def _bar(figure: MeasureResult) -> Estimate | None:
     """What error bars show: no width without an interval, and none at an end that the value lies beyond."""
     if figure.value is None:
         return None

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.paper.tasks.task import BenchmarkProblem
+from lopa_lab.prompts import encode_prompt, fitting_prompt
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import TraceStep
-from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
-from lopa_ray.errors import PromptTooLongError, SettingsError
+from lopa_ray.errors import SettingsError
 from lopa_ray.text.tokenizer import require_tokenizer
 
 
@@ -48,7 +48,8 @@ def _decode(
     *,
     timed: bool,
 ) -> Iterator[ProblemRecord]:
-    opened = [_session(engine, problem, settings, add_bos) for problem in problems]
+    prompts = [encode_problem(engine, problem, add_bos=add_bos) for problem in problems]
+    fitting = [fitting_prompt(engine, ids, settings.max_new_tokens) for ids in prompts]
     fills: list[list[int]] = [[] for _ in problems]
     step_ends: list[float] = []
 
@@ -56,7 +57,7 @@ def _decode(
         step_ends.append(time.perf_counter())
         fills[index].append(len(step.decided))
 
-    sessions = [session for session, _ in opened]
+    sessions = [engine.create_session(ids, settings) for ids in fitting]
     began = time.perf_counter()
     for index, result in engine.run(sessions, on_step=on_step):
         if isinstance(result, Exception):
@@ -67,7 +68,7 @@ def _decode(
             text=result.text or "",
             finish_reason=result.finish_reason,
             prompt_tokens=result.prompt_tokens,
-            truncated_prompt=opened[index][1],
+            truncated_prompt=len(fitting[index]) < len(prompts[index]),
             tokens=result.tokens,
             canvas_tokens=sum(fills[index]),
             steps=result.steps,
@@ -78,35 +79,13 @@ def _decode(
         )
 
 
-def _session(
-    engine: Engine, problem: BenchmarkProblem, settings: GenerationSettings, add_bos: bool
-) -> tuple[DecodeSession, bool]:
-    """The session, and whether the prompt lost its beginning to make room for the answer."""
-    ids = encode_problem(engine, problem, add_bos=add_bos)
-    try:
-        return engine.create_session(ids, settings), False
-    except PromptTooLongError:
-        room = engine.config.model.max_model_len - settings.max_new_tokens
-        if room < 1:
-            raise SettingsError(
-                f"decode.max_new_tokens: got {settings.max_new_tokens}, which leaves no room for a prompt in "
-                f"model.max_model_len {engine.config.model.max_model_len}; lower the one or raise the other"
-            ) from None
-        return engine.create_session(ids[-room:], settings), True
-
-
 def encode_problem(engine: Engine, problem: BenchmarkProblem, *, add_bos: bool = False) -> list[int]:
     """A problem's prompt as token ids: a chat by the checkpoint's template, text as it is.
 
     `add_bos` puts the checkpoint's BOS before text. Raises SettingsError if it has none.
     """
-    if not isinstance(problem.prompt, str):
-        ids = engine.encode(problem.prompt)
-        if problem.prefix:
-            ids += require_tokenizer(engine.tokenizer).encode(problem.prefix, add_special_tokens=False)
-        return ids
-    ids = engine.encode(problem.prompt, raw=True)
-    if not add_bos:
+    ids = encode_prompt(engine, problem.prompt, problem.prefix)
+    if not (add_bos and isinstance(problem.prompt, str)):
         return ids
     bos = require_tokenizer(engine.tokenizer).bos_token_id
     if bos is None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from lopa_lab.paper.reports.measures import DEFINITIONS, INTERVAL, SCORE, Measure, definitions_markdown
 from lopa_lab.paper.reports.plots import branches_plot, fills_plot, plots_markdown
 from lopa_lab.paper.reports.run_report import SCHEMA_VERSION, RunReport, write_json
-from lopa_lab.paper.reports.statistics import MeasuredValue, format_number
+from lopa_lab.paper.reports.statistics import MeasureResult, format_number
 from lopa_lab.paper.tables.run_cells import CellResult
 from lopa_lab.records import markdown
 
@@ -193,14 +193,14 @@ def _notes(result: CellResult) -> list[str]:
     return [note for note in (result.cell.note, result.note, *result.report.notes) if note]
 
 
-def _measured(report: RunReport | None) -> dict[str, MeasuredValue]:
+def _measured(report: RunReport | None) -> dict[str, MeasureResult]:
     """By name of a measure, the score that is compared with the paper's among them; empty without a run."""
     if report is None:
         return {}
     return {SCORE: report.summary.scores[report.run.metric], **report.summary.figures}
 
 
-def _point(report: RunReport) -> tuple[int, tuple[MeasuredValue, MeasuredValue]]:
+def _point(report: RunReport) -> tuple[int, tuple[MeasureResult, MeasureResult]]:
     """A run's number of branches, its TPF and its score."""
     decode = report.run.settings["decode"]
     branches = decode["num_branches"] if decode["decoder"] == "lopa" else 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from lopa_lab.paper.tables.published import Metric, published_table
+from lopa_lab.paper.tables.published import published_table
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
@@ -23,7 +23,7 @@ COLUMNS = {
     "humaneval_plus": "HumanEval+",
     "mbpp_plus": "MBPP+",
 }
-"""Task → what the paper calls it. Examples before each problem are in Table 5 (`DecodeSetting.shots`)."""
+"""Task → what the paper calls it. Examples before each problem are in Table 5 (`shots` in `published.json`)."""
 
 Overrides = Mapping[str, Mapping[str, Any]]
 """Section → setting → value, as `Config.load` takes them."""
@@ -105,7 +105,7 @@ def _cells(table: str, origin: Callable[[str, str], _Origin]) -> Iterator[Cell]:
                 task=task,
                 config=settings.config and settings.config.format(task=task.replace("_", "-")),
                 overrides=settings.overrides,
-                published={str(name): value for name, value in values.items()},
+                published=values,
                 note=settings.note,
             )
 
@@ -162,7 +162,7 @@ FIGURE_4 = {
 
 
 def _points(
-    table: str, model: str, plain: Overrides, task: str, branches: Iterable[int], reported: tuple[Metric, ...]
+    table: str, model: str, plain: Overrides, task: str, branches: Iterable[int], reported: tuple[str, ...]
 ) -> Iterator[Cell]:
     """Plain D2F, then LoPA with each number of branches, on the preset of Table 5 for the task."""
     for number in (1, *branches):
