@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
@@ -20,7 +21,7 @@ from lopa_lab.bench.measurements import (
 )
 from lopa_lab.bench.model_shapes import SHAPES
 from lopa_lab.cli.declared_options import declare_options
-from lopa_lab.records.machine import checkout_commit
+from lopa_lab.records.machine import Machine, checkout_commit
 from lopa_lab.records.markdown import table
 from lopa_lab.records.record import arguments_of_process, check_writable, now
 from lopa_ray.config.model_settings import ModelSettings
@@ -119,8 +120,14 @@ def benchmark(measure: Callable[..., Measurements]) -> Callable[..., None]:
                 check_writable(output)
             started, commit, earlier = now(), checkout_commit(), _earlier_record(name, against)
             measurements = measure(**options)
-            device = options.get("device") or "cpu"
-            record = BenchRecord.make(name, arguments_of_process(), device, started, commit, measurements)
+            record = BenchRecord.of_run(
+                arguments_of_process(),
+                benchmark=name,
+                started=started,
+                machine=Machine.here(options.get("device") or "cpu"),
+                commit=commit,
+                **asdict(measurements),
+            )
             if output is not None:
                 record.write(output)
             _print(record, earlier)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
@@ -19,11 +19,10 @@ from tqdm import tqdm
 from cluster.batch.open_engine import open_engine
 from lopa_lab.evaluation.chat_prompt import ChatPrompt
 from lopa_lab.evaluation.engines import config_of, on_groups
-from lopa_lab.evaluation.generate_until_request import parse_generation
-from lopa_lab.evaluation.likelihood_request import CheckGreedy
+from lopa_lab.evaluation.harness_requests import CheckGreedy, parse_generation
 from lopa_lab.evaluation.likelihoods import Likelihoods
 from lopa_lab.evaluation.totals import DecodeTotals
-from lopa_lab.prompts import cut_at_stop, encode_prompt, fitting_prompt
+from lopa_lab.requests import answered, cut_at_stop, encode_prompt, fitting_prompt
 from lopa_ray import __version__
 from lopa_ray.decoding.likelihood_session import DEFAULT_MC_NUM
 from lopa_ray.decoding.result import GenerationResult
@@ -69,7 +68,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
             self._opened = opened.pop_all()
         self._likelihoods = Likelihoods(self._engines, mc_num, check_greedy)
         self._engine = self._engines[0]
-        self.totals: dict[str, DecodeTotals] = {}
+        self.totals: defaultdict[str, DecodeTotals] = defaultdict(DecodeTotals)
         """By task, of those that generate."""
 
     @classmethod
@@ -97,7 +96,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         answers: dict[int, str] = {}
         with tqdm(total=len(prepared), disable=disable_tqdm, desc="Decoding") as progress:
             for index, result in self._decode([session for _, session in prepared]):
-                totals = self._totals(requests[index].task_name or "")
+                totals = self.totals[requests[index].task_name or ""]
                 totals.add([result])
                 totals.tokens += result.tokens
                 text = answers[index] = cut_at_stop(result.text or "", prepared[index][0])
@@ -105,7 +104,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
                 progress.update()
         seconds = time.perf_counter() - began
         for task in {request.task_name or "" for request in requests}:
-            self._totals(task).seconds += seconds
+            self.totals[task].seconds += seconds
         return [answers[index] for index in range(len(requests))]
 
     def _prepare(self, instance: Instance, repeat: int) -> tuple[tuple[str, ...], DecodeSession]:
@@ -114,7 +113,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         settings, stop = parse_generation(generation, self._engine.config.decode, repeat)
         ids = self._encode(context)
         fitting = fitting_prompt(self._engine, ids, settings.max_new_tokens)
-        self._totals(instance.task_name or "").truncated_prompts += len(fitting) < len(ids)
+        self.totals[instance.task_name or ""].truncated_prompts += len(fitting) < len(ids)
         return stop, self._engine.create_session(fitting, settings)
 
     def _encode(self, context: str) -> list[int]:
@@ -126,15 +125,10 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
         """(index, result) as they end. Raises what ended a request that has no result."""
 
         def run(engine: Engine, part: range) -> Iterator[tuple[int, GenerationResult]]:
-            for at, result in engine.run([sessions[index] for index in part]):
-                if isinstance(result, Exception):
-                    raise result
+            for at, result in answered(engine.run([sessions[index] for index in part])):
                 yield part[at], result
 
         return on_groups(self._engines, len(sessions), run)
-
-    def _totals(self, task: str) -> DecodeTotals:
-        return self.totals.setdefault(task, DecodeTotals())
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """For each continuation a bound on its log-probability in nats, estimated by `mc_num` draws (LLaDA, arXiv

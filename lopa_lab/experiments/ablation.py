@@ -17,7 +17,7 @@ from lopa_lab.experiments.run.lookaheads import (
 from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
-from lopa_lab.records.intervals import Array, Resamples, estimate, percent_of
+from lopa_lab.records.intervals import Array, estimate, percent_of
 from lopa_lab.records.points_log import Point
 
 
@@ -78,8 +78,7 @@ class Ablation(Experiment):
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Every variant against LoPA."""
-        resamples = Resamples(record.setup.problems)
-        figures = Figures({name: record.outcomes(variant=name) for name in VARIANTS}, resamples)
+        figures = Figures({name: record.outcomes(variant=name) for name in VARIANTS}, record.resamples)
         tpf, score, forwards = figures.tpf, figures.score, figures.forwards
 
         def against(name: str, other: str = LOPA) -> str:
@@ -106,11 +105,11 @@ class Ablation(Experiment):
             "against LoPA's score": column((score[name] - score[LOPA] for name in VARIANTS), "+.1f"),
             "forwards per token": column(forwards.values(), ".2f"),
         }
-        headline = (
-            f"Without comparing branches, the best fork alone has {estimate(tpf[ONE_BRANCH] / tpf[LOPA]):.2f} times "
-            f"LoPA's TPF, for {estimate(forwards[ONE_BRANCH] / forwards[LOPA]):.2f} times its forwards."
-        )
         one = estimate(tpf[ONE_BRANCH] / tpf[LOPA])
+        headline = (
+            f"Without comparing branches, the best fork alone has {one:.2f} times LoPA's TPF, for "
+            f"{estimate(forwards[ONE_BRANCH] / forwards[LOPA]):.2f} times its forwards."
+        )
         compared = (
             f"Here, when the best fork wins without comparison, TPF {one.change(1)} and the score "
             f"{estimate(score[ONE_BRANCH] - score[LOPA]).change(0)}. When forks lie at random positions, TPF "
@@ -121,9 +120,8 @@ class Ablation(Experiment):
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """TPF and score of each variant, with intervals."""
-        resamples = Resamples(record.setup.problems)
         names = list(VARIANTS)[::-1]
-        figures = Figures({name: record.outcomes(variant=name) for name in names}, resamples)
+        figures = Figures({name: record.outcomes(variant=name) for name in names}, record.resamples)
         for index, name in enumerate(names):
             tpf, score = estimate(figures.tpf[name]), estimate(figures.score[name])
             axes[0].barh(index, tpf.value, color=PALETTE[0 if name == LOPA else 5], height=0.6)
@@ -132,8 +130,7 @@ class Ablation(Experiment):
                 f"{score.value:.0f} %", (tpf.high, index), (4, -4), textcoords="offset points", fontsize=9
             )
         axes[0].set_yticks(range(len(names)), names)
-        axes[0].set_xlabel("TPF; beside each bar: solved")
-        axes[0].set_xlim(left=0)
+        axes[0].set(xlabel="TPF; beside each bar: solved", xlim=(0, None))
         axes[0].margins(x=0.15)
 
 

@@ -177,8 +177,7 @@ class Beyond(Experiment):
             width = [[tpf.value - tpf.low], [tpf.high - tpf.value]]
             style: dict[str, Any] = {"color": color, "fmt": marker, "linewidth": 1, "label": name}
             error_bars(axes[0], [tpf.value], [score], 0, xerr=width, **style)
-        axes[0].set_xlabel("TPF")
-        axes[0].set_ylabel("solved, %")
+        axes[0].set(xlabel="TPF", ylabel="solved, %")
         axes[0].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
@@ -216,12 +215,11 @@ def _variants(record: ExperimentRecord) -> list[str]:
 
 def _against_lopa(record: ExperimentRecord, name: str) -> list[tuple[Estimate, Estimate]]:
     """TPF ÷ LoPA's and score - LoPA's of each cell."""
-    resamples = Resamples(record.setup.problems)
     cells = []
     for seed, size in product(SEEDS, BLOCK_SIZES):
         own, lopa = (record.outcomes(seed=seed, block_size=size, variant=of) for of in (name, LOPA))
-        ratio = estimate(own.tpf(resamples) / lopa.tpf(resamples))
-        cells.append((ratio, estimate(own.score(resamples) - lopa.score(resamples))))
+        ratio = estimate(own.tpf(record.resamples) / lopa.tpf(record.resamples))
+        cells.append((ratio, estimate(own.score(record.resamples) - lopa.score(record.resamples))))
     return cells
 
 
@@ -233,7 +231,7 @@ def _together(record: ExperimentRecord, name: str) -> Outcomes:
         for count in of_seed[0]:
             sums = [sum(values) for values in zip(*(data[count] for data in of_seed), strict=True)]
             columns.setdefault(count, []).extend(sums)
-    return Outcomes.from_json(columns)
+    return Outcomes(**columns)
 
 
 EXPERIMENT = Beyond()

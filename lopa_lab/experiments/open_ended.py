@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from lopa_lab.bench.decoding import results_of
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.outcomes import column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
-from lopa_lab.records.intervals import Resamples, estimate
+from lopa_lab.records.intervals import estimate
 from lopa_lab.records.points_log import Point
+from lopa_lab.requests import answered
 from lopa_lab.word_problems import held_out_stream
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.likelihood import LikelihoodRequest, log_likelihoods
@@ -78,12 +80,8 @@ class OpenEnded(Experiment):
         results = _texts(bench, prompts, int(point["num_branches"] or 0))
         texts = [result.token_ids for result in results]
         requests = [LikelihoodRequest(bench.engine.encode(p), t) for p, t in zip(prompts, texts, strict=True)]
-        likelihoods = [0.0] * len(requests)
         decoded = log_likelihoods(bench.engine, requests, mc_num=MC_NUM, seed=bench.setup.seed)
-        for index, likelihood in decoded:
-            if isinstance(likelihood, Exception):
-                raise likelihood
-            likelihoods[index] = round(likelihood.value, 4)
+        likelihoods = {index: round(likelihood.value, 4) for index, likelihood in answered(decoded)}
         different, grams = zip(*map(count_n_grams, texts), strict=True)
         vanilla = [result.token_ids for result in _texts(bench, prompts, VANILLA)]
         equal, positions = zip(*map(equal_tokens, texts, vanilla), strict=True)
@@ -92,15 +90,14 @@ class OpenEnded(Experiment):
             "steps": [result.steps for result in results],
             "different n-grams": different,
             "n-grams": grams,
-            "log-likelihood": likelihoods,
+            "log-likelihood": [likelihoods[index] for index in range(len(requests))],
             "as vanilla": equal,
             "positions": positions,
         }
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Every decoder against vanilla decoding."""
-        resamples = Resamples(record.setup.problems)
-        figures = {count: _figures(record, resamples, count) for count in DECODERS}
+        figures = {count: _figures(record, count) for count in DECODERS}
         vanilla, single = figures[VANILLA], figures[1]
         most = max(DECODERS[1:], key=lambda count: figures[count]["TPF"][0])
         best = figures[most]
@@ -128,9 +125,8 @@ class OpenEnded(Experiment):
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Likelihood and agreement over TPF."""
-        resamples = Resamples(record.setup.problems)
         for index, count in enumerate(DECODERS):
-            figures = _figures(record, resamples, count)
+            figures = _figures(record, count)
             x = figures["TPF"][0]
             for axis, name in zip(axes, ("nats per token", "as vanilla %"), strict=True):
                 y = estimate(figures[name])
@@ -138,8 +134,7 @@ class OpenEnded(Experiment):
                 label = {VANILLA: "vanilla", 1: "1 branch"}.get(count, f"{count} branches")
                 axis.plot(x, y.value, MARKERS[index], color=PALETTE[index], label=label)
                 axis.set_ylabel(name)
-        axes[-1].set_xlabel("TPF")
-        axes[-1].set_xlim(left=0)
+        axes[-1].set(xlabel="TPF", xlim=(0, None))
         axes[-1].figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside upper left", ncols=3)
 
 
@@ -148,16 +143,16 @@ def _texts(bench: Workbench, prompts: Sequence[str], num_branches: int) -> list[
     lopa = {"decoder": "lopa", "num_branches": num_branches}
     decoder = {"decoder": "vanilla"} if num_branches == VANILLA else lopa
     settings = bench.settings(**decoder, max_new_tokens=LENGTH)
-    return bench.decode([bench.engine.create_session(prompt, settings) for prompt in prompts])
+    return results_of(bench.engine, [bench.engine.create_session(prompt, settings) for prompt in prompts])
 
 
-def _figures(record: ExperimentRecord, resamples: Resamples, num_branches: int) -> dict[str, Any]:
-    data = record.data(num_branches=num_branches)
+def _figures(record: ExperimentRecord, num_branches: int) -> dict[str, Any]:
+    data, quotient = record.data(num_branches=num_branches), record.resamples.quotient
     return {
-        "TPF": resamples.quotient(data["tokens"], data["steps"]),
-        "different pairs %": 100 * resamples.quotient(data["different n-grams"], data["n-grams"]),
-        "nats per token": resamples.quotient(data["log-likelihood"], data["tokens"]),
-        "as vanilla %": 100 * resamples.quotient(data["as vanilla"], data["positions"]),
+        "TPF": quotient(data["tokens"], data["steps"]),
+        "different pairs %": 100 * quotient(data["different n-grams"], data["n-grams"]),
+        "nats per token": quotient(data["log-likelihood"], data["tokens"]),
+        "as vanilla %": 100 * quotient(data["as vanilla"], data["positions"]),
     }
 
 

@@ -11,7 +11,7 @@ from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentReco
 from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import error_bars
-from lopa_lab.records.intervals import Array, Resamples, estimate
+from lopa_lab.records.intervals import Array, estimate
 from lopa_lab.records.points_log import Point
 from lopa_ray.decoding.branch_confidence import parse_metric
 from lopa_ray.decoding.branching import anchor_fills, scores_by_position
@@ -144,9 +144,8 @@ class Predictor(Experiment):
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """The best predictor and the best decoder of each ranking."""
-        resamples = Resamples(record.setup.problems)
-        rho, chosen = _observed(record, resamples)
-        figures = Figures({(r, m): record.outcomes(ranking=r, metric=m) for r, m in rho}, resamples)
+        rho, chosen = _observed(record)
+        figures = Figures({(r, m): record.outcomes(ranking=r, metric=m) for r, m in rho}, record.resamples)
         tpf = figures.tpf
         sentences, answers, compared = [], [], []
         for ranking, metrics in METRICS.items():
@@ -184,11 +183,10 @@ class Predictor(Experiment):
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """ρ and TPF of each metric."""
-        resamples = Resamples(record.setup.problems)
-        rho, _ = _observed(record, resamples)
+        rho, _ = _observed(record)
         names = list(dict.fromkeys(metric for metrics in METRICS.values() for metric in metrics))
         for at, (ranking, metrics) in enumerate(METRICS.items()):
-            tpfs = [record.outcomes(ranking=ranking, metric=m).tpf(resamples) for m in metrics]
+            tpfs = [record.outcomes(ranking=ranking, metric=m).tpf(record.resamples) for m in metrics]
             xs = [names.index(m) + 0.16 * at - 0.08 for m in metrics]
             for axis, figures in zip(axes, ([rho[ranking, m] for m in metrics], tpfs), strict=True):
                 error_bars(axis, xs, list(map(estimate, figures)), at, "", label=ranking)
@@ -198,16 +196,14 @@ class Predictor(Experiment):
         axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
 
 
-def _observed(
-    record: ExperimentRecord, resamples: Resamples
-) -> tuple[Mapping[Name, Array], Mapping[Name, Array]]:
+def _observed(record: ExperimentRecord) -> tuple[Mapping[Name, Array], Mapping[Name, Array]]:
     """Mean rank correlation, and the share of the best branch's tokens, of each metric."""
-    rho, chosen = {}, {}
+    rho, chosen, quotient = {}, {}, record.resamples.quotient
     for ranking, metrics in METRICS.items():
         data = record.data(ranking=ranking, metric=None)
         for metric in metrics:
-            rho[ranking, metric] = resamples.quotient(data["rank correlation"][metric], data["steps"])
-            chosen[ranking, metric] = resamples.quotient(data["accepted"][metric], data["best"])
+            rho[ranking, metric] = quotient(data["rank correlation"][metric], data["steps"])
+            chosen[ranking, metric] = quotient(data["accepted"][metric], data["best"])
     return rho, chosen
 
 

@@ -16,7 +16,7 @@ from lopa_lab.experiments.run.lookaheads import RandomBranch, varied_by
 from lopa_lab.experiments.run.outcomes import Outcomes, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
-from lopa_lab.records.intervals import FEWEST_PROBLEMS, Array, Resamples, estimate, percent_of
+from lopa_lab.records.intervals import FEWEST_PROBLEMS, Array, estimate, percent_of
 from lopa_lab.records.points_log import Point
 
 ORDERS = 100
@@ -56,18 +56,17 @@ class FillingOrders(Experiment):
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """LoPA among the orders, and what orders do to the score."""
-        resamples = Resamples(record.setup.problems)
+        resamples = record.resamples
         lopa, anchor, orders = _outcomes(record)
-        random = _tpfs(orders)
+        random, own = _tpfs(orders), _tpfs([lopa])[0]
         rows = {
             "worst of the orders": (random.min(axis=0), None),
             "mean of the orders": (random.mean(axis=0), np.mean([order.correct for order in orders], axis=0)),
             "best of the orders": (random.max(axis=0), _correct_of_best(orders)),
             "single branch": (_tpfs([anchor])[0], np.array(anchor.correct)),
-            "LoPA": (_tpfs([lopa])[0], np.array(lopa.correct)),
+            "LoPA": (own, np.array(lopa.correct)),
         }
         tpf = {name: resamples.mean(values) for name, (values, _) in rows.items()}
-        own = _tpfs([lopa])[0]
         below = estimate(
             100 * resamples.mean([share_below(v, c) for v, c in zip(own, random.T, strict=True)])
         )
@@ -121,9 +120,7 @@ class FillingOrders(Experiment):
         axes[0].vlines(x, q25, q75, color=PALETTE[5], linewidth=5, label="middle half")
         axes[0].plot(x, random[:, at].mean(axis=0), "_", color=PALETTE[0], markersize=9, label="mean")
         axes[0].plot(x, own[at], "D", color=PALETTE[1], markersize=5, label="LoPA")
-        axes[0].set_xlabel("problem, by its mean")
-        axes[0].set_ylabel("TPF")
-        axes[0].set_ylim(bottom=0)
+        axes[0].set(xlabel="problem, by its mean", ylabel="TPF", ylim=(0, None))
         axes[0].figure.legend(loc="outside upper left", ncols=4)
 
 
@@ -133,7 +130,7 @@ def _outcomes(record: ExperimentRecord) -> tuple[Outcomes, Outcomes, list[Outcom
     return (
         record.outcomes(order="lopa"),
         record.outcomes(order="anchor"),
-        [Outcomes.from_json(order) for chunk in chunks for order in chunk],
+        [Outcomes(**order) for chunk in chunks for order in chunk],
     )
 
 

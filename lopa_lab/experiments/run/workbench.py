@@ -18,8 +18,6 @@ from lopa_lab.experiments.run.lookaheads import MakeSession
 from lopa_lab.experiments.run.outcomes import Name, Outcomes, StepTotals
 from lopa_lab.word_problems import Problem, held_out_problems
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.result import GenerationResult
-from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
@@ -105,7 +103,7 @@ class Workbench(ExitStack):
         sessions = [self.engine.create_session(problem.question, settings) for problem in problems]
         if make_session is not None:
             sessions = [make_session(session, index) for index, session in enumerate(sessions)]
-        results = self.decode(sessions)
+        results = results_of(self.engine, sessions)
         return Outcomes.of(results, solved(problems, results))
 
     def totals_in_turns(
@@ -121,7 +119,3 @@ class Workbench(ExitStack):
                 if number:
                     totals[name].add(sums)
         return totals
-
-    def decode(self, sessions: Sequence[DecodeSession]) -> list[GenerationResult]:
-        """The results of sessions, in their order. Raises the first error that ends a request."""
-        return results_of(self.engine, sessions)

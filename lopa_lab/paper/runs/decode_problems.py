@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.paper.tasks.task import BenchmarkProblem
-from lopa_lab.prompts import encode_prompt, fitting_prompt
+from lopa_lab.requests import answered, encode_prompt, fitting_prompt
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.decoding.result import TraceStep
 from lopa_ray.engine.base import Engine
@@ -59,9 +59,7 @@ def _decode(
 
     sessions = [engine.create_session(ids, settings) for ids in fitting]
     began = time.perf_counter()
-    for index, result in engine.run(sessions, on_step=on_step):
-        if isinstance(result, Exception):
-            raise result
+    for index, result in answered(engine.run(sessions, on_step=on_step)):
         now = time.perf_counter()
         yield ProblemRecord(
             problem_id=problems[index].problem_id,

@@ -170,29 +170,23 @@ def _run_cell(
     return CellResult(cell, task, report)
 
 
-class _Engines:
+class _Engines(ExitStack):
     """The engine of one model at a time."""
 
     def __init__(self, local: bool) -> None:
+        super().__init__()
         self._local = local
-        self._key = ""
-        self._engine: Engine | None = None
-        self._stack = ExitStack()
-
-    def __enter__(self) -> _Engines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._engine: dict[str, Engine] = {}
+        """By the model's key: one, or none."""
 
     def get(self, config: Config) -> Engine:
         """The engine for a configuration's model and group."""
         key = _model_key(config)
-        if self._engine is None or key != self._key:
-            self._stack.close()
-            self._engine, self._key = None, key
-            self._engine = self._stack.enter_context(open_engine(config, local=self._local))
-        return self._engine
+        if key not in self._engine:
+            self.close()
+            self._engine.clear()
+            self._engine[key] = self.enter_context(open_engine(config, local=self._local))
+        return self._engine[key]
 
 
 def _chosen(what: str, wanted: Sequence[str], names: Sequence[str]) -> set[str]:

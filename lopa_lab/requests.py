@@ -1,13 +1,16 @@
-"""Prompts of evaluations as token ids that fit, and the end of an answer."""
+"""Requests of measurements: prompts as token ids that fit, answers or the errors in their place, the end of a text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from lopa_ray.engine.session_factory import SessionFactory
 from lopa_ray.errors import SettingsError
 from lopa_ray.text.chat_template import Message
 from lopa_ray.text.tokenizer import require_tokenizer
+
+Answer = TypeVar("Answer")
 
 
 def encode_prompt(factory: SessionFactory, prompt: str | Sequence[Message], prefix: str = "") -> list[int]:
@@ -32,6 +35,14 @@ def fitting_prompt(factory: SessionFactory, ids: list[int], max_new_tokens: int)
             f"{max_model_len}; lower the one or raise the other"
         )
     return ids[max_new_tokens - max_model_len :]
+
+
+def answered(answers: Iterable[tuple[int, Answer | Exception]]) -> Iterator[tuple[int, Answer]]:
+    """(index, answer) as requests end. Raises the first error that stands in the place of an answer."""
+    for index, answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+        yield index, answer
 
 
 def cut_at_stop(text: str, stop: Iterable[str]) -> str:
