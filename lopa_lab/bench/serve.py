@@ -7,8 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from lopa_lab.bench.guidellm_load import PROMPT_TOKENS, guidellm_closed_loop
-from lopa_lab.bench.http_load import AnsweredRequest, Target, closed_loop, load_figures, open_loop
+from lopa_lab.bench.load import (
+    PROMPT_TOKENS,
+    AnsweredRequest,
+    Target,
+    closed_loop,
+    guidellm_closed_loop,
+    load_figures,
+    open_loop,
+)
 from lopa_lab.bench.measurements import Measurements, Row
 from lopa_lab.bench.model_shapes import SHAPES, model_to_measure
 from lopa_lab.bench.own_processes import own_server

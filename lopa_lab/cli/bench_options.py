@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias, get_args
 import typer
 
 from cluster.command_line.exit_status import exit_on_error
+from cluster.command_line.options import allowed_values
 from lopa_lab.bench.measurements import (
     BenchRecord,
     Measurements,
@@ -74,8 +75,6 @@ def choices(setting: str) -> tuple[str, ...]:
     return get_args(ModelSettings.model_fields[setting].annotation)
 
 
-DTYPES, DEVICES = choices("dtype"), choices("device")
-
 BranchesOption = Annotated[Any, several(POSITIVE, "Branches per request.")]
 RequestsOption = Annotated[Any, several(POSITIVE, "Requests in flight.")]
 WorkersOption = Annotated[Any, several(POSITIVE, "Branch workers.")]
@@ -84,8 +83,8 @@ ShapeOption = Annotated[
     str | None, typer.Option(help=f"Random weights in a shape instead: {', '.join(SHAPES)}.")
 ]
 LayersOption = Annotated[int | None, typer.Option(min=1, help="Cut the shape down to so many layers.")]
-DeviceOption = Annotated[str, typer.Option(help=f"{', '.join(DEVICES[:-1])} or {DEVICES[-1]}.")]
-DtypeOption = Annotated[str, typer.Option(help=f"{', '.join(DTYPES[:-1])} or {DTYPES[-1]}.")]
+DeviceOption = Annotated[str, typer.Option(help=f"{allowed_values('device')}.")]
+DtypeOption = Annotated[str, typer.Option(help=f"{allowed_values('dtype')}.")]
 ThreadsOption = Annotated[int, typer.Option(min=1, help="Torch threads of each process.")]
 RepeatsOption = Annotated[int, typer.Option(min=1, help="Number of measured calls; the median counts.")]
 RoundsOption = Annotated[int, typer.Option(min=1, help="Number of measurements.")]

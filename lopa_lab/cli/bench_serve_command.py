@@ -58,7 +58,7 @@ def serve(
     """Load on a running server: throughput, time to first token, latency, goodput."""
     from cluster.command_line.options import check_url, parse_overrides
     from cluster.serving.http.api_keys import load_api_keys
-    from lopa_lab.bench.http_load import Target, find_model
+    from lopa_lab.bench.load import Target, find_model
     from lopa_lab.bench.serve import Loads, measure_server, started_server
 
     if start is None and (assignments or layers is not None or device != "cpu"):

@@ -17,7 +17,7 @@ from lopa_lab.experiments.run.lookaheads import (
 from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
-from lopa_lab.records.intervals import Array, estimate, percent_of
+from lopa_lab.records.intervals import Array, Estimate, estimate, percent_of
 from lopa_lab.records.points_log import Point
 
 
@@ -74,28 +74,29 @@ class Ablation(Experiment):
         variant = VARIANTS[str(point["variant"])]
         settings = bench.settings(decoder="lopa", **variant.changes)
         varied = None if variant.lookahead is None else varied_by(variant.lookahead, bench.setup.seed)
-        return bench.decode_problems(settings, varied).as_json()
+        return bench.decode_problems(settings, varied)
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Every variant against LoPA."""
         figures = Figures({name: record.outcomes(variant=name) for name in VARIANTS}, record.resamples)
         tpf, score, forwards = figures.tpf, figures.score, figures.forwards
 
-        def against(name: str, other: str = LOPA) -> str:
-            return f"{estimate(tpf[name] / tpf[other]):.2f} times the TPF"
+        def ratio(name: str, other: str = LOPA) -> Estimate:
+            return estimate(tpf[name] / tpf[other])
 
-        def points(name: str, other: str = LOPA) -> str:
-            return f"{estimate(score[name] - score[other]):+.1f} points of score"
+        def gap(name: str, other: str = LOPA) -> Estimate:
+            return estimate(score[name] - score[other])
+
+        def against(name: str, of_other: str = "", other: str = LOPA) -> str:
+            return f"{ratio(name, other):.2f} times the TPF{of_other} and {gap(name, other):+.1f} points of score"
 
         text = (
             f"LoPA has {estimate(tpf[LOPA]):.2f} TPF at {estimate(score[LOPA]):.1f} % solved. Against it, no "
-            f"lookahead has {against(NO_LOOKAHEAD)} and {points(NO_LOOKAHEAD)}. Forks at random positions have "
-            f"{against(RANDOM_POSITIONS)} and {points(RANDOM_POSITIONS)}; a random winner {against(RANDOM_WINNER)} "
-            f"and {points(RANDOM_WINNER)}. One branch, which takes the best fork without comparison and costs one "
-            f"forward per step, has {against(ONE_BRANCH)} and {points(ONE_BRANCH)}. {_gain(tpf)}Without the anchor "
-            f"it is {against(NO_ANCHOR)}. With blocks of {SHORT_BLOCK}, a block-causal window has "
-            f"{against(CAUSAL, FULL)} of a full one and {points(CAUSAL, FULL)}; without lookahead "
-            f"{against(CAUSAL_ALONE, FULL_ALONE)} and {points(CAUSAL_ALONE, FULL_ALONE)}."
+            f"lookahead has {against(NO_LOOKAHEAD)}. Forks at random positions have {against(RANDOM_POSITIONS)}; a "
+            f"random winner {against(RANDOM_WINNER)}. One branch, which takes the best fork without comparison and "
+            f"costs one forward per step, has {against(ONE_BRANCH)}. {_gain(tpf)}Without the anchor it is "
+            f"{ratio(NO_ANCHOR):.2f} times the TPF. With blocks of {SHORT_BLOCK}, a block-causal window has "
+            f"{against(CAUSAL, ' of a full one', FULL)}; without lookahead {against(CAUSAL_ALONE, '', FULL_ALONE)}."
         )
         table = {
             "variant": list(VARIANTS),
@@ -105,16 +106,14 @@ class Ablation(Experiment):
             "against LoPA's score": column((score[name] - score[LOPA] for name in VARIANTS), "+.1f"),
             "forwards per token": column(forwards.values(), ".2f"),
         }
-        one = estimate(tpf[ONE_BRANCH] / tpf[LOPA])
         headline = (
-            f"Without comparing branches, the best fork alone has {one:.2f} times LoPA's TPF, for "
+            f"Without comparing branches, the best fork alone has {ratio(ONE_BRANCH):.2f} times LoPA's TPF, for "
             f"{estimate(forwards[ONE_BRANCH] / forwards[LOPA]):.2f} times its forwards."
         )
         compared = (
-            f"Here, when the best fork wins without comparison, TPF {one.change(1)} and the score "
-            f"{estimate(score[ONE_BRANCH] - score[LOPA]).change(0)}. When forks lie at random positions, TPF "
-            f"{estimate(tpf[RANDOM_POSITIONS] / tpf[LOPA]).change(1)} and the score "
-            f"{estimate(score[RANDOM_POSITIONS] - score[LOPA]).change(0)}."
+            f"Here, when the best fork wins without comparison, TPF {ratio(ONE_BRANCH).change(1)} and the score "
+            f"{gap(ONE_BRANCH).change(0)}. When forks lie at random positions, TPF "
+            f"{ratio(RANDOM_POSITIONS).change(1)} and the score {gap(RANDOM_POSITIONS).change(0)}."
         )
         return Finding(text, table, headline, compared)
 

@@ -121,7 +121,7 @@ class Beyond(Experiment):
             lookahead = by_value(_learn(bench, settings, seed))
         varied = None if lookahead is None else varied_by(lookahead, seed)
         problems = held_out_problems(seed, bench.setup.problems)
-        return bench.decode_problems(settings, varied, problems).as_json()
+        return bench.decode_problems(settings, varied, problems)
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Each variant against LoPA, in each cell and over all."""

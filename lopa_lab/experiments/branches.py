@@ -47,7 +47,7 @@ class Branches(Experiment):
         return [{"confidence_threshold": t, "num_branches": b} for t in THRESHOLDS for b in BRANCHES]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
-        return bench.decode_problems(bench.settings(decoder="lopa", **point)).as_json()
+        return bench.decode_problems(bench.settings(decoder="lopa", **point))
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Gain and cost of the most branches, the front, and AUP."""

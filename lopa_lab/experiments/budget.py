@@ -49,7 +49,7 @@ class Budget(Experiment):
             AUTO: {"num_branches": "auto", "max_branches": value},
             EARLY_EXIT: {"num_branches": EARLY_EXIT_BRANCHES, "lookahead_below": value},
         }[str(point["budget"])]
-        return bench.decode_problems(bench.settings(decoder="lopa", **changes)).as_json()
+        return bench.decode_problems(bench.settings(decoder="lopa", **changes))
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Adaptive budgets against fixed ones that spend as much."""

@@ -131,7 +131,7 @@ class Predictor(Experiment):
             decoder="lopa", ranking=ranking, num_branches=BRANCHES, branch_confidence=metric or "mean"
         )
         if metric is not None:
-            return bench.decode_problems(settings).as_json()
+            return bench.decode_problems(settings)
         observed = [Observed(METRICS[ranking]) for _ in bench.problems]
         bench.decode_problems(settings, lambda session, index: ObservedSession(session, observed[index]))
         names = METRICS[ranking]
@@ -157,7 +157,8 @@ class Predictor(Experiment):
             if predicts == decodes:
                 verdict, answer = "so the best predictor also decodes best", "is the fastest"
             else:
-                told = "it does not decode best" if ratio.excludes(1.0) else "the difference is not clear"
+                clear, unclear = "it does not decode best", "the difference is not clear"
+                told = ratio.against(1, clear, clear, unclear)
                 verdict = f"the best predictor has {ratio:.3f} times the TPF of the fastest, so {told}"
                 answer = f"has {ratio:.3f} times the TPF of the fastest, {decodes[1]}"
             answers.append(f"{ranking}: {predicts[1]} predicts best and {answer}")

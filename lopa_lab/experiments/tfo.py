@@ -49,10 +49,10 @@ class FillingOrders(Experiment):
         single = {"num_branches": 1} if point["order"] == "anchor" else {}
         settings = bench.settings(decoder="lopa", **single)
         if point["order"] != "random":
-            return bench.decode_problems(settings).as_json()
+            return bench.decode_problems(settings)
         first = int(point["first"] or 0)
         sessions = [varied_by(RandomBranch, bench.setup.seed, order) for order in range(first, first + CHUNK)]
-        return {"orders": [bench.decode_problems(settings, randomly).as_json() for randomly in sessions]}
+        return {"orders": [bench.decode_problems(settings, randomly) for randomly in sessions]}
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """LoPA among the orders, and what orders do to the score."""

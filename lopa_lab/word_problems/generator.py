@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from lopa_lab.word_problems.calculation import draw_number, solve
-from lopa_lab.word_problems.one_quantity import ONE_QUANTITY
+from lopa_lab.word_problems.one_quantity import STORIES_OF_ONE
 from lopa_lab.word_problems.problem import Problem
 from lopa_lab.word_problems.stories import DISTRACTIONS, NUMBER, STORIES, WORDS, Kind
 
-KINDS = ONE_QUANTITY + STORIES
+KINDS = STORIES_OF_ONE + STORIES
 HELD_OUT_SHARE = 32
 """One question in this many is held out."""
 DISTRACTED_SHARE = 0.2

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Generic, Self, TypeVar
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from lopa_lab.records.intervals import Array, Resamples, estimate
-from lopa_ray.decoding.result import GenerationResult
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -26,20 +25,6 @@ class Outcomes:
     """Branch evaluations."""
     correct: list[int]
     """1 for a right answer, else 0."""
-
-    @classmethod
-    def of(cls, results: Sequence[GenerationResult], correct: Sequence[bool]) -> Self:
-        """The outcomes of decoded problems."""
-        return cls(
-            [result.tokens for result in results],
-            [result.steps for result in results],
-            [result.forwards for result in results],
-            [int(right) for right in correct],
-        )
-
-    def as_json(self) -> dict[str, list[int]]:
-        """A list per name: the arguments of the class."""
-        return asdict(self)
 
     def tpf(self, resamples: Resamples) -> Array:
         """Σ tokens ÷ Σ steps: [1 + resamples], float64."""

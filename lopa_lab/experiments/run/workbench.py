@@ -13,9 +13,9 @@ import ray
 from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from cluster.batch.open_engine import open_engine
 from lopa_lab.bench.decoding import results_of, solved
-from lopa_lab.experiments.run.experiment import Setup
+from lopa_lab.experiments.run.experiment import Data, Setup
 from lopa_lab.experiments.run.lookaheads import MakeSession
-from lopa_lab.experiments.run.outcomes import Name, Outcomes, StepTotals
+from lopa_lab.experiments.run.outcomes import Name, StepTotals
 from lopa_lab.word_problems import Problem, held_out_problems
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.engine.base import Engine
@@ -93,9 +93,9 @@ class Workbench(ExitStack):
         settings: GenerationSettings,
         make_session: MakeSession | None = None,
         problems: Sequence[Problem] | None = None,
-    ) -> Outcomes:
-        """Decode and grade problems, by default the run's. `make_session` puts another session into the place of a
-        usual one.
+    ) -> Data:
+        """Decode and grade problems, by default the run's; returns what `Outcomes` are made of. `make_session` puts
+        another session into the place of a usual one.
 
         Raises the first error that ends a request.
         """
@@ -104,7 +104,12 @@ class Workbench(ExitStack):
         if make_session is not None:
             sessions = [make_session(session, index) for index, session in enumerate(sessions)]
         results = results_of(self.engine, sessions)
-        return Outcomes.of(results, solved(problems, results))
+        return {
+            "tokens": [result.tokens for result in results],
+            "steps": [result.steps for result in results],
+            "forwards": [result.forwards for result in results],
+            "correct": [int(right) for right in solved(problems, results)],
+        }
 
     def totals_in_turns(
         self, decoders: Mapping[Name, Callable[[str], Mapping[str, float]]]

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lopa_lab.paper.runs.problem_record import ProblemRecord
-from lopa_lab.records.points_log import first_difference, whole_lines
+from lopa_lab.records.points_log import check_unchanged, whole_lines
 from lopa_lab.records.record import now, replace_file
 from lopa_ray.errors import SettingsError
 
@@ -36,12 +36,7 @@ class RunFolder:
             raise SettingsError(
                 f"--output: {state_path} cannot be read ({error!r}); remove the folder"
             ) from None
-        changed = first_difference(before, identity)
-        if changed is not None:
-            raise SettingsError(
-                f"--output: the run in {path} was begun with other settings ({changed}); restore that to "
-                "continue, choose another folder, or remove this one"
-            )
+        check_unchanged(before, identity, path)
         try:
             kept = map(ProblemRecord.model_validate_json, whole_lines(self._records_path))
             self.records = {record.problem_id: record for record in kept}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from lopa_ray.text.chat_template import Message
 
 _TEST_SPLIT = range(11, 511)
 """Task ids, as MBPP's README says."""
+
+_EXAMPLES = Path(__file__).with_name("mbpp_examples.json")
 
 _BEGUN = "\n```python\n"
 """How answers of a chat begin."""
@@ -98,6 +99,5 @@ def _request(row: DataRow, around_task: str, before_tests: str) -> str:
 
 @cache
 def _examples() -> list[dict[str, Any]]:
-    file = Path(str(resources.files("lopa_lab.paper.tasks"))) / "mbpp_examples.json"
-    examples: list[dict[str, Any]] = json.loads(file.read_text())["examples"]
+    examples: list[dict[str, Any]] = json.loads(_EXAMPLES.read_text())["examples"]
     return examples
