@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
@@ -20,16 +19,6 @@ from lopa_lab.records.figure import PALETTE
 from lopa_lab.records.intervals import Array, Estimate, estimate, percent_of
 from lopa_lab.records.points_log import Point
 
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """What differs from LoPA."""
-
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """Changes of decode settings."""
-    lookahead: MakeLookahead | None = None
-
-
 LOPA, NO_LOOKAHEAD = "LoPA", "no lookahead"
 RANDOM_POSITIONS, RANDOM_WINNER, ONE_BRANCH = "random positions", "random winner", "one branch: the best fork"
 NO_ANCHOR = "without the anchor"
@@ -37,18 +26,25 @@ SHORT_BLOCK = 8
 FULL, CAUSAL = f"blocks of {SHORT_BLOCK}, full window", f"blocks of {SHORT_BLOCK}, block-causal window"
 FULL_ALONE, CAUSAL_ALONE = f"{FULL}, no lookahead", f"{CAUSAL}, no lookahead"
 
-VARIANTS = {
-    LOPA: Variant(),
-    NO_LOOKAHEAD: Variant({"num_branches": 1}),
-    RANDOM_POSITIONS: Variant(lookahead=RandomPositions),
-    RANDOM_WINNER: Variant(lookahead=RandomBranch),
-    ONE_BRANCH: Variant(lookahead=BestFork),
-    NO_ANCHOR: Variant({"anchor": "omit"}),
-    FULL: Variant({"block_size": SHORT_BLOCK, "window_attention": "full"}),
-    CAUSAL: Variant({"block_size": SHORT_BLOCK, "window_attention": "block_causal"}),
-    FULL_ALONE: Variant({"block_size": SHORT_BLOCK, "window_attention": "full", "num_branches": 1}),
-    CAUSAL_ALONE: Variant({"block_size": SHORT_BLOCK, "window_attention": "block_causal", "num_branches": 1}),
+VARIANTS: dict[str, dict[str, Any]] = {
+    LOPA: {},
+    NO_LOOKAHEAD: {"num_branches": 1},
+    RANDOM_POSITIONS: {},
+    RANDOM_WINNER: {},
+    ONE_BRANCH: {},
+    NO_ANCHOR: {"anchor": "omit"},
+    FULL: {"block_size": SHORT_BLOCK, "window_attention": "full"},
+    CAUSAL: {"block_size": SHORT_BLOCK, "window_attention": "block_causal"},
+    FULL_ALONE: {"block_size": SHORT_BLOCK, "window_attention": "full", "num_branches": 1},
+    CAUSAL_ALONE: {"block_size": SHORT_BLOCK, "window_attention": "block_causal", "num_branches": 1},
 }
+"""What differs from LoPA: changes of decode settings."""
+LOOKAHEADS: dict[str, MakeLookahead] = {
+    RANDOM_POSITIONS: RandomPositions,
+    RANDOM_WINNER: RandomBranch,
+    ONE_BRANCH: BestFork,
+}
+"""Those of the variants that have one of their own."""
 
 
 class Ablation(Experiment):
@@ -71,9 +67,9 @@ class Ablation(Experiment):
         return [{"variant": name} for name in VARIANTS]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
-        variant = VARIANTS[str(point["variant"])]
-        settings = bench.settings(decoder="lopa", **variant.changes)
-        varied = None if variant.lookahead is None else varied_by(variant.lookahead, bench.setup.seed)
+        name = str(point["variant"])
+        settings = bench.settings(decoder="lopa", **VARIANTS[name])
+        varied = varied_by(LOOKAHEADS[name], bench.setup.seed) if name in LOOKAHEADS else None
         return bench.decode_problems(settings, varied)
 
     def finding(self, record: ExperimentRecord) -> Finding:
