@@ -9,12 +9,12 @@ from typing import Any
 from cluster.batch.lines import CompletedLine, LineResult, OpenAILine
 from cluster.choices.choice_factory import ChoiceFactory
 from cluster.choices.messages import ChoicesRequest, RequestAccepted
-from cluster.openai.chat import ChatRequest, ChatResponseBuilder
+from cluster.openai.answer_builder import AnswerBuilder
+from cluster.openai.chat import ChatBuilder, ChatRequest
 from cluster.openai.choices_request import make_choices_request
-from cluster.openai.completions import CompletionRequest, CompletionResponseBuilder
+from cluster.openai.completions import CompletionBuilder, CompletionRequest
 from cluster.openai.errors import api_error, invalid_value
 from cluster.openai.generation_request import GenerationRequest
-from cluster.openai.response_builder import ResponseBuilder
 from cluster.openai.responses import ResponsesRequest
 from cluster.openai.responses_builder import ResponsesBuilder
 from lopa_ray.decoding.result import GenerationResult
@@ -23,11 +23,11 @@ from lopa_ray.engine.session_factory import SessionFactory
 from lopa_ray.errors import RequestError
 from lopa_ray.protocol.events import RequestStep
 
-NewBuilder = Callable[[Any, ChoicesRequest], ResponseBuilder]
+NewBuilder = Callable[[Any, ChoicesRequest], AnswerBuilder]
 
 URLS: dict[str, tuple[type[GenerationRequest], NewBuilder]] = {
-    "/v1/chat/completions": (ChatRequest, ChatResponseBuilder),
-    "/v1/completions": (CompletionRequest, CompletionResponseBuilder),
+    "/v1/chat/completions": (ChatRequest, ChatBuilder),
+    "/v1/completions": (CompletionRequest, CompletionBuilder),
     "/v1/responses": (ResponsesRequest, ResponsesBuilder),
 }
 

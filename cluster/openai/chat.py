@@ -14,14 +14,9 @@ from cluster.choices.messages import (
     TokenLogprob,
     ToolCallDelta,
 )
+from cluster.openai.answer_builder import clamp_logprob
 from cluster.openai.chat_messages import ChatMessage
-from cluster.openai.completions_builder import CompletionsBuilder
-from cluster.openai.completions_request import CompletionsRequest
-from cluster.openai.errors import invalid_value
-from cluster.openai.lopa_models import ChoiceCost
-from cluster.openai.request_model import MAX_INT, JsonObject
-from cluster.openai.response_builder import clamp_logprob
-from cluster.openai.response_models import (
+from cluster.openai.completion_objects import (
     AssistantMessage,
     CallChunk,
     CalledFunction,
@@ -36,6 +31,11 @@ from cluster.openai.response_models import (
     MadeCall,
     TopLogprob,
 )
+from cluster.openai.errors import invalid_value
+from cluster.openai.lopa_models import ChoiceCost
+from cluster.openai.multi_choice_builder import MultiChoiceBuilder
+from cluster.openai.multi_choice_request import MultiChoiceRequest
+from cluster.openai.request_model import MAX_INT, JsonObject
 from cluster.openai.tools import (
     NamedToolChoice,
     ToolChoice,
@@ -48,11 +48,11 @@ from cluster.openai.tools import (
 from lopa_ray.engine.session_factory import Prompt
 
 
-class ChatRequest(CompletionsRequest):
+class ChatRequest(MultiChoiceRequest):
     """A chat completion."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **CompletionsRequest.unsupported_fields,
+        **MultiChoiceRequest.unsupported_fields,
         # OpenAI's
         "audio": (),
         "function_call": ("none",),
@@ -163,7 +163,7 @@ class ChatRequest(CompletionsRequest):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-class ChatResponseBuilder(CompletionsBuilder):
+class ChatBuilder(MultiChoiceBuilder):
     """Builds the responses to a chat request."""
 
     id_prefix = "chatcmpl"

@@ -10,13 +10,13 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from cluster.choices.messages import ChoiceFinished, TextDelta, TokenLogprob
-from cluster.openai.completions_builder import CompletionsBuilder
-from cluster.openai.completions_request import CompletionsRequest
+from cluster.openai.answer_builder import clamp_logprob
+from cluster.openai.completion_objects import Completion, CompletionChunk, TextChoice, TextLogprobs
 from cluster.openai.errors import invalid_value, short_repr
 from cluster.openai.lopa_models import ChoiceCost
+from cluster.openai.multi_choice_builder import MultiChoiceBuilder
+from cluster.openai.multi_choice_request import MultiChoiceRequest
 from cluster.openai.request_model import MAX_INT
-from cluster.openai.response_builder import clamp_logprob
-from cluster.openai.response_models import Completion, CompletionChunk, TextChoice, TextLogprobs
 from lopa_ray.engine.session_factory import Prompt
 
 
@@ -43,11 +43,11 @@ def _is_token_ids(value: Any) -> bool:
     )
 
 
-class CompletionRequest(CompletionsRequest):
+class CompletionRequest(MultiChoiceRequest):
     """A text completion: no chat template is applied."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **CompletionsRequest.unsupported_fields,
+        **MultiChoiceRequest.unsupported_fields,
         "add_special_tokens": (True,),  # vLLM's
         "suffix": (),
     }
@@ -100,7 +100,7 @@ class CompletionRequest(CompletionsRequest):
         return self.logprobs
 
 
-class CompletionResponseBuilder(CompletionsBuilder):
+class CompletionBuilder(MultiChoiceBuilder):
     """Builds the responses to a text completion request."""
 
     id_prefix = "cmpl"

@@ -16,14 +16,14 @@ from cluster.choices.messages import (
     TextDelta,
     ToolCallDelta,
 )
+from cluster.openai.answer_builder import AnswerBuilder
 from cluster.openai.chat import chat_logprobs
-from cluster.openai.completions_builder import canvas_object
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
-from cluster.openai.response_builder import ResponseBuilder
-from cluster.openai.response_items import EventFields, ResponseItems
+from cluster.openai.multi_choice_builder import canvas_object
 from cluster.openai.responses import ResponsesRequest
-from cluster.openai.responses_models import (
+from cluster.openai.responses_items import EventFields, ResponsesItems
+from cluster.openai.responses_objects import (
     IncompleteDetails,
     InputTokensDetails,
     OutputTokensDetails,
@@ -33,18 +33,18 @@ from cluster.openai.responses_models import (
 )
 
 
-class ResponsesBuilder(ResponseBuilder):
+class ResponsesBuilder(AnswerBuilder):
     """Builds one response."""
 
     def __init__(self, http_request: ResponsesRequest, request: ChoicesRequest) -> None:
         super().__init__(http_request.model, request)
         self._http_request = http_request
         self._created = int(time.time())
-        self._items = ResponseItems()
+        self._items = ResponsesItems()
         self._num_events = 0
 
     def add(self, output: ChoicesOutput) -> None:
-        """See `ResponseBuilder`. Without a stream all items come from the end of the choice."""
+        """See `AnswerBuilder`. Without a stream all items come from the end of the choice."""
         super().add(output)
         if isinstance(output, ChoiceFinished) and not self.request.stream:
             for delta in _whole_answer(output):
@@ -63,13 +63,13 @@ class ResponsesBuilder(ResponseBuilder):
             yield from self._named(self._items.close(complete=_is_complete(output)))
 
     def last_events(self) -> Iterator[ServerSentEvent]:
-        """See `ResponseBuilder`."""
+        """See `AnswerBuilder`."""
         self._check_finished()
         response = self._completion()
         yield self._event(f"response.{response['status']}", {"response": response})
 
     def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]:
-        """See `ResponseBuilder`: an event with the error, and the failed response."""
+        """See `AnswerBuilder`: an event with the error, and the failed response."""
         yield self._event("error", {"code": error.code, "message": error.message, "param": error.param})
         failure = ResponseFailure(code=error.code, message=error.message)
         yield self._event("response.failed", {"response": self._response("failed", error=failure)})

@@ -32,7 +32,7 @@ class GroupStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupWorkers:
+class WorkerCounts:
     """The branch workers of one group."""
 
     workers: int
@@ -89,10 +89,10 @@ class Backend(Protocol):
     async def status(self) -> list[GroupStatus]:
         """The state of every group. Raises LopaError if one does not answer."""
 
-    async def workers(self, model: str) -> list[GroupWorkers]:
+    async def workers(self, model: str) -> list[WorkerCounts]:
         """The workers of every group of the model. Raises LopaError if one does not answer."""
 
-    async def resize(self, model: str, num_workers: int) -> list[GroupWorkers]:
+    async def resize(self, model: str, num_workers: int) -> list[WorkerCounts]:
         """Have that many workers in every group of the model that runs now, while they decode.
 
         Returns at once; see `actors.master.Master.resize`. Raises SettingsError beyond the bounds that the

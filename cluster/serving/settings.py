@@ -16,7 +16,8 @@ class HttpSettings(StrictModel):
     """Keys and limits of the HTTP layer."""
 
     api_keys: list[SecretStr] = Field(default_factory=list, repr=False)
-    """A request under /v1 needs one of these as its bearer token; none: no key is needed."""
+    """A request under /v1 or /admin, or to /tokenize or /detokenize, needs one of these as its bearer token; none: no
+    key is needed, and /admin is closed."""
 
     cors_origins: list[str] = Field(default_factory=list)
     """Web pages of these origins may call the endpoint from a browser; "*" is all of them."""

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from demo_tokenizer import EOS_TOKEN_ID, MASK_TOKEN_ID, SPECIAL_TOKENS, chat_prompt
+from drills import make_drill
 from lopa_lab.word_problems import Problem, training_problems
 
 ANSWER_LEN = 64
@@ -102,7 +103,7 @@ def problems_of_step(seed: int, step: int, size: int) -> list[Problem]:
 @functools.lru_cache(maxsize=1)
 def drawn_together(seed: int, count: int) -> tuple[Problem, ...]:
     """Training problems, drills among them."""
-    return tuple(itertools.islice(training_problems(seed, DRILL_SHARE), count))
+    return tuple(itertools.islice(training_problems(seed, (DRILL_SHARE, make_drill)), count))
 
 
 def mark_results(tokenizer: Tokenizer, ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from drills import make_drill
 from lopa_lab.word_problems import training_problems
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>")
@@ -45,7 +46,7 @@ def train_tokenizer(folder: Path, vocab_size: int = 1280, problems: int = 40_000
     )
 
     def texts() -> Iterator[str]:
-        for problem in itertools.islice(training_problems(0, 0.15), problems):
+        for problem in itertools.islice(training_problems(0, (0.15, make_drill)), problems):
             yield f"user\n{problem.question}\nassistant\n{problem.answer}"
 
     tokenizer.train_from_iterator(texts(), trainer)

@@ -47,9 +47,10 @@ class Scenario:
     network: str
 
 
-LATENCY = [*[Scenario(1, workers, 1, "nvlink") for workers in (1, 3, 5, 8)], Scenario(1, 5, 1, "10 GbE")]
-
-THROUGHPUT = [
+SCENARIOS = [
+    # One request: latency. Several: throughput.
+    *[Scenario(1, workers, 1, "nvlink") for workers in (1, 3, 5, 8)],
+    Scenario(1, 5, 1, "10 GbE"),
     *[Scenario(groups, 5, 8, "nvlink") for groups in (1, 8, 64)],
     *[Scenario(groups, 8, 8, "nvlink") for groups in (1, 8, 64)],
     *[Scenario(groups, 16, 16, "100 GbE") for groups in (1, 4, 16, 64)],
@@ -117,7 +118,7 @@ def simulate_clusters(costs: dict[str, Any]) -> Measurements:
     measured = costs["measured"]
     return Measurements(
         ("groups", "workers per group", "requests per group", "network"),
-        [simulate(scenario, costs) for scenario in (*LATENCY, *THROUGHPUT)],
+        [simulate(scenario, costs) for scenario in SCENARIOS],
         "Simulated. Costs of planning and of messages were measured: "
         f"{measured['ms_per_branch']:.3g} ms per branch, {measured['ms_per_step']:.3g} ms per step and "
         f"{measured['ms_per_worker']:.3g} ms per worker ({measured['command']}; {measured['machine']}). Forwards, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Sequence
@@ -22,7 +23,6 @@ from lopa_ray.engine.config import Config
 from lopa_ray.execution.device import DEVICES
 from lopa_ray.execution.lane import lanes_of
 from lopa_ray.execution.model_loader import build_runner
-from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.execution.packing import Packing
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.execution.staging import StagedStep
@@ -64,7 +64,9 @@ def measure_commits(
             with RayEngine.from_config(of_group) as engine:
                 for span in spans:
                     timings = _commit_timings(engine, transport, span, prompt, rounds)
-                    sent = transport != "single_phase" and count > 1
+                    # K and V of the span in all layers, and a boundary row.
+                    values = span * math.prod(spec.model.kv_shape) + spec.model.hidden_size
+                    sent = values if transport != "single_phase" and count > 1 else 0
                     rows.append(
                         {
                             "model": name,
@@ -74,7 +76,7 @@ def measure_commits(
                             "transport": transport,
                             "span": span,
                             "commits": len(timings),
-                            "KiB": _payload_bytes(spec, span) / 1024 if sent else 0.0,
+                            "KiB": sent * spec.dtype.itemsize / 1024,
                             "pre-write ms": staging_ms[span],
                             "commit ms": _median_ms([timing.commit for timing in timings]),
                             "outside forward ms": _median_ms([sum(astuple(t)) - t.forward for t in timings]),
@@ -93,12 +95,6 @@ def measure_commits(
 
 def _median_ms(seconds: Sequence[float]) -> float | None:
     return 1000 * statistics.median(seconds) if seconds else None
-
-
-def _payload_bytes(spec: ModelSpec, span: int) -> int:
-    """K and V of the span in all layers, and a boundary row."""
-    layers, two, heads, dim = spec.model.kv_shape
-    return (span * layers * two * heads * dim + spec.model.hidden_size) * spec.dtype.itemsize
 
 
 def _commit_timings(

@@ -10,6 +10,7 @@ from itertools import groupby, product
 from typing import Any, TypeAlias
 
 from cluster.batch.open_engine import open_engine
+from cluster.command_line.options import ConfigOverrides
 from lopa_lab.bench.decoding import random_prompt, results_of, same_tokens_percent, solved
 from lopa_lab.bench.measurements import Measurements, Row, percentile_ms
 from lopa_lab.word_problems import Problem, held_out_problems
@@ -27,8 +28,8 @@ SEED = 2
 TOP = 10
 """How many of the fastest requests the column `TPS top 10` averages."""
 
-ConfigOverrides: TypeAlias = dict[str, dict[str, Any]]
-"""Section → setting → value."""
+COLUMNS = {"group.num_workers": "workers"}
+"""What tables call a setting, where that is not its name."""
 
 Combination: TypeAlias = dict[str, Any]
 """Setting with its section → value."""
@@ -159,7 +160,9 @@ def _decode(engine: Engine, config: Config, workload: Workload) -> list[Generati
 def _varied(combination: Combination) -> Row:
     """The columns of the settings that are varied."""
     return {
-        _column(setting): value if isinstance(value, int | float | None) else str(value)
+        COLUMNS.get(setting, setting.partition(".")[2]): value
+        if isinstance(value, int | float | None)
+        else str(value)
         for setting, value in combination.items()
     }
 
@@ -179,8 +182,3 @@ def _figures(workload: Workload, results: Sequence[GenerationResult]) -> Row:
         "latency p50 ms": percentile_ms(latencies, 0.5),
         "latency max ms": percentile_ms(latencies, 1.0),
     }
-
-
-def _column(setting: str) -> str:
-    """What tables call a setting."""
-    return {"group.num_workers": "workers"}.get(setting, setting.partition(".")[2])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
+from lopa_lab.requests import answered
 from lopa_lab.word_problems import Problem, is_correct
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
@@ -44,11 +45,7 @@ def steps_of(engine: Engine, sessions: Sequence[DecodeSession]) -> Generator[Req
 def results_of(engine: Engine, sessions: Sequence[DecodeSession], **callbacks: Any) -> list[GenerationResult]:
     """The results of sessions, in their order. `callbacks`: those of `Engine.run`. Raises the first error that ends a
     request."""
-    results: dict[int, GenerationResult] = {}
-    for index, result in engine.run(sessions, **callbacks):
-        if isinstance(result, Exception):
-            raise result
-        results[index] = result
+    results = dict(answered(engine.run(sessions, **callbacks)))
     return [results[index] for index in range(len(sessions))]
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import ClassVar, Self, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from pydantic import Field
 
-from lopa_lab.records.machine import Machine
 from lopa_lab.records.record import Record, Value
-from lopa_ray import __version__
 from lopa_ray.errors import SettingsError
 
 Row: TypeAlias = dict[str, Value]
@@ -38,29 +35,6 @@ class BenchRecord(Record):
     method: str
     keys: tuple[str, ...]
     rows: tuple[Row, ...]
-
-    @classmethod
-    def make(
-        cls,
-        benchmark: str,
-        arguments: Sequence[str],
-        device: str,
-        started: datetime,
-        commit: str | None,
-        measurements: Measurements,
-    ) -> Self:
-        """The record of a run of `lopa ARGUMENTS` on this machine, whose figures are of `device`."""
-        return cls(
-            benchmark=benchmark,
-            command=("lopa", *arguments),
-            started=started,
-            machine=Machine.here(device),
-            version=__version__,
-            commit=commit,
-            method=measurements.method,
-            keys=measurements.keys,
-            rows=tuple(measurements.rows),
-        )
 
     @property
     def figures(self) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import random
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -20,6 +19,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from lopa_lab.bench.clock import Clock, TimedCall
 from lopa_lab.bench.measurements import Measurements, Row
 from lopa_ray.kernels.sdpa import sdpa
 
@@ -77,20 +77,6 @@ def _memory_rows(requests: list[tuple[int, int]], in_flight: int, branches: Sequ
         yield {"K/V": name, "branches": count, "most MiB": most, "mean MiB": mean}
 
 
-def least_cpu_ms(variants: list[Callable[[], Tensor]], repeats: int) -> list[float]:
-    """Milliseconds of processor time of each variant, in turns; the least of several, since other work adds to it.
-
-    What a variant returns, a tensor of any shape and dtype, is dropped: [variants] numbers come back.
-    """
-    least = [math.inf] * len(variants)
-    for _ in range(repeats):
-        for index, step in enumerate(variants):
-            began = time.thread_time()
-            step()
-            least[index] = min(least[index], 1000 * (time.thread_time() - began))
-    return least
-
-
 def attention_step(cached: int, branches: int, page: int | None, gathers: int) -> Callable[[], Tensor]:
     """Attention of one layer over all branches of a request; `page` None: in a slot, without gathering.
 
@@ -117,17 +103,18 @@ def attention_step(cached: int, branches: int, page: int | None, gathers: int) -
 
 def _time_rows(requests: list[tuple[int, int]], branches: Sequence[int], repeats: int) -> Iterator[Row]:
     """Milliseconds of processor time, means over requests that are half decoded, and their ratio to slots."""
+    clock = Clock(torch.device("cpu"))
     variants: list[tuple[str, int | None, int]] = [("slots", None, 0)]
     for page in PAGE_SIZES:
         variants += [(f"pages of {page}, gathered per branch", page, max(branches))]
         variants += [(f"pages of {page}, gathered once", page, 1)]
     for count in branches:
-        timings = [
-            least_cpu_ms(
-                [attention_step(p + a // 2, count, page, gathers) for _, page, gathers in variants], repeats
-            )
-            for p, a in requests
-        ]
+        # Other work adds to processor time, so the least of several counts.
+        timings = []
+        for prompt, answer in requests:
+            cached = prompt + answer // 2
+            calls = [TimedCall(attention_step(cached, count, page, gathers)) for _, page, gathers in variants]
+            timings.append([min(times) for times in clock.times_ms(calls, repeats)])
         means = [statistics.fmean(of_variant) for of_variant in zip(*timings, strict=True)]
         for (name, _, _), mean in zip(variants, means, strict=True):
             yield {"K/V": name, "branches": count, "attention ms": mean, "× slots": mean / means[0]}

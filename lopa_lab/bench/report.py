@@ -90,8 +90,7 @@ def throughput_plot(record: BenchRecord) -> str:
             axes.plot(
                 clients, [number(row, column) for row in rows], "o-", color=PALETTE[color], linewidth=1.6
             )
-            axes.set_ylabel(column)
-            axes.set_ylim(bottom=0)
+            axes.set(ylabel=column, ylim=(0, None))
         lower.set_xlabel("requests in flight")
 
     return svg_image(draw, rows=(1, 1))
@@ -112,8 +111,7 @@ def phases_plot(record: BenchRecord) -> str:
             ]
             axes.bar(labels, shares, bottom=bottom, color=color, label=phase)
             bottom = [low + share for low, share in zip(bottom, shares, strict=True)]
-        axes.set_ylabel("share of a step (%)")
-        axes.set_xlabel(", ".join(keys))
+        axes.set(ylabel="share of a step (%)", xlabel=", ".join(keys))
         axes.figure.legend(loc="outside upper left", ncols=3)
 
     return svg_image(draw)
@@ -141,10 +139,7 @@ def _lines(series: Series, x: str, y: str) -> str:
             axes.plot(
                 *zip(*sorted(points), strict=True), style, color=PALETTE[index % len(PALETTE)], label=label
             )
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
-        axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
+        axes.set(xlabel=x, ylabel=y, xlim=(0, None), ylim=(0, None))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(series) > 1:
             axes.figure.legend(loc="outside upper left", ncols=3)

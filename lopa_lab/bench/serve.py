@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 
-from lopa_lab.bench.guidellm_load import PROMPT_TOKENS, guidellm_closed_loop
-from lopa_lab.bench.http_load import AnsweredRequest, Target, closed_loop, load_figures, open_loop
+from lopa_lab.bench.load import (
+    PROMPT_TOKENS,
+    AnsweredRequest,
+    Target,
+    closed_loop,
+    guidellm_closed_loop,
+    load_figures,
+    open_loop,
+)
 from lopa_lab.bench.measurements import Measurements, Row
 from lopa_lab.bench.model_shapes import SHAPES, model_to_measure
 from lopa_lab.bench.own_processes import own_server
@@ -18,22 +25,6 @@ from lopa_ray.errors import ClusterError
 SEED = 4
 WARM_UPS = 8
 """Requests before the first load, of which nothing is kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loads:
-    """At which rates requests are sent to a server."""
-
-    concurrency: Sequence[int]
-    """Clients of each closed loop."""
-    rates: Sequence[float]
-    """Arrivals per second of each open loop."""
-    requests: int
-    """Per load."""
-    deadline_s: float
-    """Seconds within which an answer counts as goodput."""
-    guidellm: str | None = None
-    """The command of GuideLLM, if it is to run the closed loops too."""
 
 
 @contextmanager
@@ -50,32 +41,32 @@ def started_server(start: str, layers: int | None, settings: Sequence[str]) -> I
             yield name, url
 
 
-def measure_server(target: Target, loads: Loads, name: str) -> Measurements:
-    """Send word problems: closed loops, then open loops, then the closed loops again by GuideLLM, if it is to.
+def measure_server(
+    name: str,
+    target: Target,
+    *,
+    concurrency: Sequence[int],
+    rates: Sequence[float],
+    requests: int,
+    deadline_s: float,
+    guidellm: str | None,
+) -> Measurements:
+    """Send word problems: closed loops of so many clients, then open loops of so many arrivals per second, then the
+    closed loops again by the command `guidellm`, if it is given; so many requests each.
 
-    `name`: what the table calls the model. Raises ClusterError if all requests of a load fail.
+    `name`: what the table calls the model. Answers within `deadline_s` seconds count as goodput. Raises ClusterError if
+    all requests of a load fail.
     """
-    requests, deadline_s = loads.requests, loads.deadline_s
     problems = held_out_problems(SEED, requests)
     asyncio.run(closed_loop(target, held_out_problems(SEED + 1, WARM_UPS), WARM_UPS))
-    rows = [
-        *(
-            _row("closed", n, asyncio.run(closed_loop(target, problems, n)), deadline_s)
-            for n in loads.concurrency
-        ),
-        *(
-            _row("open", rate, asyncio.run(open_loop(target, problems, rate)), deadline_s)
-            for rate in loads.rates
-        ),
-    ]
-    if loads.guidellm is not None:
-        rows += [
-            _row("guidellm", n, guidellm_closed_loop(loads.guidellm, target, requests, n), deadline_s)
-            for n in loads.concurrency
-        ]
+    row = partial(_row, deadline_s)
+    rows = [row("closed", n, asyncio.run(closed_loop(target, problems, n))) for n in concurrency]
+    rows += [row("open", rate, asyncio.run(open_loop(target, problems, rate))) for rate in rates]
+    if guidellm is not None:
+        rows += [row("guidellm", n, guidellm_closed_loop(guidellm, target, requests, n)) for n in concurrency]
     return Measurements(
         ("model", "settings", "loop", "load"),
-        [{"model": name, "settings": _settings(row, target), **row} for row in rows],
+        [{"model": name, "settings": _settings(of_load, target), **of_load} for of_load in rows],
         f"{requests} streamed chat completions per load, at most {target.max_tokens} new tokens; {WARM_UPS} before the "
         "first load are not counted. closed: so many clients, each with one request in flight; open: Poisson arrivals, "
         "so many per second, latency from when a request was due; guidellm: closed, with synthetic prompts of "
@@ -89,7 +80,7 @@ def _settings(row: Row, target: Target) -> str:
     return ", ".join(f"{name} {value}" for name, value in sent.items()) or "the server's"
 
 
-def _row(loop: str, load: float, requests: Sequence[AnsweredRequest], deadline_s: float) -> Row:
+def _row(deadline_s: float, loop: str, load: float, requests: Sequence[AnsweredRequest]) -> Row:
     if all(request.error for request in requests):
         raise ClusterError(f"all {len(requests)} requests failed; the first one: {requests[0].error}")
     return {"loop": loop, "load": load, **load_figures(requests, deadline_s)}

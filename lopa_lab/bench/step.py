@@ -13,7 +13,7 @@ import torch
 
 from actors.engine import RayEngine
 from lopa_lab.bench.decoding import local_steps, random_prompt, steps_of
-from lopa_lab.bench.launch_counter import LaunchCounter, count_launches
+from lopa_lab.bench.launch_counter import count_launches
 from lopa_lab.bench.measurements import Measurements, Row
 from lopa_lab.bench.step_plans import StepSize, resolved_spec
 from lopa_ray.config.generation_settings import GenerationSettings
@@ -61,7 +61,6 @@ def measure_steps(
                     timings, decoded = zip(*islice(all_steps, WARM_UPS + steps), strict=True)
                 same = decoded == tokens[number] if number in tokens else None
                 tokens.setdefault(number, decoded)
-                launches = _launches(engine.config, number, max(count, 1), requests, prompt)
                 rows.append(
                     {
                         "model": name,
@@ -73,9 +72,7 @@ def measure_steps(
                         "steps": steps,
                         **_phase_figures(timings[WARM_UPS:]),
                         "same tokens": same,
-                        "launches": launches.total if launches else None,
-                        "copies in": launches.copies_in if launches else None,
-                        "waits": launches.syncs if launches else None,
+                        **_launches(engine.config, number, max(count, 1), requests, prompt),
                     }
                 )
     return Measurements(
@@ -116,19 +113,17 @@ def _steps(
                 yield event.timing, event.outcome.canvas
 
 
-def _launches(
-    config: Config, branches: int, workers: int, requests: int, prompt: int
-) -> LaunchCounter | None:
-    """The launches of the worker with the most branches; None for shards, and for models that transformers runs."""
+def _launches(config: Config, branches: int, workers: int, requests: int, prompt: int) -> Row:
+    """Counts of the worker with the most branches; None for shards, and for models that transformers runs."""
     model = ModelSpec.read(config).model
     if not isinstance(model, NativeConfig) or config.group.tensor_parallel_size > 1:
-        return None
-    window = min(
-        getattr(config.decode, "block_size", config.decode.max_new_tokens), config.decode.max_new_tokens
+        return dict.fromkeys(("launches", "copies in", "waits"))
+    longest = config.decode.max_new_tokens
+    size = StepSize(
+        requests, -(-branches // workers), min(getattr(config.decode, "block_size", longest), longest), prompt
     )
-    return count_launches(
-        replace(model, quantization="none"), StepSize(requests, -(-branches // workers), window, prompt)
-    )
+    counter = count_launches(replace(model, quantization="none"), size)
+    return {"launches": counter.total, "copies in": counter.copies_in, "waits": counter.syncs}
 
 
 def _phase_figures(timings: Sequence[StepTiming]) -> Row:

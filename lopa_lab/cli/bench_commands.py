@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from cluster.command_line.exit_status import FAILED, error_exit, exit_on_error
-from cluster.command_line.options import DeviceOption, parse_overrides
+from cluster.command_line.options import ConfigOption, DeviceOption, SetOption, parse_overrides
 from lopa_lab.bench.measurements import Measurements
 from lopa_lab.bench.model_shapes import model_to_measure
 from lopa_lab.cli import bench_cost_commands as costs, bench_options as options
@@ -37,7 +37,7 @@ def forward(
     window: Annotated[Any, several(options.POSITIVE, "Positions per branch.")] = "32",
     prefix: Annotated[Any, several(options.NATURAL, "Cached positions before them.")] = "128",
     requests: options.RequestsOption = "1",
-    dtype: Annotated[Any, several(options.WORDS, f"{', '.join(options.DTYPES)}.")] = "float32",
+    dtype: Annotated[Any, several(options.WORDS, f"{', '.join(choices('dtype'))}.")] = "float32",
     quantization: Annotated[Any, several(options.WORDS, f"{', '.join(choices('quantization'))}.")] = "none",
     kernel: Annotated[Any, several(options.WORDS, f"Attention: {', '.join(choices('attention'))}.")] = "auto",
     implementation: Annotated[
@@ -148,13 +148,8 @@ def decode(
             metavar="SECTION.KEY=A,B", help="Values of a setting, all of which are measured; repeat it."
         ),
     ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="A setting that all have; repeat it."),
-    ] = None,
-    config: Annotated[
-        str, typer.Option("--config", "-c", metavar="FILE|PRESET", help="Where other settings come from.")
-    ] = "demo",
+    assignments: SetOption = None,
+    config: ConfigOption = "demo",
     requests: Annotated[int, typer.Option(min=1, help="Requests to decode.")] = 20,
     held_out_words: Annotated[
         bool,

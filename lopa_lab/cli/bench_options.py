@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
@@ -10,6 +11,7 @@ from typing import Annotated, Any, TypeAlias, get_args
 import typer
 
 from cluster.command_line.exit_status import exit_on_error
+from cluster.command_line.options import allowed_values
 from lopa_lab.bench.measurements import (
     BenchRecord,
     Measurements,
@@ -20,7 +22,7 @@ from lopa_lab.bench.measurements import (
 )
 from lopa_lab.bench.model_shapes import SHAPES
 from lopa_lab.cli.declared_options import declare_options
-from lopa_lab.records.machine import checkout_commit
+from lopa_lab.records.machine import Machine, checkout_commit
 from lopa_lab.records.markdown import table
 from lopa_lab.records.record import arguments_of_process, check_writable, now
 from lopa_ray.config.model_settings import ModelSettings
@@ -73,8 +75,6 @@ def choices(setting: str) -> tuple[str, ...]:
     return get_args(ModelSettings.model_fields[setting].annotation)
 
 
-DTYPES, DEVICES = choices("dtype"), choices("device")
-
 BranchesOption = Annotated[Any, several(POSITIVE, "Branches per request.")]
 RequestsOption = Annotated[Any, several(POSITIVE, "Requests in flight.")]
 WorkersOption = Annotated[Any, several(POSITIVE, "Branch workers.")]
@@ -83,8 +83,8 @@ ShapeOption = Annotated[
     str | None, typer.Option(help=f"Random weights in a shape instead: {', '.join(SHAPES)}.")
 ]
 LayersOption = Annotated[int | None, typer.Option(min=1, help="Cut the shape down to so many layers.")]
-DeviceOption = Annotated[str, typer.Option(help=f"{', '.join(DEVICES[:-1])} or {DEVICES[-1]}.")]
-DtypeOption = Annotated[str, typer.Option(help=f"{', '.join(DTYPES[:-1])} or {DTYPES[-1]}.")]
+DeviceOption = Annotated[str, typer.Option(help=f"{allowed_values('device')}.")]
+DtypeOption = Annotated[str, typer.Option(help=f"{allowed_values('dtype')}.")]
 ThreadsOption = Annotated[int, typer.Option(min=1, help="Torch threads of each process.")]
 RepeatsOption = Annotated[int, typer.Option(min=1, help="Number of measured calls; the median counts.")]
 RoundsOption = Annotated[int, typer.Option(min=1, help="Number of measurements.")]
@@ -119,8 +119,14 @@ def benchmark(measure: Callable[..., Measurements]) -> Callable[..., None]:
                 check_writable(output)
             started, commit, earlier = now(), checkout_commit(), _earlier_record(name, against)
             measurements = measure(**options)
-            device = options.get("device") or "cpu"
-            record = BenchRecord.make(name, arguments_of_process(), device, started, commit, measurements)
+            record = BenchRecord.of_run(
+                arguments_of_process(),
+                benchmark=name,
+                started=started,
+                machine=Machine.here(options.get("device") or "cpu"),
+                commit=commit,
+                **asdict(measurements),
+            )
             if output is not None:
                 record.write(output)
             _print(record, earlier)

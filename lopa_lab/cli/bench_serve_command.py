@@ -58,8 +58,8 @@ def serve(
     """Load on a running server: throughput, time to first token, latency, goodput."""
     from cluster.command_line.options import check_url, parse_overrides
     from cluster.serving.http.api_keys import load_api_keys
-    from lopa_lab.bench.http_load import Target, find_model
-    from lopa_lab.bench.serve import Loads, measure_server, started_server
+    from lopa_lab.bench.load import Target, find_model
+    from lopa_lab.bench.serve import measure_server, started_server
 
     if start is None and (assignments or layers is not None or device != "cpu"):
         raise SettingsError(
@@ -79,5 +79,12 @@ def serve(
             words = [f"model.device={device}", *(assignments or ())]
             name, url = running.enter_context(started_server(start, layers, words))
         served = model or asyncio.run(find_model(url, api_key))
-        loads = Loads(concurrency, rate or (), requests, deadline, guidellm)
-        return measure_server(Target(url, served, max_tokens, settings, api_key), loads, name or served)
+        return measure_server(
+            name or served,
+            Target(url, served, max_tokens, settings, api_key),
+            concurrency=concurrency,
+            rates=rate or (),
+            requests=requests,
+            deadline_s=deadline,
+            guidellm=guidellm,
+        )

@@ -17,7 +17,7 @@ from cluster.command_line.exit_status import FAILED, exit_on_error
 from lopa_ray.errors import SettingsError
 
 if TYPE_CHECKING:
-    from lopa_lab.conformance import Verdict
+    from lopa_lab.conformance.cases import Verdict
 
 STYLES = {"passed": "green", "differs": "red", "not supported": "yellow", "error": "red", "skipped": "dim"}
 
@@ -43,7 +43,8 @@ def conformance(
     with exit_on_error():
         import torch
 
-        from lopa_lab.conformance import read_cases, replay
+        from lopa_lab.conformance.cases import read_cases
+        from lopa_lab.conformance.replay import replay
         from lopa_ray.engine.base import Engine
         from lopa_ray.engine.config import Config
         from lopa_ray.engine.local import LocalEngine

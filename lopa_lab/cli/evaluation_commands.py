@@ -160,10 +160,10 @@ def paper(
 
     One problem at a time, as the paper measures it. A killed run continues when you run the command again.
     """
-    from lopa_lab.paper.eval_command import run_command
+    from lopa_lab.paper.commands import run_paper
     from lopa_lab.paper.runs.run import RunOptions
 
-    run_command(
+    run_paper(
         task,
         options.load_config(config, overrides),
         output or Path("eval-results") / task,
@@ -217,7 +217,7 @@ def reproduce(
     --stand-in word_problems --limit 4. The reason stands beside every cell that was not run. A command that was killed
     goes on when it is given again.
     """
-    from lopa_lab.paper.reproduce_command import reproduce_command
+    from lopa_lab.paper import commands
     from lopa_lab.paper.runs.run import RunOptions
     from lopa_lab.paper.tables.run_cells import Selection
 
@@ -229,7 +229,7 @@ def reproduce(
         overrides=overrides,
         data=_data_files(data or []),
     )
-    return reproduce_command(
+    return commands.reproduce(
         table, selection, output or Path("reproduction") / table, RunOptions("", **run_options)
     )
 

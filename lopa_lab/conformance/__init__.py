@@ -3,8 +3,3 @@
 A case is one JSON line with what went in and everything that came out (`tests/golden/README.md`
 describes the format). `replay` runs cases and gives one `Verdict` for each.
 """
-
-from lopa_lab.conformance.cases import Case, Verdict, read_cases
-from lopa_lab.conformance.replay import replay
-
-__all__ = ["Case", "Verdict", "read_cases", "replay"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,8 +49,7 @@ def _check(what: str, number: int, expected: object, got: object) -> Iterator[Di
 
 
 def _compare_block_decode(case: Case, run: ReplayedRun) -> Iterator[Difference]:
-    row = case.row
-    trace = row["trace"]
+    row, trace = case.row, case.row["trace"]
     for number, ((plan, outcome), recorded) in enumerate(zip(run.rounds, trace, strict=False), 1):
         yield from _compare_round(number, plan, outcome, recorded, run)
     if len(run.rounds) != row["steps"] - 1 or len(run.rounds) != len(trace):
@@ -63,7 +62,6 @@ def _compare_round(
     number: int, plan: Plan, outcome: StepOutcome, recorded: dict[str, Any], run: ReplayedRun
 ) -> Iterator[Difference]:
     """One round, cause before effect: cache, branches, confidences, winner, fills."""
-
     yield from _check(
         "cache round",
         number,
@@ -95,16 +93,16 @@ def _compare_branches(
     yield from _check("branch lengths", number, lengths, [branch.stop for branch in plan.branches])
     counts = [plan.input_ids(branch).count(run.mask_token_id) for branch in plan.branches]
     yield from _check("branch masks", number, masks, counts)
-    if not _close(confidences, outcome.confidences):
-        yield Difference("confidences", number, confidences, list(outcome.confidences))
+    yield from _check_close("confidences", number, confidences, list(outcome.confidences))
     yield from _check("winner", number, expected.index(recorded_branches[recorded["w"]]), outcome.winner)
 
 
-def _close(expected: Sequence[float], got: Sequence[float]) -> bool:
+def _check_close(what: str, number: int, expected: list[float], got: list[float]) -> Iterator[Difference]:
     # Written so that a NaN on either side is a difference.
-    return len(expected) == len(got) and all(
+    if len(expected) != len(got) or not all(
         abs(a - b) <= CONFIDENCE_TOLERANCE for a, b in zip(expected, got, strict=True)
-    )
+    ):
+        yield Difference(what, number, expected, got)
 
 
 def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
@@ -130,8 +128,7 @@ def _compare_windows(case: Case, run: ReplayedRun) -> Iterator[Difference]:
     if "fill_conf" in row:
         expected_conf = [conf for conf, call in zip(row["fill_conf"], fill_step, strict=True) if call]
         got_conf = [decisions[at][1].probability for at in sorted(decisions)]
-        if not _close(expected_conf, got_conf):
-            yield Difference("fill_conf", 0, expected_conf, got_conf)
+        yield from _check_close("fill_conf", 0, expected_conf, got_conf)
 
 
 def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Difference]:
@@ -166,8 +163,7 @@ def _compare_uncached_blocks(case: Case, run: ReplayedRun) -> Iterator[Differenc
         yield Difference("tokens", 0, answer, run.tokens)
     expected_conf = [row["fill_conf"][at] for at in expected_fill]
     got_conf = [decisions[at][1].probability for at in expected_fill]
-    if not _close(expected_conf, got_conf):
-        yield Difference("fill_conf", 0, expected_conf, got_conf)
+    yield from _check_close("fill_conf", 0, expected_conf, got_conf)
 
 
 def _filled_tokens(row: dict[str, Any], run: ReplayedRun) -> list[int]:

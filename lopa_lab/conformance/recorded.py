@@ -19,6 +19,7 @@ class _RecordedSettings:
     """The settings of a row. Each is popped once and its type checked; one that is left over is unknown."""
 
     def __init__(self, row: dict[str, Any]) -> None:
+        self.row = row
         values = row.get("settings")
         if not isinstance(values, dict):
             raise MalformedCaseError(f"settings: got {abbreviate(values)}; allowed: an object")
@@ -42,6 +43,14 @@ class _RecordedSettings:
         value = self.pop(key, int, float, **default)
         return None if value is None else min(1.0, max(0.0, value))
 
+    def pop_whole_blocks(self) -> tuple[int, int]:
+        """Size of a block, and length of the answer: whole blocks in SDAR and LLaDA2, counted from position 0."""
+        prompt, length = len(token_ids(self.row, "prompt")), self.pop("gen_length", int)
+        block = self.pop("block_length", int)
+        if block < 1:
+            raise MalformedCaseError(f"settings.block_length: got {block}; allowed: 1 and more")
+        return block, -(-(prompt + length) // block) * block - prompt
+
     def pop_filters(self) -> dict[str, Any]:
         """`top_k` and `top_p` of SDAR's and LLaDA2's samplers. A `top_p` of 0 leaves the most likely token alone."""
         top_k, top_p = self.pop("top_k", int, default=0), self.pop("top_p", int, float, default=1.0)
@@ -50,14 +59,17 @@ class _RecordedSettings:
         return {"top_k": top_k if top_k > 0 else None, "top_p": top_p if top_p < 1 else None}
 
 
+_Settings: TypeAlias = tuple[type[GenerationSettings], dict[str, Any]]
+"""A class and its arguments."""
+
+
 def _require_greedy(recorded: _RecordedSettings) -> None:
     if recorded.pop("temperature", int, float, default=0):
         raise UnsupportedCaseError("drawn tokens (temperature above 0) cannot be compared: the draws differ")
 
 
-def _block_settings(row: dict[str, Any]) -> GenerationSettings:
+def _block_settings(recorded: _RecordedSettings) -> _Settings:
     """Rows of LoPA's published decoder (`algorithm` lopa or d2f), and of D2F's for LLaDA."""
-    recorded = _RecordedSettings(row)
     pop = recorded.pop
     algorithm = pop("algorithm", str, default="d2f")
     block_size = pop("block_size", int)
@@ -87,18 +99,17 @@ def _block_settings(row: dict[str, Any]) -> GenerationSettings:
     base_evaluated = pop("branch_verification_mode", bool, default=True)
     competes = pop("base_branch_competition", bool, default=True)
     base_wins = pop("verification_force_base_winner", bool, default=False)
-    recorded.check_all_popped()
     if single:
-        return D2FSettings(**common)
+        return D2FSettings, common
     if lookaheads <= 1 or (base_evaluated and not competes):
         lookaheads = 0
-    return LopaSettings(
-        num_branches=max(1, lookaheads + base_evaluated),
-        anchor="omit" if not base_evaluated else "win" if base_wins else "compete",
-        branch_confidence=f"bottom({ratio})",
-        creation_confidence_alpha=alpha,
+    return LopaSettings, {
         **common,
-    )
+        "num_branches": max(1, lookaheads + base_evaluated),
+        "anchor": "omit" if not base_evaluated else "win" if base_wins else "compete",
+        "branch_confidence": f"bottom({ratio})",
+        "creation_confidence_alpha": alpha,
+    }
 
 
 Cache: TypeAlias = Literal["none", "prefix", "dual"]
@@ -110,9 +121,8 @@ _DREAM_RANKING: dict[str, Ranking] = {
 }
 
 
-def _dream_settings(row: dict[str, Any]) -> GenerationSettings:
+def _dream_settings(recorded: _RecordedSettings) -> _Settings:
     """Rows of Dream's sampler, and of Fast-dLLM's for Dream: by schedule or by threshold, with a cache or without."""
-    recorded = _RecordedSettings(row)
     pop = recorded.pop
     algorithm, steps = pop("alg", str), pop("steps", int, default=None)
     threshold = pop("threshold", int, float, default=None)
@@ -125,24 +135,22 @@ def _dream_settings(row: dict[str, Any]) -> GenerationSettings:
         "stop_at_eos": False,
     }
     _require_greedy(recorded)
-    recorded.check_all_popped()
     cache: Cache = "none" if dual is None else "dual" if dual else "prefix"
     if algorithm == "confidence_threshold":
         if threshold is None:
             raise MalformedCaseError("settings.threshold: missing; alg confidence_threshold needs it")
         # With a cache the published code takes steps for a limit that is never reached.
         step_limit = steps if dual is None else None
-        return FastDllmSettings(cache=cache, confidence_threshold=threshold, steps=step_limit, **values)
+        values |= {"cache": cache, "confidence_threshold": threshold, "steps": step_limit}
+        return FastDllmSettings, values
     if algorithm not in _DREAM_RANKING:
         raise UnsupportedCaseError(
             f"alg {algorithm!r} cannot be compared or is unknown; known: {', '.join(_DREAM_RANKING)}"
         )
     values |= {"steps": steps, "ranking": _DREAM_RANKING[algorithm]}
-    return (
-        VanillaSettings(**values)
-        if dual is None
-        else FastDllmSettings(cache=cache, fill="schedule", **values)
-    )
+    if dual is None:
+        return VanillaSettings, values
+    return FastDllmSettings, {**values, "cache": cache, "fill": "schedule"}
 
 
 _LLADA_CACHES: dict[str, Cache] = {
@@ -152,9 +160,8 @@ _LLADA_CACHES: dict[str, Cache] = {
 }
 
 
-def _llada_settings(row: dict[str, Any]) -> GenerationSettings:
+def _llada_settings(recorded: _RecordedSettings) -> _Settings:
     """Rows of LLaDA's sampler and of Fast-dLLM's for LLaDA; the kind names the cache."""
-    recorded = _RecordedSettings(row)
     pop = recorded.pop
     steps, threshold = pop("steps", int), pop("threshold", int, float, default=None)
     factor = pop("factor", int, float, default=None)
@@ -167,30 +174,27 @@ def _llada_settings(row: dict[str, Any]) -> GenerationSettings:
     if pop("remasking", str, default="low_confidence") != "low_confidence":
         raise UnsupportedCaseError("random remasking cannot be compared: the draws differ")
     _require_greedy(recorded)
-    recorded.check_all_popped()
-    cache = _LLADA_CACHES[row["kind"]]
+    cache = _LLADA_CACHES[recorded.row["kind"]]
     if factor is not None:
-        return FastDllmSettings(cache=cache, fill="factor", factor=float(factor), **values)
-    if threshold is not None:
-        return FastDllmSettings(cache=cache, confidence_threshold=threshold, **values)
-    if cache == "none":
-        return VanillaSettings(steps=steps, **values)
-    return FastDllmSettings(cache=cache, fill="schedule", steps=steps, **values)
+        filled: dict[str, Any] = {"fill": "factor", "factor": float(factor)}
+    elif threshold is not None:
+        filled = {"confidence_threshold": threshold}
+    elif cache == "none":
+        return VanillaSettings, {**values, "steps": steps}
+    else:
+        filled = {"fill": "schedule", "steps": steps}
+    return FastDllmSettings, {**values, **filled, "cache": cache}
 
 
-def _sdar_settings(row: dict[str, Any]) -> GenerationSettings:
+def _sdar_settings(recorded: _RecordedSettings) -> _Settings:
     """Rows of SDAR's decoders, which draw; recorded with the most likely token in place of each draw."""
-    recorded = _RecordedSettings(row)
     pop = recorded.pop
-    prompt, length, block = len(token_ids(row, "prompt")), pop("gen_length", int), pop("block_length", int)
-    if block < 1:
-        raise MalformedCaseError(f"settings.block_length: got {block}; allowed: 1 and more")
+    block, max_new_tokens = recorded.pop_whole_blocks()
     values: dict[str, Any] = {
         "remasking": pop("remasking_strategy", str),
         "block_size": block,
         "denoising_steps": pop("denoising_steps", int),
-        # Whole blocks there, counted from position 0.
-        "max_new_tokens": -(-(prompt + length) // block) * block - prompt,
+        "max_new_tokens": max_new_tokens,
         "sdar_confidence": pop("temperature", int, float, default=1.0),
         **recorded.pop_filters(),
         "stop_at_eos": False,
@@ -202,44 +206,37 @@ def _sdar_settings(row: dict[str, Any]) -> GenerationSettings:
     values |= {name: threshold for name, threshold in thresholds.items() if threshold is not None}
     # Only these ids end an answer there; without any, none does.
     values |= {"ignore_eos": True, "stop_token_ids": tuple(pop("stopping_criteria_idx", list, default=[]))}
-    recorded.check_all_popped()
-    if row["kind"] == "sdar_eval":
+    if recorded.row["kind"] == "sdar_eval":
         # They do not change confidences in the published code; tokens are the same.
         values |= {"top_k": None, "top_p": None}
-    return BlockDiffusionSettings(**values)
+    return BlockDiffusionSettings, values
 
 
-def _llada2_settings(row: dict[str, Any]) -> GenerationSettings:
+def _llada2_settings(recorded: _RecordedSettings) -> _Settings:
     """Rows of LLaDA2.0's decoder, which draws; recorded with the most likely token in place of each draw."""
-    recorded = _RecordedSettings(row)
     pop = recorded.pop
-    prompt, length, block = len(token_ids(row, "prompt")), pop("gen_length", int), pop("block_length", int)
+    length, (block, max_new_tokens) = recorded.row["settings"].get("gen_length"), recorded.pop_whole_blocks()
     steps, minimal_topk = pop("steps", int), pop("minimal_topk", int, default=1)
-    if block < 1 or minimal_topk < 1:
-        raise MalformedCaseError(
-            f"got block_length {block}, minimal_topk {minimal_topk}; allowed: 1 and more"
-        )
+    if minimal_topk < 1:
+        raise MalformedCaseError(f"settings.minimal_topk: got {minimal_topk}; allowed: 1 and more")
     # 0, or less, divides no logits there.
     temperature = pop("temperature", int, float, default=0)
     # From the requested length. With none, no call is made there, and masks are returned.
     steps = min(steps, length // minimal_topk)
-    settings = BlockDiffusionSettings(
-        block_size=block,
-        denoising_steps=max(1, steps),
-        # The published code decodes whole blocks, counted from position 0.
-        max_new_tokens=-(-(prompt + length) // block) * block - prompt if steps > 0 else 0,
-        confidence_threshold=recorded.pop_threshold("threshold"),
-        sdar_confidence=temperature if temperature > 0 else 1.0,
+    return BlockDiffusionSettings, {
+        "block_size": block,
+        "denoising_steps": max(1, steps),
+        "max_new_tokens": max_new_tokens if steps > 0 else 0,
+        "confidence_threshold": recorded.pop_threshold("threshold"),
+        "sdar_confidence": temperature if temperature > 0 else 1.0,
         **recorded.pop_filters(),
-        stop_at_eos=pop("eos_early_stop", bool, default=False),
+        "stop_at_eos": pop("eos_early_stop", bool, default=False),
         # There is no cache there, so no call for it either.
-        fuse_store=True,
-    )
-    recorded.check_all_popped()
-    return settings
+        "fuse_store": True,
+    }
 
 
-_KINDS: dict[Callable[[dict[str, Any]], GenerationSettings], tuple[str, ...]] = {
+_KINDS: dict[Callable[[_RecordedSettings], _Settings], tuple[str, ...]] = {
     _block_settings: ("lopa", "d2f", "d2f_llada"),
     _dream_settings: (
         "vanilla_dream",
@@ -278,7 +275,10 @@ def recorded_settings(case: Case) -> GenerationSettings:
         raise UnsupportedCaseError(
             f"{case.kind!r} is not implemented; known: {', '.join([*SETTINGS_BY_KIND, 'forward'])}"
         )
+    recorded = _RecordedSettings(case.row)
+    kind, values = SETTINGS_BY_KIND[case.kind](recorded)
+    recorded.check_all_popped()
     try:
-        return SETTINGS_BY_KIND[case.kind](case.row)
+        return kind(**values)
     except SettingsError as error:
         raise UnsupportedCaseError(f"settings refused: {error}") from None

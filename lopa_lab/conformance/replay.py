@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from lopa_lab.conformance.cases import (
     Case,
@@ -26,8 +27,6 @@ from lopa_ray.engine.local import LocalEngine
 from lopa_ray.errors import LopaError, PromptError, PromptTooLongError
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.vocabulary import Vocabulary
-
-Replayed = TypeVar("Replayed")
 
 EngineFactory: TypeAlias = Callable[[Config], Engine]
 
@@ -68,25 +67,17 @@ def replay(
         else:
             groups.setdefault((prepared.case.model, prepared.case.lora), []).append(prepared)
     for (model, lora), group in groups.items():
-        yield from _replay_group(
-            models / model,
-            models.resolve().parent / "lora" / lora if lora else None,
-            group,
-            make_engine,
-            device,
-        )
+        adapter = models.resolve().parent / "lora" / lora if lora else None
+        yield from _replay_group(models / model, adapter, group, make_engine, device)
 
 
 def _prepare(case: Case, logits: bool) -> PreparedCase | Verdict:
     try:
         if case.kind == "forward":
-            prepared = PreparedCase(
-                case, [], None, max(start + len(ids) for start, ids in forward_inputs(case))
-            )
+            length = max(start + len(ids) for start, ids in forward_inputs(case))
             if logits:
-                return prepared
-            reason = "logits never leave a worker; the local engine compares them"
-            return case.verdict("skipped", reason)
+                return PreparedCase(case, [], None, length)
+            return case.verdict("skipped", "logits never leave a worker; the local engine compares them")
         settings = recorded_settings(case)
         prompt = token_ids(case.row, "prompt")
         return PreparedCase(case, prompt, settings, len(prompt) + settings.max_new_tokens)
@@ -144,7 +135,9 @@ def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int,
     running: list[int] = []
     for at, prepared in enumerate(group):
         if prepared.settings is None:
-            yield at, _replay_forward(engine, prepared.case)
+            if not isinstance(engine, LocalEngine):
+                raise TypeError(f"forward cases need a LocalEngine, got {type(engine).__name__}")
+            yield at, _verdict(prepared.case, partial(compare_logits, prepared.case, engine.runner))
             continue
         try:
             session = engine.create_session(prepared.prompt, prepared.settings)
@@ -154,7 +147,7 @@ def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int,
             continue
         if session.finished:
             run = ReplayedRun(len(prepared.prompt), engine.vocabulary.mask_token_id)
-            yield at, _compare(prepared.case, compare_decode, run)
+            yield at, _verdict(prepared.case, partial(compare_decode, prepared.case, run))
         else:
             sessions.append(session)
             running.append(at)
@@ -167,20 +160,12 @@ def _run_group(engine: Engine, group: list[PreparedCase]) -> Iterator[tuple[int,
             continue
         runs[index].rounds.append((event.plan, event.outcome))
         if event.outcome.finish_reason is not None:
-            yield running[index], _compare(case, compare_decode, runs[index])
+            yield running[index], _verdict(case, partial(compare_decode, case, runs[index]))
 
 
-def _replay_forward(engine: Engine, case: Case) -> Verdict:
-    if not isinstance(engine, LocalEngine):
-        raise TypeError(f"forward cases need a LocalEngine, got {type(engine).__name__}")
-    return _compare(case, compare_logits, engine.runner)
-
-
-def _compare(
-    case: Case, compare: Callable[[Case, Replayed], list[Difference]], replayed: Replayed
-) -> Verdict:
+def _verdict(case: Case, compare: Callable[[], list[Difference]]) -> Verdict:
     try:
-        differences = compare(case, replayed)
+        differences = compare()
     except LopaError as error:
         return _error_verdict(case, error)
     return case.verdict("differs" if differences else "passed", differences=differences)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
@@ -18,16 +19,16 @@ from tqdm import tqdm
 from cluster.batch.open_engine import open_engine
 from lopa_lab.evaluation.chat_prompt import ChatPrompt
 from lopa_lab.evaluation.engines import config_of, on_groups
-from lopa_lab.evaluation.generate_until_request import GenerateUntilRequest, first_repeats
-from lopa_lab.evaluation.likelihood_request import CheckGreedy
+from lopa_lab.evaluation.harness_requests import CheckGreedy, parse_generation
 from lopa_lab.evaluation.likelihoods import Likelihoods
 from lopa_lab.evaluation.totals import DecodeTotals
+from lopa_lab.requests import answered, cut_at_stop, encode_prompt, fitting_prompt
 from lopa_ray import __version__
 from lopa_ray.decoding.likelihood_session import DEFAULT_MC_NUM
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
-from lopa_ray.errors import PromptError, SettingsError
+from lopa_ray.errors import SettingsError
 from lopa_ray.text.chat_template import Message
 from lopa_ray.text.tokenizer import Tokenizer, require_tokenizer
 
@@ -67,7 +68,7 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
             self._opened = opened.pop_all()
         self._likelihoods = Likelihoods(self._engines, mc_num, check_greedy)
         self._engine = self._engines[0]
-        self.totals: dict[str, DecodeTotals] = {}
+        self.totals: defaultdict[str, DecodeTotals] = defaultdict(DecodeTotals)
         """By task, of those that generate."""
 
     @classmethod
@@ -86,60 +87,48 @@ class LopaRayLM(LM):  # type: ignore[misc]  # the harness has no types
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """The answers' texts, each up to its first stop string. Raises what ended a request that has no answer."""
         began = time.perf_counter()
-        keys = [json.dumps(request.args, sort_keys=True, default=str) for request in requests]
-        repeats = first_repeats(keys)
-        prepared = [self._prepare(request, repeat) for request, repeat in zip(requests, repeats, strict=True)]
+        seen: Counter[str] = Counter()
+        prepared = []
+        for request in requests:
+            key = json.dumps(request.args, sort_keys=True, default=str)
+            prepared.append(self._prepare(request, repeat=seen[key]))
+            seen[key] += 1
         answers: dict[int, str] = {}
         with tqdm(total=len(prepared), disable=disable_tqdm, desc="Decoding") as progress:
             for index, result in self._decode([session for _, session in prepared]):
-                totals = self._totals(requests[index].task_name or "")
+                totals = self.totals[requests[index].task_name or ""]
                 totals.add([result])
                 totals.tokens += result.tokens
-                text = answers[index] = prepared[index][0].cut(result.text or "")
+                text = answers[index] = cut_at_stop(result.text or "", prepared[index][0])
                 self.cache_hook.add_partial("generate_until", requests[index].args, text)
                 progress.update()
         seconds = time.perf_counter() - began
         for task in {request.task_name or "" for request in requests}:
-            self._totals(task).seconds += seconds
+            self.totals[task].seconds += seconds
         return [answers[index] for index in range(len(requests))]
 
-    def _prepare(self, instance: Instance, repeat: int) -> tuple[GenerateUntilRequest, DecodeSession]:
-        """A request of the harness, and the session that answers it."""
+    def _prepare(self, instance: Instance, repeat: int) -> tuple[tuple[str, ...], DecodeSession]:
+        """The stop strings of a request of the harness, and the session that answers it."""
         context, generation = instance.args
-        request = GenerateUntilRequest.parse(generation, self._engine.config.decode, repeat)
+        settings, stop = parse_generation(generation, self._engine.config.decode, repeat)
         ids = self._encode(context)
-        room = self._engine.config.model.max_model_len - request.settings.max_new_tokens
-        if room < 1:
-            raise PromptError(
-                f"max_gen_toks {request.settings.max_new_tokens} leaves no room for a prompt in model.max_model_len "
-                f"{self._engine.config.model.max_model_len}; lower the one or raise the other"
-            )
-        if len(ids) > room:
-            self._totals(instance.task_name or "").truncated_prompts += 1
-            ids = ids[-room:]
-        return request, self._engine.create_session(ids, request.settings)
+        fitting = fitting_prompt(self._engine, ids, settings.max_new_tokens)
+        self.totals[instance.task_name or ""].truncated_prompts += len(fitting) < len(ids)
+        return stop, self._engine.create_session(fitting, settings)
 
     def _encode(self, context: str) -> list[int]:
-        if not isinstance(context, ChatPrompt):
-            return self._engine.encode(context, raw=True)
-        ids = self._engine.encode(context.messages)
-        return (
-            ids + self._tokenizer.encode(context.prefix, add_special_tokens=False) if context.prefix else ids
-        )
+        if isinstance(context, ChatPrompt):
+            return encode_prompt(self._engine, context.messages, context.prefix)
+        return encode_prompt(self._engine, context)
 
     def _decode(self, sessions: Sequence[DecodeSession]) -> Iterator[tuple[int, GenerationResult]]:
         """(index, result) as they end. Raises what ended a request that has no result."""
 
         def run(engine: Engine, part: range) -> Iterator[tuple[int, GenerationResult]]:
-            for at, result in engine.run([sessions[index] for index in part]):
-                if isinstance(result, Exception):
-                    raise result
+            for at, result in answered(engine.run([sessions[index] for index in part])):
                 yield part[at], result
 
         return on_groups(self._engines, len(sessions), run)
-
-    def _totals(self, task: str) -> DecodeTotals:
-        return self.totals.setdefault(task, DecodeTotals())
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """For each continuation a bound on its log-probability in nats, estimated by `mc_num` draws (LLaDA, arXiv

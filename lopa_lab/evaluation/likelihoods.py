@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +14,7 @@ from lm_eval.api.model import CacheHook
 from tqdm import tqdm
 
 from lopa_lab.evaluation.engines import on_groups
-from lopa_lab.evaluation.likelihood_request import (
+from lopa_lab.evaluation.harness_requests import (
     CheckGreedy,
     cut_prefix,
     encode_pair,
@@ -21,6 +22,7 @@ from lopa_lab.evaluation.likelihood_request import (
     rolling_windows,
 )
 from lopa_lab.evaluation.totals import Totals
+from lopa_lab.requests import answered
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.likelihood import LikelihoodRequest, LogLikelihood, log_likelihoods
 from lopa_ray.errors import SettingsError
@@ -39,7 +41,7 @@ class Likelihoods:
         if not (isinstance(check_greedy, bool) or check_greedy == "auto"):
             raise SettingsError(f"check_greedy: got {check_greedy!r}; allowed: True, False, auto")
         self._engines, self._mc_num, self._check_greedy = engines, mc_num, check_greedy
-        self.totals: dict[str, Totals] = {}
+        self.totals: defaultdict[str, Totals] = defaultdict(Totals)
         """By task."""
 
     def of_continuations(
@@ -50,7 +52,7 @@ class Likelihoods:
         for request, greedy in zip(requests, needs_greedy(requests, self._check_greedy), strict=True):
             prefix, target = encode_pair(self._engines[0], *request.args)
             kept = cut_prefix(prefix, target, self._engines[0].config.model.max_model_len)
-            self._totals(request).truncated_prompts += len(kept) < len(prefix)
+            self.totals[request.task_name or ""].truncated_prompts += len(kept) < len(prefix)
             windows.append([LikelihoodRequest(kept, target, greedy)])
         answers: dict[int, tuple[float, bool]] = {}
         for index, (window,) in self._decode(requests, windows, disable_tqdm):
@@ -80,9 +82,8 @@ class Likelihoods:
         def run(engine: Engine, part: range) -> Iterator[tuple[int, LogLikelihood]]:
             requests = [asked[at][1] for at in part]
             seed = engine.config.decode.seed
-            for at, answer in log_likelihoods(engine, requests, mc_num=self._mc_num, seed=seed):
-                if isinstance(answer, Exception):
-                    raise answer
+            likelihoods = log_likelihoods(engine, requests, mc_num=self._mc_num, seed=seed)
+            for at, answer in answered(likelihoods):
                 yield asked[part[at]][0], answer
 
         ended: list[list[LogLikelihood]] = [[] for _ in windows]
@@ -94,13 +95,10 @@ class Likelihoods:
                     yield index, ended[index]
         yield from ((index, []) for index, of_request in enumerate(windows) if not of_request)
         for instance, of_request in zip(instances, ended, strict=True):
-            self._totals(instance).add(of_request)
+            self.totals[instance.task_name or ""].add(of_request)
         seconds = time.perf_counter() - began
         for task in {instance.task_name or "" for instance in instances}:
             self.totals[task].seconds += seconds
-
-    def _totals(self, instance: Instance) -> Totals:
-        return self.totals.setdefault(instance.task_name or "", Totals())
 
     def totals_by_task(self) -> dict[str, dict[str, Any]]:
         """The totals of each task, with a description of the likelihoods, for the results' JSON."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
@@ -17,18 +16,8 @@ from lopa_lab.experiments.run.lookaheads import (
 from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
-from lopa_lab.records.intervals import Array, Resamples, estimate, percent_of
+from lopa_lab.records.intervals import Array, Estimate, estimate, percent_of
 from lopa_lab.records.points_log import Point
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """What differs from LoPA."""
-
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """Changes of decode settings."""
-    lookahead: MakeLookahead | None = None
-
 
 LOPA, NO_LOOKAHEAD = "LoPA", "no lookahead"
 RANDOM_POSITIONS, RANDOM_WINNER, ONE_BRANCH = "random positions", "random winner", "one branch: the best fork"
@@ -37,18 +26,25 @@ SHORT_BLOCK = 8
 FULL, CAUSAL = f"blocks of {SHORT_BLOCK}, full window", f"blocks of {SHORT_BLOCK}, block-causal window"
 FULL_ALONE, CAUSAL_ALONE = f"{FULL}, no lookahead", f"{CAUSAL}, no lookahead"
 
-VARIANTS = {
-    LOPA: Variant(),
-    NO_LOOKAHEAD: Variant({"num_branches": 1}),
-    RANDOM_POSITIONS: Variant(lookahead=RandomPositions),
-    RANDOM_WINNER: Variant(lookahead=RandomBranch),
-    ONE_BRANCH: Variant(lookahead=BestFork),
-    NO_ANCHOR: Variant({"anchor": "omit"}),
-    FULL: Variant({"block_size": SHORT_BLOCK, "window_attention": "full"}),
-    CAUSAL: Variant({"block_size": SHORT_BLOCK, "window_attention": "block_causal"}),
-    FULL_ALONE: Variant({"block_size": SHORT_BLOCK, "window_attention": "full", "num_branches": 1}),
-    CAUSAL_ALONE: Variant({"block_size": SHORT_BLOCK, "window_attention": "block_causal", "num_branches": 1}),
+VARIANTS: dict[str, dict[str, Any]] = {
+    LOPA: {},
+    NO_LOOKAHEAD: {"num_branches": 1},
+    RANDOM_POSITIONS: {},
+    RANDOM_WINNER: {},
+    ONE_BRANCH: {},
+    NO_ANCHOR: {"anchor": "omit"},
+    FULL: {"block_size": SHORT_BLOCK, "window_attention": "full"},
+    CAUSAL: {"block_size": SHORT_BLOCK, "window_attention": "block_causal"},
+    FULL_ALONE: {"block_size": SHORT_BLOCK, "window_attention": "full", "num_branches": 1},
+    CAUSAL_ALONE: {"block_size": SHORT_BLOCK, "window_attention": "block_causal", "num_branches": 1},
 }
+"""What differs from LoPA: changes of decode settings."""
+LOOKAHEADS: dict[str, MakeLookahead] = {
+    RANDOM_POSITIONS: RandomPositions,
+    RANDOM_WINNER: RandomBranch,
+    ONE_BRANCH: BestFork,
+}
+"""Those of the variants that have one of their own."""
 
 
 class Ablation(Experiment):
@@ -71,32 +67,32 @@ class Ablation(Experiment):
         return [{"variant": name} for name in VARIANTS]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
-        variant = VARIANTS[str(point["variant"])]
-        settings = bench.settings(decoder="lopa", **variant.changes)
-        varied = None if variant.lookahead is None else varied_by(variant.lookahead, bench.setup.seed)
-        return bench.decode_problems(settings, varied).as_json()
+        name = str(point["variant"])
+        settings = bench.settings(decoder="lopa", **VARIANTS[name])
+        varied = varied_by(LOOKAHEADS[name], bench.setup.seed) if name in LOOKAHEADS else None
+        return bench.decode_problems(settings, varied)
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Every variant against LoPA."""
-        resamples = Resamples(record.setup.problems)
-        figures = Figures({name: record.outcomes(variant=name) for name in VARIANTS}, resamples)
+        figures = Figures({name: record.outcomes(variant=name) for name in VARIANTS}, record.resamples)
         tpf, score, forwards = figures.tpf, figures.score, figures.forwards
 
-        def against(name: str, other: str = LOPA) -> str:
-            return f"{estimate(tpf[name] / tpf[other]):.2f} times the TPF"
+        def ratio(name: str, other: str = LOPA) -> Estimate:
+            return estimate(tpf[name] / tpf[other])
 
-        def points(name: str, other: str = LOPA) -> str:
-            return f"{estimate(score[name] - score[other]):+.1f} points of score"
+        def gap(name: str, other: str = LOPA) -> Estimate:
+            return estimate(score[name] - score[other])
+
+        def against(name: str, of_other: str = "", other: str = LOPA) -> str:
+            return f"{ratio(name, other):.2f} times the TPF{of_other} and {gap(name, other):+.1f} points of score"
 
         text = (
             f"LoPA has {estimate(tpf[LOPA]):.2f} TPF at {estimate(score[LOPA]):.1f} % solved. Against it, no "
-            f"lookahead has {against(NO_LOOKAHEAD)} and {points(NO_LOOKAHEAD)}. Forks at random positions have "
-            f"{against(RANDOM_POSITIONS)} and {points(RANDOM_POSITIONS)}; a random winner {against(RANDOM_WINNER)} "
-            f"and {points(RANDOM_WINNER)}. One branch, which takes the best fork without comparison and costs one "
-            f"forward per step, has {against(ONE_BRANCH)} and {points(ONE_BRANCH)}. {_gain(tpf)}Without the anchor "
-            f"it is {against(NO_ANCHOR)}. With blocks of {SHORT_BLOCK}, a block-causal window has "
-            f"{against(CAUSAL, FULL)} of a full one and {points(CAUSAL, FULL)}; without lookahead "
-            f"{against(CAUSAL_ALONE, FULL_ALONE)} and {points(CAUSAL_ALONE, FULL_ALONE)}."
+            f"lookahead has {against(NO_LOOKAHEAD)}. Forks at random positions have {against(RANDOM_POSITIONS)}; a "
+            f"random winner {against(RANDOM_WINNER)}. One branch, which takes the best fork without comparison and "
+            f"costs one forward per step, has {against(ONE_BRANCH)}. {_gain(tpf)}Without the anchor it is "
+            f"{ratio(NO_ANCHOR):.2f} times the TPF. With blocks of {SHORT_BLOCK}, a block-causal window has "
+            f"{against(CAUSAL, ' of a full one', FULL)}; without lookahead {against(CAUSAL_ALONE, '', FULL_ALONE)}."
         )
         table = {
             "variant": list(VARIANTS),
@@ -107,23 +103,20 @@ class Ablation(Experiment):
             "forwards per token": column(forwards.values(), ".2f"),
         }
         headline = (
-            f"Without comparing branches, the best fork alone has {estimate(tpf[ONE_BRANCH] / tpf[LOPA]):.2f} times "
-            f"LoPA's TPF, for {estimate(forwards[ONE_BRANCH] / forwards[LOPA]):.2f} times its forwards."
+            f"Without comparing branches, the best fork alone has {ratio(ONE_BRANCH):.2f} times LoPA's TPF, for "
+            f"{estimate(forwards[ONE_BRANCH] / forwards[LOPA]):.2f} times its forwards."
         )
-        one = estimate(tpf[ONE_BRANCH] / tpf[LOPA])
         compared = (
-            f"Here, when the best fork wins without comparison, TPF {one.change(1)} and the score "
-            f"{estimate(score[ONE_BRANCH] - score[LOPA]).change(0)}. When forks lie at random positions, TPF "
-            f"{estimate(tpf[RANDOM_POSITIONS] / tpf[LOPA]).change(1)} and the score "
-            f"{estimate(score[RANDOM_POSITIONS] - score[LOPA]).change(0)}."
+            f"Here, when the best fork wins without comparison, TPF {ratio(ONE_BRANCH).change(1)} and the score "
+            f"{gap(ONE_BRANCH).change(0)}. When forks lie at random positions, TPF "
+            f"{ratio(RANDOM_POSITIONS).change(1)} and the score {gap(RANDOM_POSITIONS).change(0)}."
         )
         return Finding(text, table, headline, compared)
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """TPF and score of each variant, with intervals."""
-        resamples = Resamples(record.setup.problems)
         names = list(VARIANTS)[::-1]
-        figures = Figures({name: record.outcomes(variant=name) for name in names}, resamples)
+        figures = Figures({name: record.outcomes(variant=name) for name in names}, record.resamples)
         for index, name in enumerate(names):
             tpf, score = estimate(figures.tpf[name]), estimate(figures.score[name])
             axes[0].barh(index, tpf.value, color=PALETTE[0 if name == LOPA else 5], height=0.6)
@@ -132,8 +125,7 @@ class Ablation(Experiment):
                 f"{score.value:.0f} %", (tpf.high, index), (4, -4), textcoords="offset points", fontsize=9
             )
         axes[0].set_yticks(range(len(names)), names)
-        axes[0].set_xlabel("TPF; beside each bar: solved")
-        axes[0].set_xlim(left=0)
+        axes[0].set(xlabel="TPF; beside each bar: solved", xlim=(0, None))
         axes[0].margins(x=0.15)
 
 

@@ -18,10 +18,10 @@ from lopa_lab.experiments.run.lookaheads import (
 )
 from lopa_lab.experiments.run.outcomes import Outcomes, column
 from lopa_lab.experiments.run.winner_rules import (
-    ByValue,
     LinearPredictor,
     RandomWinner,
     WinnerRecorder,
+    by_value,
     expected_fills,
     fit_predictor,
     summed_probability,
@@ -54,9 +54,9 @@ LOOKAHEADS: dict[str, MakeLookahead] = {
     "forks of forks": ForksOfForks,
     "distant forks": DistantForks,
     "second-best tokens": SecondTokens,
-    "winner by expected fills": lambda settings, random: ByValue(settings, expected_fills),
-    "winner by summed probability": lambda settings, random: ByValue(settings, summed_probability),
-    "two tokens, summed probability": lambda settings, random: ByValue(settings, summed_probability),
+    "winner by expected fills": by_value(expected_fills),
+    "winner by summed probability": by_value(summed_probability),
+    "two tokens, summed probability": by_value(summed_probability),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "two tokens per fork": {"tokens_per_fork": 2},
@@ -118,10 +118,10 @@ class Beyond(Experiment):
         )
         lookahead = LOOKAHEADS.get(variant)
         if variant in LEARNED:
-            lookahead = _by_predictor(_learn(bench, settings, seed))
+            lookahead = by_value(_learn(bench, settings, seed))
         varied = None if lookahead is None else varied_by(lookahead, seed)
         problems = held_out_problems(seed, bench.setup.problems)
-        return bench.decode_problems(settings, varied, problems).as_json()
+        return bench.decode_problems(settings, varied, problems)
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Each variant against LoPA, in each cell and over all."""
@@ -137,9 +137,8 @@ class Beyond(Experiment):
         winners = [name for name, of_name in cells.items() if enough and meets_bar(of_name, gain[name])]
         bar = "No lookahead meets the bar in every cell. "
         if winners:
-            bar = (
-                f"{' and '.join(winners)} {'meets' if len(winners) == 1 else 'meet'} the bar in every cell. "
-            )
+            meet = "meets" if len(winners) == 1 else "meet"
+            bar = f"{' and '.join(winners)} {meet} the bar in every cell. "
         elif not enough:
             bar = f"Fewer than {FEWEST_PROBLEMS} problems per cell do not tell whether a lookahead meets the bar. "
         text = (
@@ -178,8 +177,7 @@ class Beyond(Experiment):
             width = [[tpf.value - tpf.low], [tpf.high - tpf.value]]
             style: dict[str, Any] = {"color": color, "fmt": marker, "linewidth": 1, "label": name}
             error_bars(axes[0], [tpf.value], [score], 0, xerr=width, **style)
-        axes[0].set_xlabel("TPF")
-        axes[0].set_ylabel("solved, %")
+        axes[0].set(xlabel="TPF", ylabel="solved, %")
         axes[0].legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
@@ -195,10 +193,6 @@ def meets_bar(cells: Sequence[tuple[Estimate, Estimate]], points_of_all: Estimat
         points.value >= MORE_POINTS and points.low > 0 and ratio.high >= 1 for ratio, points in cells
     )
     return faster or better
-
-
-def _by_predictor(predictor: LinearPredictor) -> MakeLookahead:
-    return lambda settings, random: ByValue(settings, predictor)
 
 
 def _learn(bench: Workbench, settings: GenerationSettings, seed: int) -> LinearPredictor:
@@ -221,12 +215,11 @@ def _variants(record: ExperimentRecord) -> list[str]:
 
 def _against_lopa(record: ExperimentRecord, name: str) -> list[tuple[Estimate, Estimate]]:
     """TPF ÷ LoPA's and score - LoPA's of each cell."""
-    resamples = Resamples(record.setup.problems)
     cells = []
     for seed, size in product(SEEDS, BLOCK_SIZES):
         own, lopa = (record.outcomes(seed=seed, block_size=size, variant=of) for of in (name, LOPA))
-        ratio = estimate(own.tpf(resamples) / lopa.tpf(resamples))
-        cells.append((ratio, estimate(own.score(resamples) - lopa.score(resamples))))
+        ratio = estimate(own.tpf(record.resamples) / lopa.tpf(record.resamples))
+        cells.append((ratio, estimate(own.score(record.resamples) - lopa.score(record.resamples))))
     return cells
 
 
@@ -238,7 +231,7 @@ def _together(record: ExperimentRecord, name: str) -> Outcomes:
         for count in of_seed[0]:
             sums = [sum(values) for values in zip(*(data[count] for data in of_seed), strict=True)]
             columns.setdefault(count, []).extend(sums)
-    return Outcomes.from_json(columns)
+    return Outcomes(**columns)
 
 
 EXPERIMENT = Beyond()

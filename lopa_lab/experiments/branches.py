@@ -13,7 +13,7 @@ from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentReco
 from lopa_lab.experiments.run.outcomes import Figures, Name, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
-from lopa_lab.records.intervals import Array, Resamples, estimate
+from lopa_lab.records.intervals import Array, estimate
 from lopa_lab.records.points_log import Point
 
 BRANCHES = (1, 2, 4, 8, 16)
@@ -47,12 +47,11 @@ class Branches(Experiment):
         return [{"confidence_threshold": t, "num_branches": b} for t in THRESHOLDS for b in BRANCHES]
 
     def measure(self, bench: Workbench, point: Point) -> Data:
-        return bench.decode_problems(bench.settings(decoder="lopa", **point)).as_json()
+        return bench.decode_problems(bench.settings(decoder="lopa", **point))
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Gain and cost of the most branches, the front, and AUP."""
-        resamples = Resamples(record.setup.problems)
-        figures = _figures(record, resamples)
+        figures = _figures(record)
         tpf, score = figures.tpf, figures.score
         middle = _usual_threshold(record)
         one, most = (middle, min(BRANCHES)), (middle, max(BRANCHES))
@@ -95,23 +94,22 @@ class Branches(Experiment):
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Score over TPF, a line per number of branches through the thresholds; the front is ringed."""
-        figures = _figures(record, Resamples(record.setup.problems, count=1))
+        figures = _figures(record)
         at = {name: (float(tpf[0]), float(figures.score[name][0])) for name, tpf in figures.tpf.items()}
         for index, b in enumerate(BRANCHES):
             xs, ys = zip(*(at[t, b] for t in THRESHOLDS), strict=True)
             axes[0].plot(xs, ys, f"{MARKERS[index]}-", color=PALETTE[index], label=str(b), markersize=5)
         xs, ys = zip(*(at[name] for name in pareto_front(at)), strict=True)
         axes[0].scatter(xs, ys, s=120, facecolors="none", edgecolors=PALETTE[5], label="front")
-        axes[0].set_xlabel("TPF")
-        axes[0].set_ylabel("score (%)")
+        axes[0].set(xlabel="TPF", ylabel="score (%)")
         axes[0].figure.legend(loc="outside upper left", ncols=6, title="branches per step")
 
 
-def _figures(record: ExperimentRecord, resamples: Resamples) -> Figures[Setting]:
+def _figures(record: ExperimentRecord) -> Figures[Setting]:
     outcomes = {
         (t, b): record.outcomes(confidence_threshold=t, num_branches=b) for t in THRESHOLDS for b in BRANCHES
     }
-    return Figures(outcomes, resamples)
+    return Figures(outcomes, record.resamples)
 
 
 def _usual_threshold(record: ExperimentRecord) -> float:
@@ -152,15 +150,11 @@ def aup(points: Sequence[tuple[float, float]], best_score: float) -> float:
 
 def pareto_front(points: Mapping[Name, tuple[float, float]]) -> list[Name]:
     """The names whose (TPF, score) no other one equals or beats in both and beats in one, by rising TPF."""
-    kept = [
-        name
-        for name, (tpf, score) in points.items()
-        if not any(
-            other_tpf >= tpf and other_score >= score and (other_tpf, other_score) != (tpf, score)
-            for other_tpf, other_score in points.values()
-        )
-    ]
-    return sorted(kept, key=lambda name: points[name])
+
+    def beaten(point: tuple[float, float]) -> bool:
+        return any(x >= point[0] and y >= point[1] and (x, y) != point for x, y in points.values())
+
+    return sorted((name for name in points if not beaten(points[name])), key=lambda name: points[name])
 
 
 EXPERIMENT = Branches()

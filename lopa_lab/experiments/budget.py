@@ -11,7 +11,7 @@ from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentReco
 from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
-from lopa_lab.records.intervals import Array, Resamples, estimate
+from lopa_lab.records.intervals import Array, estimate
 from lopa_lab.records.points_log import Point
 
 FIXED, AUTO, EARLY_EXIT = "fixed", "auto", "early exit"
@@ -49,12 +49,11 @@ class Budget(Experiment):
             AUTO: {"num_branches": "auto", "max_branches": value},
             EARLY_EXIT: {"num_branches": EARLY_EXIT_BRANCHES, "lookahead_below": value},
         }[str(point["budget"])]
-        return bench.decode_problems(bench.settings(decoder="lopa", **changes)).as_json()
+        return bench.decode_problems(bench.settings(decoder="lopa", **changes))
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Adaptive budgets against fixed ones that spend as much."""
-        resamples = Resamples(record.setup.problems)
-        figures = _figures(record, resamples)
+        figures = _figures(record)
         tpf, spent, score = figures.tpf, figures.forwards, figures.score
         fixed = [(FIXED, value) for value in BUDGETS[FIXED]]
         at_equal = {
@@ -108,7 +107,7 @@ class Budget(Experiment):
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """TPF over forwards per token."""
-        figures = _figures(record, Resamples(record.setup.problems, count=1))
+        figures = _figures(record)
         for index, (kind, values) in enumerate(BUDGETS.items()):
             spots = [(figures.forwards[kind, v][0], figures.tpf[kind, v][0]) for v in values]
             xs, ys = zip(*spots, strict=True)
@@ -116,18 +115,17 @@ class Budget(Experiment):
             axes[0].plot(xs, ys, style, color=PALETTE[index], label=kind)
             for value, spot in zip(values, spots, strict=True):
                 axes[0].annotate(f"{value:g}", spot, (4, -11), textcoords="offset points", fontsize=8)
-        axes[0].set_xlabel("forwards (branch evaluations) per token")
-        axes[0].set_ylabel("TPF")
+        axes[0].set(xlabel="forwards (branch evaluations) per token", ylabel="TPF")
         axes[0].figure.legend(loc="outside upper left", ncols=3)
 
 
-def _figures(record: ExperimentRecord, resamples: Resamples) -> Figures[Name]:
+def _figures(record: ExperimentRecord) -> Figures[Name]:
     outcomes = {
         (kind, value): record.outcomes(budget=kind, value=value)
         for kind, values in BUDGETS.items()
         for value in values
     }
-    return Figures(outcomes, resamples)
+    return Figures(outcomes, record.resamples)
 
 
 def _interpolated(at: Array, xs: Sequence[Array], ys: Sequence[Array]) -> Array:

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from lopa_lab.bench.decoding import results_of
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
 from lopa_lab.experiments.run.outcomes import column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import MARKERS, PALETTE
-from lopa_lab.records.intervals import Resamples, estimate
+from lopa_lab.records.intervals import estimate
 from lopa_lab.records.points_log import Point
+from lopa_lab.requests import answered
 from lopa_lab.word_problems import held_out_stream
 from lopa_ray.decoding.result import GenerationResult
 from lopa_ray.engine.likelihood import LikelihoodRequest, log_likelihoods
@@ -74,35 +76,28 @@ class OpenEnded(Experiment):
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         """Numbers per prompt. Raises the first error that ends a request."""
-        results, vanilla = _texts(bench, int(point["num_branches"] or 0)), _texts(bench, VANILLA)
-        prompts = [bench.engine.encode(prompt) for prompt in _prompts(bench)]
-        requests = [LikelihoodRequest(p, r.token_ids) for p, r in zip(prompts, results, strict=True)]
-        likelihoods = [0.0] * len(requests)
-        for index, likelihood in log_likelihoods(
-            bench.engine, requests, mc_num=MC_NUM, seed=bench.setup.seed
-        ):
-            if isinstance(likelihood, Exception):
-                raise likelihood
-            likelihoods[index] = likelihood.value
-        grams = [count_n_grams(result.token_ids) for result in results]
-        equal_to_vanilla = [
-            equal_tokens(ours.token_ids, theirs.token_ids)
-            for ours, theirs in zip(results, vanilla, strict=True)
-        ]
+        prompts = open_prompts(bench.setup.seed, bench.setup.problems)
+        results = _texts(bench, prompts, int(point["num_branches"] or 0))
+        texts = [result.token_ids for result in results]
+        requests = [LikelihoodRequest(bench.engine.encode(p), t) for p, t in zip(prompts, texts, strict=True)]
+        decoded = log_likelihoods(bench.engine, requests, mc_num=MC_NUM, seed=bench.setup.seed)
+        likelihoods = {index: round(likelihood.value, 4) for index, likelihood in answered(decoded)}
+        different, grams = zip(*map(count_n_grams, texts), strict=True)
+        vanilla = [result.token_ids for result in _texts(bench, prompts, VANILLA)]
+        equal, positions = zip(*map(equal_tokens, texts, vanilla), strict=True)
         return {
             "tokens": [result.tokens for result in results],
             "steps": [result.steps for result in results],
-            "different n-grams": [different for different, _ in grams],
-            "n-grams": [count for _, count in grams],
-            "log-likelihood": [round(value, 4) for value in likelihoods],
-            "as vanilla": [equal for equal, _ in equal_to_vanilla],
-            "positions": [count for _, count in equal_to_vanilla],
+            "different n-grams": different,
+            "n-grams": grams,
+            "log-likelihood": [likelihoods[index] for index in range(len(requests))],
+            "as vanilla": equal,
+            "positions": positions,
         }
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Every decoder against vanilla decoding."""
-        resamples = Resamples(record.setup.problems)
-        figures = {count: _figures(record, resamples, count) for count in DECODERS}
+        figures = {count: _figures(record, count) for count in DECODERS}
         vanilla, single = figures[VANILLA], figures[1]
         most = max(DECODERS[1:], key=lambda count: figures[count]["TPF"][0])
         best = figures[most]
@@ -118,13 +113,9 @@ class OpenEnded(Experiment):
             f"that at {estimate(single['as vanilla %']):.0f} %."
         )
         table = {"decoder, branches": [f"LoPA, {count}" if count else "vanilla" for count in figures]}
-        for name, digits in (
-            ("TPF", 2),
-            ("different pairs %", 1),
-            ("nats per token", 2),
-            ("as vanilla %", 1),
-        ):
-            table[name] = column((of_count[name] for of_count in figures.values()), f".{digits}f")
+        for name in vanilla:
+            spec = ".1f" if name.endswith("%") else ".2f"
+            table[name] = column((of_count[name] for of_count in figures.values()), spec)
         headline = (
             f"{most} branches have {estimate(best['TPF'] / single['TPF']):.2f} times the TPF of one, at "
             f"{estimate(best['nats per token'] - single['nats per token']):+.2f} nats per token, and "
@@ -134,9 +125,8 @@ class OpenEnded(Experiment):
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """Likelihood and agreement over TPF."""
-        resamples = Resamples(record.setup.problems)
         for index, count in enumerate(DECODERS):
-            figures = _figures(record, resamples, count)
+            figures = _figures(record, count)
             x = figures["TPF"][0]
             for axis, name in zip(axes, ("nats per token", "as vanilla %"), strict=True):
                 y = estimate(figures[name])
@@ -144,32 +134,25 @@ class OpenEnded(Experiment):
                 label = {VANILLA: "vanilla", 1: "1 branch"}.get(count, f"{count} branches")
                 axis.plot(x, y.value, MARKERS[index], color=PALETTE[index], label=label)
                 axis.set_ylabel(name)
-        axes[-1].set_xlabel("TPF")
-        axes[-1].set_xlim(left=0)
+        axes[-1].set(xlabel="TPF", xlim=(0, None))
         axes[-1].figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside upper left", ncols=3)
 
 
-def _prompts(bench: Workbench) -> list[str]:
-    return open_prompts(bench.setup.seed, bench.setup.problems)
-
-
-def _texts(bench: Workbench, num_branches: int) -> list[GenerationResult]:
+def _texts(bench: Workbench, prompts: Sequence[str], num_branches: int) -> list[GenerationResult]:
     """Continuations of all prompts."""
-    settings = (
-        bench.settings(decoder="vanilla", max_new_tokens=LENGTH)
-        if num_branches == VANILLA
-        else bench.settings(decoder="lopa", num_branches=num_branches, max_new_tokens=LENGTH)
-    )
-    return bench.decode([bench.engine.create_session(prompt, settings) for prompt in _prompts(bench)])
+    lopa = {"decoder": "lopa", "num_branches": num_branches}
+    decoder = {"decoder": "vanilla"} if num_branches == VANILLA else lopa
+    settings = bench.settings(**decoder, max_new_tokens=LENGTH)
+    return results_of(bench.engine, [bench.engine.create_session(prompt, settings) for prompt in prompts])
 
 
-def _figures(record: ExperimentRecord, resamples: Resamples, num_branches: int) -> dict[str, Any]:
-    data = record.data(num_branches=num_branches)
+def _figures(record: ExperimentRecord, num_branches: int) -> dict[str, Any]:
+    data, quotient = record.data(num_branches=num_branches), record.resamples.quotient
     return {
-        "TPF": resamples.quotient(data["tokens"], data["steps"]),
-        "different pairs %": 100 * resamples.quotient(data["different n-grams"], data["n-grams"]),
-        "nats per token": resamples.quotient(data["log-likelihood"], data["tokens"]),
-        "as vanilla %": 100 * resamples.quotient(data["as vanilla"], data["positions"]),
+        "TPF": quotient(data["tokens"], data["steps"]),
+        "different pairs %": 100 * quotient(data["different n-grams"], data["n-grams"]),
+        "nats per token": quotient(data["log-likelihood"], data["tokens"]),
+        "as vanilla %": 100 * quotient(data["as vanilla"], data["positions"]),
     }
 
 

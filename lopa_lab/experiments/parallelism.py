@@ -14,7 +14,7 @@ import numpy as np
 
 from lopa_lab.bench.decoding import results_of
 from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentRecord, Finding
-from lopa_lab.experiments.run.outcomes import column
+from lopa_lab.experiments.run.outcomes import StepTotals, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import error_bars
 from lopa_lab.records.intervals import Array, Resamples, estimate
@@ -55,16 +55,12 @@ class Parallelism(Experiment):
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         """Measure the time of each round of each arrangement. Raises SettingsError for a single worker."""
-        clients, workers = (
-            int(point["concurrency"] or 0),
-            bench.several_workers("parallelism divides several"),
-        )
+        clients = int(point["concurrency"] or 0)
+        workers = bench.several_workers("parallelism divides several")
         settings = bench.settings(decoder="lopa", num_branches=BRANCHES)
         shared, *own = bench.groups([workers, *[1] * workers], requests=max(CONCURRENCY))
         arrangements = {BRANCH: [shared], TASK: own}
-        rounds: dict[str, dict[str, list[float]]] = {
-            name: {"seconds": [], "tokens": [], "latency": []} for name in arrangements
-        }
+        rounds = {name: StepTotals() for name in arrangements}
         for number in range(-1, ROUNDS):
             names = list(arrangements) if number % 2 else list(arrangements)[::-1]
             # The first round, of as many problems as there are groups, warms up.
@@ -75,13 +71,12 @@ class Parallelism(Experiment):
                 began = time.perf_counter()
                 results = send(engines, sessions, clients if number >= 0 else workers)
                 seconds = time.perf_counter() - began
+                tokens = sum(result.tokens for result in results)
+                latency = statistics.fmean(result.seconds for result in results)
                 if number >= 0:
-                    rounds[name]["seconds"].append(round(seconds, 6))
-                    rounds[name]["tokens"].append(sum(result.tokens for result in results))
-                    rounds[name]["latency"].append(
-                        round(statistics.fmean(result.seconds for result in results), 6)
-                    )
-        return {"on this machine": bench.on_this_machine, "workers": workers, **rounds}
+                    rounds[name].add({"seconds": seconds, "tokens": tokens, "latency": latency})
+        columns = {name: totals.columns for name, totals in rounds.items()}
+        return {"on this machine": bench.on_this_machine, "workers": workers, **columns}
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """Both arrangements at both ends, and where they cross."""
@@ -139,8 +134,7 @@ class Parallelism(Experiment):
                 error_bars(axis, CONCURRENCY, estimates, index, label=name, capsize=2)
             axis.set_ylim(bottom=0)
         axes[0].set_ylabel("latency (ms)")
-        axes[1].set_ylabel("tokens/s")
-        axes[1].set_xlabel("requests in flight")
+        axes[1].set(ylabel="tokens/s", xlabel="requests in flight")
         axes[1].set_xscale("log", base=2)
         axes[1].set_xticks(CONCURRENCY, [str(c) for c in CONCURRENCY])
         axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)

@@ -11,7 +11,7 @@ from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentReco
 from lopa_lab.experiments.run.outcomes import Figures, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import error_bars
-from lopa_lab.records.intervals import Array, Resamples, estimate
+from lopa_lab.records.intervals import Array, estimate
 from lopa_lab.records.points_log import Point
 from lopa_ray.decoding.branch_confidence import parse_metric
 from lopa_ray.decoding.branching import scores_by_position
@@ -132,24 +132,21 @@ class Predictor(Experiment):
             decoder="lopa", ranking=ranking, num_branches=BRANCHES, branch_confidence=metric or "mean"
         )
         if metric is not None:
-            return bench.decode_problems(settings).as_json()
+            return bench.decode_problems(settings)
         observed = [Observed(METRICS[ranking]) for _ in bench.problems]
         bench.decode_problems(settings, lambda session, index: ObservedSession(session, observed[index]))
+        names = METRICS[ranking]
         return {
             "steps": [request.steps for request in observed],
             "best": [request.best for request in observed],
-            "rank correlation": {
-                name: [round(request.rank_correlation[name], 6) for request in observed]
-                for name in METRICS[ranking]
-            },
-            "accepted": {name: [request.accepted[name] for request in observed] for name in METRICS[ranking]},
+            "rank correlation": {n: [round(each.rank_correlation[n], 6) for each in observed] for n in names},
+            "accepted": {n: [each.accepted[n] for each in observed] for n in names},
         }
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """The best predictor and the best decoder of each ranking."""
-        resamples = Resamples(record.setup.problems)
-        rho, chosen = _observed(record, resamples)
-        figures = Figures({(r, m): record.outcomes(ranking=r, metric=m) for r, m in rho}, resamples)
+        rho, chosen = _observed(record)
+        figures = Figures({(r, m): record.outcomes(ranking=r, metric=m) for r, m in rho}, record.resamples)
         tpf = figures.tpf
         sentences, answers, compared = [], [], []
         for ranking, metrics in METRICS.items():
@@ -157,32 +154,19 @@ class Predictor(Experiment):
             predicts, decodes = max(names, key=lambda n: rho[n][0]), max(names, key=lambda n: tpf[n][0])
             mean = (ranking, "mean")
             relation = spearman([rho[n][0] for n in names], [tpf[n][0] for n in names])
-            ratio = estimate(tpf[predicts] / tpf[decodes])
+            ratio, gap = estimate(tpf[predicts] / tpf[decodes]), estimate(tpf[mean] / tpf[decodes])
             if predicts == decodes:
-                verdict = "so the best predictor also decodes best"
+                verdict, answer = "so the best predictor also decodes best", "is the fastest"
             else:
-                told = (
-                    "so it does not decode best" if ratio.excludes(1.0) else "so the difference is not clear"
-                )
-                verdict = f"the best predictor has {ratio:.3f} times the TPF of the fastest, {told}"
-            answers.append(
-                f"{ranking}: {predicts[1]} predicts best "
-                + (
-                    "and is the fastest"
-                    if predicts == decodes
-                    else f"and has {ratio:.3f} times the TPF of the fastest, {decodes[1]}"
-                )
-            )
-            gap = estimate(tpf[mean] / tpf[decodes])
+                clear, unclear = "it does not decode best", "the difference is not clear"
+                told = ratio.against(1, clear, clear, unclear)
+                verdict = f"the best predictor has {ratio:.3f} times the TPF of the fastest, so {told}"
+                answer = f"has {ratio:.3f} times the TPF of the fastest, {decodes[1]}"
+            answers.append(f"{ranking}: {predicts[1]} predicts best and {answer}")
             slower = "is slower than" if gap.high < 1 else "is not clearly slower than"
-            compared.append(
-                f"Here, with ranking {ranking}, the mean "
-                + (
-                    "is the fastest."
-                    if decodes == mean
-                    else f"{slower} {decodes[1]}: {gap:.3f} times its TPF."
-                )
-            )
+            of_mean = f"{slower} {decodes[1]}: {gap:.3f} times its TPF"
+            of_mean = "is the fastest" if decodes == mean else of_mean
+            compared.append(f"Here, with ranking {ranking}, the mean {of_mean}.")
             sentences.append(
                 f"With ranking {ranking} the best predictor is {predicts[1]}, ρ = {estimate(rho[predicts]):.2f} "
                 f"(mean: {estimate(rho[mean]):.2f}), and the fastest decoder is {decodes[1]} with "
@@ -201,11 +185,10 @@ class Predictor(Experiment):
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """ρ and TPF of each metric."""
-        resamples = Resamples(record.setup.problems)
-        rho, _ = _observed(record, resamples)
+        rho, _ = _observed(record)
         names = list(dict.fromkeys(metric for metrics in METRICS.values() for metric in metrics))
         for at, (ranking, metrics) in enumerate(METRICS.items()):
-            tpfs = [record.outcomes(ranking=ranking, metric=m).tpf(resamples) for m in metrics]
+            tpfs = [record.outcomes(ranking=ranking, metric=m).tpf(record.resamples) for m in metrics]
             xs = [names.index(m) + 0.16 * at - 0.08 for m in metrics]
             for axis, figures in zip(axes, ([rho[ranking, m] for m in metrics], tpfs), strict=True):
                 error_bars(axis, xs, list(map(estimate, figures)), at, "", label=ranking)
@@ -215,16 +198,14 @@ class Predictor(Experiment):
         axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
 
 
-def _observed(
-    record: ExperimentRecord, resamples: Resamples
-) -> tuple[Mapping[Name, Array], Mapping[Name, Array]]:
+def _observed(record: ExperimentRecord) -> tuple[Mapping[Name, Array], Mapping[Name, Array]]:
     """Mean rank correlation, and the share of the best branch's tokens, of each metric."""
-    rho, chosen = {}, {}
+    rho, chosen, quotient = {}, {}, record.resamples.quotient
     for ranking, metrics in METRICS.items():
         data = record.data(ranking=ranking, metric=None)
         for metric in metrics:
-            rho[ranking, metric] = resamples.quotient(data["rank correlation"][metric], data["steps"])
-            chosen[ranking, metric] = resamples.quotient(data["accepted"][metric], data["best"])
+            rho[ranking, metric] = quotient(data["rank correlation"][metric], data["steps"])
+            chosen[ranking, metric] = quotient(data["accepted"][metric], data["best"])
     return rho, chosen
 
 

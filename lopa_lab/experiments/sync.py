@@ -12,7 +12,7 @@ from lopa_lab.experiments.run.experiment import Data, Experiment, ExperimentReco
 from lopa_lab.experiments.run.outcomes import StepTotals, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
-from lopa_lab.records.intervals import Array, Resamples, estimate
+from lopa_lab.records.intervals import Array, estimate
 from lopa_lab.records.points_log import Point
 from lopa_ray.config.generation_settings import GenerationSettings
 from lopa_ray.engine.base import Engine
@@ -83,15 +83,14 @@ class Sync(Experiment):
             "on this machine": bench.on_this_machine,
             "pre-write ms": _pre_write_ms(bench, span, {1, *map(branches_per_worker, counts)}),
             "workers": {
-                str(count): {protocol: totals[count, protocol].as_json() for protocol in settings}
+                str(count): {protocol: totals[count, protocol].columns for protocol in settings}
                 for count in counts
             },
         }
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """The parts of a step, and efficiency with and without the commits."""
-        resamples = Resamples(record.setup.problems)
-        steps = {span: _steps(record, span, resamples) for span in SPANS}
+        steps = {span: _steps(record, span) for span in SPANS}
         counts = sorted({count for count, _ in steps[SPANS[0]]})
         most = counts[-1]
         sentences = []
@@ -101,6 +100,7 @@ class Sync(Experiment):
             single = efficiency(of_span[1, SINGLE_PHASE].whole, of_span[most, SINGLE_PHASE].whole, most)
             whole = efficiency(one.whole, several.whole, most)
             without = efficiency(one.without_sync, several.without_sync, most)
+            forwards = efficiency(one.parts["forward"], several.parts["forward"], most)
             sentences.append(
                 f"With {most} workers and blocks of {span}, commit-winner takes {several.share('commit'):.1f} % of a "
                 f"step, pre-write {several.share('pre-write'):.2f} % and control {several.share('control'):.1f} %; "
@@ -108,7 +108,7 @@ class Sync(Experiment):
                 f"{one.share('control'):.1f} %. Scaling efficiency is {estimate(whole):.0f} %. It would be "
                 f"{estimate(without):.0f} % without pre-write and commit-winner, a difference of "
                 f"{estimate(without - whole):+.1f} points; it is {estimate(single):.0f} % with the single-phase "
-                f"commit, and {estimate(efficiency(one.forward, several.forward, most)):.0f} % for forwards alone."
+                f"commit, and {estimate(forwards):.0f} % for forwards alone."
             )
         here = bool(record.data(span=SPANS[0])["on this machine"])
         text = " ".join(sentences) + record.shared_cores(most, on_this_machine=here)
@@ -142,11 +142,10 @@ class Sync(Experiment):
 
     def draw(self, record: ExperimentRecord, *axes: Any) -> None:
         """The parts of a step, a bar for each span, number of workers and protocol."""
-        resamples = Resamples(record.setup.problems, count=1)
         bars = [
             (f"{span}, {count}, {protocol.replace('_', ' ')}", step)
             for span in SPANS
-            for (count, protocol), step in _steps(record, span, resamples).items()
+            for (count, protocol), step in _steps(record, span).items()
         ][::-1]
         left = [0.0] * len(bars)
         for index, (part, label) in enumerate(PARTS.items()):
@@ -154,8 +153,7 @@ class Sync(Experiment):
             axes[0].barh(range(len(bars)), widths, left=left, color=PALETTE[index], label=label, height=0.7)
             left = [at + width for at, width in zip(left, widths, strict=True)]
         axes[0].set_yticks(range(len(bars)), [name for name, _ in bars], fontsize=9)
-        axes[0].set_ylabel("span, workers, commit")
-        axes[0].set_xlabel("share of a step (%)")
+        axes[0].set(ylabel="span, workers, commit", xlabel="share of a step (%)")
         axes[0].figure.legend(loc="outside upper left", ncols=4)
 
 
@@ -178,11 +176,6 @@ class StepParts:
     def without_sync(self) -> Array:
         """Without pre-write and commit-winner, milliseconds: [1 + resamples], float64."""
         return self._sum("forward", "control")
-
-    @property
-    def forward(self) -> Array:
-        """The forward without the pre-write, milliseconds: [1 + resamples], float64."""
-        return self.parts["forward"]
 
     def share(self, *names: str) -> Any:
         """The estimate of these parts' share of a step, in percent."""
@@ -238,13 +231,12 @@ def _pre_write_ms(bench: Workbench, span: int, branches: set[int]) -> dict[str, 
     return {str(size.branches): round(time, 6) for size, time in zip(sizes, times, strict=True)}
 
 
-def _steps(record: ExperimentRecord, span: int, resamples: Resamples) -> dict[tuple[int, str], StepParts]:
+def _steps(record: ExperimentRecord, span: int) -> dict[tuple[int, str], StepParts]:
     """Workers and protocol → the parts of a step."""
-    data = record.data(span=span)
-    steps = {}
+    data, resamples, steps = record.data(span=span), record.resamples, {}
     for workers, protocols in data["workers"].items():
         for protocol, columns in protocols.items():
-            totals, count = StepTotals.from_json(columns), int(workers)
+            totals, count = StepTotals(columns), int(workers)
             # Under single_phase all branches stage the same K/V, and the first one does it for all of a worker.
             lanes = branches_per_worker(count) if protocol == TWO_PHASE else 1
             staged = totals.per(resamples, "steps", "staged") / span

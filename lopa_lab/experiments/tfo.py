@@ -16,7 +16,7 @@ from lopa_lab.experiments.run.lookaheads import RandomBranch, varied_by
 from lopa_lab.experiments.run.outcomes import Outcomes, column
 from lopa_lab.experiments.run.workbench import Workbench
 from lopa_lab.records.figure import PALETTE
-from lopa_lab.records.intervals import FEWEST_PROBLEMS, Array, Resamples, estimate, percent_of
+from lopa_lab.records.intervals import FEWEST_PROBLEMS, Array, estimate, percent_of
 from lopa_lab.records.points_log import Point
 
 ORDERS = 100
@@ -46,30 +46,27 @@ class FillingOrders(Experiment):
 
     def measure(self, bench: Workbench, point: Point) -> Data:
         """The outcomes of all problems; of random orders a list of these."""
-        settings = bench.settings(decoder="lopa")
-        if point["order"] == "lopa":
-            return bench.decode_problems(settings).as_json()
-        if point["order"] == "anchor":
-            return bench.decode_problems(bench.settings(decoder="lopa", num_branches=1)).as_json()
-
+        single = {"num_branches": 1} if point["order"] == "anchor" else {}
+        settings = bench.settings(decoder="lopa", **single)
+        if point["order"] != "random":
+            return bench.decode_problems(settings)
         first = int(point["first"] or 0)
         sessions = [varied_by(RandomBranch, bench.setup.seed, order) for order in range(first, first + CHUNK)]
-        return {"orders": [bench.decode_problems(settings, randomly).as_json() for randomly in sessions]}
+        return {"orders": [bench.decode_problems(settings, randomly) for randomly in sessions]}
 
     def finding(self, record: ExperimentRecord) -> Finding:
         """LoPA among the orders, and what orders do to the score."""
-        resamples = Resamples(record.setup.problems)
+        resamples = record.resamples
         lopa, anchor, orders = _outcomes(record)
-        random = _tpfs(orders)
+        random, own = _tpfs(orders), _tpfs([lopa])[0]
         rows = {
             "worst of the orders": (random.min(axis=0), None),
             "mean of the orders": (random.mean(axis=0), np.mean([order.correct for order in orders], axis=0)),
             "best of the orders": (random.max(axis=0), _correct_of_best(orders)),
             "single branch": (_tpfs([anchor])[0], np.array(anchor.correct)),
-            "LoPA": (_tpfs([lopa])[0], np.array(lopa.correct)),
+            "LoPA": (own, np.array(lopa.correct)),
         }
         tpf = {name: resamples.mean(values) for name, (values, _) in rows.items()}
-        own = _tpfs([lopa])[0]
         below = estimate(
             100 * resamples.mean([share_below(v, c) for v, c in zip(own, random.T, strict=True)])
         )
@@ -78,19 +75,17 @@ class FillingOrders(Experiment):
         enough = record.setup.problems >= FEWEST_PROBLEMS
         # Shares of a difference that may as well be none, or that goes the other way, say nothing.
         goes = enough and lopa_tpf[0] > mean[0] and estimate(best - mean).low > 0
-        way = estimate(percent_of(lopa_tpf - mean, best - mean)) if goes else None
+        goes_on = ""
+        if goes:
+            way = estimate(percent_of(lopa_tpf - mean, best - mean))
+            goes_on = f"; it goes {way:.0f} % of the way from the mean to the best of {len(orders)}"
         spread = estimate(best / tpf["worst of the orders"])
         text = (
             f"Of {len(orders)} random orders of the same problem the fastest has {spread:.2f} times the TPF of the "
             f"slowest: {estimate(best):.2f} against {estimate(tpf['worst of the orders']):.2f}, with a mean of "
             f"{estimate(mean):.2f}. LoPA has {estimate(lopa_tpf):.2f}, more than {below:.0f} % of the orders (equal "
-            f"ones count half), and {estimate(lopa_tpf / mean):.2f} times their mean"
-            + (
-                "."
-                if way is None
-                else f"; it goes {way:.0f} % of the way from the mean to the best of {len(orders)}."
-            )
-            + f" A single branch has {estimate(tpf['single branch']):.2f}."
+            f"ones count half), and {estimate(lopa_tpf / mean):.2f} times their mean{goes_on}. A single branch has "
+            f"{estimate(single):.2f}."
         )
         table = {
             "order": list(rows),
@@ -125,9 +120,7 @@ class FillingOrders(Experiment):
         axes[0].vlines(x, q25, q75, color=PALETTE[5], linewidth=5, label="middle half")
         axes[0].plot(x, random[:, at].mean(axis=0), "_", color=PALETTE[0], markersize=9, label="mean")
         axes[0].plot(x, own[at], "D", color=PALETTE[1], markersize=5, label="LoPA")
-        axes[0].set_xlabel("problem, by its mean")
-        axes[0].set_ylabel("TPF")
-        axes[0].set_ylim(bottom=0)
+        axes[0].set(xlabel="problem, by its mean", ylabel="TPF", ylim=(0, None))
         axes[0].figure.legend(loc="outside upper left", ncols=4)
 
 
@@ -137,7 +130,7 @@ def _outcomes(record: ExperimentRecord) -> tuple[Outcomes, Outcomes, list[Outcom
     return (
         record.outcomes(order="lopa"),
         record.outcomes(order="anchor"),
-        [Outcomes.from_json(order) for chunk in chunks for order in chunk],
+        [Outcomes(**order) for chunk in chunks for order in chunk],
     )
 
 

@@ -47,10 +47,6 @@ class Estimate:
         """The word for where the interval lies: above `value`, below it, or around it."""
         return above if self.low > value else below if self.high < value else unclear
 
-    def excludes(self, value: float) -> bool:
-        """Whether the interval lies on one side of `value`."""
-        return value < self.low or value > self.high
-
 
 class Resamples:
     """Draws of so many problems with replacement."""

@@ -28,6 +28,16 @@ def whole_lines(path: Path) -> list[bytes]:
     return whole.splitlines()
 
 
+def check_unchanged(before: Any, now: Any, path: Path) -> None:
+    """Check that a run may go on with what is in `path`. Raises SettingsError if it was begun with other settings."""
+    changed = first_difference(before, now)
+    if changed is not None:
+        raise SettingsError(
+            f"--output: the run in {path} has other settings ({changed}); restore them to continue, name another "
+            f"folder, or remove {path}"
+        )
+
+
 def first_difference(before: Any, now: Any, name: str = "") -> str | None:
     """The first difference of two JSON values, in words; None if there is none."""
     if isinstance(before, dict) and isinstance(now, dict):
@@ -82,12 +92,7 @@ class PointsLog:
             raise SettingsError(
                 f"--output: {path} is damaged, or another version wrote it ({error!r}); remove it"
             ) from None
-        changed = first_difference(before, setup.model_dump(mode="json"))
-        if changed is not None:
-            raise SettingsError(
-                f"--output: the run in {path} has other settings ({changed}); restore them to continue, name another "
-                "folder, or remove the file"
-            )
+        check_unchanged(before, setup.model_dump(mode="json"), path)
         self._points = {_key(point.point): point for point in measured}
 
     def _append(self, value: Any) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from lopa_lab.records.machine import Machine
+from lopa_ray import __version__
 from lopa_ray.errors import SettingsError
 
 
@@ -46,6 +48,11 @@ class Record(BaseModel):
     """The version of lopa-ray."""
     commit: str | None
     """The checkout that the code ran from; None for an installed package."""
+
+    @classmethod
+    def of_run(cls, arguments: Sequence[str], **fields: Any) -> Self:
+        """The record of a run of `lopa ARGUMENTS` by this version; `fields`: the others."""
+        return cls(command=("lopa", *arguments), version=__version__, **fields)
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -59,16 +59,3 @@ def solve(answer: str, numbers: Mapping[str, int]) -> tuple[str, int, int] | Non
     except ArithmeticError:
         return None
     return text, result, largest
-
-
-def draw_calculation(rng: random.Random) -> tuple[str, int]:
-    """A calculation like those of answers, such as `12*8`, and its result."""
-    while True:
-        operation = rng.choice("++--*/")
-        a, b = draw_number(rng, FACTOR if operation in "*/" else NUMBER), draw_number(rng, NUMBER)
-        if operation in "*/":
-            b = draw_number(rng, ONE_DIGIT)
-        if operation == "/":
-            a *= b
-        if 1 <= a <= LARGEST and 1 <= (result := OPERATIONS[operation](a, b)) <= LARGEST:
-            return f"{a}{operation}{b}", result

@@ -10,14 +10,14 @@ import hashlib
 import itertools
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from lopa_lab.word_problems.calculation import draw_calculation, draw_number, solve
-from lopa_lab.word_problems.one_quantity import ONE_QUANTITY
+from lopa_lab.word_problems.calculation import draw_number, solve
+from lopa_lab.word_problems.one_quantity import STORIES_OF_ONE
 from lopa_lab.word_problems.problem import Problem
 from lopa_lab.word_problems.stories import DISTRACTIONS, NUMBER, STORIES, WORDS, Kind
 
-KINDS = ONE_QUANTITY + STORIES
+KINDS = STORIES_OF_ONE + STORIES
 HELD_OUT_SHARE = 32
 """One question in this many is held out."""
 DISTRACTED_SHARE = 0.2
@@ -28,13 +28,6 @@ UNKNOWN_SHARE = 0.08
 """The share of names, and of things, that are made up."""
 LONGEST_ANSWER = 60
 """Pieces, so that answers fit into 64 tokens with an end."""
-SPELLINGS = {
-    "+": ("+", " + ", " plus "),
-    "-": ("-", " - ", " minus "),
-    "*": ("*", " * ", " times "),
-    "/": ("/", " / ", " divided by "),
-}
-"""Signs, as a drill's question may write them."""
 PRONOUNS = {"he": ("he", "him", "his"), "she": ("she", "her", "her")}
 COMMON_WORDS = {
     *(word for names in WORDS["names"].values() for word in names), *WORDS["items"], *WORDS["boxes"],
@@ -128,27 +121,19 @@ def singular(plural: str) -> str:
     return str(WORDS["singular"].get(plural, plural.removesuffix("s")))
 
 
-def make_drill(rng: random.Random) -> Problem:
-    """One to four calculations with nothing around them, which takes few tokens per calculation."""
-    done = [draw_calculation(rng) for _ in range(rng.choice((1, 2, 4, 4, 4, 4)))]
-    question = f"Work out {', '.join(calculation for calculation, _ in done)}."
-    if len(done) == 1:
-        spelled = "".join(rng.choice(SPELLINGS.get(sign, (sign,))) for sign in done[0][0])
-        question = rng.choice(("What is {}?", "{} = ?", "How much is {}?", "Calculate {}.", "{}")).format(
-            spelled
-        )
-    answer = ". ".join(f"{calculation}={result}" for calculation, result in done)
-    return Problem(question, f"{answer}.\n#### {done[-1][1]}", str(done[-1][1]))
-
-
 def is_held_out(question: str) -> bool:
     """Whether a question belongs to the held-out side."""
     return hashlib.sha256(question.encode()).digest()[0] % HELD_OUT_SHARE == 0
 
 
-def training_problems(seed: int, drill_share: float = 0.0) -> Iterator[Problem]:
-    """Training problems without end, a share of them drills. There are no held-out drills."""
-    rng = random.Random(f"train {seed}")
+MakeProblem = Callable[[random.Random], Problem]
+
+
+def training_problems(
+    seed: int, drills: tuple[float, MakeProblem] = (0.0, make_problem)
+) -> Iterator[Problem]:
+    """Training problems without end. `drills`: the share of drills, and what makes them; none are held out."""
+    rng, (drill_share, make_drill) = random.Random(f"train {seed}"), drills
     while True:
         problem = make_drill(rng) if rng.random() < drill_share else make_problem(rng)
         if not is_held_out(problem.question):

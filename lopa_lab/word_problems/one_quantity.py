@@ -3,51 +3,26 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 
-from lopa_lab.word_problems.stories import FACTOR, NUMBER, ONE_DIGIT, SENTENCES, Kind, Wordings
-
-BEGINNINGS = (
-    ("count", "", {"a": NUMBER}),
-    ("product", "<So|Now> {name} <has|gets> [t=a*b] {item}. ", {"a": ONE_DIGIT, "b": FACTOR}),
-    ("sum", "<So|Now> {name} <has|gets> [t=a+b] {item}. ", {"a": NUMBER, "b": NUMBER}),
-    ("difference", "<So|Now> {name} <has|gets> [t=a-b] {item}. ", {"a": NUMBER, "b": NUMBER}),
-    ("rate", "<So|Now> {name} <has|gets> [t=a*b] {item}. ", {"a": FACTOR, "b": ONE_DIGIT}),
-)
-STEPS = {
-    "lose": ("<Then|So> {he} <has|gets> [{to}={of}-{x}] {item}. ", NUMBER),
-    "gain": ("<Then|So> {he} <has|gets> [{to}={of}+{x}] {item}. ", NUMBER),
-    "halve": ("<Then|So> {he} <has|gets> [{to}={of}/2] {item}. ", None),
-    "split": ("<Then|So> each <has|gets> [{to}={of}/{x}] {item}. ", ONE_DIGIT),
-    "group": ("<Then|So> {he} <has|needs> [{to}={of}/{x}] {box2}. ", ONE_DIGIT),
-}
-"""Sentences with a number, or in which something is calculated → the step of the answer, and the number's range."""
-CHAINS = tuple(
-    (*events, ending)
-    for ending, chains in {
-        "how_many": ((), ("gain",), ("gain", "gain")),
-        "how_many_now": (("lose", "gain"), ("halve", "gain")),
-        "how_many_left": (("lose",), ("halve",), ("gain", "lose"), ("lose", "lose"), ("gain", "halve")),
-        "split": ((), ("gain",), ("lose",)),
-        "group": ((), ("gain",)),
-    }.items()
-    for events in chains
-)
-"""What happens to a quantity, and what is asked: names of sentences."""
+from lopa_lab.word_problems.stories import ONE_QUANTITY, SENTENCES, Kind, Wordings
 
 
 def story_of(
-    beginning: tuple[str, str, dict[str, str]], sentences: tuple[str, ...], weight: float
+    first: str, answer: str, numbers: Mapping[str, str], sentences: Sequence[str], weight: float
 ) -> Kind | None:
-    """A story of one quantity; None if nothing is calculated in it."""
-    first, answer, numbers = beginning
+    """A story of one quantity, which begins with the sentence `first`; None if nothing is calculated in it.
+
+    `answer` and `numbers` are those of the beginning.
+    """
     if first == "difference" and sentences[-1] == "how_many":
         sentences = (*sentences[:-1], "how_many_now")
     numbers, story, of = dict(numbers), [SENTENCES[first]], "t" if answer else "a"
     letters, results = iter("cdefg"), iter("uvwx")
     for sentence in sentences:
-        step, kind_of_number = STEPS.get(sentence, ("", None))
+        step, kind_of_number = ONE_QUANTITY["steps"].get(sentence, ("", ""))
         letter = next(letters) if kind_of_number else ""
-        if letter and kind_of_number:
+        if letter:
             numbers[letter] = kind_of_number
         if step:
             to = next(results)
@@ -66,8 +41,10 @@ def with_letter(sentence: Wordings, letter: str) -> Wordings:
     return Wordings(*(tuple(text.replace("{x}", number) for text in of_side) for of_side in texts))
 
 
-ONE_QUANTITY = tuple(
+CHAINS = [(*events, asked) for asked, chains in ONE_QUANTITY["chains"].items() for events in chains]
+"""What happens to a quantity, and what is asked: names of sentences."""
+STORIES_OF_ONE = tuple(
     kind
-    for beginning, sentences in itertools.product(BEGINNINGS, CHAINS)
-    if (kind := story_of(beginning, sentences, 0.35)) is not None
+    for (first, (answer, numbers)), chain in itertools.product(ONE_QUANTITY["beginnings"].items(), CHAINS)
+    if (kind := story_of(first, answer, numbers, chain, 0.35)) is not None
 )

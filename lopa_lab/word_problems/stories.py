@@ -72,15 +72,6 @@ WORDS: dict[str, Any] = _FILE["words"]
 DISTRACTIONS = tuple(_FILE["distractions"])
 SENTENCES = {name: _wordings(**sentence) for name, sentence in _FILE["sentences"].items()}
 
-_COMPARED = (
-    ("times", "t=a*b", {"a": FACTOR, "b": ONE_DIGIT}),
-    ("twice", "t=a*2", {"a": NUMBER}),
-    ("half", "t=a/2", {"a": NUMBER}),
-    ("more", "t=a+b", {"a": NUMBER, "b": NUMBER}),
-    ("fewer", "t=a-b", {"a": NUMBER, "b": NUMBER}),
-)
-_ASKED = (("friends", ""), ("together", " <So|Together> they <have|get> [u=a+t] {item}."))
-
 STORIES = (
     *(
         Kind(
@@ -89,8 +80,12 @@ STORIES = (
             numbers,
             0.7,
         )
-        for (sentence, step, numbers), (question, last_step) in itertools.product(_COMPARED, _ASKED)
+        for (sentence, (step, numbers)), (question, last_step) in itertools.product(
+            *(_FILE["two_quantities"][part].items() for part in ("compared", "asked"))
+        )
     ),
     *(_kind(**story) for story in _FILE["stories"]),
 )
 """Stories that compare two quantities and ask for one or both, and those that the file has in one piece."""
+ONE_QUANTITY: dict[str, Any] = _FILE["one_quantity"]
+"""What stories of one quantity are made of (`one_quantity.py`)."""

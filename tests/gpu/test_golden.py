@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("pydantic")
 
-from lopa_lab.conformance import read_cases, replay
-from lopa_lab.conformance.replay import EngineFactory
+from lopa_lab.conformance.cases import read_cases
+from lopa_lab.conformance.replay import EngineFactory, replay
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN

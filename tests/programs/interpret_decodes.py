@@ -11,7 +11,8 @@ import sys
 
 from triton.runtime.interpreter import InterpretedFunction
 
-from lopa_lab.conformance import read_cases, replay
+from lopa_lab.conformance.cases import read_cases
+from lopa_lab.conformance.replay import replay
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from support.deviceless_triton import launching_operators

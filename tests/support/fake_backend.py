@@ -31,8 +31,8 @@ from cluster.choices.messages import (
     TokenLogprob,
     ToolCallDelta,
 )
-from cluster.openai.response_models import ErrorObject
-from cluster.serving.backend import Backend, GroupStatus, GroupWorkers, ReplicaMetrics
+from cluster.openai.error_object import ErrorObject
+from cluster.serving.backend import Backend, GroupStatus, ReplicaMetrics, WorkerCounts
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.settings import HttpSettings
 from lopa_ray.errors import PromptError, PromptTooLongError, RequestCancelledError, SettingsError
@@ -128,13 +128,13 @@ class FakeBackend:
             raise self.status_error
         return [GroupStatus(MODEL, "HEALTHY", 1)]
 
-    async def workers(self, model: str) -> list[GroupWorkers]:
+    async def workers(self, model: str) -> list[WorkerCounts]:
         if self.status_error is not None:
             raise self.status_error
         number = self.num_workers.get(model, 2)
-        return [GroupWorkers(2, number - 2, number, None), GroupWorkers(number, 0, number, "no place")]
+        return [WorkerCounts(2, number - 2, number, None), WorkerCounts(number, 0, number, "no place")]
 
-    async def resize(self, model: str, num_workers: int) -> list[GroupWorkers]:
+    async def resize(self, model: str, num_workers: int) -> list[WorkerCounts]:
         if num_workers > MAX_WORKERS:
             raise SettingsError(f"got {num_workers} workers; allowed: 1 to {MAX_WORKERS}")
         self.num_workers[model] = num_workers

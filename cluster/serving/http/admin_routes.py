@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fastapi import APIRouter, Request, Security
 
 from cluster.openai.errors import ApiError
-from cluster.serving.backend import Backend, GroupWorkers
+from cluster.serving.backend import Backend, WorkerCounts
 from cluster.serving.http.body import read_json_object
 from cluster.serving.http.dependencies import check_model, require_api_key
 from cluster.serving.http.openapi import error_responses, request_body
@@ -56,7 +56,7 @@ async def _forbid() -> None:
     )
 
 
-def _model_workers(model: str, groups: Sequence[GroupWorkers]) -> ModelWorkers:
+def _model_workers(model: str, groups: Sequence[WorkerCounts]) -> ModelWorkers:
     return ModelWorkers(
         object="model.workers",
         model=model,

@@ -16,7 +16,7 @@ from cluster.serving.http.admin_routes import admin_routes
 from cluster.serving.http.health_routes import health_routes
 from cluster.serving.http.metrics_routes import metrics_routes
 from cluster.serving.http.middleware import ErrorMiddleware, RequestLogMiddleware
-from cluster.serving.http.openai_routes import v1_routes
+from cluster.serving.http.openai_routes import openai_routes
 from cluster.serving.http.openapi import add_schemas
 from cluster.serving.http.tokenizer_routes import tokenizer_routes
 from cluster.serving.settings import HttpSettings
@@ -60,7 +60,7 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
         # Raised to the middleware, which formats all errors.
         raise ApiError(error.status_code, message, code, headers=error.headers)
 
-    app.include_router(v1_routes(backend, settings))
+    app.include_router(openai_routes(backend, settings))
     app.include_router(tokenizer_routes(backend, settings))
     app.include_router(health_routes(backend))
     app.include_router(metrics_routes(backend))

@@ -9,20 +9,19 @@ from typing import TypeVar
 from fastapi import APIRouter, Request, Response, Security
 
 from cluster.choices.messages import ChoicesRequest
-from cluster.openai.chat import ChatRequest, ChatResponseBuilder
+from cluster.openai.answer_builder import AnswerBuilder
+from cluster.openai.chat import ChatBuilder, ChatRequest
 from cluster.openai.choices_request import make_choices_request
-from cluster.openai.completions import CompletionRequest, CompletionResponseBuilder
-from cluster.openai.errors import ApiError, short_repr
-from cluster.openai.generation_request import GenerationRequest
-from cluster.openai.response_builder import ResponseBuilder
-from cluster.openai.response_models import (
+from cluster.openai.completion_objects import (
     ChatChunk,
     ChatCompletion,
     Completion,
     CompletionChunk,
-    ModelCard,
-    ModelList,
 )
+from cluster.openai.completions import CompletionBuilder, CompletionRequest
+from cluster.openai.errors import ApiError, short_repr
+from cluster.openai.generation_request import GenerationRequest
+from cluster.openai.model_list import ModelCard, ModelList
 from cluster.openai.responses import ResponsesRequest
 from cluster.openai.responses_builder import ResponsesBuilder
 from cluster.serving.backend import Backend
@@ -44,7 +43,7 @@ AnyRequest = TypeVar("AnyRequest", bound=GenerationRequest)
 _ERROR_STATUSES = (400, 404, 409, 413, 429, 499, 500, 503, 504)
 
 
-def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRouter:
+def openai_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRouter:
     """OpenAI's routes, and the one that cancels."""
     router = APIRouter(
         prefix="/v1",
@@ -57,7 +56,7 @@ def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRout
     async def respond(
         http_request: Request,
         request_model: type[AnyRequest],
-        new_builder: Callable[[AnyRequest, ChoicesRequest], ResponseBuilder],
+        new_builder: Callable[[AnyRequest, ChoicesRequest], AnswerBuilder],
     ) -> Responder:
         record = log_record_of(http_request.scope)
         body = await read_json_object(http_request, settings.max_body_bytes)
@@ -84,7 +83,7 @@ def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRout
         openapi_extra=request_body(ChatRequest),
     )
     async def chat_completions(request: Request) -> Response:
-        return await respond(request, ChatRequest, ChatResponseBuilder)
+        return await respond(request, ChatRequest, ChatBuilder)
 
     @router.post(
         "/completions",
@@ -94,7 +93,7 @@ def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRout
         openapi_extra=request_body(CompletionRequest),
     )
     async def completions(request: Request) -> Response:
-        return await respond(request, CompletionRequest, CompletionResponseBuilder)
+        return await respond(request, CompletionRequest, CompletionBuilder)
 
     @router.post(
         "/responses",

@@ -8,10 +8,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from cluster.openai.chat import ChatRequest
+from cluster.openai.completion_objects import ChatChunk, CompletionChunk
 from cluster.openai.completions import CompletionRequest
-from cluster.openai.response_models import ChatChunk, CompletionChunk, ErrorObject
+from cluster.openai.error_object import ErrorObject
 from cluster.openai.responses import ResponsesRequest
-from cluster.openai.responses_models import ResponseEvent, ResponseObject
+from cluster.openai.responses_objects import ResponseEvent, ResponseObject
 from cluster.openai.tokenization import DetokenizeRequest, TokenizeRequest
 from cluster.serving.http.server_models import ScaleRequest
 

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cluster.choices.messages import ChoicesOutput, RequestAccepted
+from cluster.openai.answer_builder import AnswerBuilder
 from cluster.openai.errors import ApiError, api_error
 from cluster.openai.events import ServerSentEvent
-from cluster.openai.response_builder import ResponseBuilder
 from cluster.openai.response_model import dumps
 from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import RequestLogRecord, log_unexpected_error
@@ -37,7 +37,7 @@ class Responder(Response):
     def __init__(
         self,
         backend: Backend,
-        builder: ResponseBuilder,
+        builder: AnswerBuilder,
         setting_fields: Mapping[str, str],
         record: RequestLogRecord,
         running_ids: set[str],

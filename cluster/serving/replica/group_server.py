@@ -25,7 +25,7 @@ from cluster.choices.messages import (
     RequestAccepted,
     TokenizedPrompt,
 )
-from cluster.serving.backend import GroupWorkers
+from cluster.serving.backend import WorkerCounts
 from cluster.serving.replica.metrics import GroupMetrics
 from lopa_ray.config.generation_settings import CONSTRAINING
 from lopa_ray.engine.config import Config
@@ -191,13 +191,13 @@ class GroupServer:
         """What was recorded up to now, in Prometheus' text format."""
         return self._metrics.text()
 
-    async def workers(self) -> GroupWorkers:
+    async def workers(self) -> WorkerCounts:
         """See `Backend.workers`, for this group."""
         status = await self._started_engine.status()
         last_error = None if status.last_error is None else str(status.last_error)
-        return GroupWorkers(status.workers, status.pending_workers, status.target_workers, last_error)
+        return WorkerCounts(status.workers, status.pending_workers, status.target_workers, last_error)
 
-    async def resize(self, num_workers: int) -> GroupWorkers:
+    async def resize(self, num_workers: int) -> WorkerCounts:
         """See `Backend.resize`, for this group."""
         await self._started_engine.resize(num_workers)
         logger.info(f"model {self._model!r} is to have {num_workers} workers")

@@ -16,7 +16,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, RayServeException
 
 from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizedPrompt
-from cluster.serving.backend import GroupStatus, GroupWorkers, ReplicaMetrics, RequestRejected
+from cluster.serving.backend import GroupStatus, ReplicaMetrics, RequestRejected, WorkerCounts
 from cluster.serving.replica.metrics_reader import read_metrics
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
 
@@ -143,15 +143,15 @@ class Ingress:
             statuses.append(GroupStatus(model, deployment.status.value, running))
         return statuses
 
-    async def workers(self, model: str) -> list[GroupWorkers]:
+    async def workers(self, model: str) -> list[WorkerCounts]:
         """See `Backend.workers`."""
         return await self._broadcast(model, "workers")
 
-    async def resize(self, model: str, num_workers: int) -> list[GroupWorkers]:
+    async def resize(self, model: str, num_workers: int) -> list[WorkerCounts]:
         """See `Backend.resize`."""
         return await self._broadcast(model, "resize", num_workers)
 
-    async def _broadcast(self, model: str, method: str, *arguments: Any) -> list[GroupWorkers]:
+    async def _broadcast(self, model: str, method: str, *arguments: Any) -> list[WorkerCounts]:
         """Call a method of every replica of the model; returns what each returned."""
         try:
             results = await (

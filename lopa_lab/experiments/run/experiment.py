@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from lopa_lab.experiments.run.outcomes import Outcomes
+from lopa_lab.records.intervals import Resamples
 from lopa_lab.records.points_log import MeasuredPoint, Point
 from lopa_lab.records.record import Record, Value
 
@@ -56,7 +58,12 @@ class ExperimentRecord(Record):
 
     def outcomes(self, **parameters: Value) -> Outcomes:
         """Return the outcomes at the one point with these parameters. Raises KeyError without such a point."""
-        return Outcomes.from_json(self.data(**parameters))
+        return Outcomes(**self.data(**parameters))
+
+    @cached_property
+    def resamples(self) -> Resamples:
+        """Draws of the problems of the run."""
+        return Resamples(self.setup.problems)
 
     def as_json(self) -> str:
         """The text of the record's file, with a line for each point."""

@@ -53,21 +53,23 @@ def write_page(
     unknown = next((name for name in by_name if name not in questions), None)
     if unknown is not None:
         raise SettingsError(f"{records} has a record of {unknown}; allowed: {', '.join(questions)}")
-    headlines = {name: load(name).finding(by_name[name]).headline for name in questions if name in by_name}
-    listed = [[questions[name], headline] for name, headline in headlines.items() if headline]
+    listed, measured, missing = [], [], []
+    for name, question in questions.items():
+        if name not in by_name:
+            missing.append(name)
+            continue
+        record, experiment, figure = by_name[name], load(name), f"{FIGURES}/experiment-{name}.svg"
+        headline = experiment.finding(record).headline
+        if headline:
+            listed.append([question, headline])
+        write_figure(experiment, record, page.parent / figure)
+        measured.append(section(record, experiment, question, heading="##", figure=figure))
     sections = [INTRODUCTION]
     if {record.setup.model for record in by_name.values()} == {"demo"}:
         sections.append(OF_THE_DEMO)
     if len({record.setup.weights for record in by_name.values()}) > 1:
         sections.append("**The records are of different weights**; each section names its own.\n")
-    sections.append(table(["question", "in short"], listed) + "\n")
-    for name, question in questions.items():
-        if name not in by_name:
-            continue
-        figure = f"{FIGURES}/experiment-{name}.svg"
-        write_figure(load(name), by_name[name], page.parent / figure)
-        sections.append(section(by_name[name], load(name), question, heading="##", figure=figure))
-    missing = [name for name in questions if name not in by_name]
+    sections += [table(["question", "in short"], listed) + "\n", *measured]
     if missing:
         sections.append(f"Without a record: {', '.join(missing)}.\n")
     replace_file(page, "\n".join(sections))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from lopa_lab.records.intervals import Array, Resamples, estimate
-from lopa_ray.decoding.result import GenerationResult
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -26,25 +25,6 @@ class Outcomes:
     """Branch evaluations."""
     correct: list[int]
     """1 for a right answer, else 0."""
-
-    @classmethod
-    def of(cls, results: Sequence[GenerationResult], correct: Sequence[bool]) -> Self:
-        """The outcomes of decoded problems."""
-        return cls(
-            [result.tokens for result in results],
-            [result.steps for result in results],
-            [result.forwards for result in results],
-            [int(right) for right in correct],
-        )
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """From what `as_json` gave."""
-        return cls(data["tokens"], data["steps"], data["forwards"], data["correct"])
-
-    def as_json(self) -> dict[str, list[int]]:
-        """A list per name."""
-        return asdict(self)
 
     def tpf(self, resamples: Resamples) -> Array:
         """Σ tokens ÷ Σ steps: [1 + resamples], float64."""
@@ -76,21 +56,12 @@ def column(figures: Iterable[Array], spec: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
-    """Seconds of phases, numbers of steps and so on: a list for each, with the sum over the steps of each problem."""
+    """Seconds of phases, numbers of steps and so on: a list of each, a number per problem or round of problems."""
 
     columns: dict[str, list[float]] = field(default_factory=dict)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, list[float]]) -> Self:
-        """From what `as_json` gave."""
-        return cls(dict(data))
-
-    def as_json(self) -> dict[str, list[float]]:
-        """A list per column."""
-        return self.columns
-
     def add(self, problem: Mapping[str, float]) -> None:
-        """Append the sums of one problem, which has the same columns as those before it."""
+        """Append the numbers of one problem or round, which has the same columns as those before it."""
         for name, value in problem.items():
             self.columns.setdefault(name, []).append(round(value, DIGITS))
 

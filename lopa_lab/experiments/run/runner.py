@@ -15,7 +15,6 @@ from lopa_lab.records.machine import Machine, checkout_commit
 from lopa_lab.records.points_log import MeasuredPoint, PointsLog
 from lopa_lab.records.record import replace_file
 from lopa_lab.word_problems import Problem, held_out_problems
-from lopa_ray import __version__
 from lopa_ray.config.model_settings import ModelSettings
 from lopa_ray.engine.config import Config
 
@@ -62,12 +61,11 @@ def run_experiment(
                 data = experiment.measure(bench, point)
                 measured.append(MeasuredPoint(point=point, data=dict(data)))
             progress.advance(progress.task_ids[0])
-    record = ExperimentRecord(
+    record = ExperimentRecord.of_run(
+        command,
         experiment=name,
-        command=("lopa", *command),
         started=measured.started,
         machine=machine,
-        version=__version__,
         commit=checkout_commit(),
         setup=setup,
         points=tuple(measured[point] for point in points),

@@ -26,7 +26,7 @@ RIDGE = 1.0
 QUANTILES = (0.1, 0.25, 0.5)
 
 BranchValue: TypeAlias = Callable[[Fork, BranchReport, float], float]
-"""Fork, report and confidence threshold → what the winner has most of."""
+"""Fork, report of a branch with masks, and confidence threshold → what the winner has most of."""
 
 
 def branch_features(fork: Fork, report: BranchReport, threshold: float) -> Array:
@@ -48,12 +48,7 @@ def branch_features(fork: Fork, report: BranchReport, threshold: float) -> Array
 
 
 def expected_fills(fork: Fork, report: BranchReport, threshold: float) -> float:
-    """Tokens that the step decides if the branch wins, and a share of a token that grows with the mean score.
-
-    A branch without masks has no equal.
-    """
-    if not len(report.scores):
-        return float("inf")
+    """Tokens that the step decides if the branch wins, and a share of a token that grows with the mean score."""
     fills = len(fork.decisions) + int(np.count_nonzero(report.probabilities > threshold))
     mean = float(report.scores.mean())
     return fills + 0.5 + 0.5 * mean / (1.0 + abs(mean))
@@ -62,10 +57,8 @@ def expected_fills(fork: Fork, report: BranchReport, threshold: float) -> float:
 def summed_probability(fork: Fork, report: BranchReport, threshold: float) -> float:
     """The fork's tokens, and the sum of the probabilities at masked positions: expected fills if each is drawn alone.
 
-    Unlike `expected_fills` it counts what lies below the threshold. A branch without masks has no equal.
+    Unlike `expected_fills` it counts what lies below the threshold.
     """
-    if not len(report.scores):
-        return float("inf")
     return len(fork.decisions) + float(report.probabilities.sum())
 
 
@@ -78,10 +71,16 @@ class ByValue(Lookahead):
         self._threshold = settings.confidence_threshold if isinstance(settings, BlockSettings) else 1.0
 
     def confidences(self, branches: Sequence[Fork], reports: Sequence[BranchReport]) -> tuple[float, ...]:
-        """The value of each branch."""
+        """The value of each branch; one without masks has no equal."""
         return tuple(
-            self._value(fork, report, self._threshold) for fork, report in zip(branches, reports, strict=True)
+            self._value(fork, report, self._threshold) if len(report.scores) else float("inf")
+            for fork, report in zip(branches, reports, strict=True)
         )
+
+
+def by_value(value: BranchValue) -> MakeLookahead:
+    """Makes the lookahead whose winner has most of `value`."""
+    return lambda settings, random: ByValue(settings, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +109,7 @@ class LinearPredictor:
         return cls(weights[: winners.shape[1]])
 
     def __call__(self, fork: Fork, report: BranchReport, threshold: float) -> float:
-        """The prediction for a branch. A branch without masks has no equal."""
-        if not len(report.scores):
-            return float("inf")
+        """The prediction for a branch."""
         features = branch_features(fork, report, threshold)
         return float(features[0] + features @ self.weights)
 

@@ -13,13 +13,11 @@ import ray
 from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from cluster.batch.open_engine import open_engine
 from lopa_lab.bench.decoding import results_of, solved
-from lopa_lab.experiments.run.experiment import Setup
+from lopa_lab.experiments.run.experiment import Data, Setup
 from lopa_lab.experiments.run.lookaheads import MakeSession
-from lopa_lab.experiments.run.outcomes import Name, Outcomes, StepTotals
+from lopa_lab.experiments.run.outcomes import Name, StepTotals
 from lopa_lab.word_problems import Problem, held_out_problems
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.result import GenerationResult
-from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
@@ -95,9 +93,9 @@ class Workbench(ExitStack):
         settings: GenerationSettings,
         make_session: MakeSession | None = None,
         problems: Sequence[Problem] | None = None,
-    ) -> Outcomes:
-        """Decode and grade problems, by default the run's. `make_session` puts another session into the place of a
-        usual one.
+    ) -> Data:
+        """Decode and grade problems, by default the run's; returns what `Outcomes` are made of. `make_session` puts
+        another session into the place of a usual one.
 
         Raises the first error that ends a request.
         """
@@ -105,8 +103,13 @@ class Workbench(ExitStack):
         sessions = [self.engine.create_session(problem.question, settings) for problem in problems]
         if make_session is not None:
             sessions = [make_session(session, index) for index, session in enumerate(sessions)]
-        results = self.decode(sessions)
-        return Outcomes.of(results, solved(problems, results))
+        results = results_of(self.engine, sessions)
+        return {
+            "tokens": [result.tokens for result in results],
+            "steps": [result.steps for result in results],
+            "forwards": [result.forwards for result in results],
+            "correct": [int(right) for right in solved(problems, results)],
+        }
 
     def totals_in_turns(
         self, decoders: Mapping[Name, Callable[[str], Mapping[str, float]]]
@@ -121,7 +124,3 @@ class Workbench(ExitStack):
                 if number:
                     totals[name].add(sums)
         return totals
-
-    def decode(self, sessions: Sequence[DecodeSession]) -> list[GenerationResult]:
-        """The results of sessions, in their order. Raises the first error that ends a request."""
-        return results_of(self.engine, sessions)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lopa_lab.paper.reports.statistics import FillsPerStep, MeasuredValue
+from lopa_lab.paper.reports.statistics import FillsPerStep, MeasureResult
 from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.records.figure import INK, PALETTE, error_bars, svg_image
 from lopa_lab.records.intervals import Estimate
@@ -43,11 +43,9 @@ def fills_plot(curves: Mapping[str, FillsPerStep]) -> str:
             upper.fill_between(steps, curve.q25, curve.q75, color=color, alpha=0.2, linewidth=0)
             upper.plot(steps, curve.mean, dashes, color=color, label=label, linewidth=1.6)
             lower.plot(steps, curve.count, dashes, color=color, linewidth=1.6)
-        upper.set_ylabel("tokens decided")
-        lower.set_ylabel("problems")
-        lower.set_xlabel("step (line: mean over the problems that have it, band: their middle half)")
-        for axes in (upper, lower):
-            axes.set_ylim(bottom=0)
+        upper.set(ylabel="tokens decided", ylim=(0, None))
+        x = "step (line: mean over the problems that have it, band: their middle half)"
+        lower.set(ylabel="problems", xlabel=x, ylim=(0, None))
         if len(curves) > 1:
             upper.figure.legend(loc="outside upper left", ncols=2)
 
@@ -69,15 +67,13 @@ def latency_scatter(records: Sequence[ProblemRecord]) -> str:
             color=PALETTE[0],
             markeredgewidth=0,
         )
-        axes.set_xlabel("answer (tokens, up to and including EOS)")
-        axes.set_ylabel("latency (s)")
-        axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
+        x = "answer (tokens, up to and including EOS)"
+        axes.set(xlabel=x, ylabel="latency (s)", xlim=(0, None), ylim=(0, None))
 
     return svg_image(draw)
 
 
-def branches_plot(points: Mapping[int, tuple[MeasuredValue, MeasuredValue]]) -> str:
+def branches_plot(points: Mapping[int, tuple[MeasureResult, MeasureResult]]) -> str:
     """TPF (left) and score (right) over the number of branches, with 95 % intervals, as in Figure 4.
 
     `points`: number of branches → TPF and score in percent. A horizontal line shows the score of one branch.
@@ -103,8 +99,7 @@ def branches_plot(points: Mapping[int, tuple[MeasuredValue, MeasuredValue]]) -> 
                 color=PALETTE[1],
             )
         right.grid(False)
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("branches of a step, the anchor among them")
+        axes.set(ylim=(0, None), xlabel="branches of a step, the anchor among them")
         axes.set_xticks(sorted(points))
 
     return svg_image(draw)
@@ -121,7 +116,7 @@ def plots_markdown(folder: Path, plots: Mapping[str, str]) -> str:
     return "\n\n".join(["## Plots", *shown]) if shown else ""
 
 
-def _bar(figure: MeasuredValue) -> Estimate | None:
+def _bar(figure: MeasureResult) -> Estimate | None:
     """What error bars show: no width without an interval, and none at an end that the value lies beyond."""
     if figure.value is None:
         return None
@@ -152,8 +147,7 @@ def _histogram(groups: Mapping[str, Sequence[float]], label: str) -> str:
                 mean, color=INK, linestyle="--", linewidth=1.2, label=f"mean over problems: {mean:.2f}"
             )
             axes.figure.legend(loc="outside upper left", ncols=3)
-        axes.set_xlabel(label)
-        axes.set_ylabel("problems")
+        axes.set(xlabel=label, ylabel="problems")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
     return svg_image(draw)

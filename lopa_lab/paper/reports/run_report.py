@@ -210,42 +210,30 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def _notes(run: RunInfo, summary: Summary) -> list[str]:
-    notes = []
     wanted = min(run.limit or run.problems, run.problems)
-    if wanted < run.problems:
-        notes.append(
-            f"This is not the benchmark: the run was limited to the first {wanted:,} of "
-            f"{_count(run.problems, 'problem', 'problems')} (--limit), and published numbers are for all of them."
-        )
-    if summary.problems < wanted:
-        notes.append(f"The run is not complete: {summary.problems:,} of {wanted:,} problems are decoded.")
     ungraded = summary.problems - summary.graded
-    if ungraded:
-        notes.append(
-            f"{_count(ungraded, 'answer is', 'answers are')} not graded; scores are means over the others."
-        )
-    if summary.truncated_prompts:
-        notes.append(
-            f"{_count(summary.truncated_prompts, 'prompt', 'prompts')} lost the beginning, since "
-            "model.max_model_len has no room for it beside the answer."
-        )
     timed = summary.figures["latency_s"].count
-    if timed < summary.problems:
-        notes.append(
-            f"{_count(summary.problems - timed, 'problem has', 'problems have')} no times, since other problems "
-            "were in flight as well. Figures in tokens/s and the latency are over the others; with "
-            "--concurrency 1 every problem has times."
-        )
     single = timed - summary.figures["published_avg_tps"].count
-    if single:
-        notes.append(
-            f"Published counts of TPS leave out {_count(single, 'problem', 'problems')} that took a single step."
-        )
-    if summary.reached_length:
-        notes.append(
-            f"{_count(summary.reached_length, 'answer', 'answers')} reached the length limit without EOS."
-        )
-    return notes
+    notes = {
+        f"This is not the benchmark: the run was limited to the first {wanted:,} of "
+        f"{_count(run.problems, 'problem', 'problems')} (--limit), and published numbers are for all of them.": (
+            wanted < run.problems
+        ),
+        f"The run is not complete: {summary.problems:,} of {wanted:,} problems are decoded.": (
+            summary.problems < wanted
+        ),
+        f"{_count(ungraded, 'answer is', 'answers are')} not graded; scores are means over the others.": ungraded,
+        f"{_count(summary.truncated_prompts, 'prompt', 'prompts')} lost the beginning, since model.max_model_len has "
+        "no room for it beside the answer.": summary.truncated_prompts,
+        f"{_count(summary.problems - timed, 'problem has', 'problems have')} no times, since other problems were in "
+        "flight as well. Figures in tokens/s and the latency are over the others; with --concurrency 1 every problem "
+        "has times.": timed < summary.problems,
+        f"Published counts of TPS leave out {_count(single, 'problem', 'problems')} that took a single step.": single,
+        f"{_count(summary.reached_length, 'answer', 'answers')} reached the length limit without EOS.": (
+            summary.reached_length
+        ),
+    }
+    return [note for note, holds in notes.items() if holds]
 
 
 def _count(number: int, one: str, several: str) -> str:

@@ -14,8 +14,8 @@ from lopa_lab.records.intervals import RESAMPLES, SEED, Resamples, interval
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredValue:
-    """A figure; None stands for what cannot be said of these problems."""
+class MeasureResult:
+    """What a measure is over problems; None stands for what cannot be said of these."""
 
     value: float | None
     low: float | None
@@ -46,9 +46,9 @@ class Summary:
     truncated_prompts: int
     reached_length: int
     """Answers that no EOS ended."""
-    scores: Mapping[str, MeasuredValue]
+    scores: Mapping[str, MeasureResult]
     """By name, in percent."""
-    figures: Mapping[str, MeasuredValue]
+    figures: Mapping[str, MeasureResult]
     """By the names of `MEASURES`, in their units."""
 
 
@@ -76,22 +76,22 @@ def summarize(
     )
 
 
-def _measured(measure: Measure, records: Sequence[ProblemRecord], draws: Resamples | None) -> MeasuredValue:
+def _measured(measure: Measure, records: Sequence[ProblemRecord], draws: Resamples | None) -> MeasureResult:
     """The value of a measure, with its interval where two problems or more have a share in it."""
     parts = [(measure.numerator(record), measure.denominator(record)) for record in records]
     shares = [None if above is None or below is None else (above, below) for above, below in parts]
     count = len(shares) - shares.count(None)
     below = [0.0 if share is None else share[1] for share in shares]
     if draws is None or not sum(below) > 0:
-        return MeasuredValue(None, None, None, count)
+        return MeasureResult(None, None, None, count)
     if measure.fastest is None:
         figure = draws.quotient([0.0 if share is None else share[0] for share in shares], below)
     else:
         figure = draws.mean_of_largest([share and share[0] / share[1] for share in shares], measure.fastest)
     low, high = interval(figure)
     if count < 2 or math.isnan(low):
-        return MeasuredValue(float(figure[0]), None, None, count)
-    return MeasuredValue(float(figure[0]), low, high, count)
+        return MeasureResult(float(figure[0]), None, None, count)
+    return MeasureResult(float(figure[0]), low, high, count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from lopa_lab.paper.runs.problem_record import ProblemRecord
 from lopa_lab.paper.tasks.task import BenchmarkProblem
+from lopa_lab.requests import answered, encode_prompt, fitting_prompt
 from lopa_ray.config.generation_settings import GenerationSettings
-from lopa_ray.decoding.result import GenerationResult, TraceStep
-from lopa_ray.decoding.session import DecodeSession
+from lopa_ray.decoding.result import TraceStep
 from lopa_ray.engine.base import Engine
-from lopa_ray.errors import PromptTooLongError, SettingsError
+from lopa_ray.errors import SettingsError
 from lopa_ray.text.tokenizer import require_tokenizer
-
-
-@dataclass(slots=True)
-class _Steps:
-    """What the steps of a problem have shown so far."""
-
-    fills: list[int] = field(default_factory=list)
-    first_ended: float | None = None
-    """When the first one ended, by `time.perf_counter`."""
-
-    def add(self, step: TraceStep) -> None:
-        if self.first_ended is None:
-            self.first_ended = time.perf_counter()
-        self.fills.append(len(step.decided))
 
 
 def decode_problems(
@@ -63,53 +48,33 @@ def _decode(
     *,
     timed: bool,
 ) -> Iterator[ProblemRecord]:
-    opened = [_session(engine, problem, settings, add_bos) for problem in problems]
-    steps = [_Steps() for _ in problems]
-    sessions = [session for session, _ in opened]
-    began = time.perf_counter() if timed else None
-    for index, result in engine.run(sessions, on_step=lambda index, step: steps[index].add(step)):
-        if isinstance(result, Exception):
-            raise result
-        yield _record(problems[index], opened[index][1], result, steps[index], began)
+    prompts = [encode_problem(engine, problem, add_bos=add_bos) for problem in problems]
+    fitting = [fitting_prompt(engine, ids, settings.max_new_tokens) for ids in prompts]
+    fills: list[list[int]] = [[] for _ in problems]
+    step_ends: list[float] = []
 
+    def on_step(index: int, step: TraceStep) -> None:
+        step_ends.append(time.perf_counter())
+        fills[index].append(len(step.decided))
 
-def _record(
-    problem: BenchmarkProblem, truncated: bool, result: GenerationResult, steps: _Steps, began: float | None
-) -> ProblemRecord:
-    times: dict[str, float | None] = {"seconds": None, "first_step_seconds": None}
-    if began is not None:
+    sessions = [engine.create_session(ids, settings) for ids in fitting]
+    began = time.perf_counter()
+    for index, result in answered(engine.run(sessions, on_step=on_step)):
         now = time.perf_counter()
-        times = {"seconds": now - began, "first_step_seconds": (steps.first_ended or now) - began}
-    return ProblemRecord(
-        problem_id=problem.problem_id,
-        text=result.text or "",
-        finish_reason=result.finish_reason,
-        prompt_tokens=result.prompt_tokens,
-        truncated_prompt=truncated,
-        tokens=result.tokens,
-        canvas_tokens=sum(steps.fills),
-        steps=result.steps,
-        forwards=result.forwards,
-        fills=tuple(steps.fills),
-        **times,
-    )
-
-
-def _session(
-    engine: Engine, problem: BenchmarkProblem, settings: GenerationSettings, add_bos: bool
-) -> tuple[DecodeSession, bool]:
-    """The session, and whether the prompt lost its beginning to make room for the answer."""
-    ids = encode_problem(engine, problem, add_bos=add_bos)
-    try:
-        return engine.create_session(ids, settings), False
-    except PromptTooLongError:
-        room = engine.config.model.max_model_len - settings.max_new_tokens
-        if room < 1:
-            raise SettingsError(
-                f"decode.max_new_tokens: got {settings.max_new_tokens}, which leaves no room for a prompt in "
-                f"model.max_model_len {engine.config.model.max_model_len}; lower the one or raise the other"
-            ) from None
-        return engine.create_session(ids[-room:], settings), True
+        yield ProblemRecord(
+            problem_id=problems[index].problem_id,
+            text=result.text or "",
+            finish_reason=result.finish_reason,
+            prompt_tokens=result.prompt_tokens,
+            truncated_prompt=len(fitting[index]) < len(prompts[index]),
+            tokens=result.tokens,
+            canvas_tokens=sum(fills[index]),
+            steps=result.steps,
+            forwards=result.forwards,
+            seconds=now - began if timed else None,
+            first_step_seconds=(step_ends[0] if step_ends else now) - began if timed else None,
+            fills=tuple(fills[index]),
+        )
 
 
 def encode_problem(engine: Engine, problem: BenchmarkProblem, *, add_bos: bool = False) -> list[int]:
@@ -117,13 +82,8 @@ def encode_problem(engine: Engine, problem: BenchmarkProblem, *, add_bos: bool =
 
     `add_bos` puts the checkpoint's BOS before text. Raises SettingsError if it has none.
     """
-    if not isinstance(problem.prompt, str):
-        ids = engine.encode(problem.prompt)
-        if problem.prefix:
-            ids += require_tokenizer(engine.tokenizer).encode(problem.prefix, add_special_tokens=False)
-        return ids
-    ids = engine.encode(problem.prompt, raw=True)
-    if not add_bos:
+    ids = encode_prompt(engine, problem.prompt, problem.prefix)
+    if not (add_bos and isinstance(problem.prompt, str)):
         return ids
     bos = require_tokenizer(engine.tokenizer).bos_token_id
     if bos is None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -91,15 +92,17 @@ def run_benchmark(
     if task.runs_code and options.allow_code_execution:
         check_sandbox()
     problems = task.problems(options.limit)
-    versions = {"lopa-ray": __version__, **task.versions()}
     machine = Machine.here(engine.config.model.device)
-    identity = {
+    told: dict[str, Any] = {
         "task": name,
         "concurrency": options.concurrency,
         "chat": chat,
-        "add_bos": options.add_bos,
         "settings": {**engine.config.as_dict(), "decode": config.decode.model_dump(mode="json")},
-        "versions": versions,
+        "versions": {"lopa-ray": __version__, **task.versions()},
+    }
+    identity = {
+        **told,
+        "add_bos": options.add_bos,
         "local": options.local,
         # Times of different machines cannot be compared.
         "machine": machine.model_dump(mode="json") if options.concurrency == 1 else None,
@@ -117,21 +120,17 @@ def run_benchmark(
             folder.append(record)
         folder.compact()
     info = RunInfo(
-        task=name,
+        **told,
         title=task.title,
         shots=task.shots,
         metric=task.metric,
         config_name=options.config_name,
-        settings=identity["settings"],
         model=str(engine.config.model.path),
-        chat=chat,
         limit=options.limit,
         problems=task.size,
-        versions=versions,
         machine=machine,
         command=("lopa", *sys.argv[1:]),
         started=folder.started,
-        concurrency=options.concurrency,
         commit=checkout_commit(),
     )
     return FinishedRun(output, info, tuple(folder.records[problem.problem_id] for problem in problems))

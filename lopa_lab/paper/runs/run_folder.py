@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lopa_lab.paper.runs.problem_record import ProblemRecord
-from lopa_lab.records.points_log import first_difference, whole_lines
+from lopa_lab.records.points_log import check_unchanged, whole_lines
 from lopa_lab.records.record import now, replace_file
 from lopa_ray.errors import SettingsError
 
@@ -24,53 +24,41 @@ class RunFolder:
 
         Raises SettingsError if the run there has another `identity`, or its files cannot be read.
         """
-        self.path = path
-        self._records_path = path / "records.jsonl"
-        self._state = self._begin_or_resume(json.loads(json.dumps(identity)))
-        self.records: dict[str, ProblemRecord] = {record.problem_id: record for record in self._read()}
-        """By problem, in the order in which they ended."""
-
-    @property
-    def started(self) -> datetime:
-        """When the run was begun, in UTC."""
-        return datetime.fromisoformat(self._state["started"])
-
-    def _begin_or_resume(self, identity: dict[str, Any]) -> dict[str, Any]:
-        state_path = self.path / "run.json"
+        state_path, self._records_path = path / "run.json", path / "records.jsonl"
+        identity = json.loads(json.dumps(identity))
         if not state_path.exists():
-            if self._records_path.exists():
-                raise SettingsError(
-                    f"--output: {self.path} has records without run.json; choose another folder"
-                )
-            state = {"started": now().isoformat(), "identity": identity}
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-                replace_file(state_path, json.dumps(state, indent=1))
-            except OSError as error:
-                raise SettingsError(f"--output: cannot write into {self.path}: {error.strerror}") from None
-            return state
+            self._begin(state_path, identity)
         try:
             state = json.loads(state_path.read_text(encoding="utf-8"))
-            before = state["identity"]
+            before, self.started = state["identity"], datetime.fromisoformat(state["started"])
+            """When the run was begun, in UTC."""
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SettingsError(
                 f"--output: {state_path} cannot be read ({error!r}); remove the folder"
             ) from None
-        changed = first_difference(before, identity)
-        if changed is not None:
-            raise SettingsError(
-                f"--output: the run in {self.path} was begun with other settings ({changed}); restore that to "
-                "continue, choose another folder, or remove this one"
-            )
-        return dict(state)
-
-    def _read(self) -> list[ProblemRecord]:
-        lines = whole_lines(self._records_path)
+        check_unchanged(before, identity, path)
         try:
-            return [ProblemRecord.model_validate_json(line) for line in lines]
+            kept = map(ProblemRecord.model_validate_json, whole_lines(self._records_path))
+            self.records = {record.problem_id: record for record in kept}
+            """By problem, in the order in which they ended."""
         except ValidationError as error:
             raise SettingsError(
                 f"--output: {self._records_path} is damaged, or another version wrote it: {error}; remove the folder"
+            ) from None
+
+    def _begin(self, state_path: Path, identity: Any) -> None:
+        if self._records_path.exists():
+            raise SettingsError(
+                f"--output: {state_path.parent} has records without run.json; choose another folder"
+            )
+        try:
+            state_path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(
+                state_path, json.dumps({"started": now().isoformat(), "identity": identity}, indent=1)
+            )
+        except OSError as error:
+            raise SettingsError(
+                f"--output: cannot write into {state_path.parent}: {error.strerror}"
             ) from None
 
     def append(self, record: ProblemRecord) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from rich.text import Text
 from lopa_lab.paper.reports.measures import DEFINITIONS, INTERVAL, SCORE, Measure, definitions_markdown
 from lopa_lab.paper.reports.plots import branches_plot, fills_plot, plots_markdown
 from lopa_lab.paper.reports.run_report import SCHEMA_VERSION, RunReport, write_json
-from lopa_lab.paper.reports.statistics import MeasuredValue, format_number
+from lopa_lab.paper.reports.statistics import MeasureResult, format_number
 from lopa_lab.paper.tables.run_cells import CellResult
 from lopa_lab.records import markdown
 
@@ -49,19 +49,13 @@ class CellComparison:
     @property
     def made_with(self) -> dict[str, str]:
         """Model, machine and versions of the runs, as `RunReport.made_with`; where runs differ, each value."""
-        found: dict[str, dict[str, None]] = {}
-        for report in self._reports:
-            for name, text in report.made_with.items():
-                found.setdefault(name, {})[text] = None
-        return {name: "; ".join(texts) for name, texts in found.items()}
+        found = _grouped(pair for report in self._reports for pair in report.made_with.items())
+        return {name: "; ".join(dict.fromkeys(texts)) for name, texts in found.items()}
 
     @property
     def notes(self) -> list[str]:
         """What limits the figures, each note with the cells that it is about."""
-        about: dict[str, list[str]] = {}
-        for result in self.results:
-            for note in _notes(result):
-                about.setdefault(note, []).append(result.cell.name)
+        about = _grouped((note, result.cell.name) for result in self.results for note in _notes(result))
         return [
             f"{'All runs' if len(names) == len(self._reports) else '; '.join(names)}: {note}"
             for note, names in about.items()
@@ -70,10 +64,7 @@ class CellComparison:
     @property
     def not_run(self) -> list[str]:
         """Why cells were not run, each reason with its cells, or with their number if they are many."""
-        found: dict[str, list[str]] = {}
-        for result in self.results:
-            if result.report is None:
-                found.setdefault(result.reason, []).append(result.cell.name)
+        found = _grouped((each.reason, each.cell.name) for each in self.results if each.report is None)
         return [
             f"Not run: {reason} ({'; '.join(names) if len(names) <= MOST_NAMED else f'{len(names)} cells'})"
             for reason, names in found.items()
@@ -186,6 +177,14 @@ class CellComparison:
         }
 
 
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """First part of a pair → the second parts, both in their order."""
+    groups: dict[str, list[str]] = {}
+    for first, second in pairs:
+        groups.setdefault(first, []).append(second)
+    return groups
+
+
 def _notes(result: CellResult) -> list[str]:
     """What limits the figures of a run; none without one."""
     if result.report is None:
@@ -193,14 +192,14 @@ def _notes(result: CellResult) -> list[str]:
     return [note for note in (result.cell.note, result.note, *result.report.notes) if note]
 
 
-def _measured(report: RunReport | None) -> dict[str, MeasuredValue]:
+def _measured(report: RunReport | None) -> dict[str, MeasureResult]:
     """By name of a measure, the score that is compared with the paper's among them; empty without a run."""
     if report is None:
         return {}
     return {SCORE: report.summary.scores[report.run.metric], **report.summary.figures}
 
 
-def _point(report: RunReport) -> tuple[int, tuple[MeasuredValue, MeasuredValue]]:
+def _point(report: RunReport) -> tuple[int, tuple[MeasureResult, MeasureResult]]:
     """A run's number of branches, its TPF and its score."""
     decode = report.run.settings["decode"]
     branches = decode["num_branches"] if decode["decoder"] == "lopa" else 1

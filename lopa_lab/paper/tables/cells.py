@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import Any
 
-from lopa_lab.paper.tables.published import Metric, published_table
+from lopa_lab.paper.tables.published import published_table
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import SettingsError
 
@@ -23,7 +24,7 @@ COLUMNS = {
     "humaneval_plus": "HumanEval+",
     "mbpp_plus": "MBPP+",
 }
-"""Task → what the paper calls it. Examples before each problem are in Table 5 (`DecodeSetting.shots`)."""
+"""Task → what the paper calls it. Examples before each problem are in Table 5 (`shots` in `published.json`)."""
 
 Overrides = Mapping[str, Mapping[str, Any]]
 """Section → setting → value, as `Config.load` takes them."""
@@ -105,7 +106,7 @@ def _cells(table: str, origin: Callable[[str, str], _Origin]) -> Iterator[Cell]:
                 task=task,
                 config=settings.config and settings.config.format(task=task.replace("_", "-")),
                 overrides=settings.overrides,
-                published={str(name): value for name, value in values.items()},
+                published=values,
                 note=settings.note,
             )
 
@@ -154,18 +155,22 @@ _TABLE_7 = {
 }
 
 
-FIGURE_4 = {
+Curves = Mapping[str, tuple[Overrides, tuple[str, ...]]]
+"""Model → what makes plain D2F, and the tasks of a figure."""
+
+FIGURE_4: Curves = {
     "D2F-Dream": (D2F, ("gsm8k", "mbpp", "humaneval", "math")),
     "D2F-DiffuCoder": (BLOCK_CAUSAL_D2F, ("mbpp_plus", "humaneval_plus")),
 }
-"""Model → what makes plain D2F, and the tasks of Figure 4."""
+FIGURE_5: Curves = {"D2F-Dream": (D2F, ("gsm8k", "mbpp", "humaneval"))}
 
 
 def _points(
-    table: str, model: str, plain: Overrides, task: str, branches: Iterable[int], reported: tuple[Metric, ...]
+    table: str, curves: Curves, branches: Iterable[int], reported: tuple[str, ...] = ()
 ) -> Iterator[Cell]:
     """Plain D2F, then LoPA with each number of branches, on the preset of Table 5 for the task."""
-    for number in (1, *branches):
+    of_tasks = [(model, plain, task) for model, (plain, tasks) in curves.items() for task in tasks]
+    for (model, plain, task), number in product(of_tasks, (1, *branches)):
         yield Cell(
             table=table,
             row=f"{model} D2F" if number == 1 else f"{model} {number} branches",
@@ -177,24 +182,13 @@ def _points(
         )
 
 
-def _fig4() -> Iterator[Cell]:
-    for model, (plain, tasks) in FIGURE_4.items():
-        for task in tasks:
-            yield from _points("fig4", model, plain, task, BRANCHES, ("tpf", "score"))
-
-
-def _fig5() -> Iterator[Cell]:
-    for task in ("gsm8k", "mbpp", "humaneval"):
-        yield from _points("fig5", "D2F-Dream", D2F, task, (2, 4, 8), ())
-
-
 TABLES: dict[str, Callable[[], Iterator[Cell]]] = {
     "table1": partial(_cells, "table1", lambda model, row: _TABLE_1_AND_2[model, row]),
     "table2": partial(_cells, "table2", lambda model, row: _TABLE_1_AND_2[model, row]),
     "table3": partial(_cells, "table3", _best_system),
     "table4": partial(_cells, "table4", _system),
     "table7": partial(_cells, "table7", lambda model, row: _TABLE_7[model]),
-    "fig4": _fig4,
-    "fig5": _fig5,
+    "fig4": partial(_points, "fig4", FIGURE_4, BRANCHES, ("tpf", "score")),
+    "fig5": partial(_points, "fig5", FIGURE_5, (2, 4, 8)),
 }
 """Tables that `cells` can make. Tables 5 and 6 are settings, in the presets."""

@@ -132,28 +132,25 @@ def run_cells(
     done: dict[str, CellResult] = {}
     with _Engines(options.local) as engines:
         for index, config in wanted:
-            cell, task = results[index].cell, results[index].task
-            key = f"{task} {json.dumps(config.as_dict(), sort_keys=True)}"
-            same = done.get(key)
-            if same is not None:
-                note = f"This is the run of {same.cell.name}: they do not differ on this model."
-                results[index] = replace(same, cell=cell, note=note)
+            result = results[index]
+            key = f"{result.task} {json.dumps(config.as_dict(), sort_keys=True)}"
+            if key in done:
+                note = f"This is the run of {done[key].cell.name}: they do not differ on this model."
+                results[index] = replace(done[key], cell=result.cell, note=note)
             else:
-                results[index] = done[key] = _run_cell(
-                    engines, cell, task, config, output / folder_name(cell), selection, options
-                )
+                results[index] = done[key] = _run_cell(result, engines, config, output, selection, options)
             yield results
 
 
 def _run_cell(
+    result: CellResult,
     engines: _Engines,
-    cell: Cell,
-    task: str,
     config: Config,
     output: Path,
     selection: Selection,
     options: RunOptions,
 ) -> CellResult:
+    cell, task = result.cell, result.task
     Console(stderr=True).print(f"{cell.table}, {cell.name}: {task}", markup=False)
     assert cell.config is not None
     asked = replace(options, config_name=cell.config, data=selection.data.get(task))
@@ -161,38 +158,33 @@ def _run_cell(
         # The authors' launch script asks base models in plain text behind BOS, and the others in chats.
         asked = replace(asked, chat=False, add_bos=True)
     try:
-        report = RunReport(run_benchmark(engines.get(config), task, config, output, asked))
+        engine = engines.get(config)
+        report = RunReport(run_benchmark(engine, task, config, output / folder_name(cell), asked))
     except (SettingsError, CheckpointError) as error:
-        return CellResult(cell, task, reason=str(error))
+        return replace(result, reason=str(error))
     except LopaError as error:
-        return CellResult(cell, task, reason=f"failed: {error}", failed=True)
+        return replace(result, reason=f"failed: {error}", failed=True)
     report.write()
-    return CellResult(cell, task, report)
+    return replace(result, report=report, reason="")
 
 
-class _Engines:
+class _Engines(ExitStack):
     """The engine of one model at a time."""
 
     def __init__(self, local: bool) -> None:
+        super().__init__()
         self._local = local
-        self._key = ""
-        self._engine: Engine | None = None
-        self._stack = ExitStack()
-
-    def __enter__(self) -> _Engines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._engine: dict[str, Engine] = {}
+        """By the model's key: one, or none."""
 
     def get(self, config: Config) -> Engine:
         """The engine for a configuration's model and group."""
         key = _model_key(config)
-        if self._engine is None or key != self._key:
-            self._stack.close()
-            self._engine, self._key = None, key
-            self._engine = self._stack.enter_context(open_engine(config, local=self._local))
-        return self._engine
+        if key not in self._engine:
+            self.close()
+            self._engine.clear()
+            self._engine[key] = self.enter_context(open_engine(config, local=self._local))
+        return self._engine[key]
 
 
 def _chosen(what: str, wanted: Sequence[str], names: Sequence[str]) -> set[str]:

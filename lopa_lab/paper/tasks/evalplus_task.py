@@ -6,7 +6,6 @@ import ast
 import json
 import resource
 from abc import abstractmethod
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -52,18 +51,16 @@ class EvalPlusTask(CodeTask):
     """Further stop strings of completions."""
 
     LIMITS = SandboxLimits(wall_seconds=60.0, cpu_seconds=60)
-    RELEASE_LIMITS: ClassVar = replace(
-        LIMITS, wall_seconds=200.0, cpu_seconds=180, memory_bytes=_MEMORY_BYTES
-    )
+    RELEASE_LIMITS = SandboxLimits(wall_seconds=200.0, cpu_seconds=180, memory_bytes=_MEMORY_BYTES)
     """EvalPlus's own limits hold inside of these: a minute or so for all inputs of a problem."""
 
-    @abstractmethod
     def prompt(self, row: DataRow) -> str:
         """The function's head."""
+        return str(row["prompt"])
 
-    @abstractmethod
     def entry_point(self, row: DataRow) -> str:
         """Name of the function that the tests call."""
+        return str(row["entry_point"])
 
     @abstractmethod
     def grade_hub(self, row: DataRow, solution: str) -> dict[str, float]:
@@ -106,14 +103,9 @@ class EvalPlusTask(CodeTask):
                 "or unlimited, since EvalPlus sets that limit"
             )
         keys = ("task_id", "prompt", "entry_point", "canonical_solution", "atol")
-        problem = {key: row[key] for key in keys} | {
-            "data_set": self.data_set,
-            "inputs": row[inputs],
-            "solution": solution,
-        }
-        outcome = run_program(
-            _CHECK.read_text() + "\ncheck()\n", stdin=json.dumps(problem), limits=self.RELEASE_LIMITS
-        )
+        given = {"data_set": self.data_set, "inputs": row[inputs], "solution": solution}
+        problem = json.dumps({key: row[key] for key in keys} | given)
+        outcome = run_program(_CHECK.read_text() + "\ncheck()\n", stdin=problem, limits=self.RELEASE_LIMITS)
         if outcome.exit_code == 1:
             raise LopaError(
                 f"{self.name}: EvalPlus's check of {row['task_id']} failed: {outcome.stderr[-1000:]}"
@@ -133,16 +125,9 @@ class HumanEvalPlus(EvalPlusTask):
     def required_of_hub(self) -> Kinds:
         return dict.fromkeys(("prompt", "entry_point", "test"), str)
 
-    def prompt(self, row: DataRow) -> str:
-        return str(row["prompt"])
-
-    def entry_point(self, row: DataRow) -> str:
-        return str(row["entry_point"])
-
     def grade_hub(self, row: DataRow, solution: str) -> dict[str, float]:
-        return {
-            PASS_AT_1: float(self.passes(f"{solution}\n\n{row['test']}\n\ncheck({row['entry_point']})\n"))
-        }
+        program = f"{solution}\n\n{row['test']}\n\ncheck({row['entry_point']})\n"
+        return {PASS_AT_1: float(self.passes(program))}
 
 
 class MbppPlus(EvalPlusTask):
@@ -161,17 +146,14 @@ class MbppPlus(EvalPlusTask):
         return {"prompt": str, "code": str, "test": str, "test_list": list}
 
     def fault(self, row: DataRow) -> str | None:
-        if _is_release(row):
-            return None
-        return tests_fault(row) or _source_fault(row)
+        return None if _is_release(row) else tests_fault(row) or _source_fault(row)
 
     def prompt(self, row: DataRow) -> str:
-        return (
-            str(row["prompt"]) if _is_release(row) else f'"""\n{row["prompt"]}\n{row["test_list"][0]}\n"""\n'
-        )
+        prompt = super().prompt(row)
+        return prompt if _is_release(row) else f'"""\n{prompt}\n{row["test_list"][0]}\n"""\n'
 
     def entry_point(self, row: DataRow) -> str:
-        return str(row["entry_point"] if _is_release(row) else _called_function(row))
+        return super().entry_point(row) if _is_release(row) else str(_called_function(row))
 
     def grade_hub(self, row: DataRow, solution: str) -> dict[str, float]:
         base = self.passes(with_assertions(row, solution))

@@ -223,24 +223,22 @@ def _check_shots(benchmark: HarnessBenchmark, data: BenchmarkData, shots_data: B
 def _load_tasks(
     benchmark: HarnessBenchmark, data: BenchmarkData | None, shots_data: BenchmarkData | None
 ) -> list[Any]:
+    specs: list[str | dict[str, Any]] = list(benchmark.tasks)
+    if data is not None:
+        specs = [_with_rows(benchmark, data, shots_data)]
     try:
         import datasets
         from lm_eval import tasks as harness_tasks
 
         from lopa_lab.evaluation.harness_cli import TASKS
-    except ModuleNotFoundError as error:
-        raise SettingsError(f"{error}; install what evaluation needs: pip install 'lopa-ray[eval]'") from None
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns about intended settings
-    datasets.disable_progress_bars()
-    folder = TASKS
-    if benchmark.folder is not None:
-        folder = Path(harness_tasks.__file__).parent / benchmark.folder
-    # The index of all of the harness's tasks would take ten seconds.
-    manager = harness_tasks.TaskManager(include_path=str(folder), include_defaults=False)
-    specs: list[str | dict[str, Any]] = list(benchmark.tasks)
-    if data is not None:
-        specs = [_with_rows(benchmark, data, shots_data)]
-    try:
+
+        logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns about intended settings
+        datasets.disable_progress_bars()
+        folder = TASKS
+        if benchmark.folder is not None:
+            folder = Path(harness_tasks.__file__).parent / benchmark.folder
+        # The index of all of the harness's tasks would take ten seconds.
+        manager = harness_tasks.TaskManager(include_path=str(folder), include_defaults=False)
         return list(manager.load(specs)["tasks"].values())
     except ModuleNotFoundError as error:
         raise SettingsError(f"{error}; install what evaluation needs: pip install 'lopa-ray[eval]'") from None

@@ -44,10 +44,5 @@ class HumanEval(CodeTask):
     def grade(self, problem: BenchmarkProblem, answer: str) -> dict[str, float]:
         row = problem.row
         solution = sanitized(row["prompt"] + "\n" + fenced(answer), row["entry_point"])
-        return {
-            PASS_AT_1: float(
-                self.passes(
-                    "\n\n".join((row["prompt"], solution, row["test"], f"check({row['entry_point']})")) + "\n"
-                )
-            )
-        }
+        program = "\n\n".join((row["prompt"], solution, row["test"], f"check({row['entry_point']})\n"))
+        return {PASS_AT_1: float(self.passes(program))}

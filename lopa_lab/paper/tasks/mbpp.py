@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from lopa_ray.text.chat_template import Message
 
 _TEST_SPLIT = range(11, 511)
 """Task ids, as MBPP's README says."""
+
+_EXAMPLES = Path(__file__).with_name("mbpp_examples.json")
 
 _BEGUN = "\n```python\n"
 """How answers of a chat begin."""
@@ -52,15 +53,13 @@ class Mbpp(CodeTask):
         problem_id = str(row["task_id"])
         if not self.chat:
             shots = [f"{_plain_request(example)}{example['code']}\n[DONE]\n\n" for example in _examples()]
-            return BenchmarkProblem(
-                problem_id, "".join(shots) + _plain_request(row), stop=("[DONE]",), row=row
-            )
+            prompt = "".join([*shots, _plain_request(row)])
+            return BenchmarkProblem(problem_id, prompt, stop=("[DONE]",), row=row)
         messages: list[Message] = []
         for example in _examples():
-            messages.append({"role": "user", "content": _chat_request(example)})
-            messages.append({"role": "assistant", "content": f"{_BEGUN}{example['code']}\n```"})
-        messages.append({"role": "user", "content": _chat_request(row)})
-        return BenchmarkProblem(problem_id, tuple(messages), _BEGUN, ("\n```",), row)
+            answer = f"{_BEGUN}{example['code']}\n```"
+            messages += [_chat_request(example), {"role": "assistant", "content": answer}]
+        return BenchmarkProblem(problem_id, (*messages, _chat_request(row)), _BEGUN, ("\n```",), row)
 
     def grade(self, problem: BenchmarkProblem, answer: str) -> dict[str, float]:
         return {PASS_AT_1: float(self.passes(with_assertions(problem.row, fenced(answer))))}
@@ -85,27 +84,20 @@ def with_assertions(row: DataRow, solution: str) -> str:
 
 
 def _plain_request(row: DataRow) -> str:
-    return (
-        f"You are an expert Python programmer, and here is your task: {_task(row)} Your code should pass these tests:"
-        + (f"\n\n{_tests(row)}\n[BEGIN]\n")
-    )
+    return _request(row, " ", "\n\n") + "\n[BEGIN]\n"
 
 
-def _chat_request(row: DataRow) -> str:
-    task = f"You are an expert Python programmer, and here is your task:\n{_task(row)}"
-    return f"{task}\nYour code should pass these tests:\n{_tests(row)}"
+def _chat_request(row: DataRow) -> Message:
+    return {"role": "user", "content": _request(row, "\n", "\n")}
 
 
-def _task(row: DataRow) -> str:
-    return str(row["prompt"] if "prompt" in row else row["text"])
-
-
-def _tests(row: DataRow) -> str:
-    return "\n".join(row["test_list"][:3])
+def _request(row: DataRow, around_task: str, before_tests: str) -> str:
+    task, tests = row["prompt" if "prompt" in row else "text"], "\n".join(row["test_list"][:3])
+    begin = f"You are an expert Python programmer, and here is your task:{around_task}{task}{around_task}"
+    return f"{begin}Your code should pass these tests:{before_tests}{tests}"
 
 
 @cache
 def _examples() -> list[dict[str, Any]]:
-    file = Path(str(resources.files("lopa_lab.paper.tasks"))) / "mbpp_examples.json"
-    examples: list[dict[str, Any]] = json.loads(file.read_text())["examples"]
+    examples: list[dict[str, Any]] = json.loads(_EXAMPLES.read_text())["examples"]
     return examples

@@ -105,23 +105,20 @@ def _run(source: str, stdin: str, limits: SandboxLimits, isolation: Isolation) -
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lopa-sandbox-"))
-        texts = [stack.enter_context(_file_of(text)) for text in (source, stdin)]
-        pipes = [os.pipe() for _ in range(3)]
-        token_pipe, report_pipe, status_pipe = (
-            (_opened(stack, pair[0]), _opened(stack, pair[1])) for pair in pipes
-        )
-        os.write(token_pipe[1].fileno(), token)
-        token_pipe[1].close()
-        passed = [
-            texts[0].fileno(),
-            *(file.fileno() for file in (token_pipe[0], report_pipe[1], status_pipe[1])),
-        ]
+        program, given = (stack.enter_context(_file_of(text)) for text in (source, stdin))
+        token_end, token_start = _pipe(stack)
+        report_end, report_start = _pipe(stack)
+        status_end, status_start = _pipe(stack)
+        token_start.write(token)
+        token_start.close()
+        passed = [file.fileno() for file in (program, token_end, report_start, status_start)]
         request = SandboxRequest(
             isolation, limits, os.getpid(), folder, (sys.prefix, sys.base_prefix), *passed
         )
+        package = Path(supervisor_package.__path__[0])
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _START, str(_package_folder()), request.dump()],
-            stdin=texts[1],
+            [sys.executable, "-I", "-S", "-c", _START, str(package.parent), request.dump()],
+            stdin=given,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=passed,
@@ -131,17 +128,12 @@ def _run(source: str, stdin: str, limits: SandboxLimits, isolation: Isolation) -
         )
         stack.enter_context(process)
         try:
-            for pipe in (report_pipe[1], status_pipe[1]):
-                pipe.close()
+            report_start.close()
+            status_start.close()
             assert process.stdout is not None and process.stderr is not None
-            limit = limits.output_bytes
-            readers = {
-                process.stdout: limit,
-                process.stderr: limit,
-                report_pipe[0]: 1024,
-                status_pipe[0]: 1 << 20,
-            }
-            stdout, stderr, reported, status = _read(readers, started + limits.wall_seconds + _GRACE_SECONDS)
+            most = dict.fromkeys((process.stdout, process.stderr), limits.output_bytes)
+            most |= {report_end: 1024, status_end: 1 << 20}
+            stdout, stderr, reported, status = _read(most, started + limits.wall_seconds + _GRACE_SECONDS)
         finally:
             _end(process)
     facts = _facts(status)
@@ -160,10 +152,6 @@ def _run(source: str, stdin: str, limits: SandboxLimits, isolation: Isolation) -
     )
 
 
-def _package_folder() -> Path:
-    return Path(supervisor_package.__path__[0]).parent
-
-
 def _file_of(text: str) -> IO[bytes]:
     file = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
     # Half of a surrogate pair is no text: such a program is refused by the interpreter, like other faulty ones.
@@ -172,8 +160,9 @@ def _file_of(text: str) -> IO[bytes]:
     return file
 
 
-def _opened(stack: contextlib.ExitStack, number: int) -> IO[bytes]:
-    return stack.enter_context(open(number, "r+b", buffering=0))
+def _pipe(stack: contextlib.ExitStack) -> list[IO[bytes]]:
+    """Both ends of a pipe: what is read, and what is written."""
+    return [stack.enter_context(open(number, "r+b", buffering=0)) for number in os.pipe()]
 
 
 def _read(limits: dict[IO[bytes], int], deadline: float) -> list[bytes]:

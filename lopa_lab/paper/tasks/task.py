@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lopa_lab.stop_strings import cut_at_stop
+from lopa_lab.requests import cut_at_stop
 from lopa_ray.text.chat_template import Message
 
 

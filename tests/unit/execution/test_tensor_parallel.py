@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lopa_lab.conformance import Case, Verdict, read_cases, replay
+from lopa_lab.conformance.cases import Case, Verdict, read_cases
+from lopa_lab.conformance.replay import replay
 from lopa_ray.decoding.decoders.block_diffusion import BlockDiffusionSettings
 from lopa_ray.decoding.decoders.lopa import LopaSettings
 from lopa_ray.engine.config import Config

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from cluster.choices.messages import ChoicesRequest
-from cluster.openai.response_models import ChatChunk, ChatCompletion
+from cluster.openai.completion_objects import ChatChunk, ChatCompletion
 from lopa_ray.errors import SettingName, SettingsError
 from support.fake_backend import CHAT, HI, MODEL, TOOL_PARTS, FakeBackend, Server, error_of
 

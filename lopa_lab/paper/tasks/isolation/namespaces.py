@@ -5,24 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from .kernel import (
-    CLONE_NEWIPC,
-    CLONE_NEWNET,
-    CLONE_NEWNS,
-    CLONE_NEWPID,
-    CLONE_NEWUSER,
-    CLONE_NEWUTS,
-    MS_BIND,
-    MS_NODEV,
-    MS_NOSUID,
-    MS_PRIVATE,
-    MS_REC,
-    make_read_only,
-    mount,
-    pivot_root,
-    unmount,
-    unshare,
-)
+from . import kernel
 from .request import DEVICES
 
 INSIDE_UID = 1000
@@ -37,10 +20,9 @@ def enter_namespaces(outside_uid: int) -> None:
     `outside_uid` is the user that the program is to the rest of the machine: this process's own, or any where that is
     root. Raises OSError where the kernel refuses.
     """
-    flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
     if os.geteuid() != 0:
         outside_gid = os.getegid()
-        unshare(flags)
+        kernel.unshare(kernel.ALL_NAMESPACES)
         _write("/proc/self/setgroups", "deny")
         _write_maps("self", f"{INSIDE_UID} {outside_uid} 1", f"{INSIDE_UID} {outside_gid} 1")
         return
@@ -61,7 +43,7 @@ def enter_namespaces(outside_uid: int) -> None:
             os._exit(code)
     os.close(ready)
     try:
-        unshare(flags)
+        kernel.unshare(kernel.ALL_NAMESPACES)
         os.write(unshared, b"1")
     finally:
         os.close(unshared)
@@ -76,11 +58,11 @@ def enter_private_root(folder_bytes: int, visible: Sequence[str]) -> str:
     To be called by the first process of the new namespaces.
     """
     visible = [*visible, *(device for device in DEVICES if os.path.exists(device))]
-    mount("", "/", flags=MS_REC | MS_PRIVATE)
-    mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
+    kernel.mount("", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
+    _mount_new("tmpfs", "/tmp", "size=1m,mode=755")
     os.mkdir("/tmp" + _OLD_ROOT)
     # From here on the files below the old /tmp are visible again, because the new mount no longer covers them.
-    pivot_root("/tmp", "/tmp" + _OLD_ROOT)
+    kernel.pivot_root("/tmp", "/tmp" + _OLD_ROOT)
     os.chdir("/")
     for path in visible:
         _show(path)
@@ -89,13 +71,17 @@ def enter_private_root(folder_bytes: int, visible: Sequence[str]) -> str:
     for path in (folder, "/dev/shm", "/proc"):
         os.makedirs(path, exist_ok=True)
     os.symlink("/proc/self/fd", "/dev/fd")
-    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
-    unmount(_OLD_ROOT)
+    _mount_new("proc", "/proc")
+    kernel.unmount(_OLD_ROOT)
     os.rmdir(_OLD_ROOT)
-    make_read_only("/")
+    kernel.make_read_only("/")
     for path in (folder, "/dev/shm"):
-        mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, f"size={folder_bytes},nr_inodes=10k,mode=1777")
+        _mount_new("tmpfs", path, f"size={folder_bytes},nr_inodes=10k,mode=1777")
     return folder
+
+
+def _mount_new(kind: str, path: str, data: str = "") -> None:
+    kernel.mount(kind, path, kind, kernel.MS_NOSUID | kernel.MS_NODEV, data)
 
 
 def _show(path: str) -> None:
@@ -109,7 +95,7 @@ def _show(path: str) -> None:
         os.makedirs(path, exist_ok=True)
     else:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC))
-    mount(old, path, flags=MS_BIND | MS_REC)
+    kernel.mount(old, path, flags=kernel.MS_BIND | kernel.MS_REC)
 
 
 def _write_maps(process: str, users: str, groups: str) -> None:

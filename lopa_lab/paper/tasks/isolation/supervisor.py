@@ -82,26 +82,25 @@ def _become_program(request: SandboxRequest, folder: str, uid: int) -> NoReturn:
     try:
         supervisor = os.getppid()
         os.setsid()
+        landlock = request.isolation == Isolation.LANDLOCK
         if os.geteuid() != uid:
-            if request.isolation == Isolation.LANDLOCK:
+            if landlock:
                 os.chown(folder, uid, uid)
             become_user(uid, reaching=(sys.executable, folder))
         os.chdir(folder)
-        if request.isolation == Isolation.LANDLOCK:
+        over: tuple[int, ...] = ()
+        if landlock:
             restrict_files(folder, request.visible_paths)
             # From Linux 6.12 on Landlock blocks signals to all processes outside. Before, the filter blocks signals
             # to the parents of the program.
             over = (supervisor, -supervisor, request.caller, -os.getpgid(request.caller), -1)
-            _limit_resources(request, already_running=_count_threads(uid))
-            install_filter(protected=over)
-        else:
-            _limit_resources(request, already_running=0)
-            install_filter()
+        _limit_resources(request, already_running=_count_threads(uid) if landlock else 0)
+        install_filter(protected=over)
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        for number in (request.source, request.token, request.report):
+        passed = (request.source, request.token, request.report)
+        for number in passed:
             os.set_inheritable(number, True)
-        numbers = [str(number) for number in (request.source, request.token, request.report)]
         environment = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "LANG": "C.UTF-8",
@@ -110,7 +109,7 @@ def _become_program(request: SandboxRequest, folder: str, uid: int) -> NoReturn:
             # Each thread of a BLAS counts as a process, and reserves address space.
             **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
         }
-        os.execve(sys.executable, [sys.executable, "-I", "-c", _RUNNER, *numbers], environment)
+        os.execve(sys.executable, [sys.executable, "-I", "-c", _RUNNER, *map(str, passed)], environment)
     except BaseException as error:
         _say(request, error=f"{type(error).__name__}: {error}")
         os._exit(1)

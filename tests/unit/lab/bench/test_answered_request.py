@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from lopa_lab.bench.http_load import AnsweredRequest, arrival_times, load_figures
+from lopa_lab.bench.load import AnsweredRequest, arrival_times, load_figures
 from lopa_lab.bench.measurements import percentile_ms
 
 

@@ -18,6 +18,7 @@ from lopa_lab.bench.cluster_simulation import (
 )
 from lopa_lab.bench.measurements import BenchRecord, Measurements, record_table
 from lopa_lab.records import markdown
+from lopa_lab.records.machine import Machine
 from lopa_lab.records.record import now
 from lopa_ray.errors import SettingsError
 from support.paths import ROOT
@@ -28,13 +29,18 @@ PUBLISHED_TOKENS_PER_S = 619
 """One request on GSM8K, 8 H200, TP1 × BP8 (arXiv 2512.16229)."""
 
 
+def bench_record_of(name: str, measurements: Measurements) -> BenchRecord:
+    about = {"started": now(), "machine": Machine.here(), "commit": None}
+    return BenchRecord.of_run(["bench", name], benchmark=name, **about, **dataclasses.asdict(measurements))
+
+
 @pytest.fixture(scope="module")
 def costs() -> dict[str, Any]:
     return read_costs(None)
 
 
 def test_the_documented_table_is_what_the_command_prints(costs: dict[str, Any]) -> None:
-    record = BenchRecord.make("cluster", ["bench", "cluster"], "cpu", now(), None, simulate_clusters(costs))
+    record = bench_record_of("cluster", simulate_clusters(costs))
     header, *rows = record_table(record)
     assert markdown.table(header, rows) in DOCUMENT.read_text()
 
@@ -45,7 +51,7 @@ def test_costs_are_fitted_to_the_steps_of_groups() -> None:
         return {"workers": workers, "branches": 4, "requests": 2, "shards": 1, **spent}
 
     rows = [row(0, 0, 0), row(1, 0.5, 1.0), row(2, 1.0, 1.5), row(4, 2.0, 2.5)]
-    record = BenchRecord.make("bench", [], "cpu", now(), None, Measurements(("workers",), rows, ""))
+    record = bench_record_of("bench", Measurements(("workers",), rows, ""))
     with pytest.raises(SettingsError, match="lopa bench step"):
         fit_costs(record)
     mixed = record.model_copy(update={"name": "step", "rows": (*rows, {**row(2, 1, 1), "branches": 8})})

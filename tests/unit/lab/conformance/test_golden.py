@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from lopa_lab.conformance import Case, Verdict, read_cases, replay
+from lopa_lab.conformance.cases import Case, Verdict, read_cases
 from lopa_lab.conformance.recorded import recorded_settings
+from lopa_lab.conformance.replay import replay
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from lopa_ray.protocol.events import RequestStep

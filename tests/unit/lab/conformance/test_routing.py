@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lopa_lab.conformance import Verdict, forwards, read_cases, replay
+from lopa_lab.conformance import forwards
+from lopa_lab.conformance.cases import Verdict, read_cases
+from lopa_lab.conformance.replay import replay
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.local import LocalEngine
 from support.paths import GOLDEN

@@ -108,19 +108,19 @@ def test_sampled_answers_differ_by_repeat_and_come_again(model: LopaRayLM) -> No
 
 
 def test_decode_settings_may_be_given_per_task(model: LopaRayLM) -> None:
-    before = model._totals("task").forwards, model._totals("task").steps
+    before = model.totals["task"].forwards, model.totals["task"].steps
     answers(model, instance(PROMPTS[0], num_branches=1))
-    forwards, steps = model._totals("task").forwards - before[0], model._totals("task").steps - before[1]
+    forwards, steps = model.totals["task"].forwards - before[0], model.totals["task"].steps - before[1]
     assert forwards == steps
     with pytest.raises(SettingsError, match="surprise"):
         answers(model, instance(PROMPTS[0], surprise=1))
 
 
 def test_a_prompt_that_is_too_long_loses_its_beginning(model: LopaRayLM) -> None:
-    before = model._totals("task").truncated_prompts
+    before = model.totals["task"].truncated_prompts
     long = "Tom has 3 boxes. " * 200 + PROMPTS[0]
     assert answers(model, instance(long))[0]
-    assert model._totals("task").truncated_prompts == before + 1
+    assert model.totals["task"].truncated_prompts == before + 1
 
 
 @pytest.mark.parametrize(

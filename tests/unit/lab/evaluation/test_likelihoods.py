@@ -20,7 +20,7 @@ from lm_eval.tasks import TaskManager
 
 from lopa_lab.evaluation import LopaRayLM
 from lopa_lab.evaluation.chat_prompt import ChatPrompt
-from lopa_lab.evaluation.likelihood_request import encode_pair, needs_greedy, rolling_windows
+from lopa_lab.evaluation.harness_requests import encode_pair, needs_greedy, rolling_windows
 from lopa_lab.evaluation.likelihoods import Likelihoods
 from lopa_lab.word_problems import held_out_problems
 from lopa_ray.engine.likelihood import LikelihoodRequest, LogLikelihood, log_likelihoods

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from support.fake_model import VOCABULARY, FakeModel
 
 def outcomes(steps: list[int], tokens: int = 40, correct: int = 1) -> dict[str, Any]:
     count = len(steps)
-    return Outcomes([tokens] * count, steps, steps, [correct] * count).as_json()
+    return asdict(Outcomes([tokens] * count, steps, steps, [correct] * count))
 
 
 @pytest.mark.parametrize(("problems", "says"), [(1, False), (9, False), (10, True)])

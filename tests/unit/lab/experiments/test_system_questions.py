@@ -44,8 +44,8 @@ def test_totals_are_per_step() -> None:
     totals = StepTotals()
     totals.add({"steps": 1, "plan": 0.1234567, "select": 1.0})
     totals.add({"steps": 3, "plan": 0.5, "select": 0.0})
-    assert totals.as_json()["plan"] == [0.123457, 0.5]
-    found = StepTotals.from_json(totals.as_json()).per(Resamples(2), "steps", "plan", "select")
+    assert totals.columns["plan"] == [0.123457, 0.5]
+    found = totals.per(Resamples(2), "steps", "plan", "select")
     assert found[0] == pytest.approx(1.623457 / 4)
     assert found[1:].max() <= 1.123458 and found[1:].min() >= 0.5 / 3
 

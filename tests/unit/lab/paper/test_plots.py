@@ -18,7 +18,7 @@ from lopa_lab.paper.reports.plots import (
     tpf_histogram,
     tps_histogram,
 )
-from lopa_lab.paper.reports.statistics import MeasuredValue, fills_per_step
+from lopa_lab.paper.reports.statistics import MeasureResult, fills_per_step
 from support.paper_records import make_record
 
 RECORDS = [
@@ -27,9 +27,9 @@ RECORDS = [
 ]
 CURVE = fills_per_step(RECORDS)
 POINTS = {
-    4: (MeasuredValue(6.0, 5.0, 7.0, 9), MeasuredValue(72.0, None, None, 9)),
-    1: (MeasuredValue(3.0, 2.0, 4.0, 9), MeasuredValue(78.5, 70.0, 81.0, 9)),
-    2: (MeasuredValue(5.0, 4.0, 6.0, 9), MeasuredValue(None, None, None, 0)),
+    4: (MeasureResult(6.0, 5.0, 7.0, 9), MeasureResult(72.0, None, None, 9)),
+    1: (MeasureResult(3.0, 2.0, 4.0, 9), MeasureResult(78.5, 70.0, 81.0, 9)),
+    2: (MeasureResult(5.0, 4.0, 6.0, 9), MeasureResult(None, None, None, 0)),
 }
 
 PLOTS: dict[str, tuple[Callable[[], str], list[str]]] = {

@@ -7,7 +7,7 @@ from dataclasses import astuple
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from lopa_lab.paper.reports.statistics import MeasuredValue, Summary, fills_per_step, summarize
+from lopa_lab.paper.reports.statistics import MeasureResult, Summary, fills_per_step, summarize
 from lopa_lab.paper.runs.problem_record import ProblemRecord
 from support.paper_records import make_record
 
@@ -133,7 +133,7 @@ def test_the_seed_decides_the_draw() -> None:
 
 def test_no_problems_have_no_figures() -> None:
     summary = summarize([], ["exact_match"])
-    nothing = MeasuredValue(None, None, None, 0)
+    nothing = MeasureResult(None, None, None, 0)
     assert [*summary.scores.items()] == [("exact_match", nothing)]
     assert {*summary.figures.values()} == {nothing}
     assert summary.problems == summary.graded == 0
@@ -141,13 +141,13 @@ def test_no_problems_have_no_figures() -> None:
 
 def test_one_problem_has_no_interval() -> None:
     summary = summarize([make_record()])
-    assert summary.scores["exact_match"] == MeasuredValue(100, None, None, 1)
-    assert summary.figures["tpf"] == MeasuredValue(2.5, None, None, 1)
+    assert summary.scores["exact_match"] == MeasureResult(100, None, None, 1)
+    assert summary.figures["tpf"] == MeasureResult(2.5, None, None, 1)
 
 
 def test_ungraded_problems_have_no_score() -> None:
     summary = summarize([make_record(0, scores=None), make_record(1, scores=None)], ["exact_match"])
-    assert summary.scores["exact_match"] == MeasuredValue(None, None, None, 0)
+    assert summary.scores["exact_match"] == MeasureResult(None, None, None, 0)
     assert summary.figures["tpf"].value == 2.5
 
 

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from demo_tokenizer import chat_prompt
+from drills import make_drill
 from lopa_lab.word_problems import (
     Problem,
     extract_answer,
@@ -17,7 +18,7 @@ from lopa_lab.word_problems import (
     training_problems,
 )
 from lopa_lab.word_problems.calculation import LARGEST
-from lopa_lab.word_problems.generator import KINDS, is_held_out, make_drill, tell
+from lopa_lab.word_problems.generator import KINDS, is_held_out, tell
 from lopa_lab.word_problems.stories import DISTRACTIONS
 from lopa_ray.config.model_settings import DEMO_MODEL
 from lopa_ray.text.tokenizer import Tokenizer

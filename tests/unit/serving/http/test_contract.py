@@ -13,7 +13,7 @@ import schemathesis
 from pydantic import BaseModel
 
 from cluster.openai.request_model import RequestModel
-from cluster.openai.response_models import ResponseModel
+from cluster.openai.response_model import ResponseModel
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.settings import HttpSettings
 from support.fake_backend import MODEL, FakeBackend

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from cluster.openai.errors import api_error
-from cluster.openai.response_models import ModelCard, ModelList
+from cluster.openai.model_list import ModelCard, ModelList
 from cluster.serving.http.api_keys import load_api_keys
 from cluster.serving.http.asgi_app import create_app
 from cluster.serving.http.server_models import Health

@@ -1,11 +1,11 @@
-"""The objects of responses: OpenAI's, each with what this project adds under `lopa`.
+"""The objects of chat and text completions: OpenAI's, each with what this project adds under `lopa`.
 
 Only fields that were set are sent: null stands where OpenAI sends null, and nothing where it sends nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from cluster.choices.messages import ChoiceFinishReason
 from cluster.openai.lopa_models import CanvasNote, ChoiceCost, RequestCost
@@ -183,38 +183,3 @@ class CompletionChunk(Envelope):
     choices: list[TextChoice]
     usage: Usage | None = None
     lopa: RequestCost | CanvasNote | None = None
-
-
-class ErrorDetail(ResponseModel):
-    """What went wrong."""
-
-    message: str
-    """The value that was given, what is allowed, and a remedy."""
-    type: str
-    param: str | None
-    """The request's field that is wrong."""
-    code: str
-
-
-class ErrorObject(ResponseModel):
-    """An error, as a response's body or as an event of a stream."""
-
-    error: ErrorDetail
-    partial: ChatCompletion | Completion | dict[str, Any] | None = None
-    """What was decided by the deadline, if `lopa.partial` asked for it; of the Responses API a ResponseObject."""
-
-
-class ModelCard(ResponseModel):
-    """A model that is served."""
-
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-
-
-class ModelList(ResponseModel):
-    """The models that are served."""
-
-    object: Literal["list"]
-    data: list[ModelCard]

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 from cluster.choices.messages import TextDelta
-from cluster.openai.response_models import ChatLogprob
-from cluster.openai.responses_models import (
+from cluster.openai.completion_objects import ChatLogprob
+from cluster.openai.responses_objects import (
     ItemStatus,
     OutputFunctionCall,
     OutputItem,
@@ -109,7 +109,7 @@ class _OpenItem:
         return {**self._where, "content_index": 0, **fields}
 
 
-class ResponseItems:
+class ResponsesItems:
     """Turns the deltas of a choice into items, one behind the other, and their events."""
 
     def __init__(self) -> None:

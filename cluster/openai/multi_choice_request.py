@@ -37,7 +37,7 @@ class StreamOptions(RequestModel):
     """With `include_usage`: every chunk has the usage up to there."""
 
 
-class CompletionsRequest(StructuredRequest, GenerationRequest):
+class MultiChoiceRequest(StructuredRequest, GenerationRequest):
     """A request for choices."""
 
     unsupported_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {

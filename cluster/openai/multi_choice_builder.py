@@ -16,17 +16,17 @@ from cluster.choices.messages import (
     RequestAccepted,
     TextDelta,
 )
-from cluster.openai.completions_request import CompletionsRequest
+from cluster.openai.answer_builder import AnswerBuilder, choice_cost
+from cluster.openai.completion_objects import Usage
 from cluster.openai.errors import ApiError
 from cluster.openai.events import ServerSentEvent
 from cluster.openai.lopa_models import CanvasBranch, CanvasCell, CanvasNote, ChoiceCanvas, ChoiceCost
-from cluster.openai.response_builder import ResponseBuilder, choice_cost
+from cluster.openai.multi_choice_request import MultiChoiceRequest
 from cluster.openai.response_model import ResponseModel
-from cluster.openai.response_models import Usage
 from lopa_ray import __version__
 
 
-class CompletionsBuilder(ResponseBuilder):
+class MultiChoiceBuilder(AnswerBuilder):
     """Builds a completion of choices, or its chunks."""
 
     end_of_stream: ClassVar[ServerSentEvent] = ServerSentEvent("[DONE]")
@@ -34,7 +34,7 @@ class CompletionsBuilder(ResponseBuilder):
     id_prefix: ClassVar[str]
     """Prefix of completion ids."""
 
-    def __init__(self, http_request: CompletionsRequest, request: ChoicesRequest) -> None:
+    def __init__(self, http_request: MultiChoiceRequest, request: ChoicesRequest) -> None:
         super().__init__(http_request.model, request)
         options = http_request.stream_options
         self._include_usage = options is not None and bool(options.include_usage)
@@ -61,14 +61,14 @@ class CompletionsBuilder(ResponseBuilder):
             yield from self._choice_chunks(self.finish_chunk_choice(output, choice_cost(output.stats)))
 
     def last_events(self) -> Iterator[ServerSentEvent]:
-        """See `ResponseBuilder`."""
+        """See `AnswerBuilder`."""
         self._check_finished()
         if self._include_usage or self.request.trace:
             usage = {"usage": self._usage()} if self._include_usage else {}
             yield self._chunk([], **usage, lopa=self._request_cost())
 
     def error_events(self, error: ApiError) -> Iterator[ServerSentEvent]:
-        """See `ResponseBuilder`."""
+        """See `AnswerBuilder`."""
         yield ServerSentEvent(error.body)
 
     @abstractmethod

@@ -6,9 +6,9 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import ConfigDict
 
+from cluster.openai.completion_objects import ChatLogprob
 from cluster.openai.lopa_models import RequestCost
 from cluster.openai.response_model import ResponseModel
-from cluster.openai.response_models import ChatLogprob
 
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 

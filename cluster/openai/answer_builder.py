@@ -23,7 +23,7 @@ MIN_LOGPROB = -9999.0
 """OpenAI's log-probability for a probability of almost 0; JSON has no infinity."""
 
 
-class ResponseBuilder(ABC):
+class AnswerBuilder(ABC):
     """Builds the response, or the events, of one request. It takes every output, in order."""
 
     end_of_stream: ClassVar[ServerSentEvent | None] = None
