@@ -17,8 +17,9 @@ from lopa_ray.decoding.verified.evaluated_state import EvaluatedState, Evaluated
 from lopa_ray.decoding.verified.fill_model import FillModel, FillSet
 from lopa_ray.protocol.plan import Fill, Plan
 
-MIN_EXPANDED = 0.2
-"""States that are less probable are drafts at most; what follows on them is not looked at."""
+EXPANDED_SHARE = 0.5
+"""What follows on a state is looked at if its probability exceeds this ÷ the number of drafts: with many drafts also
+the children of improbable states are among them."""
 
 MIN_DRAFT = 1e-4
 """Less probable states are no drafts."""
@@ -71,10 +72,10 @@ class DraftTree:
         seen_fills = {current.fills}
 
         def expand(draft: Draft, depth: int) -> None:
-            for probability, fills in self._fill_sets(draft, states):
+            for probability, fills in self._fill_sets(draft, states, most + 1):
                 heapq.heappush(heap, (-probability * draft.probability, next(order), draft, fills, depth))
 
-        if not can_follow(current):
+        if most < 1 or not can_follow(current):
             return []
         expand(current, 1)
         while heap and len(drafts) < most:
@@ -94,12 +95,12 @@ class DraftTree:
             seen.add(draft.key)
             if states.get(draft.key) is None:
                 drafts.append(draft)
-            if -probability > MIN_EXPANDED and depth < MAX_DEPTH and can_follow(draft):
+            if -probability > EXPANDED_SHARE / most and depth < MAX_DEPTH and can_follow(draft):
                 expand(draft, depth + 1)
         return drafts
 
-    def _fill_sets(self, draft: Draft, states: EvaluatedStates) -> list[FillSet]:
-        """What the rule may fill in a state, with probabilities."""
+    def _fill_sets(self, draft: Draft, states: EvaluatedStates, most: int) -> list[FillSet]:
+        """What the rule may fill in a state, with probabilities: the `most` most probable sets."""
         session = draft.session
         evaluated = states.get(draft.key)
         if evaluated is not None:
@@ -114,7 +115,7 @@ class DraftTree:
         if not blocks or not all(position in scored for block in blocks for position in block.positions):
             return []
         beyond = source.behind.union(position for position, _ in draft.fills - source.ahead)
-        return self._model.fill_sets(blocks, source, beyond, self._threshold)
+        return self._model.fill_sets(blocks, source, beyond, self._threshold, most)
 
     @staticmethod
     def _stale_fill_sets(session: FillingSession[Any], source: EvaluatedState) -> list[FillSet]:

@@ -38,9 +38,6 @@ FEATURES = (
 OUTPUTS = ("passes the threshold", "is the fallback", "keeps its token")
 """Logits of each position; of the second the softmax over a block counts."""
 
-MOST_SETS = 8
-"""Fill sets of a state that are looked at, the most probable ones."""
-
 LEAST_PROBABILITY = 0.01
 """A position that passes with less is not in any fill set, other than as a fallback."""
 
@@ -93,9 +90,14 @@ class FillModel:
         return cls(json.loads(text)[ranking])
 
     def fill_sets(
-        self, blocks: Sequence[RuleBlock], state: EvaluatedState, beyond: Iterable[int], threshold: float
+        self,
+        blocks: Sequence[RuleBlock],
+        state: EvaluatedState,
+        beyond: Iterable[int],
+        threshold: float,
+        most: int,
     ) -> list[FillSet]:
-        """The most probable fill sets of a state, the most probable first.
+        """The `most` most probable fill sets of a state, the most probable first.
 
         `blocks` are its masked positions, which the report of `state` has scored; `beyond` are the positions of tokens
         that it has and `state` has not.
@@ -114,8 +116,8 @@ class FillModel:
             span = slice(first, first := first + len(block.positions))
             any_passes = self._any_passes(units[span])
             passes, weights, keeps = probabilities[span, 0], exponentials[span, 1], probabilities[span, 2]
-            of_block = _block_sets(span.start, passes, weights, keeps, any_passes, block.complete)
-            sets = _joined(sets, of_block) if first > len(block.positions) else of_block
+            of_block = _block_sets(span.start, passes, weights, keeps, any_passes, block.complete, most)
+            sets = _joined(sets, of_block, most) if first > len(block.positions) else of_block
         return [
             (probability, tuple((positions[at], report.tokens[rows[at]]) for at in chosen))
             for probability, chosen in sets
@@ -178,7 +180,13 @@ def features(
 
 
 def _block_sets(
-    first: int, passes: Floats, weights: Floats, keeps: Floats, any_passes: float, complete: bool
+    first: int,
+    passes: Floats,
+    weights: Floats,
+    keeps: Floats,
+    any_passes: float,
+    complete: bool,
+    most: int,
 ) -> list[IndexSet]:
     """The most probable fill sets of a block whose positions have indices from `first` on, the most probable first.
 
@@ -199,7 +207,7 @@ def _block_sets(
     flips.sort()
     factor = any_passes * math.exp(best) / max(1 - math.exp(log_none), CLIPPED)
     sets: dict[tuple[int, ...], float] = {}
-    for cost, flipped in _cheapest(flips):
+    for cost, flipped in _cheapest(flips, most):
         members = tuple(sorted(chosen.symmetric_difference(flipped)))
         if members:
             sets[members] = factor * math.exp(-cost)
@@ -212,24 +220,24 @@ def _block_sets(
     else:
         sets[()] = 1 - any_passes
     ordered = sorted(((probability, members) for members, probability in sets.items()), reverse=True)
-    return ordered[:MOST_SETS]
+    return ordered[:most]
 
 
-def _joined(sets: Sequence[IndexSet], others: Sequence[IndexSet]) -> list[IndexSet]:
+def _joined(sets: Sequence[IndexSet], others: Sequence[IndexSet], most: int) -> list[IndexSet]:
     """The most probable unions of one set of each, both in descending order."""
     unions = [
         (probability * other_probability, members + other_members)
         for rank, (probability, members) in enumerate(sets, 1)
-        for other_probability, other_members in others[: MOST_SETS // rank]
+        for other_probability, other_members in others[: most // rank]
     ]
-    return sorted(unions, reverse=True)[:MOST_SETS]
+    return sorted(unions, reverse=True)[:most]
 
 
-def _cheapest(flips: Sequence[tuple[float, int]]) -> Iterable[tuple[float, list[int]]]:
-    """The empty set and the `MOST_SETS` subsets of least cost, with their costs. `flips`: cost and member, sorted."""
+def _cheapest(flips: Sequence[tuple[float, int]], most: int) -> Iterable[tuple[float, list[int]]]:
+    """The empty set and the `most` subsets of least cost, with their costs. `flips`: cost and member, sorted."""
     yield 0.0, []
     heap = [(flips[0][0], [0])] if flips else []
-    for _ in range(MOST_SETS):
+    for _ in range(most):
         if not heap:
             return
         cost, members = heapq.heappop(heap)
