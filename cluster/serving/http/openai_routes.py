@@ -41,7 +41,7 @@ from cluster.serving.settings import HttpSettings
 
 AnyRequest = TypeVar("AnyRequest", bound=GenerationRequest)
 
-_ERROR_STATUSES = (400, 404, 409, 413, 429, 499, 500, 503, 504)
+_ERROR_STATUSES = (400, 404, 409, 413, 415, 429, 499, 500, 503, 504)
 
 
 def v1_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRouter:

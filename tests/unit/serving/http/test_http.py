@@ -1,4 +1,4 @@
-"""Everything around the answers: routes, keys, origins, cancellation and clients that go away."""
+"""Everything around the answers: routes, keys, cancellation and clients that go away."""
 
 from __future__ import annotations
 
@@ -131,28 +131,6 @@ def test_settings_do_not_tell_keys() -> None:
         with pytest.raises(SettingsError) as error:
             HttpSettings(api_keys=bad)
         assert "right" not in str(error.value) and "12345" not in str(error.value)
-
-
-PREFLIGHT = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
-
-
-def test_other_origins_are_kept_out(client: httpx.Client) -> None:
-    assert client.options(CHAT, headers=PREFLIGHT).status_code == 405
-    response = client.get("/version", headers={"Origin": "https://a.example"})
-    assert "access-control-allow-origin" not in response.headers
-
-
-def test_origins_that_are_let_in() -> None:
-    origin = "https://a.example"
-    with serving(cors_origins=[origin]) as server, httpx.Client(base_url=server.url) as client:
-        assert client.options(CHAT, headers=PREFLIGHT).headers["access-control-allow-origin"] == origin
-        server.backend.rejection = KeyError()
-        # A browser shows an error only to pages that are let in.
-        response = client.post(CHAT, json=ASK, headers={"Origin": origin})
-        assert error_of(response, 500)
-        assert response.headers["access-control-allow-origin"] == origin
-        stranger = client.get("/version", headers={"Origin": "https://b.example"})
-        assert "access-control-allow-origin" not in stranger.headers
 
 
 @pytest.mark.parametrize("stream", [False, True])
