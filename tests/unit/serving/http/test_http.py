@@ -163,7 +163,7 @@ def test_cancelling(server: Server, client: httpx.Client, stream: bool) -> None:
         )
     )
     thread.start()
-    wait_until(lambda: "r.1" in backend.running)
+    wait_until(lambda: ("", "r.1") in backend.running)
     # An id belongs to one request at a time.
     twin = client.post(CHAT, json=ask, headers={"X-Request-ID": "r.1"})
     assert error_of(twin, 409).code == "request_id_in_use"
@@ -180,6 +180,38 @@ def test_cancelling(server: Server, client: httpx.Client, stream: bool) -> None:
     backend.hold = False
     backend.cancelled.clear()
     assert client.post(CHAT, json=ask, headers={"X-Request-ID": "r.1"}).status_code == 200
+
+
+def test_an_id_belongs_to_a_key() -> None:
+    """Another key can neither cancel a request by its id, nor keep its owner from using the id."""
+    backend = FakeBackend(hold=True)
+    answers: dict[str, httpx.Response] = {}
+
+    def headers(key: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {key}", "X-Request-ID": "r.1"}
+
+    with (
+        serving(backend, api_keys=["a", "b"]) as server,
+        httpx.Client(base_url=server.url, timeout=30) as client,
+    ):
+
+        def ask(key: str) -> None:
+            answers[key] = httpx.post(f"{server.url}{CHAT}", json=ASK, headers=headers(key), timeout=30)
+
+        first = threading.Thread(target=ask, args="a")
+        first.start()
+        wait_until(lambda: len(backend.running) == 1)
+        assert error_of(client.delete("/v1/requests/r.1", headers=headers("b")), 404)
+        second = threading.Thread(target=ask, args="b")
+        second.start()
+        wait_until(lambda: len(backend.running) == 2)
+        assert error_of(client.post(CHAT, json=ASK, headers=headers("b")), 409)
+        assert client.delete("/v1/requests/r.1", headers=headers("b")).status_code == 200
+        second.join(20)
+        assert error_of(answers["b"], 499) and "a" not in answers
+        backend.hold = False
+        first.join(20)
+        assert answers["a"].status_code == 200
 
 
 def test_requests_run_together(server: Server) -> None:
