@@ -124,8 +124,8 @@ def connect_to_ray(
 ) -> None:
     """Connect to the Ray at `address`, or start one on this machine if that is `LOCAL_RAY`.
 
-    A local one listens on loopback addresses only. `num_cpus` and `object_store_memory` (bytes) are what a local one has at least; `env_vars` are seen by all
-    processes that it starts. Raises ClusterError.
+    A local one listens on loopback addresses only. `num_cpus` and `object_store_memory` (bytes) are what it has at
+    least; `env_vars` are seen by all processes that it starts. Raises ClusterError.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}

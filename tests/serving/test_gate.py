@@ -18,7 +18,7 @@ CHAT = "/v1/chat/completions"
 @pytest.fixture(scope="module")
 def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server without API keys."""
-    entry = {"id": "demo", "group": {"num_workers": 1, "num_cpus": 0.25}}
+    entry = {"id": "demo", "group": {"num_workers": 2, "num_cpus": 0.25}}
     with run_server(tmp_path_factory.mktemp("open"), [entry]) as running:
         yield running
         running.interrupt()
