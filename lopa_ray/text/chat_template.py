@@ -18,7 +18,6 @@ from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.special_token_escaper import SpecialTokenEscaper
 from lopa_ray.text.template_limits import (
     TemplateLimitError,
-    check_size,
     limit_templates,
     limited_time,
 )
@@ -120,7 +119,6 @@ class ChatTemplate:
                     tokenize=False,
                     **{GENERATION_PROMPT: True, **options},
                 )
-            check_size(str(rendered))
         except jinja2.TemplateSyntaxError as error:
             raise self._invalid(error) from None
         except TemplateLimitError as error:

@@ -35,6 +35,8 @@ def test_a_template_that_runs_too_long_is_ended(monkeypatch: pytest.MonkeyPatch,
         with_template(template).render_chat(HI)
 
 
+LONG = "{% set x = 'a' * 4000000 %}"
+NESTED = "[[x, x, x], [x, x, x], [x, x, x]]"
 DOUBLED = (
     "{% set ns = namespace(x=START) %}{% for i in range(60) %}{% set ns.x = STEP %}{% endfor %}{{ ns.x }}"
 )
@@ -52,7 +54,7 @@ DOUBLED = (
         "{{ 'a' * 10 ** 12 }}",
         "{{ 10 ** 12 * 'a' }}",
         "{{ [1] * 1000000000000 }}",
-        "{{ 9 ** 9 ** 9 ** 9 }}",
+        "{{ 9 ** 99999999 }}",
         "{{ '%999999999999d' % 1 }}",
         "{{ '%*d' % (99999999999, 1) }}",
         "{{ '{:99999999999}'.format(1) }}",
@@ -62,7 +64,21 @@ DOUBLED = (
         "{{ 'a'|center(99999999999) }}",
         "{{ 'a'|indent(99999999999, true) }}",
         "{{ [1]|batch(99999999999, 1)|list }}",
-        "{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}",
+        "{% for i in range(9999) %}{{ 'a' * 1000 }}{% endfor %}",
+        "{% macro f() %}{% for i in range(9999) %}{{ 'a' * 1000 }}{% endfor %}{% endmacro %}{{ f()|length }}",
+        f"{LONG}{{{{ x|replace('a', x) }}}}",
+        f"{LONG}{{{{ x.replace('a', x) }}}}",
+        f"{LONG}{{{{ x|replace('a', new=x) }}}}",
+        f"{LONG}{{{{ x.join(range(99999)|map('string')) }}}}",
+        f"{LONG}{{{{ range(99999)|join(x) }}}}",
+        f"{LONG}{{{{ [x, x, x, x, x, x, x, x, x]|join }}}}",
+        f"{LONG}{{{{ [x] * 1000 }}}}",
+        f"{LONG}{{{{ {NESTED} }}}}",
+        f"{LONG}{{{{ {NESTED} ~ '' }}}}",
+        f"{LONG}{{{{ {NESTED}|string }}}}",
+        f"{LONG}{{{{ {NESTED}|tojson }}}}",
+        "{{ {'a': {'b': 1}}|tojson(indent=99999999999) }}",
+        "{% set ns = namespace(x=9) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}{{ ns.x }}",
     ],
 )
 def test_a_template_that_makes_too_much_is_ended(template: str) -> None:
@@ -74,8 +90,8 @@ def test_a_template_may_do_what_chats_need() -> None:
     template = (
         "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{{ '%d. ' % ns.n }}"
         "{{ m.role|upper ~ ': ' + m.content.strip()|indent(2) }}{{ '=' * 10 }}{{ 2 * 3 }}"
-        "{{ 'x'.center(5) }}{% endfor %}"
+        "{{ 'x'.center(5) }}{{ ['a', 1]|join('-') }}{{ '%s' % none }}{{ {'k': 'é'}|tojson }}{% endfor %}"
     )
     long = "word " * 100_000
     rendered = with_template(template).render_chat([{"role": "user", "content": long}]).text
-    assert rendered == f"1. USER: {long.strip()}{'=' * 10}6  x  "
+    assert rendered == f'1. USER: {long.strip()}{"=" * 10}6  x  a-1None{{"k": "é"}}'
