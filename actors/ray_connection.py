@@ -7,16 +7,17 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import ray
+from ray._private import ray_constants
 from ray.exceptions import AuthenticationError
 
 from actors.node_weights import STORE_SHARE
 from actors.placement import check_nodes, check_resources
-from actors.ray_token import AUTH_MODE, wants_token
+from actors.ray_token import AUTH_MODE, make_token, wants_token
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import ClusterError
 from lopa_ray.execution.model_spec import ModelSpec
@@ -123,8 +124,8 @@ def connect_to_ray(
 ) -> None:
     """Connect to the Ray at `address`, or start one on this machine if that is `LOCAL_RAY`.
 
-    `num_cpus` and `object_store_memory` (bytes) are what a local one has at least; `env_vars` are seen by all
-    processes that it starts. Raises ClusterError.
+    A local one listens on loopback addresses only. `num_cpus` and `object_store_memory` (bytes) are what it has at
+    least; `env_vars` are seen by all processes that it starts. Raises ClusterError.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -141,7 +142,9 @@ def connect_to_ray(
         if env_vars:
             options["runtime_env"] = {"env_vars": dict(env_vars)}
     try:
-        with nullcontext() if address == LOCAL_RAY else _few_attempts():
+        if address == LOCAL_RAY:
+            make_token()
+        with _on_loopback() if address == LOCAL_RAY else _few_attempts():
             ray.init(address=address, **options)
     except (AuthenticationError, OSError, RuntimeError, ValueError) as error:
         raise ClusterError(_explain(address, error)) from error
@@ -157,6 +160,21 @@ def _check_auth_mode(address: str) -> None:
             f"Ray at {address!r} uses no tokens, so its processes cannot answer this one, which runs with "
             "RAY_AUTH_MODE=token (a local Ray sets that too); unset it, or start that cluster with RAY_AUTH_MODE=token"
         )
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Have the Ray that starts meanwhile listen on loopback addresses only, with its metrics too.
+
+    Ray 2.60 does so on systems where it supports no clusters, and takes no address of a loopback from its users. A
+    local Ray is no part of a cluster anywhere.
+    """
+    clusters = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = clusters
 
 
 @contextmanager

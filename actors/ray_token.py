@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import sys
 from pathlib import Path
 
 AUTH_MODE = "RAY_AUTH_MODE"
 """The environment variable with Ray's mode of authentication: `token` or `disabled`."""
+
+_TOKEN_FILE = Path("~/.ray/auth_token")
+"""Where Ray looks for a token, if no environment variable says otherwise."""
 
 ANY_CALL = "/ray.rpc.NodeInfoGcsService/CheckAlive"
 """A call without effect. Only whether it is refused matters."""
@@ -28,6 +32,20 @@ def follow_cluster() -> None:
         return
     if wants_token(os.environ.get("RAY_ADDRESS", "")):
         os.environ[AUTH_MODE] = "token"
+
+
+def make_token() -> None:
+    """Make the token of a Ray that is to start on this machine, if there is none. Only its user may read the file.
+
+    Ray would make one that everybody on the machine may read. Raises OSError if the file cannot be written.
+    """
+    if os.environ.get(AUTH_MODE, "token").lower() != "token" or _has_token():
+        return
+    _TOKEN_FILE.expanduser().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = os.open(_TOKEN_FILE.expanduser(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(file, "w", encoding="ascii") as opened:
+        os.fchmod(file, 0o600)  # an empty one may have been there
+        opened.write(secrets.token_hex(32))
 
 
 def wants_token(address: str) -> bool | None:
@@ -49,5 +67,5 @@ def _has_token() -> bool:
     """Whether Ray finds a token: in its environment variables or in its file."""
     if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
         return True
-    file = Path("~/.ray/auth_token").expanduser()
+    file = _TOKEN_FILE.expanduser()
     return file.is_file() and file.stat().st_size > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -82,5 +83,14 @@ def _open() -> tuple[Any, str]:
     # Creating a store resolves this host's name backwards, which stalls where DNS is slow.
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
     host = ray.util.get_node_ip_address()
-    store = c10d.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=JOIN_TIMEOUT)
+    # Opened here, because the store itself would listen on all addresses.
+    listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    store = c10d.TCPStore(
+        host,
+        listener.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        timeout=JOIN_TIMEOUT,
+        master_listen_fd=listener.detach(),
+    )
     return store, host

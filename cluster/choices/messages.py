@@ -15,6 +15,9 @@ from typing import Any, Literal, TypeAlias
 from lopa_ray.engine.session_factory import Prompt
 from lopa_ray.text.tool_format import ToolCall
 
+OwnedId: TypeAlias = tuple[str, str]
+"""The owner of a request, and its id there."""
+
 ChoiceFinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 
@@ -23,6 +26,7 @@ class ChoicesRequest:
     """One HTTP request, checked as far as that is possible without the model."""
 
     id: str
+    """What its owner calls it; no two running requests of one owner have the same."""
     prompts: tuple[Prompt, ...]
     """Choice i belongs to prompt i // n."""
     settings: Mapping[str, Any]
@@ -53,6 +57,13 @@ class ChoicesRequest:
     """Seconds from arrival after which the request ends."""
     partial: bool = False
     """At the deadline, end with what was decided so far."""
+    owner: str = ""
+    """Who sent it: which API key (its number in the server's list), or "" on a server without keys."""
+
+    @property
+    def owned_id(self) -> OwnedId:
+        """What tells it from all running requests."""
+        return self.owner, self.id
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ port="$((6379 + SLURM_JOB_ID % 1000))"
 # Where `python -m cluster.jobs` finds this Ray, and what keeps other users of the nodes out of it. In the environment,
 # since nodes need not share a home folder.
 export RAY_ADDRESS="$head:$port" RAY_AUTH_MODE=token
-RAY_AUTH_TOKEN="$(ray get-auth-token --generate)"
+RAY_AUTH_TOKEN="$(umask 077 && ray get-auth-token --generate)"
 export RAY_AUTH_TOKEN
 
 # On every node: start Ray; on the first: run the command, and end Ray everywhere when it is done.

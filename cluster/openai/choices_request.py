@@ -18,6 +18,7 @@ def make_choices_request(
     request_id: str,
     request: GenerationRequest,
     *,
+    owner: str = "",
     max_choices: int = MAX_CHOICES,
     max_stop: int = MAX_STOP,
 ) -> ChoicesRequest:
@@ -37,6 +38,7 @@ def make_choices_request(
     top_logprobs = request.num_top_logprobs()
     return ChoicesRequest(
         id=request_id,
+        owner=owner,
         prompts=prompts,
         settings=options.decode_settings
         | _decode_settings(request, top_logprobs)

@@ -6,7 +6,13 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizedPrompt
+from cluster.choices.messages import (
+    ChoicesOutput,
+    ChoicesRequest,
+    OwnedId,
+    PromptToTokenize,
+    TokenizedPrompt,
+)
 from lopa_ray.errors import LopaError
 
 
@@ -69,8 +75,8 @@ class Backend(Protocol):
         full), DeadlineError, RequestCancelledError, and any other LopaError (the group failed).
         """
 
-    async def cancel(self, request_id: str) -> bool:
-        """End a running request; false if there is none of that id."""
+    async def cancel(self, owned_id: OwnedId) -> bool:
+        """End a running request; false if its owner has none of that id."""
 
     async def tokenize(self, model: str, prompt: PromptToTokenize) -> TokenizedPrompt:
         """What `generate` makes of a text without chat template, or of messages, before it decodes.

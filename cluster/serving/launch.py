@@ -20,6 +20,7 @@ from actors.placement import check_nodes
 from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application
 from cluster.serving.http.api_keys import API_KEYS_VARIABLE, load_api_keys
+from cluster.serving.http.serve_proxy import CALLBACK, CALLBACK_VARIABLE
 from cluster.serving.serve_config_file import read_serve_config
 from cluster.serving.settings import ModelEntry, ServeSettings
 from lopa_ray.engine.config import Config
@@ -149,7 +150,8 @@ class ServeLauncher:
             _check_port(self.host, self.port)
         # Serve's messages about its start are of no use to the operator.
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        connect_to_ray(ray_address(), num_cpus=self.num_cpus, env_vars=self.env_vars)
+        env_vars = {CALLBACK_VARIABLE: CALLBACK, **self.env_vars}
+        connect_to_ray(ray_address(), num_cpus=self.num_cpus, env_vars=env_vars)
         with ExitStack() as cleanup:
             # A Ray that this process started ends with it, and so does everything on it.
             cleanup.callback(ray.shutdown)

@@ -19,8 +19,13 @@ class HttpSettings(StrictModel):
     """A request under /v1 or /admin, or to /tokenize or /detokenize, needs one of these as its bearer token; none: no
     key is needed, and /admin is closed."""
 
-    cors_origins: list[str] = Field(default_factory=list)
-    """Web pages of these origins may call the endpoint from a browser; "*" is all of them."""
+    allowed_hosts: list[str] = Field(default_factory=list)
+    """Without API keys: names that `Host` may have besides localhost and IP addresses; "*": all names. Where the list
+    is empty, only connections to a loopback address are checked."""
+
+    allowed_origins: list[str] = Field(default_factory=list)
+    """Web pages of these origins (https://app.example) may call the server from a browser; "*": all pages. Without API
+    keys, pages of other origins are refused."""
 
     max_body_bytes: int = Field(default=2**19, ge=1)
     """Maximum size of a request body, in bytes."""

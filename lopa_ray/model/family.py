@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import QUANTIZATION_CONFIGS, NativeConfig, Quantization
 from lopa_ray.model.experts_config import ExpertsConfig, RouterKind
+from lopa_ray.model.size_limits import LARGEST_EXPERTS, largest
 from lopa_ray.model.special_tokens import TOKEN_ID_KEYS, Json, SpecialTokens
 
 _LAYER = re.compile(r"^layers\.(\d+)\.")
@@ -148,8 +149,11 @@ class Family:
         }
         scale = reader.positive_float("experts.scale", 1.0)
         experts = ExpertsConfig(router=self.router, scale=scale, **numbers)
-        if experts.problem:
-            raise CheckpointError(f"{reader.where}: got {experts.problem}; correct the file")
+        problem = experts.problem
+        if (total := experts.count * reader.positive_int("num_layers")) > LARGEST_EXPERTS:
+            problem = f"{total} experts in all layers; allowed: {LARGEST_EXPERTS}"
+        if problem:
+            raise CheckpointError(f"{reader.where}: got {problem}; correct the file")
         return experts
 
     def to_config_json(self, config: NativeConfig) -> dict[str, Any]:
@@ -178,19 +182,28 @@ class _ConfigReader:
         return self.raw.get(self.config_keys[name]) is not None
 
     def _get(
-        self, name: str, types: tuple[type, ...], expected: str, default: object = None, least: float = 0
+        self,
+        name: str,
+        types: tuple[type, ...],
+        expected: str,
+        default: object = None,
+        *,
+        above: float = 0,
+        most: float = sys.float_info.max,
     ) -> Any:
         key = self.config_keys.get(name, name)
         value: Any = default if self.raw.get(key) is None else self.raw[key]
         # bool is an int to Python, but `"num_hidden_layers": true` is a mistake.
         valid = isinstance(value, types) and (isinstance(value, bool) == (types == (bool,)))
-        if not valid or (types != (bool,) and not least < value < math.inf):
+        if not valid or (types != (bool,) and not above < value <= most):
             got = f"{key} = {value!r}" if key in self.raw else f"no {key}"
             raise CheckpointError(f"{self.where}: got {got}; it must be {expected}; correct the file")
         return value
 
     def positive_int(self, name: str, default: int | None = None, *, minimum: int = 1) -> int:
-        return int(self._get(name, (int,), f"an integer above {minimum - 1}", default, minimum - 1))
+        most = largest(name)
+        expected = f"an integer above {minimum - 1} and at most {most}"
+        return int(self._get(name, (int,), expected, default, above=minimum - 1, most=most))
 
     def positive_float(self, name: str, default: float | None = None) -> float:
         return float(self._get(name, (int, float), "a number above 0", default))

@@ -8,9 +8,26 @@ from typing import Any
 
 from lopa_ray.errors import CheckpointError
 
+LARGEST_BYTES = 2**28
+"""Of a JSON file or a template."""
+
+
+def check_file(path: Path) -> None:
+    """Raise `CheckpointError` for what would block its reader or never end: a pipe, a device, a file that is too large.
+
+    A file that does not exist is for its reader to report.
+    """
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"{path}: this is not a regular file; put the checkpoint's own file there")
+    if path.exists() and path.stat().st_size > LARGEST_BYTES:
+        raise CheckpointError(
+            f"{path}: got {path.stat().st_size} bytes; allowed: {LARGEST_BYTES}; download it again"
+        )
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`; raises `CheckpointError` if it is missing, unreadable or not an object."""
+    check_file(path)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

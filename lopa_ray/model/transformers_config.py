@@ -14,6 +14,7 @@ from typing import Any
 from lopa_ray.errors import CheckpointError
 from lopa_ray.model.config import ModelShape, TransformersConfig
 from lopa_ray.model.families import FAMILIES, known_types
+from lopa_ray.model.size_limits import largest
 from lopa_ray.model.special_tokens import Json, SpecialTokens
 from lopa_ray.model.transformers_families import (
     TransformersFamily,
@@ -37,6 +38,22 @@ _COMPUTED_VALUES: Mapping[str, tuple[object, ...]] = {
 }
 """Keys of transformers that ask for what is computed nowhere here (masks, changed scores, changed logits), each with
 the values that do not. What keys do not tell is found by a trial (`transformers_trial.py`)."""
+
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "max_position_embeddings": "max_position_embeddings",
+}
+_OPTIONAL_SIZES = {
+    "num_key_value_heads": "num_kv_heads",
+    "head_dim": "head_dim",
+    "num_experts": "experts.count",
+    "num_local_experts": "experts.count",
+    "n_routed_experts": "experts.count",
+}
+"""What transformers calls the fields that say how large a model is."""
 
 _CODE_KEYS = (
     "auto_map",
@@ -150,16 +167,10 @@ def _unsupported(key: str, value: object, where: str) -> CheckpointError:
 def _config_of_family(
     family: TransformersFamily, text: str, theirs: Any, generation: Json, where: str
 ) -> TransformersConfig:
-    numbers = {
-        key: _positive_int(theirs, key, where)
-        for key in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "max_position_embeddings",
-        )
-    }
+    numbers = {key: _positive_int(theirs, key, where) for key in _SIZES}
+    for key, name in _OPTIONAL_SIZES.items():
+        if getattr(theirs, key, None) is not None:
+            _positive_int(theirs, key, where, name)
     translated = json.loads(text)
     heads, vocab = numbers["num_attention_heads"], numbers["vocab_size"]
     ends = translated.get("eos_token_id")
@@ -186,10 +197,11 @@ def _config_of_family(
     )
 
 
-def _positive_int(theirs: Any, key: str, where: str) -> int:
-    value = getattr(theirs, key, None)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+def _positive_int(theirs: Any, key: str, where: str, name: str | None = None) -> int:
+    """The attribute `key`; `name`: the field of a configuration here that says how large it may be."""
+    value, most = getattr(theirs, key, None), largest(name or _SIZES[key])
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
         raise CheckpointError(
-            f"{where}: got {key} = {value!r}; it must be an integer above 0; correct the file"
+            f"{where}: got {key} = {value!r}; it must be an integer above 0 and at most {most}; correct the file"
         )
     return value

@@ -16,6 +16,11 @@ import jinja2
 from lopa_ray.errors import CheckpointError, PromptError
 from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.special_token_escaper import SpecialTokenEscaper
+from lopa_ray.text.template_limits import (
+    TemplateLimitError,
+    limit_templates,
+    limited_time,
+)
 
 if TYPE_CHECKING:
     from transformers import AddedToken, PreTrainedTokenizerFast
@@ -105,15 +110,21 @@ class ChatTemplate:
         messages, tools, variables = values
         options = {name: escaper.escape(value) for name, value in variables.items()}
         try:
-            rendered = self.pretrained.apply_chat_template(
-                escaper.escape(messages),
-                tools=escaper.escape(tools),
-                chat_template=self.source,
-                tokenize=False,
-                **{GENERATION_PROMPT: True, **options},
-            )
+            limit_templates()
+            with limited_time():
+                rendered = self.pretrained.apply_chat_template(
+                    escaper.escape(messages),
+                    tools=escaper.escape(tools),
+                    chat_template=self.source,
+                    tokenize=False,
+                    **{GENERATION_PROMPT: True, **options},
+                )
         except jinja2.TemplateSyntaxError as error:
             raise self._invalid(error) from None
+        except TemplateLimitError as error:
+            raise CheckpointError(
+                f"{self.file}: the chat template exceeds its limits ({error}); correct it, or send plain text"
+            ) from None
         except Exception as error:  # a template's expressions may raise any exception
             raise PromptError(
                 f"the checkpoint's chat template does not accept these messages ({escaper.unescape(str(error))}); "

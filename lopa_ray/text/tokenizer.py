@@ -17,6 +17,7 @@ from lopa_ray.errors import PromptError
 from lopa_ray.text.chat_template import ChatTemplate, Message, check_messages
 from lopa_ray.text.rendered_chat import RenderedChat
 from lopa_ray.text.tokenizer_files import read_tokenizer, template_file
+from lopa_ray.text.tokenizer_limits import panics_as_errors
 from lopa_ray.text.tool_format import tool_format, without_tool_messages
 
 if TYPE_CHECKING:
@@ -219,7 +220,8 @@ class Tokenizer:
         if not text and not add_special_tokens:
             return []
         try:
-            encoding = backend.encode(text, add_special_tokens=add_special_tokens)
+            with panics_as_errors():
+                encoding = backend.encode(text, add_special_tokens=add_special_tokens)
         except Exception as error:  # the library raises plain Exception, for example for lone surrogates
             raise PromptError(
                 f"got text that cannot be encoded ({error}); it must be valid Unicode"

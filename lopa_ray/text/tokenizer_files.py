@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lopa_ray.errors import CheckpointError
-from lopa_ray.model.json_file import read_json
+from lopa_ray.model.json_file import check_file, read_json
 from lopa_ray.model.transformers_package import import_transformers
+from lopa_ray.text.tokenizer_limits import check_tokenizer_json, panics_as_errors
 
 if TYPE_CHECKING:
     from transformers import AddedToken, PreTrainedTokenizerFast
@@ -25,6 +26,8 @@ _QWEN2_FILES = ("vocab.json", "merges.txt")
 _QWEN2_CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "DreamTokenizer", None)
 _VOCABULARIES = (*_QWEN2_FILES, "vocab.txt", "*.model", "*.tiktoken", "tekken.json")
 """File patterns of the vocabularies of published tokenizers that have no tokenizer.json."""
+_SUFFIXES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
+"""Of all files that transformers may read for a tokenizer."""
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
@@ -34,6 +37,11 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast | None:
     Qwen2's class, also if the folder names Dream's class. Any other layout is read with the class that `AutoTokenizer`
     selects. Raises `CheckpointError` for files that cannot be used.
     """
+    for file in (*folder.glob("*"), *(folder / _NAMED_TEMPLATES).glob("*")):
+        if file.suffix in _SUFFIXES:
+            check_file(file)
+    if (folder / _WHOLE).exists():
+        check_tokenizer_json(folder / _WHOLE)
     config = _read_optional(folder / _CONFIG)
     layout = _find_layout(folder, config)
     if layout is None:
@@ -91,9 +99,10 @@ def _load(folder: Path, class_name: str, files: list[Path]) -> PreTrainedTokeniz
     transformers = import_transformers()
     try:
         # Without trust_remote_code=False, AutoTokenizer asks at the terminal whether the folder's code may run.
-        pretrained = getattr(transformers, class_name).from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True
-        )
+        with panics_as_errors():
+            pretrained = getattr(transformers, class_name).from_pretrained(
+                folder, trust_remote_code=False, local_files_only=True
+            )
     except Exception as error:  # the libraries raise exceptions of many types
         reason, advice = " ".join(str(error).split()), "download it again"
         if class_name == "AutoTokenizer":

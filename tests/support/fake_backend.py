@@ -24,6 +24,7 @@ from cluster.choices.messages import (
     ChoicesOutput,
     ChoicesRequest,
     ChoiceStats,
+    OwnedId,
     PromptToTokenize,
     RequestAccepted,
     TextDelta,
@@ -76,9 +77,9 @@ class FakeBackend:
     deadline_after: int | None = None
     status_error: Exception | None = None
     requests: list[tuple[str, ChoicesRequest]] = field(default_factory=list)
-    running: set[str] = field(default_factory=set)
+    running: set[OwnedId] = field(default_factory=set)
     closed: list[str] = field(default_factory=list)
-    cancelled: set[str] = field(default_factory=set)
+    cancelled: set[OwnedId] = field(default_factory=set)
     num_workers: dict[str, int] = field(default_factory=dict)
     replica_metrics: list[ReplicaMetrics] = field(default_factory=list)
     tokenized: list[tuple[str, PromptToTokenize]] = field(default_factory=list)
@@ -89,17 +90,19 @@ class FakeBackend:
 
     async def generate(self, model: str, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         self.requests.append((model, request))
-        self.running.add(request.id)
+        self.running.add(request.owned_id)
         try:
             async for output in self._outputs(request):
                 yield output
         finally:
-            self.running.discard(request.id)
+            self.running.discard(request.owned_id)
             self.closed.append(request.id)
 
-    async def cancel(self, request_id: str) -> bool:
-        self.cancelled.add(request_id)
-        return request_id in self.running
+    async def cancel(self, owned_id: OwnedId) -> bool:
+        found = owned_id in self.running
+        if found:
+            self.cancelled.add(owned_id)
+        return found
 
     async def tokenize(self, model: str, given: PromptToTokenize) -> TokenizedPrompt:
         """A text's tokens are its characters, behind token 1; a chat's those of its contents."""
@@ -201,7 +204,7 @@ class FakeBackend:
 
     async def _step(self, request: ChoicesRequest) -> None:
         await asyncio.sleep(max(self.step_s, 0.005 if self.hold or self.hold_before_accepting else 0.0))
-        if request.id in self.cancelled:
+        if request.owned_id in self.cancelled:
             raise RequestCancelledError(f"request {request.id} was cancelled")
 
 

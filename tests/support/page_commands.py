@@ -17,7 +17,7 @@ PAGES = [
 ]
 LANGUAGES = {"", "bash", "console", "sh", "shell"}
 PROGRAMS = {"lopa", "make", "python", "ray", "serve"}
-OTHER_PROGRAMS = {"curl", "export", "git", "pip", "pre-commit"}
+OTHER_PROGRAMS = {"curl", "export", "git", "pip", "pre-commit", "umask"}
 PLACEHOLDERS = {"COMMAND", "..."}
 
 

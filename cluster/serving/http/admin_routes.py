@@ -20,7 +20,7 @@ def admin_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIR
     router = APIRouter(
         prefix="/admin",
         dependencies=[Security(require_api_key(settings.api_keys) if settings.api_keys else _forbid)],
-        responses=error_responses([401] if settings.api_keys else [403]),
+        responses=error_responses([401] if settings.api_keys else []),
     )
 
     @router.get(
@@ -35,7 +35,7 @@ def admin_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIR
     @router.post(
         "/models/{model:path}/workers",
         summary="Change how many workers a model's groups have, while they decode",
-        responses=error_responses([400, 404, 413, 503]),
+        responses=error_responses([400, 404, 413, 415, 503]),
         openapi_extra=request_body(ScaleRequest),
     )
     async def resize(model: str, request: Request) -> ModelWorkers:

@@ -13,11 +13,12 @@ from starlette.exceptions import HTTPException
 from cluster.openai.errors import ApiError
 from cluster.serving.backend import Backend
 from cluster.serving.http.admin_routes import admin_routes
+from cluster.serving.http.cross_site_guard import CrossSiteGuard
 from cluster.serving.http.health_routes import health_routes
 from cluster.serving.http.metrics_routes import metrics_routes
 from cluster.serving.http.middleware import ErrorMiddleware, RequestLogMiddleware
 from cluster.serving.http.openai_routes import openai_routes
-from cluster.serving.http.openapi import add_schemas
+from cluster.serving.http.openapi import add_schemas, error_responses
 from cluster.serving.http.tokenizer_routes import tokenizer_routes
 from cluster.serving.settings import HttpSettings
 from lopa_ray import __version__
@@ -39,14 +40,21 @@ def create_app(backend: Callable[[], Backend], settings: HttpSettings, *, send_i
         summary="Diffusion language models behind OpenAI's API.",
         docs_url=None,
         redoc_url=None,
+        responses={} if settings.api_keys else error_responses([403]),
     )
 
     # The last one added is the outermost.
+    if not settings.api_keys:
+        app.add_middleware(
+            CrossSiteGuard,
+            allowed_hosts=settings.allowed_hosts,
+            allowed_origins=settings.allowed_origins,
+        )
     app.add_middleware(ErrorMiddleware, retry_after_s=settings.retry_after_s)
-    if settings.cors_origins:
+    if settings.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=settings.cors_origins,
+            allow_origins=settings.allowed_origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["X-Request-ID", "Retry-After"],

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, NoReturn
 
 from starlette.requests import Request
 from starlette.types import Receive
 
-from cluster.openai.errors import ApiError
+from cluster.openai.errors import ApiError, short_repr
+
+JSON, CURL_DEFAULT = "application/json", "application/x-www-form-urlencoded"
+"""Media types of bodies: the right one, and the one that curl names for any data."""
 
 SHOWN = 40
 """Characters of a body that an error repeats."""
@@ -27,8 +30,25 @@ class ClientDisconnectedError(Exception):
 
 
 async def read_json_object(request: Request, limit: int) -> dict[str, Any]:
-    """The JSON object that a request's body is. Raises what `read_body` and `parse_json_object` raise."""
+    """The JSON object that a request's body is.
+
+    Raises what `check_content_type`, `read_body` and `parse_json_object` raise."""
+    check_content_type(request.headers)
     return parse_json_object(await read_body(request.receive, request.headers.get("content-length"), limit))
+
+
+def check_content_type(headers: Mapping[str, str]) -> None:
+    """Raises ApiError (415) for a body that is declared to be anything but JSON.
+
+    curl declares a form where it is told nothing else. A browser may send forms and text to other sites, so a form that
+    has one of a browser's headers is refused.
+    """
+    content_type = headers.get("content-type", "")
+    media_type = content_type.partition(";")[0].strip().lower()
+    is_from_browser = "origin" in headers or "sec-fetch-site" in headers
+    if media_type not in ("", JSON) and (media_type != CURL_DEFAULT or is_from_browser):
+        message = f"got the Content-Type {short_repr(content_type)}; allowed: {JSON}; send the body as JSON"
+        raise ApiError(415, message, "unsupported_media_type")
 
 
 async def read_body(receive: Receive, content_length: str | None, limit: int) -> bytes:

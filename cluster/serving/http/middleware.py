@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 
@@ -11,9 +10,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cluster.openai.errors import api_error
 from cluster.serving.http.access_log import RequestLogRecord, log_record_of, log_request, log_unexpected_error
 from cluster.serving.http.body import ClientDisconnectedError
+from cluster.serving.http.request_id import given_request_id
 from cluster.serving.http.responder import send_json
-
-_VALID_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
 class RequestLogMiddleware:
@@ -27,8 +25,7 @@ class RequestLogMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        header = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        request_id = header.decode() if _VALID_REQUEST_ID.fullmatch(header) else uuid.uuid4().hex
+        request_id = given_request_id(scope) or uuid.uuid4().hex
         record = scope["lopa.log_record"] = RequestLogRecord(request_id, scope["method"], scope["path"])
 
         async def send_with_id(message: Message) -> None:

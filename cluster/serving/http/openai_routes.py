@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response, Security
 
-from cluster.choices.messages import ChoicesRequest
+from cluster.choices.messages import ChoicesRequest, OwnedId
 from cluster.openai.answer_builder import AnswerBuilder
 from cluster.openai.chat import ChatBuilder, ChatRequest
 from cluster.openai.choices_request import make_choices_request
@@ -27,7 +27,7 @@ from cluster.openai.responses_builder import ResponsesBuilder
 from cluster.serving.backend import Backend
 from cluster.serving.http.access_log import log_record_of, logger
 from cluster.serving.http.body import read_json_object
-from cluster.serving.http.dependencies import check_model, require_api_key
+from cluster.serving.http.dependencies import check_model, owner_of, require_api_key
 from cluster.serving.http.openapi import (
     completion_response,
     error_responses,
@@ -40,7 +40,7 @@ from cluster.serving.settings import HttpSettings
 
 AnyRequest = TypeVar("AnyRequest", bound=GenerationRequest)
 
-_ERROR_STATUSES = (400, 404, 409, 413, 429, 499, 500, 503, 504)
+_ERROR_STATUSES = (400, 404, 409, 413, 415, 429, 499, 500, 503, 504)
 
 
 def openai_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRouter:
@@ -51,7 +51,7 @@ def openai_routes(backend: Callable[[], Backend], settings: HttpSettings) -> API
         responses=error_responses([401]) if settings.api_keys else {},
     )
     started = int(time.time())
-    running_ids: set[str] = set()
+    running_ids: set[OwnedId] = set()
 
     async def respond(
         http_request: Request,
@@ -63,7 +63,11 @@ def openai_routes(backend: Callable[[], Backend], settings: HttpSettings) -> API
         logger.debug("request %s has the fields %s", record.id, sorted(body))
         request = request_model.parse(body)
         choices_request = make_choices_request(
-            record.id, request, max_choices=settings.max_choices, max_stop=settings.max_stop
+            record.id,
+            request,
+            owner=owner_of(http_request),
+            max_choices=settings.max_choices,
+            max_stop=settings.max_stop,
         )
         check_model(request.model, backend().models)
         record.model = request.model
@@ -118,9 +122,9 @@ def openai_routes(backend: Callable[[], Backend], settings: HttpSettings) -> API
     @router.delete(
         "/requests/{request_id}", summary="Cancel a running request", responses=error_responses([404, 503])
     )
-    async def cancel(request_id: str) -> CancelledRequest:
-        """`request_id` is the X-Request-ID that the request was sent with, or its response has."""
-        if not await backend().cancel(request_id):
+    async def cancel(request_id: str, http_request: Request) -> CancelledRequest:
+        """`request_id` is the X-Request-ID that the request's response has. It was sent with the same API key."""
+        if not await backend().cancel((owner_of(http_request), request_id)):
             message = f"no request {short_repr(request_id)} is running here; it may have ended"
             raise ApiError(404, message, "request_not_found", param="request_id")
         return CancelledRequest(id=request_id, object="request", cancelled=True)

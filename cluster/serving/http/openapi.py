@@ -33,10 +33,11 @@ _JSON_TEXT = {"type": "string", "contentMediaType": "application/json"}
 _ERROR_DESCRIPTIONS = {
     400: "The request is wrong: `param` names the field, `message` says what is allowed.",
     401: "No API key, or one that is not valid here.",
-    403: "This server has no API keys, so it refuses every change.",
+    403: "This server has no API keys, so it refuses what web pages of other sites send, and all of /admin.",
     404: "There is no such model or request.",
     409: "A request with this X-Request-ID is running.",
     413: "The body is too long.",
+    415: "The body is declared to be something else than JSON.",
     429: "The queue is full: try again after Retry-After seconds.",
     499: "The request was cancelled.",
     500: "The server failed in a way that it does not expect.",

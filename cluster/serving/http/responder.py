@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cluster.choices.messages import ChoicesOutput, RequestAccepted
+from cluster.choices.messages import ChoicesOutput, OwnedId, RequestAccepted
 from cluster.openai.answer_builder import AnswerBuilder
 from cluster.openai.errors import ApiError, api_error
 from cluster.openai.events import ServerSentEvent
@@ -40,7 +40,7 @@ class Responder(Response):
         builder: AnswerBuilder,
         setting_fields: Mapping[str, str],
         record: RequestLogRecord,
-        running_ids: set[str],
+        running_ids: set[OwnedId],
         retry_after_s: int,
     ) -> None:
         """`setting_fields`: see `api_error`. `running_ids`: ids of the requests that are being answered,
@@ -64,15 +64,15 @@ class Responder(Response):
     async def _outputs(self) -> AsyncIterator[AsyncIterator[ChoicesOutput]]:
         """The backend's outputs. The id is free again before the client gets the last event."""
         request = self._builder.request
-        if request.id in self._running_ids:
+        if request.owned_id in self._running_ids:
             message = f"a request with the X-Request-ID {request.id} is running; wait, or choose another id"
             raise ApiError(409, message, "request_id_in_use")
-        self._running_ids.add(request.id)
+        self._running_ids.add(request.owned_id)
         try:
             async with aclosing(self._backend.generate(self._builder.model, request)) as outputs:
                 yield outputs
         finally:
-            self._running_ids.remove(request.id)
+            self._running_ids.remove(request.owned_id)
 
     async def _send_completion(self, send: Send) -> None:
         async with self._outputs() as outputs:

@@ -21,7 +21,7 @@ from cluster.serving.http.openapi import error_responses, request_body
 from cluster.serving.settings import HttpSettings
 from lopa_ray.errors import PromptError
 
-_ERROR_STATUSES = (400, 404, 413, 429, 503)
+_ERROR_STATUSES = (400, 404, 413, 415, 429, 503)
 
 
 def tokenizer_routes(backend: Callable[[], Backend], settings: HttpSettings) -> APIRouter:

@@ -15,7 +15,13 @@ from ray import serve
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, RayServeException
 
-from cluster.choices.messages import ChoicesOutput, ChoicesRequest, PromptToTokenize, TokenizedPrompt
+from cluster.choices.messages import (
+    ChoicesOutput,
+    ChoicesRequest,
+    OwnedId,
+    PromptToTokenize,
+    TokenizedPrompt,
+)
 from cluster.serving.backend import GroupStatus, ReplicaMetrics, RequestRejected, WorkerCounts
 from cluster.serving.replica.metrics_reader import read_metrics
 from lopa_ray.errors import ClusterError, DeadlineError, LopaError, OverloadedError, RequestCancelledError
@@ -37,8 +43,8 @@ class Ingress:
         """`groups`: model id → handle of its deployment."""
         self._groups: Mapping[str, Any] = groups
         self.models = list(groups)
-        self._cancel_events: dict[str, asyncio.Event] = {}
-        """Per id of a running request an event that ends it. The HTTP layer refuses an id that is in use."""
+        self._cancel_events: dict[OwnedId, asyncio.Event] = {}
+        """Per running request an event that ends it. The HTTP layer refuses an id that its owner is using."""
         self._draining = False
 
     async def generate(self, model: str, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
@@ -48,7 +54,7 @@ class Ingress:
         """
         if self._draining:
             raise ClusterError("the server is shutting down; send the request to another one")
-        cancelled = self._cancel_events[request.id] = asyncio.Event()
+        cancelled = self._cancel_events[request.owned_id] = asyncio.Event()
         stream = self._groups[model].options(stream=True).generate.remote(request)
         deadline = (
             None if request.deadline_s is None else time.monotonic() + request.deadline_s + DEADLINE_GRACE_S
@@ -81,15 +87,15 @@ class Ingress:
         finally:
             cancellation.cancel()
             next_output.cancel()
-            del self._cancel_events[request.id]
+            del self._cancel_events[request.owned_id]
             if not finished:
                 # A call that never reached a group raises the reason here once more.
                 with contextlib.suppress(RayServeException):
                     stream.cancel()
 
-    async def cancel(self, request_id: str) -> bool:
+    async def cancel(self, owned_id: OwnedId) -> bool:
         """See `Backend.cancel`."""
-        event = self._cancel_events.get(request_id)
+        event = self._cancel_events.get(owned_id)
         if event is not None:
             event.set()
         return event is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,8 +54,9 @@ class FakeRay:
 
 
 @pytest.fixture
-def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
+    monkeypatch.setenv("HOME", str(tmp_path))  # a token is made there
     monkeypatch.setattr(actors.ray_connection, "ray", fake)
     monkeypatch.setattr(RayConnection, "_owners", set())
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from actors.ray_token import AUTH_MODE, follow_cluster, wants_token
+from actors.ray_token import AUTH_MODE, follow_cluster, make_token, wants_token
 
 
 class Gcs(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -96,3 +96,38 @@ def test_the_environment_stays_as_it_is(
     before = dict(os.environ)
     follow_cluster()
     assert dict(os.environ) == before
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    """Files are readable by everybody unless their program says otherwise."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize("before", [None, ""])
+def test_only_its_user_may_read_a_token_that_is_made(home: Path, before: str | None) -> None:
+    if before is not None:
+        write_token(home, before)
+    make_token()
+    file = home / ".ray" / "auth_token"
+    assert file.stat().st_mode & 0o777 == 0o600
+    token = file.read_text()
+    assert len(token) == 64
+    make_token()
+    assert file.read_text() == token
+
+
+@pytest.mark.parametrize("reason", ["a token", "RAY_AUTH_TOKEN", "mode is disabled"])
+def test_no_token_is_made_without_need(home: Path, monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    if reason == "a token":
+        write_token(home)
+    elif reason == "RAY_AUTH_TOKEN":
+        monkeypatch.setenv(reason, "something")
+    else:
+        monkeypatch.setenv(AUTH_MODE, "disabled")
+    before = {file: file.read_text() for file in home.rglob("*") if file.is_file()}
+    make_token()
+    assert {file: file.read_text() for file in home.rglob("*") if file.is_file()} == before

@@ -22,6 +22,7 @@ from ray.serve.schema import ServeDeploySchema
 from typer.main import get_command
 
 from cluster.jobs.__main__ import app
+from cluster.serving.http.serve_proxy import CALLBACK, CALLBACK_VARIABLE
 from cluster.serving.settings import ServeSettings
 from lopa_ray import __version__
 from lopa_ray.engine.config import Config
@@ -234,6 +235,12 @@ def test_ports_agree() -> None:
     (start,) = [line for line in read("cluster-launcher.yaml")["head_start_ray_commands"] if "--head" in line]
     assert f"--port={named[0]['gcs-server']} " in start
     assert f"--dashboard-port={named[0]['dashboard']} " in start
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_images_bound_headers(name: str) -> None:
+    """`lopa serve` sets the variable itself; `serve deploy` takes the nodes' environment."""
+    assert f"{CALLBACK_VARIABLE}={CALLBACK} " in (DEPLOY / name).read_text()
 
 
 def test_what_they_run_exists_and_takes_these_arguments() -> None:

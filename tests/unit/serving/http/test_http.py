@@ -1,4 +1,4 @@
-"""Everything around the answers: routes, keys, origins, cancellation and clients that go away."""
+"""Everything around the answers: routes, keys, cancellation and clients that go away."""
 
 from __future__ import annotations
 
@@ -145,28 +145,6 @@ def test_settings_do_not_tell_keys() -> None:
         assert "right" not in str(error.value) and "12345" not in str(error.value)
 
 
-PREFLIGHT = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
-
-
-def test_other_origins_are_kept_out(client: httpx.Client) -> None:
-    assert client.options(CHAT, headers=PREFLIGHT).status_code == 405
-    response = client.get("/version", headers={"Origin": "https://a.example"})
-    assert "access-control-allow-origin" not in response.headers
-
-
-def test_origins_that_are_let_in() -> None:
-    origin = "https://a.example"
-    with serving(cors_origins=[origin]) as server, httpx.Client(base_url=server.url) as client:
-        assert client.options(CHAT, headers=PREFLIGHT).headers["access-control-allow-origin"] == origin
-        server.backend.rejection = KeyError()
-        # A browser shows an error only to pages that are let in.
-        response = client.post(CHAT, json=ASK, headers={"Origin": origin})
-        assert error_of(response, 500)
-        assert response.headers["access-control-allow-origin"] == origin
-        stranger = client.get("/version", headers={"Origin": "https://b.example"})
-        assert "access-control-allow-origin" not in stranger.headers
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("accepted", [False, True])
 def test_a_client_that_goes_away_ends_its_job(server: Server, stream: bool, accepted: bool) -> None:
@@ -197,7 +175,7 @@ def test_cancelling(server: Server, client: httpx.Client, stream: bool) -> None:
         )
     )
     thread.start()
-    wait_until(lambda: "r.1" in backend.running)
+    wait_until(lambda: ("", "r.1") in backend.running)
     # An id belongs to one request at a time.
     twin = client.post(CHAT, json=ask, headers={"X-Request-ID": "r.1"})
     assert error_of(twin, 409).code == "request_id_in_use"
@@ -214,6 +192,38 @@ def test_cancelling(server: Server, client: httpx.Client, stream: bool) -> None:
     backend.hold = False
     backend.cancelled.clear()
     assert client.post(CHAT, json=ask, headers={"X-Request-ID": "r.1"}).status_code == 200
+
+
+def test_an_id_belongs_to_a_key() -> None:
+    """Another key can neither cancel a request by its id, nor keep its owner from using the id."""
+    backend = FakeBackend(hold=True)
+    answers: dict[str, httpx.Response] = {}
+
+    def headers(key: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {key}", "X-Request-ID": "r.1"}
+
+    with (
+        serving(backend, api_keys=["a", "b"]) as server,
+        httpx.Client(base_url=server.url, timeout=30) as client,
+    ):
+
+        def ask(key: str) -> None:
+            answers[key] = httpx.post(f"{server.url}{CHAT}", json=ASK, headers=headers(key), timeout=30)
+
+        first = threading.Thread(target=ask, args="a")
+        first.start()
+        wait_until(lambda: len(backend.running) == 1)
+        assert error_of(client.delete("/v1/requests/r.1", headers=headers("b")), 404)
+        second = threading.Thread(target=ask, args="b")
+        second.start()
+        wait_until(lambda: len(backend.running) == 2)
+        assert error_of(client.post(CHAT, json=ASK, headers=headers("b")), 409)
+        assert client.delete("/v1/requests/r.1", headers=headers("b")).status_code == 200
+        second.join(20)
+        assert error_of(answers["b"], 499) and "a" not in answers
+        backend.hold = False
+        first.join(20)
+        assert answers["a"].status_code == 200
 
 
 def test_requests_run_together(server: Server) -> None:

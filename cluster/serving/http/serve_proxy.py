@@ -1,0 +1,42 @@
+"""What Ray Serve's HTTP proxy does before this project's application gets a request.
+
+Ray Serve calls `set_up` in each of its proxies before it listens, where the environment variable
+RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH names it (`lopa serve` sets it).
+"""
+
+from __future__ import annotations
+
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.config import HTTP_PROTOCOLS
+
+from cluster.serving.http.request_id import HEADER, given_request_id
+
+CALLBACK_VARIABLE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
+
+CALLBACK = f"{__name__}:set_up"
+"""The value of that variable."""
+
+
+def set_up() -> list[Middleware]:
+    """Bound the headers of requests in this process; returns the middleware that Serve is to put around its own.
+
+    uvicorn takes httptools where that is installed, which keeps headers of any length in memory. h11 refuses what is
+    longer than 16 KiB, with 400. Serve has no setting for it.
+    """
+    HTTP_PROTOCOLS["auto"] = HTTP_PROTOCOLS["h11"]
+    return [Middleware(RequestIdFilter)]
+
+
+class RequestIdFilter:
+    """Takes an X-Request-ID that is not valid out of requests. Serve then makes one, and sends it with the response;
+    a header that is there it would repeat as it is. Pure ASGI."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and given_request_id(scope) is None:
+            others = [(name, value) for name, value in scope["headers"] if name != HEADER]
+            scope = {**scope, "headers": others}
+        await self._app(scope, receive, send)

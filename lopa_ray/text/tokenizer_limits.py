@@ -1,0 +1,112 @@
+"""What a tokenizer.json may do with a text: no pattern takes much longer for a longer text, and no rule makes a text
+much longer. The library enforces neither, and nothing can interrupt it."""
+
+from __future__ import annotations
+
+import base64
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lopa_ray.errors import CheckpointError
+from lopa_ray.model.json_file import read_json
+
+LARGEST_GROWTH = 256
+"""So many times longer may normalising, or decoding, make a text."""
+
+TRIAL_LENGTHS = (32, 256, 2048, 8192)
+"""Characters of the texts on which patterns are tried. A pattern that backtracks shows at one of them."""
+
+TRIAL_S = 0.25
+"""CPU time that a pattern may take for one of these texts. Usual patterns take some milliseconds for the longest; one
+whose time grows with the square of the length takes more, and one whose time doubles with every character meets the
+library's own limit at the shortest."""
+
+TRIAL_UNITS = ("a", "A", "1", " ", "\n", "!", "é", "aA", "a ", "1,", "a1 ")
+"""What these texts repeat."""
+
+TRIAL_ENDS = ("", "\x00")
+
+_PARTS = ("normalizer", "pre_tokenizer", "decoder")
+
+
+def check_tokenizer_json(file: Path) -> None:
+    """Raises CheckpointError for a tokenizer.json whose patterns or replacements could explode."""
+    whole = read_json(file)
+    for part in _PARTS:
+        try:
+            rules = list(_mappings(whole.get(part)))
+            growth = math.prod(map(_growth, rules))
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{file}: cannot read its {part} ({error!r}); download it again") from None
+        if growth > LARGEST_GROWTH:
+            raise CheckpointError(
+                f"{file}: got a {part} that can make a text {growth:.3g} times longer; allowed: {LARGEST_GROWTH} "
+                "times; correct the file"
+            )
+        for pattern in _patterns(rules):
+            _try_pattern(pattern, f"{file}: got the pattern {pattern[:200]!r} in its {part}")
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raise RuntimeError where the tokenizers library panics. What it raises then is no Exception, so it would end the
+    whole process."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RuntimeError(str(error)) from None
+
+
+def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+    """All objects in a JSON value."""
+    if isinstance(value, Mapping):
+        yield value
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for each in inner:
+        yield from _mappings(each)
+
+
+def _growth(rule: Mapping[str, Any]) -> float:
+    """How many times longer one rule can make a text of a character or more."""
+    if rule.get("type") == "Replace":
+        pattern, content = rule["pattern"], len(rule["content"])
+        # A regular expression can match between any two characters.
+        return max(1.0, content / len(pattern["String"])) if pattern.get("String") else 1.0 + content
+    if rule.get("type") == "Prepend":
+        return 1.0 + len(rule["prepend"])
+    if rule.get("type") == "Precompiled":
+        # sentencepiece: the size of a trie in 4 bytes, the trie, and the replacements with zeros between.
+        table = base64.b64decode(rule["precompiled_charsmap"] or "")
+        replacements = table[4 + int.from_bytes(table[:4], "little") :]
+        return max(1, *map(len, replacements.split(b"\x00")))
+    return 1.0
+
+
+def _patterns(rules: list[Mapping[str, Any]]) -> list[str]:
+    return [rule["Regex"] for rule in rules if isinstance(rule.get("Regex"), str)]
+
+
+def _try_pattern(pattern: str, got: str) -> None:
+    from tokenizers import Regex
+    from tokenizers.normalizers import Replace
+
+    try:
+        with panics_as_errors():
+            replace = Replace(Regex(pattern), "")
+            for length in TRIAL_LENGTHS:
+                for unit in TRIAL_UNITS:
+                    for end in TRIAL_ENDS:
+                        began = time.thread_time()
+                        replace.normalize_str(unit * (length // len(unit)) + end)
+                        if time.thread_time() - began > TRIAL_S:
+                            raise RuntimeError(f"more than {TRIAL_S:g} s for {length} characters")
+    except Exception as error:  # the library raises plain Exception for a pattern that it cannot read
+        raise CheckpointError(
+            f"{got}, which takes too long or is not valid ({error}); correct the file"
+        ) from None

@@ -1,0 +1,148 @@
+"""Checkpoints that would crash or hang their reader end with one error."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lopa_ray.config.model_settings import DEMO_MODEL
+from lopa_ray.engine.config import Config
+from lopa_ray.engine.open_model import open_model
+from lopa_ray.errors import CheckpointError
+from lopa_ray.model.json_file import LARGEST_BYTES
+from support.checkpoints import edit_json
+from support.paths import MODELS
+
+
+def demo_copy(tmp_path: Path) -> Path:
+    """The shipped checkpoint, which may be changed."""
+    return Path(shutil.copytree(DEMO_MODEL, tmp_path / "model"))
+
+
+def refused(folder: Path, *parts: str, implementation: str = "auto") -> None:
+    config = Config.load("demo", {"model": {"path": str(folder), "implementation": implementation}})
+    with pytest.raises(CheckpointError) as caught:
+        open_model(config)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+SIZES = [
+    ("hidden_size", 10**9),
+    ("hidden_size", 2**63),
+    ("hidden_size", -64),
+    ("hidden_size", 64.0),
+    ("num_hidden_layers", 10**6),
+    ("num_hidden_layers", 2**63),
+    ("num_attention_heads", 10**9),
+    ("num_key_value_heads", 10**9),
+    ("intermediate_size", 2**63),
+    ("vocab_size", 2**63),
+    ("max_position_embeddings", 2**63),
+]
+
+
+@pytest.mark.parametrize("implementation", ["native", "transformers"])
+@pytest.mark.parametrize(("key", "value"), SIZES)
+def test_absurd_sizes(checkpoint: Path, key: str, value: float, implementation: str) -> None:
+    edit_json(checkpoint / "config.json", **{key: value})
+    refused(checkpoint, "config.json", f"{key} = {value!r}", implementation=implementation)
+
+
+@pytest.mark.parametrize("key", ["rms_norm_eps", "rope_theta"])
+def test_numbers_beyond_all_floats(checkpoint: Path, key: str) -> None:
+    edit_json(checkpoint / "config.json", **{key: 10**400})
+    refused(checkpoint, "config.json", key)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_experts": 10**9}, "num_experts = 1000000000"),
+        ({"moe_intermediate_size": 2**63}, "moe_intermediate_size"),
+        ({"num_hidden_layers": 1024, "num_experts": 16384}, "experts in all layers"),
+    ],
+)
+def test_absurd_numbers_of_experts(checkpoint: Path, changes: dict[str, Any], said: str) -> None:
+    source = MODELS / "sdar-moe-tiny-3l" / "config.json"
+    (checkpoint / "config.json").write_bytes(source.read_bytes())
+    edit_json(checkpoint / "config.json", **changes)
+    refused(checkpoint, "config.json", said)
+
+
+FILES = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", [*FILES, "special_tokens_map.json", "additional_chat_templates/tool.jinja"])
+def test_pipes_and_devices_are_not_read(tmp_path: Path, name: str, kind: str) -> None:
+    folder = demo_copy(tmp_path)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).parent.mkdir(exist_ok=True)
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).symlink_to("/dev/zero")
+    refused(folder, name, "not a regular file")
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
+def test_files_of_any_size_are_not_read(tmp_path: Path, name: str) -> None:
+    folder = demo_copy(tmp_path)
+    with (folder / name).open("wb") as file:
+        file.truncate(LARGEST_BYTES + 1)
+    refused(folder, name, f"{LARGEST_BYTES + 1} bytes")
+
+
+def doubling(times: int) -> dict[str, Any]:
+    rule = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    return {"type": "Sequence", "normalizers": [rule] * times}
+
+
+def split(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "said"),
+    [
+        ("normalizer", doubling(60), "times longer"),
+        (
+            "normalizer",
+            {"type": "Replace", "pattern": {"Regex": ""}, "content": "x" * 1000},
+            "times longer",
+        ),
+        ("normalizer", {"type": "Prepend", "prepend": "x" * 1000}, "times longer"),
+        ("normalizer", {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}, "too long"),
+        ("normalizer", {"type": "Replace", "pattern": 1, "content": ""}, "cannot read"),
+        ("pre_tokenizer", split("(a|aa)+$"), "too long"),
+        ("pre_tokenizer", split(r"(\s+)+$"), "too long"),
+        ("pre_tokenizer", split(r"(?:1|1,|,)*,$"), "too long"),
+        ("pre_tokenizer", split("("), "not valid"),
+        ("decoder", {"type": "Sequence", "decoders": doubling(60)["normalizers"]}, "times longer"),
+    ],
+)
+def test_rules_of_tokenizers_that_explode(tmp_path: Path, part: str, value: Any, said: str) -> None:
+    folder = demo_copy(tmp_path)
+    edit_json(folder / "tokenizer.json", **{part: value})
+    refused(folder, "tokenizer.json", part, said)
+
+
+def test_a_nested_rule_is_refused(tmp_path: Path) -> None:
+    folder = demo_copy(tmp_path)
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    nested = '{"type": "Sequence", "normalizers": [' * 900 + "]}" * 900
+    text = json.dumps({**whole, "normalizer": "HERE"}).replace('"HERE"', nested)
+    (folder / "tokenizer.json").write_text(text)
+    refused(folder, "tokenizer.json")
