@@ -13,8 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from cluster.openai.response_models import ErrorObject
 
+from cluster.openai.error_object import ErrorObject
 from cluster.serving.launch import ServeLauncher
 from cluster.serving.settings import HttpSettings
 from support.fake_backend import CHAT, MODEL, Server, serving
