@@ -156,6 +156,20 @@ class FillingSession(DecodeSession, Generic[CanvasT]):
         """Whether K/V of decided blocks depend on no token behind the block, whenever they are computed."""
         return False
 
+    def keeps_window(self, fills: Sequence[Fill]) -> bool:
+        """Whether the step after the planned one surely differs from it in tokens alone, if that fills these.
+
+        Draws, penalties and constraints are no such steps.
+        """
+        plan = self.plan()
+        is_plain = not (plan.token_bitmasks or self.logit_changes or self.settings.temperature)
+        ends = any(token in self.end_token_ids for _, token in fills)
+        return is_plain and not ends and not plan.branches[0].to_stage and self._keeps_blocks(fills)
+
+    def _keeps_blocks(self, fills: Sequence[Fill]) -> bool:
+        """Whether no block begins or ends in the planned step, if that fills these."""
+        return False
+
     def threshold_blocks(self) -> list[RuleBlock] | None:
         """The planned canvas's masked positions by block, where a threshold of probability decides what is filled; None
         where another rule does."""

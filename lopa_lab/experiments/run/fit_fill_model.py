@@ -90,7 +90,7 @@ class ObservedVerifiedSession(VerifiedSession):
         if not all(position in report.row_of for position in positions):
             return None
         beyond = source.behind.union(position for position, _ in draft.fills - source.ahead)
-        rows = [report.row_of[position] for position in positions]
+        rows = np.array([report.row_of[position] for position in positions])
         tokens = [report.tokens[row] for row in rows]
         return PendingExample(draft, blocks, features(blocks, report, rows, beyond), tokens)
 

@@ -7,7 +7,7 @@ lookahead on top is the same for all: forks within the current block compete wit
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lopa_ray.constraints.constraint import TokenBitmasks
@@ -123,6 +123,9 @@ class BlockwiseSession(FillingSession[list[int]]):
         if not self._masked_positions(self._block) and self._block.stop < self.max_len:
             self._block = self._block_at(self._block.stop)
             self._calls = 0
+
+    def _keeps_blocks(self, fills: Sequence[Fill]) -> bool:
+        return self._calls > 0 and len(self.scored_masks()) > len(fills)
 
     def threshold_blocks(self) -> list[RuleBlock] | None:
         """The masked positions that the coming call scores."""

@@ -9,7 +9,7 @@ evaluated once, the mask token is never chosen, the last block is cut so that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, Self
@@ -235,6 +235,16 @@ class LopaSession(FillingSession[BlockCanvas]):
     def exact_cache(self) -> bool:
         """Under block-causal attention."""
         return self.settings.window_attention == "block_causal"
+
+    def _keeps_blocks(self, fills: Sequence[Fill]) -> bool:
+        canvas = self._branches[0].canvas
+        first, last = canvas.active[0], canvas.blocks[-1]
+        if first.masks <= sum(position < first.stop for position, _ in fills):
+            return False
+        masks = last.masks - sum(position >= last.start for position, _ in fills)
+        size = last.stop - last.start
+        grows = size - masks >= self.settings.block_add_threshold * size and self._can_grow(canvas)
+        return not grows
 
     def threshold_blocks(self) -> list[RuleBlock]:
         """The active blocks."""

@@ -7,6 +7,7 @@ estimates; FreeDave, arXiv 2510.00294, verifies drafts of the model itself).
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Self
@@ -31,23 +32,45 @@ STALE_PROBABILITY = 0.3
 """Of the fill set that another rule would choose by a report from before the state."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draft:
     """A state of the rule, with its planned step of one branch."""
 
-    session: FillingSession[Any]
     fills: frozenset[Fill]
     """Tokens that it has beyond the current state."""
     probability: float
     """Of being reached."""
     plan: Plan
-    """The plan of one branch that the session makes in this state."""
+    """The plan of one branch in this state, or one that differs from it in tokens and its number alone."""
     key: StateKey
+    make_session: Callable[[], FillingSession[Any]]
+    """Makes a session in this state."""
 
     @classmethod
     def of(cls, session: FillingSession[Any], fills: frozenset[Fill], probability: float) -> Self:
         """The draft of a session's state."""
-        return cls(session, fills, probability, session.plan(), state_key(session))
+        return cls(fills, probability, session.plan(), state_key(session), lambda: session)
+
+    @property
+    def session(self) -> FillingSession[Any]:
+        """The rule in this state, with its step planned."""
+        session = self.make_session()
+        session.plan()
+        self.make_session = lambda: session
+        return session
+
+    def after(self, fills: Sequence[Fill], all_fills: frozenset[Fill], probability: float) -> Draft | None:
+        """The next state that scores positions, if the rule fills these here; None if the request ends before it.
+
+        Where the window stays as it is, it is described without a session. Should that be wrong, no plan of the rule
+        agrees with it, and its branch is of no use.
+        """
+        session = self.session
+        if session.keeps_window(fills):
+            key = self.key.with_fills(fills, len(session.prompt))
+            return Draft(all_fills, probability, self.plan, key, lambda: session.after(fills))
+        following = _scoring_state(session.after(fills))
+        return None if following is None else Draft.of(following, all_fills, probability)
 
 
 class DraftTree:
@@ -86,16 +109,15 @@ class DraftTree:
             if all_fills in seen_fills:
                 continue
             seen_fills.add(all_fills)
-            session = _scoring_state(parent.session.after(fills))
-            if session is None:
-                continue
-            draft = Draft.of(session, all_fills, -probability)
-            if draft.key in seen or not fits(current, draft):
+            draft = parent.after(fills, all_fills, -probability)
+            if draft is None or draft.key in seen or not fits(current, draft):
                 continue
             seen.add(draft.key)
             if states.get(draft.key) is None:
                 drafts.append(draft)
-            if -probability > EXPANDED_SHARE / most and depth < MAX_DEPTH and can_follow(draft):
+            left = most - len(drafts)
+            pays = -probability > EXPANDED_SHARE / most and _is_among(probability, heap, left)
+            if pays and depth < MAX_DEPTH and can_follow(draft):
                 expand(draft, depth + 1)
         return drafts
 
@@ -127,6 +149,13 @@ class DraftTree:
         return [(STALE_PROBABILITY, tuple(decision.fill for decision in session.peek(scores)))]
 
 
+def _is_among(
+    negated: float, heap: Sequence[tuple[float, int, Draft, tuple[Fill, ...], int]], most: int
+) -> bool:
+    """Whether a negated probability is among the `most` smallest of a heap: what follows on it is less probable."""
+    return most > 0 and (len(heap) < most or negated < heapq.nsmallest(most, heap)[-1][0])
+
+
 def can_follow(draft: Draft) -> bool:
     """Whether a state behind this one may be evaluated in the same forward.
 
@@ -139,7 +168,9 @@ def can_follow(draft: Draft) -> bool:
 def fits(current: Draft, draft: Draft) -> bool:
     """Whether a branch of the current state's forward can have the inputs of the draft's plan."""
     plan, draft_plan = current.plan, draft.plan
-    if draft.session.exact_cache:
+    if plan is draft_plan:
+        return True
+    if current.session.exact_cache:
         return draft_plan.start >= plan.start
     same_cache = (draft_plan.start, draft_plan.cached) == (plan.start, plan.cached)
     return same_cache and draft_plan.commit is None

@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from lopa_ray.decoding.branching import PositionScore, scores_by_position
 from lopa_ray.decoding.filling_session import FillingSession
-from lopa_ray.protocol.plan import Fill
+from lopa_ray.protocol.logit_changes import LogitChanges
+from lopa_ray.protocol.plan import Fill, Segment, Spans
 from lopa_ray.protocol.step_report import BranchReport
 
-StateKey = Hashable
-"""All inputs of a forward of one branch, but for the prompt and the K/V of committed steps."""
+
+class StateKey(NamedTuple):
+    """All inputs of a forward of one branch, but for the prompt and the K/V of committed steps.
+
+    Two forwards of a request with the same key, between which no K/V were committed, have the same report. Where
+    `FillingSession.exact_cache` holds they have it across commits too.
+    """
+
+    generated: tuple[int, ...]
+    start: int
+    cached: Spans
+    scored: range
+    segments: tuple[Segment, ...]
+    token_bitmasks: tuple[bytes, ...]
+    logit_changes: LogitChanges | None
+    draw_key: int
+
+    def with_fills(self, fills: Iterable[Fill], prompt_len: int) -> StateKey:
+        """The key of a state that has these tokens besides, and the same window."""
+        generated = list(self.generated)
+        for position, token in fills:
+            generated[position - prompt_len] = token
+        return StateKey(tuple(generated), *self[1:])
 
 
 def state_key(session: FillingSession[Any]) -> StateKey:
-    """The key of a session's planned step of one branch.
-
-    Two steps of a request with the same key, between which no K/V were committed, have the same report. Where
-    `exact_cache` holds they have it across commits too.
-    """
+    """The key of a session's planned step of one branch."""
     plan = session.plan()
     branch = plan.branches[0]
-    return (
+    return StateKey(
         tuple(session.generated),
         plan.start,
         plan.cached,

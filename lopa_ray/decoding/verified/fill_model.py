@@ -104,7 +104,7 @@ class FillModel:
         """
         report = report_features(state, threshold)
         positions = [position for block in blocks for position in block.positions]
-        rows = [report.row_of[position] for position in positions]
+        rows = np.array([report.row_of[position] for position in positions])
         units = features(blocks, report, rows, beyond) @ self._hidden + self._hidden_bias
         units /= 1 + np.exp(-units)
         outputs = units @ self._output + self._output_bias
@@ -154,15 +154,15 @@ def report_features(state: EvaluatedState, threshold: float) -> ReportFeatures:
 
 
 def features(
-    blocks: Sequence[RuleBlock], report: ReportFeatures, rows: Sequence[int], beyond: Iterable[int]
+    blocks: Sequence[RuleBlock], report: ReportFeatures, rows: npt.NDArray[np.int64], beyond: Iterable[int]
 ) -> Floats:
     """The features of all masked positions of a state, float32 [N, F]; see `FEATURES`. `rows`: theirs in the report."""
     table = np.zeros((len(rows), len(FEATURES)), np.float32)
-    logits, scores = report.logits[rows], report.scores[rows]
+    logits, scores = report.logits.take(rows), report.scores.take(rows)
     table[:, 0], table[:, 1] = logits, scores
     tokens_beyond = np.fromiter(beyond, np.int64)
     if len(tokens_beyond):
-        distances = np.abs(report.positions[rows][:, None] - tokens_beyond)
+        distances = np.abs(report.positions.take(rows)[:, None] - tokens_beyond)
         table[:, 2] = 1 / np.minimum.reduce(distances, 1)
         table[:, 3] = math.log1p(len(tokens_beyond))
     first = 0

@@ -109,11 +109,12 @@ class VerifiedSession(DecodeSession):
         that, the branch computes and stages."""
         plan = draft.plan
         branch = plan.branches[0]
-        to_stage = branch.to_stage
+        segments, to_stage = branch.segments, branch.to_stage
         if plan.start > start:
+            segments = draft.session.lane_segments(start)
             to_stage = (range(start, to_stage[-1].stop if to_stage else plan.start),)
         return Branch(
-            segments=draft.session.lane_segments(start),
+            segments=segments,
             scored=branch.scored,
             fills=tuple(sorted(draft.fills)),
             to_stage=to_stage,
