@@ -16,6 +16,7 @@ from ray.exceptions import AuthenticationError
 
 from actors.node_weights import STORE_SHARE
 from actors.placement import check_nodes, check_resources
+from actors.ray_node import RayNode
 from actors.ray_token import AUTH_MODE, wants_token
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import ClusterError
@@ -64,6 +65,7 @@ class RayConnection:
         if owned:
             RayConnection._owners.add(self)
         self._session = _ray_session()
+        self._node = RayNode.of_this_process()
         try:
             # On a local Ray no other program frees resources; on a cluster others may.
             if owned:
@@ -74,10 +76,11 @@ class RayConnection:
             self.close()
             raise
 
-    @property
-    def alive(self) -> bool:
-        """Ray was not shut down since, though it may run anew."""
-        return ray.is_initialized() and _ray_session() == self._session
+    def check(self) -> None:
+        """Raises ClusterError if Ray was shut down since, though it may run anew, or has ended on this node."""
+        if not (ray.is_initialized() and _ray_session() == self._session):
+            raise ClusterError("Ray was shut down under this engine; make a new one")
+        self._node.check()
 
     def close(self) -> None:
         """Give the connection up. Further calls do nothing."""

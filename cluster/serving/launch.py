@@ -18,6 +18,7 @@ from ray import serve
 
 from actors.placement import check_nodes
 from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
+from actors.ray_node import CHECK_S, RayNode
 from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application
 from cluster.serving.http.api_keys import API_KEYS_VARIABLE, load_api_keys
 from cluster.serving.serve_config_file import read_serve_config
@@ -143,7 +144,10 @@ class ServeLauncher:
         return max(max_replicas, num_replicas if isinstance(num_replicas, int) else 1)
 
     def run(self, echo: Callable[[str], object] = print) -> None:
-        """Serve until SIGINT or SIGTERM, then finish the requests in flight. Raises CapacityError, ClusterError."""
+        """Serve until SIGINT or SIGTERM, then finish the requests in flight.
+
+        Raises CapacityError, and ClusterError also if Ray on this node ends.
+        """
         local = ray_address() == LOCAL_RAY
         if local:
             _check_port(self.host, self.port)
@@ -153,6 +157,7 @@ class ServeLauncher:
         with ExitStack() as cleanup:
             # A Ray that this process started ends with it, and so does everything on it.
             cleanup.callback(ray.shutdown)
+            node = RayNode.of_this_process()
             for entry in self.settings.models:
                 # Without this check Serve would wait forever, with a message in its log only.
                 check_nodes(entry.load(), ray.nodes())
@@ -165,10 +170,10 @@ class ServeLauncher:
                 )
             if status.proxies:
                 address = "the address of the Serve that runs on this cluster already"
-                cleanup.callback(serve.delete, self.name)
+                cleanup.callback(_call_if_alive, node, serve.delete, self.name)
             else:
                 if not local:
-                    cleanup.callback(serve.shutdown)
+                    cleanup.callback(_call_if_alive, node, serve.shutdown)
                 serve.start(
                     proxy_location=self.proxy_location,
                     http_options=self.http_options,
@@ -180,10 +185,11 @@ class ServeLauncher:
                     # Ray's dashboard would write the address to a file for Prometheus, but it is not started.
                     echo(f"Metrics for Prometheus on {_metrics_url()}")
                 echo(f"Serving {', '.join(map(_with_dtype, self.settings.models))} on {address}")
-                stop.wait()
+                _wait(stop, node)
                 echo("Finishing the requests in flight; press Ctrl-C again to stop at once")
                 stop.clear()
                 self._drain(handle, stop)
+                _wait(stop, node)
 
     def _deploy(self) -> Any:
         application = build_application(self.args, self.deployments)
@@ -205,19 +211,30 @@ class ServeLauncher:
         )
 
     def _drain(self, handle: Any, stop: threading.Event) -> None:
+        """Finish the requests in flight and remove the application, in a thread; then set the event."""
         drained = handle.drain.remote()
-        finished = threading.Event()
 
         def wait() -> None:
             try:
                 drained.result(timeout_s=DRAIN_TIMEOUT_S)
                 serve.delete(self.name)
             finally:
-                finished.set()
                 stop.set()
 
         threading.Thread(target=wait, daemon=True).start()
-        stop.wait()
+
+
+def _wait(stop: threading.Event, node: RayNode) -> None:
+    """Wait for the event. Raises ClusterError if Ray on this node ends before."""
+    while not stop.wait(CHECK_S):
+        node.check()
+    node.check()
+
+
+def _call_if_alive(node: RayNode, function: Callable[..., object], *arguments: object) -> None:
+    """Without its node this process can ask the cluster for nothing; calls would wait for ever."""
+    if node.alive:
+        function(*arguments)
 
 
 def _with_dtype(entry: ModelEntry) -> str:
