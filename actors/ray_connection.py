@@ -37,6 +37,10 @@ TOKEN_ADVICE = (
 ATTEMPTS_VARIABLE = "RAY_gcs_server_port_wait_time_s"
 """The environment variable that Ray 2.60 takes for the number of attempts to connect, a second apart."""
 
+KILL_TIMEOUT_VARIABLE = "RAY_kill_worker_timeout_milliseconds"
+"""The environment variable in which a node of Ray 2.60 finds how long a process that it is to kill may take to end by
+itself, 5000 by default. One that is stopped (SIGSTOP) does not, and holds its resources until then."""
+
 
 class RayConnection:
     """One engine's use of Ray. A Ray that was started for engines ends with the last of them."""
@@ -134,6 +138,7 @@ def connect_to_ray(
     if address == LOCAL_RAY:
         # Processes of a local Ray inherit these variables.
         os.environ.update(env_vars or {})
+        os.environ.setdefault(KILL_TIMEOUT_VARIABLE, "1000")
         options |= {
             "num_cpus": max(os.cpu_count() or 1, num_cpus),
             "object_store_memory": object_store_memory,

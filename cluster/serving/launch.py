@@ -22,6 +22,7 @@ from actors.ray_node import CHECK_S, RayNode
 from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application
 from cluster.serving.http.api_keys import API_KEYS_VARIABLE, load_api_keys
 from cluster.serving.serve_config_file import read_serve_config
+from cluster.serving.serve_environment import serve_environment
 from cluster.serving.settings import ModelEntry, ServeSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
@@ -153,7 +154,7 @@ class ServeLauncher:
             _check_port(self.host, self.port)
         # Serve's messages about its start are of no use to the operator.
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        connect_to_ray(ray_address(), num_cpus=self.num_cpus, env_vars=self.env_vars)
+        connect_to_ray(ray_address(), num_cpus=self.num_cpus, env_vars=serve_environment() | self.env_vars)
         with ExitStack() as cleanup:
             # A Ray that this process started ends with it, and so does everything on it.
             cleanup.callback(ray.shutdown)
