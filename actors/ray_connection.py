@@ -41,6 +41,9 @@ KILL_TIMEOUT_VARIABLE = "RAY_kill_worker_timeout_milliseconds"
 """The environment variable in which a node of Ray 2.60 finds how long a process that it is to kill may take to end by
 itself, 5000 by default. One that is stopped (SIGSTOP) does not, and holds its resources until then."""
 
+KILL_TIMEOUT_MS = "1000"
+"""Its value on a local Ray."""
+
 
 class RayConnection:
     """One engine's use of Ray. A Ray that was started for engines ends with the last of them."""
@@ -138,7 +141,7 @@ def connect_to_ray(
     if address == LOCAL_RAY:
         # Processes of a local Ray inherit these variables.
         os.environ.update(env_vars or {})
-        os.environ.setdefault(KILL_TIMEOUT_VARIABLE, "1000")
+        os.environ.setdefault(KILL_TIMEOUT_VARIABLE, KILL_TIMEOUT_MS)
         options |= {
             "num_cpus": max(os.cpu_count() or 1, num_cpus),
             "object_store_memory": object_store_memory,

@@ -37,6 +37,10 @@ REPLICA_CPUS = 0.1
 
 INGRESS_DEPLOYMENT = "ingress"
 
+CORES_FOR_TWO_INGRESSES = 4
+"""Cores of this machine from which on there are two replicas of the ingress, so that one is left when one is lost. On a
+smaller one the second would take time from the groups."""
+
 INGRESS_MAX_ONGOING_REQUESTS = 1000
 """Requests that an ingress replica handles at once; the groups' queues limit the number of requests."""
 
@@ -106,7 +110,7 @@ def build_application(args: Mapping[str, Any], overrides: Mapping[str, Mapping[s
         options = group_options(entry.deployment, config) | dict(remaining.pop(entry.deployment, {}))
         deployment: Any = serve.deployment(GroupReplica)
         groups[entry.id] = deployment.options(**options).bind(entry.id, config.given())
-    options = {
+    options: dict[str, Any] = {
         "name": INGRESS_DEPLOYMENT,
         "max_ongoing_requests": INGRESS_MAX_ONGOING_REQUESTS,
         "ray_actor_options": {"num_cpus": REPLICA_CPUS},
@@ -115,12 +119,19 @@ def build_application(args: Mapping[str, Any], overrides: Mapping[str, Mapping[s
         "graceful_shutdown_timeout_s": GRACEFUL_SHUTDOWN_S,
         **remaining.pop(INGRESS_DEPLOYMENT, {}),
     }
+    if "autoscaling_config" not in options:
+        options.setdefault("num_replicas", default_replicas(INGRESS_DEPLOYMENT))
     ingress: Any = serve.deployment(serve.ingress(http_app_builder(settings))(Ingress))
     if remaining:
         known = ", ".join([INGRESS_DEPLOYMENT, *(entry.deployment for entry in settings.models)])
         raise SettingsError(f"deployments: got {sorted(remaining)[0]!r}; allowed: {known}")
     application: Application = ingress.options(**options).bind(**groups)
     return application
+
+
+def default_replicas(deployment: str) -> int:
+    """How many replicas a deployment has unless its options say so."""
+    return 2 if deployment == INGRESS_DEPLOYMENT and (os.cpu_count() or 1) >= CORES_FOR_TWO_INGRESSES else 1
 
 
 def group_options(name: str, config: Config) -> dict[str, Any]:

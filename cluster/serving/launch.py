@@ -19,7 +19,7 @@ from ray import serve
 from actors.placement import check_nodes
 from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
 from actors.ray_node import CHECK_S, RayNode
-from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application
+from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application, default_replicas
 from cluster.serving.http.api_keys import API_KEYS_VARIABLE, load_api_keys
 from cluster.serving.serve_config_file import read_serve_config
 from cluster.serving.serve_environment import serve_environment
@@ -141,7 +141,7 @@ class ServeLauncher:
     def _max_replicas(self, deployment: str) -> int:
         options = self.deployments.get(deployment, {})
         max_replicas: int = (options.get("autoscaling_config") or {}).get("max_replicas", 1)
-        num_replicas = options.get("num_replicas")
+        num_replicas = options.get("num_replicas", default_replicas(deployment))
         return max(max_replicas, num_replicas if isinstance(num_replicas, int) else 1)
 
     def run(self, echo: Callable[[str], object] = print) -> None:
@@ -213,11 +213,12 @@ class ServeLauncher:
 
     def _drain(self, handle: Any, stop: threading.Event) -> None:
         """Finish the requests in flight and remove the application, in a thread; then set the event."""
-        drained = handle.drain.remote()
+        drained = handle.broadcast("drain")
 
         def wait() -> None:
             try:
-                drained.result(timeout_s=DRAIN_TIMEOUT_S)
+                # A replica that is lost meanwhile has no requests any more.
+                drained.results(timeout_s=DRAIN_TIMEOUT_S, return_exceptions=True)
                 serve.delete(self.name)
             finally:
                 stop.set()
