@@ -32,6 +32,7 @@ from lopa_ray.engine.open_model import open_model
 from lopa_ray.engine.session_factory import Prompt, SessionFactory
 from lopa_ray.errors import LopaError, ProtocolError, WorkerLostError
 from lopa_ray.execution.model_files import download_weights
+from lopa_ray.model.hub import short_name
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.text.tokenizer import Tokenizer
@@ -78,12 +79,14 @@ class AsyncRayEngine(SessionFactory):
         *,
         runner_factory: RunnerFactory | None = None,
         on_step: OnStepEvents | None = None,
+        name: str | None = None,
     ) -> Self:
-        """Start a group; `on_step` sees every step's events. Raises what `Master.start` raises.
+        """Start a group; `on_step` sees every step's events. `name`: what Ray's dashboard calls its actors after (None:
+        the model's): NAME/master, NAME/worker-0. Raises what `Master.start` raises.
 
         Use the engine as an asynchronous context manager, or call `close`.
         """
-        group = GroupFailover(config, runner_factory)
+        group = GroupFailover(config, runner_factory, name or short_name(config.model.path))
         try:
             config, spec, tokenizer = await asyncio.to_thread(open_model, config)
             if sum(node["Alive"] for node in ray.nodes()) == 1:

@@ -29,7 +29,7 @@ from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.execution.model_files import download_weights
 from lopa_ray.execution.model_spec import resolve_dtype
-from lopa_ray.model.hub import HubName
+from lopa_ray.model.hub import short_name
 
 DRAIN_TIMEOUT_S = 600.0
 """Requests that take longer than this after SIGTERM are cut off."""
@@ -82,7 +82,7 @@ class ServeLauncher:
         if unknown:
             raise SettingsError(f"unknown section {unknown[0]!r}; allowed: {', '.join(Config.model_fields)}")
         changed = {name: {**getattr(first, name), **values} for name, values in sections.items()}
-        renamed = {} if model is None else {"id": _model_id(model)}
+        renamed = {} if model is None else {"id": short_name(model)}
         entries = [first.replace(**changed, **renamed), *others]
         if first.deployment in self.deployments:
             self.deployments[entries[0].deployment] = self.deployments.pop(first.deployment)
@@ -243,12 +243,6 @@ def _with_dtype(entry: ModelEntry) -> str:
     """A served model as the first line names it: "demo (float32 on cpu)"."""
     model = entry.load().model
     return f"{entry.id} ({resolve_dtype(model)} on {model.device})"
-
-
-def _model_id(source: str) -> str:
-    """What requests name: a name on the Hub without its revision, or the last part of a path."""
-    name = HubName.parse(source)
-    return Path(source).name if name is None else name.repository
 
 
 def _check_port(host: str, port: int) -> None:

@@ -53,7 +53,9 @@ class GroupServer:
 
     async def start(self) -> None:
         """Start master and workers. Raises CheckpointError, SettingsError, WorkerLostError."""
-        self._engine = await AsyncRayEngine.start(self._config, on_step=self._metrics.on_step)
+        self._engine = await AsyncRayEngine.start(
+            self._config, on_step=self._metrics.on_step, name=self._model
+        )
         self._choices = ChoiceFactory(self._engine, position_bytes=self._engine.position_bytes)
         logger.info(f"model {self._model!r} is ready on {self._config.group.num_workers} workers")
 
