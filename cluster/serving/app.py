@@ -110,7 +110,7 @@ def build_application(args: Mapping[str, Any], overrides: Mapping[str, Mapping[s
         options = group_options(entry.deployment, config) | dict(remaining.pop(entry.deployment, {}))
         deployment: Any = serve.deployment(GroupReplica)
         groups[entry.id] = deployment.options(**options).bind(entry.id, config.given())
-    options: dict[str, Any] = {
+    options = {
         "name": INGRESS_DEPLOYMENT,
         "max_ongoing_requests": INGRESS_MAX_ONGOING_REQUESTS,
         "ray_actor_options": {"num_cpus": REPLICA_CPUS},
