@@ -27,7 +27,7 @@ RECOVERY_S = 90.0
 
 WORKER, MASTER, REPLICA = "ray::BranchWorker", "ray::Master", "ray::ServeReplica"
 
-INGRESS, PROXY = f"{REPLICA}:lopa:ingress", "ray::ProxyActor"
+FIRST, INGRESS, PROXY = f"{REPLICA}:lopa:first", f"{REPLICA}:lopa:ingress", "ray::ProxyActor"
 
 ROUNDS = 7
 """How many losses there are, with eight requests each."""
@@ -105,14 +105,7 @@ def check_refused(response: httpx.Response) -> None:
 def wait_until_answered(client: httpx.Client) -> float:
     """Send the first model a short request until it is answered, in whose place there may be a refusal; returns the
     seconds."""
-
-    def answered() -> bool:
-        response = client.post(CHAT, json=SHORT_REQUEST.body())
-        if response.status_code != 200:
-            check_refused(response)
-        return response.status_code == 200
-
-    return wait_until(answered, RECOVERY_S, "an answer")
+    return wait_until(lambda: is_answered(client), RECOVERY_S, "an answer")
 
 
 def streamed(client: httpx.Client, model: str) -> Iterator[tuple[float, str]]:
@@ -205,20 +198,32 @@ def test_a_lost_ingress_is_a_503_and_an_error_in_streams(
     assert LONG_REQUESTS["first"].send(client) == expected["first"]
 
 
-def test_a_lost_proxy_refuses_connections_for_seconds(
-    server: ServerProcess, client: httpx.Client, expected: dict[str, ClientResponse]
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sig: sig.name)
+@pytest.mark.parametrize("title", [MASTER, FIRST, INGRESS, PROXY])
+def test_how_long_the_service_is_away(
+    server: ServerProcess,
+    client: httpx.Client,
+    title: str,
+    sig: signal.Signals,
+    capsys: pytest.CaptureFixture,
 ) -> None:
-    (proxy,) = server.processes(PROXY)
-    proxy.kill()
-    print(f"connections after {wait_until(lambda: is_open(client), 20, 'another proxy'):.1f} s")
-    assert LONG_REQUESTS["first"].send(client) == expected["first"]
+    """Without other requests, of the one model whose process it is."""
+    lost = group_processes(server, client, "first")[MASTER] if title == MASTER else server.processes(title)[0]
+    lost.send_signal(sig)
+    seconds = wait_until_answered(client)
+    with capsys.disabled():
+        print(f"\n{title} {sig.name}: {seconds:.1f} s")
+    wait_until(lambda: not lost.is_running(), 20, "the process to go")
 
 
-def is_open(client: httpx.Client) -> bool:
+def is_answered(client: httpx.Client) -> bool:
     try:
-        return client.get("/health").status_code == 200
+        response = client.post(CHAT, json=SHORT_REQUEST.body(), timeout=RECOVERY_S)
     except httpx.TransportError:
         return False
+    if response.status_code != 200:
+        check_refused(response)
+    return response.status_code == 200
 
 
 @pytest.mark.timeout(900)
