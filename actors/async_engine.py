@@ -21,6 +21,7 @@ from actors.client_journals import ClientJournals
 from actors.client_streams import StepEvents
 from actors.group_failover import GroupFailover
 from actors.master_status import MasterStatus
+from actors.master_watch import MasterWatch
 from actors.rpc import unwrapped_errors
 from actors.worker_handle import RunnerFactory, WorkerInfo
 from lopa_ray.config.generation_settings import GenerationSettings
@@ -31,6 +32,7 @@ from lopa_ray.engine.open_model import open_model
 from lopa_ray.engine.session_factory import Prompt, SessionFactory
 from lopa_ray.errors import LopaError, ProtocolError, WorkerLostError
 from lopa_ray.execution.model_files import download_weights
+from lopa_ray.model.hub import short_name
 from lopa_ray.protocol.events import RequestEvent, RequestFailure, RequestStep
 from lopa_ray.protocol.slot_checksum import SlotChecksum
 from lopa_ray.text.tokenizer import Tokenizer
@@ -64,6 +66,7 @@ class AsyncRayEngine(SessionFactory):
         self._numbers = itertools.count()
         self._queues: dict[int, asyncio.Queue[RequestEvent]] = {}
         self._journals = ClientJournals()
+        self._watch = MasterWatch(config.group)
         self._abandoned: asyncio.Queue[list[int]] = asyncio.Queue()
         """Requests whose callers have stopped iterating."""
         self._canceller = asyncio.create_task(self._cancel_abandoned())
@@ -76,12 +79,14 @@ class AsyncRayEngine(SessionFactory):
         *,
         runner_factory: RunnerFactory | None = None,
         on_step: OnStepEvents | None = None,
+        name: str | None = None,
     ) -> Self:
-        """Start a group; `on_step` sees every step's events. Raises what `Master.start` raises.
+        """Start a group; `on_step` sees every step's events. `name`: what Ray's dashboard calls its actors after (None:
+        the model's): NAME/master, NAME/worker-0. Raises what `Master.start` raises.
 
         Use the engine as an asynchronous context manager, or call `close`.
         """
-        group = GroupFailover(config, runner_factory)
+        group = GroupFailover(config, runner_factory, name or short_name(config.model.path))
         try:
             config, spec, tokenizer = await asyncio.to_thread(open_model, config)
             if sum(node["Alive"] for node in ray.nodes()) == 1:
@@ -164,6 +169,11 @@ class AsyncRayEngine(SessionFactory):
         """
         return self._group.phases
 
+    @property
+    def last_status(self) -> MasterStatus | None:
+        """How the group was doing when the engine asked last, once per second; None if it has not asked yet."""
+        return self._watch.status
+
     async def status(self) -> MasterStatus:
         """How the group is doing. Raises WorkerLostError if the master is lost."""
         with unwrapped_errors():
@@ -234,7 +244,25 @@ class AsyncRayEngine(SessionFactory):
         await self._submit(sessions, losses)
 
     async def _follow(self) -> WorkerLostError:
-        """Hand out a group's events until it is lost; returns why."""
+        """Hand out a group's events until it is lost or has to be given up; returns why."""
+        events, watch = (
+            asyncio.create_task(task)
+            for task in (self._hand_out_events(), self._watch.run(self._group.master))
+        )
+        try:
+            await asyncio.wait((events, watch), return_when=asyncio.FIRST_COMPLETED)
+            # A master that has died is seen by both, and the events have come first.
+            if not watch.done() or watch.exception() is not None:
+                return await events
+            loss = watch.result()
+            self._fail_silent(loss)
+            return loss
+        finally:
+            events.cancel()
+            watch.cancel()
+
+    async def _hand_out_events(self) -> WorkerLostError:
+        """Hand out a group's events until they end; returns why."""
         try:
             async for reference in self._group.stream:
                 with unwrapped_errors():
@@ -253,8 +281,12 @@ class AsyncRayEngine(SessionFactory):
             loss = WorkerLostError(f"the group's events stopped: {type(error).__name__}: {error}")
         else:
             loss = WorkerLostError("the group's events ended")
-        self._fail(self._journals.record_silent_loss(self.config.model.max_num_seqs), loss)
+        self._fail_silent(loss)
         return loss
+
+    def _fail_silent(self, loss: WorkerLostError) -> None:
+        """The group does not say which of its requests go on; see `ClientJournals.record_silent_loss`."""
+        self._fail(self._journals.record_silent_loss(self.config.model.max_num_seqs), loss)
 
     async def _submit(
         self, sessions: dict[int, DecodeSession], losses: Mapping[int, int] | None = None

@@ -12,7 +12,7 @@ from ray.util.placement_group import PlacementGroup
 
 from actors.kv_transfer import transfer_of
 from actors.rendezvous import Rendezvous, RendezvousStore
-from actors.rpc import IN_A_STEP, PendingRPCs, RPCBatch, cause_of, is_death
+from actors.rpc import IN_A_STEP, PendingRPCs, RPCBatch, cause_of, death_of_worker, is_death
 from actors.step_transport import make_step_transport
 from actors.timers import StartPhases
 from actors.worker_factory import WorkerFactory
@@ -37,16 +37,17 @@ class BranchPool:
         spec: ModelSpec,
         runner_factory: RunnerFactory | None = None,
         reserved: PlacementGroup | None = None,
+        name: str = "group",
     ) -> None:
         """Without workers; see `start` and `add_workers`. `reserved`: with a bundle for each of those that the
-        configuration asks for; see `Reservation`."""
+        configuration asks for; see `Reservation`. `name`: of the group, in the names of its workers."""
         self.epoch = -1
         self.intact = False
         """The collective group is as the last `join_epoch` made it, and nothing has failed since."""
         self._config = config = spec.config
         self._store = RendezvousStore()
         transfer = transfer_of(config)
-        self.factory = WorkerFactory(spec, runner_factory, reserved, self._rendezvous, transfer)
+        self.factory = WorkerFactory(spec, runner_factory, reserved, self._rendezvous, transfer, name)
         """Makes the workers that this pool has and will have."""
         self._transport = make_step_transport(transfer)
         self.workers: list[WorkerHandle] = []
@@ -232,7 +233,7 @@ class BranchPool:
             if worker in hung:
                 lost[worker] = f"{name} did not {what} within {timeout:g} s"
             elif death is not None:
-                lost[worker] = f"{name} died: {death}"
+                lost[worker] = f"{name} died: {await death_of_worker(worker, death)}"
             else:
                 errors += [cause_of(name, what, error) for error in raised]
                 replies.append(reply)

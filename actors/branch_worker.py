@@ -43,16 +43,24 @@ class BranchWorker:
         runner_factory: RunnerFactory | None = None,
         transfer: type[KVTransfer] = CollectiveTransfer,
         shard: int = 0,
+        name: str = "worker",
     ) -> None:
-        """Does nothing that can fail, since Ray does not report why an actor's constructor failed. See `load_model`."""
+        """`name`: what Ray's dashboard and logs call it.
+
+        Does nothing that can fail, since Ray does not report why an actor's constructor failed. See `load_model`."""
         from actors.tensor_parallel_group import RayTensorParallelGroup
         from actors.worker_model import WorkerModel
 
+        sharded = spec.config.group.tensor_parallel_size > 1
+        self._name = f"{name}/shard-{shard}" if sharded else name
         self._model = WorkerModel(spec, runner_factory)
         self._transfer = transfer()
         self._tp_group = RayTensorParallelGroup(shard, spec.config.group.tensor_parallel_size)
         self._epoch = 0
         self._steps: StepThread | None = None
+
+    def __repr__(self) -> str:
+        return self._name
 
     def ping(self) -> None:
         """Return once the worker is placed, and while it is alive."""

@@ -13,6 +13,7 @@ from actors.async_engine import AsyncRayEngine
 from actors.event_loop_thread import CLOSED, EventLoopThread
 from actors.master_status import MasterStatus
 from actors.ray_connection import RayConnection
+from actors.ray_node import CHECK_S
 from actors.worker_handle import RunnerFactory
 from lopa_ray.decoding.session import DecodeSession
 from lopa_ray.engine.base import Engine
@@ -22,9 +23,6 @@ from lopa_ray.execution.model_files import pin_model
 from lopa_ray.execution.model_spec import ModelSpec
 from lopa_ray.protocol.events import RequestEvent
 from lopa_ray.protocol.slot_checksum import SlotChecksum
-
-RAY_CHECK_S = 1.0
-"""Seconds between two checks, while an engine waits for an event, that it is open and Ray is running."""
 
 
 class RayEngine(Engine):
@@ -67,7 +65,7 @@ class RayEngine(Engine):
     def events(self, sessions: Sequence[DecodeSession]) -> Iterator[RequestEvent]:
         """See `Engine.events` and `AsyncRayEngine.events`.
 
-        Raises ClusterError if the engine is closed or Ray was shut down, also meanwhile.
+        Raises ClusterError if the engine is closed or Ray was shut down or ended on this node, also meanwhile.
         """
         engine = self._running
         if engine.lost is not None:
@@ -112,7 +110,7 @@ class RayEngine(Engine):
         """The next event, or None after the last. Raises ClusterError if there will be none."""
         while True:
             try:
-                return received.get(timeout=RAY_CHECK_S)
+                return received.get(timeout=CHECK_S)
             except Empty:
                 self._check_running()
 
@@ -124,8 +122,7 @@ class RayEngine(Engine):
     def _check_running(self) -> None:
         if not self._finalizer.alive:
             raise ClusterError(CLOSED)
-        if not self._connection.alive:
-            raise ClusterError("Ray was shut down under this engine; make a new one")
+        self._connection.check()
 
 
 async def _receive(

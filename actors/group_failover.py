@@ -30,9 +30,9 @@ missed several health checks, 10 to 20 seconds by default; such an attempt fails
 class GroupFailover:
     """A master actor with its workers, and the stream of one client's events; one group after the other."""
 
-    def __init__(self, config: ExecutionConfig, runner_factory: RunnerFactory | None) -> None:
+    def __init__(self, config: ExecutionConfig, runner_factory: RunnerFactory | None, name: str) -> None:
         """Reserves the bundles of the workers and starts the first master's process, which takes as long as reading
-        the checkpoint's tokenizer; `start` starts the first group."""
+        the checkpoint's tokenizer; `start` starts the first group. `name`: see `AsyncRayEngine.start`."""
         self.client = uuid.uuid4().hex
         self.reservation = Reservation(config)
         self.stream: Any = None
@@ -42,6 +42,7 @@ class GroupFailover:
         self.phases: dict[str, float] = {}
         """Phase → seconds, of the start of the group started last; see `AsyncRayEngine.start_phases`."""
         self._config = config
+        self._name = name
         self._runner_factory = runner_factory
         self._resized: int | None = None
         """How many workers were asked for last, after the start."""
@@ -49,7 +50,7 @@ class GroupFailover:
 
     def _create_master(self) -> None:
         self._clock = StartPhases()
-        self.master: Any = start_master()
+        self.master: Any = start_master(self._name)
         """The actor of the group started last; calls raise WorkerLostError when it is killed."""
 
     async def start(self, spec: ModelSpec) -> WorkerInfo:

@@ -24,9 +24,10 @@ class GroupMembership:
         runner_factory: RunnerFactory | None,
         reserved: PlacementGroup | None,
         on_change: Callable[[], None],
+        name: str,
     ) -> None:
-        """`reserved`: see `BranchPool`. `on_change` is called when `change_due` may have become true."""
-        self.pool = BranchPool(spec, runner_factory, reserved)
+        """`reserved` and `name`: see `BranchPool`. `on_change` is called when `change_due` may have become true."""
+        self.pool = BranchPool(spec, runner_factory, reserved, name)
         self.target = spec.config.group.num_workers
         """How many workers there should be."""
         self._on_change = on_change

@@ -66,8 +66,10 @@ class StartedGroup:
 class Master:
     """Owns the scheduler and the workers. All state changes happen on its event loop."""
 
-    def __init__(self) -> None:
-        """Without a group; see `start`. Its process can be there before it is known what to start."""
+    def __init__(self, name: str = "group") -> None:
+        """Without a group; see `start`. Its process can be there before it is known what to start. `name`: of the
+        group, in the names of its actors in Ray's dashboard and logs."""
+        self._name = name
         self._work_arrived = asyncio.Event()
         self._workers_lock = asyncio.Lock()
         """Held while the workers are called."""
@@ -82,6 +84,9 @@ class Master:
         self._failed_steps = 0
         """How many attempts at a step have failed in a row."""
         self._out_of_memory_steps = 0
+
+    def __repr__(self) -> str:
+        return f"{self._name}/master"
 
     async def start(
         self,
@@ -99,7 +104,7 @@ class Master:
         self._streams = ClientStreams(
             self._scheduler, self._work_arrived.set, journaled=spec.config.group.resume_timeout_s > 0
         )
-        self._membership = GroupMembership(spec, runner_factory, reserved, self._work_arrived.set)
+        self._membership = GroupMembership(spec, runner_factory, reserved, self._work_arrived.set, self._name)
         info = await self._membership.pool.start(phases)
         self._loop = asyncio.create_task(self._step_loop())
         if self._config.group.scaling is not None:
@@ -199,6 +204,7 @@ class Master:
         """A step has failed. The next one begins with a change of membership, since the pool is no longer intact."""
         self._membership.pool.intact = False
         if isinstance(error, WorkerLostError):
+            logger.warning(f"workers were lost: {error}")
             if not len(self._membership.pool):
                 self._end(error)
         elif isinstance(error, TransferError) or not self._scheduler.planned_ids:
@@ -294,8 +300,9 @@ class Master:
         self._streams.publish(self._scheduler.drain(), None)
 
 
-def start_master() -> Any:
-    """A master as an actor; its `start` is still to be called. Its workers are its children and end with it."""
+def start_master(name: str) -> Any:
+    """A master of the group `name` as an actor; its `start` is still to be called. Its workers are its children and
+    end with it."""
     # The master computes next to nothing; it must not take a CPU from its workers.
     remote: Any = ray.remote(Master).options(num_cpus=0, max_restarts=0, max_concurrency=MAX_STREAMS)
-    return remote.remote()
+    return remote.remote(name)

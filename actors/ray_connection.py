@@ -17,6 +17,7 @@ from ray.exceptions import AuthenticationError
 
 from actors.node_weights import STORE_SHARE
 from actors.placement import check_nodes, check_resources
+from actors.ray_node import RayNode
 from actors.ray_token import AUTH_MODE, make_token, wants_token
 from lopa_ray.config.execution_config import ExecutionConfig
 from lopa_ray.errors import ClusterError
@@ -36,6 +37,13 @@ TOKEN_ADVICE = (
 
 ATTEMPTS_VARIABLE = "RAY_gcs_server_port_wait_time_s"
 """The environment variable that Ray 2.60 takes for the number of attempts to connect, a second apart."""
+
+KILL_TIMEOUT_VARIABLE = "RAY_kill_worker_timeout_milliseconds"
+"""The environment variable in which a node of Ray 2.60 finds how long a process that it is to kill may take to end by
+itself, 5000 by default. One that is stopped (SIGSTOP) does not, and holds its resources until then."""
+
+KILL_TIMEOUT_MS = "1000"
+"""Its value on a local Ray."""
 
 
 class RayConnection:
@@ -65,6 +73,7 @@ class RayConnection:
         if owned:
             RayConnection._owners.add(self)
         self._session = _ray_session()
+        self._node = RayNode.of_this_process()
         try:
             # On a local Ray no other program frees resources; on a cluster others may.
             if owned:
@@ -75,10 +84,11 @@ class RayConnection:
             self.close()
             raise
 
-    @property
-    def alive(self) -> bool:
-        """Ray was not shut down since, though it may run anew."""
-        return ray.is_initialized() and _ray_session() == self._session
+    def check(self) -> None:
+        """Raises ClusterError if Ray was shut down since, though it may run anew, or has ended on this node."""
+        if not (ray.is_initialized() and _ray_session() == self._session):
+            raise ClusterError("Ray was shut down under this engine; make a new one")
+        self._node.check()
 
     def close(self) -> None:
         """Give the connection up. Further calls do nothing."""
@@ -132,6 +142,7 @@ def connect_to_ray(
     if address == LOCAL_RAY:
         # Processes of a local Ray inherit these variables.
         os.environ.update(env_vars or {})
+        os.environ.setdefault(KILL_TIMEOUT_VARIABLE, KILL_TIMEOUT_MS)
         options |= {
             "num_cpus": max(os.cpu_count() or 1, num_cpus),
             "object_store_memory": object_store_memory,

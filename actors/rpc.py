@@ -88,7 +88,34 @@ def is_death(error: BaseException) -> bool:
     return isinstance(error, ACTOR_DEATHS) and not isinstance(error, RayTaskError)
 
 
+def describe_death(error: BaseException) -> str:
+    """Why an actor died, from an error of `ACTOR_DEATHS`, and what to do about it if the node lacks memory."""
+    if isinstance(error, OutOfMemoryError):
+        # Further lines list the processes of the node.
+        return f"{MEMORY_ADVICE} ({str(error).splitlines()[0]})"
+    return str(error)
+
+
+async def death_of_worker(worker: WorkerHandle, error: BaseException) -> str:
+    """`describe_death`, for a worker. A connection that breaks does not say why, and Ray may know."""
+    if isinstance(error, ConnectionLostError):
+        calls = [_as_future(call) for call in worker.call("ping")]
+        await asyncio.wait(calls, timeout=REASON_TIMEOUT_S)
+        reasons = [call.exception() for call in calls if call.done()]
+        error = next((reason for reason in reasons if reason is not None and is_death(reason)), error)
+    return describe_death(error)
+
+
 IN_A_STEP = "answer a step"
+
+REASON_TIMEOUT_S = 1.0
+"""How long Ray may take to say why a worker has died; the group waits."""
+
+MEMORY_ADVICE = (
+    "Ray's memory monitor killed it, because the memory of its node was nearly full: run less on the node, lower "
+    "group.num_workers, model.max_num_seqs or model.max_model_len, or raise RAY_memory_usage_threshold (0.95) where "
+    "Ray is started"
+)
 
 _STEP_TOO_LARGE = (
     "a step of this request needs more memory than there is: lower num_branches or block_size, or, for all requests, "
@@ -132,7 +159,7 @@ def unwrapped_errors() -> Iterator[None]:
             raise error.cause from None
         raise
     except ACTOR_DEATHS as error:
-        raise WorkerLostError(f"the group's master died: {error}") from None
+        raise WorkerLostError(f"the group's master died: {describe_death(error)}") from None
 
 
 def _as_future(call: Any) -> asyncio.Future[Any]:

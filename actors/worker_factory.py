@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -28,13 +29,16 @@ class WorkerFactory:
         reserved: PlacementGroup | None,
         rendezvous: Callable[[str, int, int, int, float], Coroutine[Any, Any, Rendezvous]],
         transfer: type[KVTransfer],
+        name: str,
     ) -> None:
-        """`reserved`: see `BranchPool`. `rendezvous`: of a purpose, rank, size, epoch and timeout in seconds."""
+        """`reserved` and `name`: see `BranchPool`. `rendezvous`: of a purpose, rank, size, epoch and timeout in
+        seconds."""
         self._spec = spec
         self._config = spec.config
         self._runner_factory = runner_factory
         self._rendezvous = rendezvous
         self._transfer = transfer
+        self._names = (f"{name}/worker-{number}" for number in itertools.count())
         self._allocator = BundleAllocator(reserved, spec.config)
         self._allocations: dict[WorkerHandle, Allocation] = {}
         self._warm_ups = 0
@@ -47,11 +51,12 @@ class WorkerFactory:
     def create(self) -> WorkerHandle:
         """A new worker without a model. Ray places it when there is room."""
         allocation = self._allocator.allocate()
+        name = next(self._names)
         remote: Any = ray.remote(BranchWorker).options(**actor_options(self._config), **allocation.options)
         try:
             worker = WorkerHandle(
                 tuple(
-                    remote.remote(self._spec, self._runner_factory, self._transfer, shard)
+                    remote.remote(self._spec, self._runner_factory, self._transfer, shard, name)
                     for shard in range(self._config.group.tensor_parallel_size)
                 )
             )

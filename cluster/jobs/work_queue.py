@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from actors.placement import Reservation, scheduled_into
+from actors.ray_node import RayNode
 from actors.rpc import unwrapped_errors
 from cluster.jobs.group import ChunkResult, JobGroup
 from cluster.jobs.source import Chunk
@@ -70,6 +71,7 @@ class WorkQueue:
         """Starts the groups. `on_group_lost` is called with a message that names what was lost; `on_poll` is called
         regularly with the number of groups at work: the others wait for a place or load the model."""
         self._config = config
+        self._node = RayNode.of_this_process()
         self._raw = raw
         self._on_group_lost = on_group_lost
         self._on_poll = on_poll
@@ -99,7 +101,8 @@ class WorkQueue:
     def run(self, chunks: Iterator[Chunk]) -> Iterator[tuple[Chunk, ChunkResult]]:
         """Chunks with their results, as they come; those that are missing at the end are in `abandoned`.
 
-        Raises what starting the groups raises, and WorkerLostError if group after group is lost.
+        Raises what starting the groups raises, WorkerLostError if group after group is lost, and ClusterError if Ray on
+        this node has ended.
         """
         while True:
             self._dispatch(chunks)
@@ -107,7 +110,9 @@ class WorkQueue:
             if not calls and not self._has_next(chunks):
                 return
             starts = {group.start_call: group for group in self._groups if group.start_call is not None}
-            for call in ray.wait([*calls, *starts], num_returns=1, timeout=POLL_S)[0]:
+            ready, _ = ray.wait([*calls, *starts], num_returns=1, timeout=POLL_S)
+            self._node.check()
+            for call in ready:
                 group = calls.get(call) or starts[call]
                 try:
                     with unwrapped_errors():
@@ -172,8 +177,8 @@ class WorkQueue:
                 self.abandoned.append(chunk)
 
     def close(self) -> None:
-        """End all groups."""
-        for group in self._groups:
+        """End all groups. Those on a node that has ended are gone."""
+        for group in self._groups if self._node.alive else []:
             _kill(group)
         self._groups = []
 

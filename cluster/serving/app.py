@@ -27,6 +27,7 @@ from cluster.serving.http.asgi_app import create_app
 from cluster.serving.replica.group_server import GroupServer
 from cluster.serving.replica.ingress import Ingress
 from cluster.serving.settings import ServeSettings
+from lopa_ray.config.group_settings import MIN_HUNG_AFTER_S
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import PromptError, RequestError, SettingsError
 from lopa_ray.execution.model_files import pin_model
@@ -36,8 +37,15 @@ REPLICA_CPUS = 0.1
 
 INGRESS_DEPLOYMENT = "ingress"
 
+CORES_FOR_TWO_INGRESSES = 4
+"""Cores of this machine from which on there are two replicas of the ingress, so that one is left when one is lost. On a
+smaller one the second would take time from the groups."""
+
 INGRESS_MAX_ONGOING_REQUESTS = 1000
 """Requests that an ingress replica handles at once; the groups' queues limit the number of requests."""
+
+HEALTH_CHECK_PERIOD_S = 1.0
+"""Seconds between two health checks of a replica. They cost it nothing."""
 
 GRACEFUL_SHUTDOWN_S = 120.0
 """How long a replica that is to stop may finish what it has."""
@@ -106,15 +114,24 @@ def build_application(args: Mapping[str, Any], overrides: Mapping[str, Mapping[s
         "name": INGRESS_DEPLOYMENT,
         "max_ongoing_requests": INGRESS_MAX_ONGOING_REQUESTS,
         "ray_actor_options": {"num_cpus": REPLICA_CPUS},
+        "health_check_period_s": HEALTH_CHECK_PERIOD_S,
+        "health_check_timeout_s": MIN_HUNG_AFTER_S / 2,
         "graceful_shutdown_timeout_s": GRACEFUL_SHUTDOWN_S,
         **remaining.pop(INGRESS_DEPLOYMENT, {}),
     }
+    if "autoscaling_config" not in options:
+        options.setdefault("num_replicas", default_replicas(INGRESS_DEPLOYMENT))
     ingress: Any = serve.deployment(serve.ingress(http_app_builder(settings))(Ingress))
     if remaining:
         known = ", ".join([INGRESS_DEPLOYMENT, *(entry.deployment for entry in settings.models)])
         raise SettingsError(f"deployments: got {sorted(remaining)[0]!r}; allowed: {known}")
     application: Application = ingress.options(**options).bind(**groups)
     return application
+
+
+def default_replicas(deployment: str) -> int:
+    """How many replicas a deployment has unless its options say so."""
+    return 2 if deployment == INGRESS_DEPLOYMENT and (os.cpu_count() or 1) >= CORES_FOR_TWO_INGRESSES else 1
 
 
 def group_options(name: str, config: Config) -> dict[str, Any]:
@@ -128,8 +145,9 @@ def group_options(name: str, config: Config) -> dict[str, Any]:
         "placement_group_strategy": config.group.placement,
         "max_ongoing_requests": 2 * max_num_seqs,
         "max_queued_requests": 4 * max_num_seqs,
-        # Serve replaces a replica after three failures.
-        "health_check_period_s": 2.0,
+        # Serve replaces a replica after three failures in a row.
+        "health_check_period_s": HEALTH_CHECK_PERIOD_S,
+        "health_check_timeout_s": config.group.hung_after_s / 2,
         "graceful_shutdown_timeout_s": GRACEFUL_SHUTDOWN_S,
     }
 

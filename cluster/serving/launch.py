@@ -18,17 +18,18 @@ from ray import serve
 
 from actors.placement import check_nodes
 from actors.ray_connection import LOCAL_RAY, connect_to_ray, ray_address
-from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application
+from actors.ray_node import CHECK_S, RayNode
+from cluster.serving.app import INGRESS_DEPLOYMENT, REPLICA_CPUS, build_application, default_replicas
 from cluster.serving.http.api_keys import API_KEYS_VARIABLE, load_api_keys
-from cluster.serving.http.serve_proxy import CALLBACK, CALLBACK_VARIABLE
 from cluster.serving.serve_config_file import read_serve_config
+from cluster.serving.serve_environment import serve_environment
 from cluster.serving.settings import ModelEntry, ServeSettings
 from lopa_ray.engine.config import Config
 from lopa_ray.engine.open_model import open_model
 from lopa_ray.errors import CheckpointError, ClusterError, SettingsError
 from lopa_ray.execution.model_files import download_weights
 from lopa_ray.execution.model_spec import resolve_dtype
-from lopa_ray.model.hub import HubName
+from lopa_ray.model.hub import short_name
 
 DRAIN_TIMEOUT_S = 600.0
 """Requests that take longer than this after SIGTERM are cut off."""
@@ -81,7 +82,7 @@ class ServeLauncher:
         if unknown:
             raise SettingsError(f"unknown section {unknown[0]!r}; allowed: {', '.join(Config.model_fields)}")
         changed = {name: {**getattr(first, name), **values} for name, values in sections.items()}
-        renamed = {} if model is None else {"id": _model_id(model)}
+        renamed = {} if model is None else {"id": short_name(model)}
         entries = [first.replace(**changed, **renamed), *others]
         if first.deployment in self.deployments:
             self.deployments[entries[0].deployment] = self.deployments.pop(first.deployment)
@@ -140,21 +141,24 @@ class ServeLauncher:
     def _max_replicas(self, deployment: str) -> int:
         options = self.deployments.get(deployment, {})
         max_replicas: int = (options.get("autoscaling_config") or {}).get("max_replicas", 1)
-        num_replicas = options.get("num_replicas")
+        num_replicas = options.get("num_replicas", default_replicas(deployment))
         return max(max_replicas, num_replicas if isinstance(num_replicas, int) else 1)
 
     def run(self, echo: Callable[[str], object] = print) -> None:
-        """Serve until SIGINT or SIGTERM, then finish the requests in flight. Raises CapacityError, ClusterError."""
+        """Serve until SIGINT or SIGTERM, then finish the requests in flight.
+
+        Raises CapacityError, and ClusterError also if Ray on this node ends.
+        """
         local = ray_address() == LOCAL_RAY
         if local:
             _check_port(self.host, self.port)
         # Serve's messages about its start are of no use to the operator.
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        env_vars = {CALLBACK_VARIABLE: CALLBACK, **self.env_vars}
-        connect_to_ray(ray_address(), num_cpus=self.num_cpus, env_vars=env_vars)
+        connect_to_ray(ray_address(), num_cpus=self.num_cpus, env_vars=serve_environment() | self.env_vars)
         with ExitStack() as cleanup:
             # A Ray that this process started ends with it, and so does everything on it.
             cleanup.callback(ray.shutdown)
+            node = RayNode.of_this_process()
             for entry in self.settings.models:
                 # Without this check Serve would wait forever, with a message in its log only.
                 check_nodes(entry.load(), ray.nodes())
@@ -167,10 +171,10 @@ class ServeLauncher:
                 )
             if status.proxies:
                 address = "the address of the Serve that runs on this cluster already"
-                cleanup.callback(serve.delete, self.name)
+                cleanup.callback(_call_if_alive, node, serve.delete, self.name)
             else:
                 if not local:
-                    cleanup.callback(serve.shutdown)
+                    cleanup.callback(_call_if_alive, node, serve.shutdown)
                 serve.start(
                     proxy_location=self.proxy_location,
                     http_options=self.http_options,
@@ -182,10 +186,11 @@ class ServeLauncher:
                     # Ray's dashboard would write the address to a file for Prometheus, but it is not started.
                     echo(f"Metrics for Prometheus on {_metrics_url()}")
                 echo(f"Serving {', '.join(map(_with_dtype, self.settings.models))} on {address}")
-                stop.wait()
+                _wait(stop, node)
                 echo("Finishing the requests in flight; press Ctrl-C again to stop at once")
                 stop.clear()
                 self._drain(handle, stop)
+                _wait(stop, node)
 
     def _deploy(self) -> Any:
         application = build_application(self.args, self.deployments)
@@ -207,31 +212,37 @@ class ServeLauncher:
         )
 
     def _drain(self, handle: Any, stop: threading.Event) -> None:
-        drained = handle.drain.remote()
-        finished = threading.Event()
+        """Finish the requests in flight and remove the application, in a thread; then set the event."""
+        drained = handle.broadcast("drain")
 
         def wait() -> None:
             try:
-                drained.result(timeout_s=DRAIN_TIMEOUT_S)
+                # A replica that is lost meanwhile has no requests any more.
+                drained.results(timeout_s=DRAIN_TIMEOUT_S, return_exceptions=True)
                 serve.delete(self.name)
             finally:
-                finished.set()
                 stop.set()
 
         threading.Thread(target=wait, daemon=True).start()
-        stop.wait()
+
+
+def _wait(stop: threading.Event, node: RayNode) -> None:
+    """Wait for the event. Raises ClusterError if Ray on this node ends before."""
+    while not stop.wait(CHECK_S):
+        node.check()
+    node.check()
+
+
+def _call_if_alive(node: RayNode, function: Callable[..., object], *arguments: object) -> None:
+    """Without its node this process can ask the cluster for nothing; calls would wait for ever."""
+    if node.alive:
+        function(*arguments)
 
 
 def _with_dtype(entry: ModelEntry) -> str:
     """A served model as the first line names it: "demo (float32 on cpu)"."""
     model = entry.load().model
     return f"{entry.id} ({resolve_dtype(model)} on {model.device})"
-
-
-def _model_id(source: str) -> str:
-    """What requests name: a name on the Hub without its revision, or the last part of a path."""
-    name = HubName.parse(source)
-    return Path(source).name if name is None else name.repository
 
 
 def _check_port(host: str, port: int) -> None:

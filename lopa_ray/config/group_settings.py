@@ -13,6 +13,9 @@ from lopa_ray.model.experts_config import ExpertParallel
 
 RAY_BUILTIN_RESOURCES = ("CPU", "GPU", "NPU", "memory", "object_store_memory")
 
+MIN_HUNG_AFTER_S = 4.0
+"""On a busy machine a process may have to wait for its turn."""
+
 
 class GroupSettings(StrictModel):
     """One decode group: the number of branch workers, and the resources of each."""
@@ -56,13 +59,20 @@ class GroupSettings(StrictModel):
     """How a winner's K/V travels. auto: the collective, or the object store where workers share an accelerator."""
 
     step_timeout_s: float = Field(default=60.0, gt=0.0)
-    """A worker that has not answered a step for this long is lost."""
+    """A worker that has not answered a step for this long is lost. Set it to many times a step of the model: limits of
+    processes that compute no steps follow it (`hung_after_s`)."""
 
     start_timeout_s: float = Field(default=600.0, gt=0.0)
     """How long workers may take to be placed and to load the model."""
 
     resume_timeout_s: float = Field(default=120.0, ge=0.0)
     """How long requests wait for new workers when all workers of a group are lost. 0: the requests fail."""
+
+    @property
+    def hung_after_s(self) -> float:
+        """Seconds without an answer after which a process that answers at once, a master or a server's replica, counts
+        as hung. Between two answers it prepares and reads a step at most, a small part of what workers take for it."""
+        return max(MIN_HUNG_AFTER_S, self.step_timeout_s / 15)
 
     @property
     def max_workers(self) -> int:

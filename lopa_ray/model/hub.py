@@ -72,6 +72,12 @@ class HubName:
         return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
 
 
+def short_name(source: str) -> str:
+    """What a model is called: its name on the Hub without a revision, or the last part of its path."""
+    name = HubName.parse(source)
+    return Path(source).name if name is None else name.repository
+
+
 def pin(source: str) -> str:
     """A name on the Hub with the commit that it stands for now; a path as it is.
 

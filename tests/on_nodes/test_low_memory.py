@@ -6,6 +6,7 @@ import statistics
 
 import pytest
 
+from actors.rpc import MEMORY_ADVICE
 from support.processes import run_program
 
 ROUNDS = 6
@@ -18,6 +19,7 @@ def test_workers_that_the_memory_monitor_ends(capsys: pytest.CaptureFixture) -> 
     printed = run_program("low_memory.py", str(ROUNDS), timeout_s=900)
     pauses = printed["pauses_s"]
     assert printed["requests"] >= 50 and len(pauses) == ROUNDS
+    assert MEMORY_ADVICE in printed["reason"].splitlines()[0]
     with capsys.disabled():
         print(
             f"\nout of memory on a node: {ROUNDS} times, {printed['requests']} requests, pause "

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ray
+from ray.core.generated import gcs_pb2
 
 from actors.async_engine import AsyncRayEngine
 from actors.engine import RayEngine
@@ -141,3 +143,18 @@ def test_an_engine_that_is_never_closed_ends_with_its_program() -> None:
 
 def _is_ray(pid: int) -> bool:
     return psutil.pid_exists(pid) and "ray" in command_line(psutil.Process(pid))
+
+
+def test_actors_have_the_names_that_the_dashboard_shows() -> None:
+    config = tiny_config(group={"num_workers": 2})
+    with RayEngine.from_config(config):
+        model = Path(config.model.path).name
+        assert actor_names() >= {f"{model}/master", f"{model}/worker-0", f"{model}/worker-1"}
+
+
+def actor_names() -> set[str]:
+    """What Ray's dashboard shows beside the classes of the live actors of this cluster."""
+    ray.nodes()  # connects to the tables
+    accessor = ray._private.state.state._global_state_accessor
+    actors = map(gcs_pb2.ActorTableData.FromString, accessor.get_actor_table(None, "ALIVE"))
+    return {actor.repr_name for actor in actors}

@@ -33,6 +33,7 @@ from support.group_under_test import (
 from support.marks import also_long
 from support.processes import actor_pids, send_signal
 from support.tiny_model import PROMPTS, SETTINGS, TINY_EXPERTS, TINY_MODEL, tiny_config
+from support.waiting import wait_until
 
 BY_LOAD = LopaSettings(max_new_tokens=64, num_branches=6, branch_budget="load", stop_at_eos=False)
 
@@ -112,6 +113,23 @@ def test_requests_go_on_on_another_group(engine: RayEngine, reference_steps: Ref
     print(f"pauses: {pauses}")
     first, *others = engine.checksums()
     assert others == [first] * len(others)
+    assert engine.status().workers == 2
+
+
+@pytest.mark.slow
+def test_a_master_that_hangs_is_killed_and_its_requests_go_on(
+    engine: RayEngine, reference_steps: ReferenceSteps
+) -> None:
+    request = (0, "two_phase")
+    events = engine.events([engine.create_session(PROMPTS[request[0]], SETTINGS[request[1]])])
+    (master,) = actor_pids("Master")
+    steps = [next(events).outcome]
+    send_signal(master, signal.SIGSTOP)
+    began = time.monotonic()
+    steps += [event.outcome for event in events]
+    print(f"done {time.monotonic() - began:.1f} s after the master was stopped")
+    assert steps == reference_steps[request]
+    wait_until(lambda: master not in actor_pids("Master"), TIMEOUT_S, "the hung master to end")
     assert engine.status().workers == 2
 
 

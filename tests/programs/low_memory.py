@@ -24,10 +24,11 @@ from lopa_ray.execution.payload_transfer import PayloadTransfer
 from lopa_ray.execution.runner import BranchRunner
 from lopa_ray.model.tensor_parallel import TensorParallelGroup
 from lopa_ray.model.weights import Weights
+from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.protocol.plan import StepPlan
 from lopa_ray.protocol.step_report import StepReport
 from support.group_under_test import NUM_WORKERS, GroupUnderTest, ReferenceResults
-from support.tiny_model import tiny_config
+from support.tiny_model import PROMPTS, SETTINGS, tiny_config
 
 HEADROOM_BYTES = 3 * 2**29
 """Free memory before the monitor steps in, counted from the start."""
@@ -90,8 +91,14 @@ def main() -> None:
                 assert not hog.file.exists()
                 group.wait_for_workers(NUM_WORKERS)
                 pauses.append(group.pause_s(moments[0]))
+        alone = tiny_config(group={"num_workers": 1, "resume_timeout_s": 0})
+        with RayEngine.from_config(alone, runner_factory=hog) as engine:
+            hog.file.touch()
+            session = engine.create_session(PROMPTS[0], SETTINGS["two_phase"])
+            *_, failure = engine.events([session])
+            assert isinstance(failure, RequestFailure)
     ray.shutdown()
-    print(json.dumps({"requests": group.requests, "pauses_s": pauses}))
+    print(json.dumps({"requests": group.requests, "pauses_s": pauses, "reason": str(failure.error)}))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,9 @@ ONE_SLOT = {
 
 KEYS = ("key-in-a-file-9e1f", "key-in-the-environment-4b7c")
 
+TWO_INGRESSES = {"name": "ingress", "num_replicas": 2}
+"""As on machines with more cores."""
+
 QUEUE = {"name": "demo-d2f", "max_ongoing_requests": 2, "max_queued_requests": 2}
 
 
@@ -34,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with run_server(
         folder,
         [DEMO, ONE_SLOT],
-        deployments=[QUEUE],
+        deployments=[QUEUE, TWO_INGRESSES],
         options=["--api-keys", str(keys)],
         environment={"LOPA_API_KEYS": KEYS[1]},
     ) as running:

@@ -27,10 +27,16 @@ RECOVERY_S = 90.0
 
 WORKER, MASTER, REPLICA = "ray::BranchWorker", "ray::Master", "ray::ServeReplica"
 
+FIRST, INGRESS, PROXY = f"{REPLICA}:lopa:first", f"{REPLICA}:lopa:ingress", "ray::ProxyActor"
+
 ROUNDS = 7
 """How many losses there are, with eight requests each."""
 
 LONG_REQUESTS = {name: ClientRequest(settings=SLOW, model=name) for name in ("first", "second")}
+
+SHORT_REQUEST = ClientRequest(settings={"max_new_tokens": 1}, model="first")
+
+STREAMED = LONG_REQUESTS["first"].body(stream=True)
 
 SHORTER = {"max_new_tokens": 150, "min_tokens": 150}
 """On top of SLOW, for many rounds."""
@@ -41,7 +47,8 @@ MODELS = [{"id": name, "group": {"num_workers": WORKERS[name], "num_cpus": 0.25}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with run_server(tmp_path_factory.mktemp("failing"), MODELS) as running:
+    one = [{"name": "ingress", "num_replicas": 1}]
+    with run_server(tmp_path_factory.mktemp("failing"), MODELS, deployments=one) as running:
         yield running
 
 
@@ -90,6 +97,17 @@ def check_answers(responses: list[Future[httpx.Response]], expected: ClientRespo
         )
 
 
+def check_refused(response: httpx.Response) -> None:
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "unavailable")
+    assert int(response.headers["retry-after"]) >= 1
+
+
+def wait_until_answered(client: httpx.Client) -> float:
+    """Send the first model a short request until it is answered, in whose place there may be a refusal; returns the
+    seconds."""
+    return wait_until(lambda: is_answered(client), RECOVERY_S, "an answer")
+
+
 def streamed(client: httpx.Client, model: str) -> Iterator[tuple[float, str]]:
     """When each piece of the answer came, and the piece."""
     with client.stream("POST", CHAT, json=LONG_REQUESTS[model].body(stream=True)) as response:
@@ -134,23 +152,78 @@ def test_a_lost_replica_costs_the_requests_of_its_group_only(
         group[REPLICA].kill()
         began = time.monotonic()
         for response in futures["first"]:
-            refusal = response.result()
-            assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "unavailable")
-            assert int(refusal.headers["retry-after"]) >= 1
+            check_refused(response.result())
         check_answers(futures["second"], expected["second"])
 
-    def answers() -> bool:
-        response = client.post(CHAT, json=LONG_REQUESTS["first"].body())
-        assert response.status_code in (200, 503), response.text
-        return (
-            response.status_code == 200
-            and ClientResponse.from_choice(response.json()["choices"][0]) == expected["first"]
-        )
-
-    wait_until(answers, RECOVERY_S, "another group")
+    wait_until_answered(client)
     print(f"another group answered after {time.monotonic() - began:.1f} s")
+    assert LONG_REQUESTS["first"].send(client) == expected["first"]
     wait_until(lambda: not any(process.is_running() for process in group.values()), 20, "the old group to go")
     assert client.get("/health").json()["status"] == "ok"
+
+
+@pytest.mark.parametrize("title", [MASTER, REPLICA])
+def test_what_hangs_is_killed_and_replaced(
+    server: ServerProcess, client: httpx.Client, expected: dict[str, ClientResponse], title: str
+) -> None:
+    group = group_processes(server, client, "first")
+    with ThreadPoolExecutor(4) as pool:
+        futures = send_all(client, pool)
+        group[title].suspend()
+        print(f"{title} stopped: an answer after {wait_until_answered(client):.1f} s")
+        if title == MASTER:
+            check_answers(futures["first"], expected["first"])
+        for response in futures["first"] if title == REPLICA else []:
+            check_refused(response.result())
+        check_answers(futures["second"], expected["second"])
+    assert group[REPLICA].is_running() == (title == MASTER)
+    wait_until(lambda: not group[title].is_running(), 20, "the hung process to go")
+
+
+def test_a_lost_ingress_is_a_503_and_an_error_in_streams(
+    server: ServerProcess, client: httpx.Client, expected: dict[str, ClientResponse]
+) -> None:
+    (ingress,) = server.processes(INGRESS)
+    with ThreadPoolExecutor(4) as pool, client.stream("POST", CHAT, json=STREAMED) as response:
+        lines = response.iter_lines()
+        next(lines)
+        futures = send_all(client, pool)
+        ingress.kill()
+        *_, error, done = [line.removeprefix("data: ") for line in lines if line]
+        assert json.loads(error)["error"]["code"] == "unavailable" and done == "[DONE]"
+        for responses in futures.values():
+            for refusal in responses:
+                check_refused(refusal.result())
+    print(f"another ingress answered after {wait_until_answered(client):.1f} s")
+    assert LONG_REQUESTS["first"].send(client) == expected["first"]
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP], ids=lambda sig: sig.name)
+@pytest.mark.parametrize("title", [MASTER, FIRST, INGRESS, PROXY])
+def test_how_long_the_service_is_away(
+    server: ServerProcess,
+    client: httpx.Client,
+    title: str,
+    sig: signal.Signals,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """Without other requests, of the one model whose process it is."""
+    lost = group_processes(server, client, "first")[MASTER] if title == MASTER else server.processes(title)[0]
+    lost.send_signal(sig)
+    seconds = wait_until_answered(client)
+    with capsys.disabled():
+        print(f"\n{title} {sig.name}: {seconds:.1f} s")
+    wait_until(lambda: not lost.is_running(), 20, "the process to go")
+
+
+def is_answered(client: httpx.Client) -> bool:
+    try:
+        response = client.post(CHAT, json=SHORT_REQUEST.body(), timeout=RECOVERY_S)
+    except httpx.TransportError:
+        return False
+    if response.status_code != 200:
+        check_refused(response)
+    return response.status_code == 200
 
 
 @pytest.mark.timeout(900)

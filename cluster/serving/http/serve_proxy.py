@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import HTTP_PROTOCOLS
 
+from cluster.serving.http.lost_ingress import LostIngressMiddleware
 from cluster.serving.http.request_id import HEADER, given_request_id
 
 CALLBACK_VARIABLE = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
@@ -25,7 +26,7 @@ def set_up() -> list[Middleware]:
     longer than 16 KiB, with 400. Serve has no setting for it.
     """
     HTTP_PROTOCOLS["auto"] = HTTP_PROTOCOLS["h11"]
-    return [Middleware(RequestIdFilter)]
+    return [Middleware(LostIngressMiddleware), Middleware(RequestIdFilter)]
 
 
 class RequestIdFilter:

@@ -34,16 +34,9 @@ from lopa_ray.errors import (
     DeadlineError,
     LopaError,
     PromptError,
-    WorkerLostError,
 )
 from lopa_ray.protocol.events import RequestFailure
 from lopa_ray.text.tokenizer import require_tokenizer
-
-STALL_FACTOR = 1.5
-"""A step that takes this many times its own deadline means that the master itself is stuck."""
-
-FAILED_STEPS_FACTOR = 2
-"""A request that makes workers fail can be the cause of this many failed steps in a row: with others, and alone."""
 
 logger = logging.getLogger("lopa.group")
 
@@ -60,7 +53,9 @@ class GroupServer:
 
     async def start(self) -> None:
         """Start master and workers. Raises CheckpointError, SettingsError, WorkerLostError."""
-        self._engine = await AsyncRayEngine.start(self._config, on_step=self._metrics.on_step)
+        self._engine = await AsyncRayEngine.start(
+            self._config, on_step=self._metrics.on_step, name=self._model
+        )
         self._choices = ChoiceFactory(self._engine, position_bytes=self._engine.position_bytes)
         logger.info(f"model {self._model!r} is ready on {self._config.group.num_workers} workers")
 
@@ -206,32 +201,15 @@ class GroupServer:
     # Lifecycle, as Serve controls it
 
     async def check_health(self) -> None:
-        """Raises WorkerLostError if the group is dead or stuck, or if all its steps fail, and TimeoutError if its
-        master does not answer; Serve then replaces the replica.
+        """Raises what ended the group if no other one could take its place; Serve then replaces the replica.
 
-        While another group is started in place of a lost one the replica is fine: it has a deadline.
+        It answers at once: the engine watches its master by itself.
         """
         engine = self._started_engine
-        if engine.resuming:
-            return
         if engine.lost is not None:
             raise engine.lost
-        status = await asyncio.wait_for(engine.status(), self._config.group.step_timeout_s)
-        self._metrics.on_status(status)
-        if status.broken is not None:
-            raise WorkerLostError(f"the group of model {self._model!r} is broken: {status.broken}")
-        limit = STALL_FACTOR * self._config.group.step_timeout_s
-        if status.stalled_s > limit:
-            raise WorkerLostError(
-                f"the group of model {self._model!r} has been in one step for {status.stalled_s:.0f} s; "
-                f"its limit is {limit:g} s"
-            )
-        most = FAILED_STEPS_FACTOR * status.max_num_seqs + 1
-        if status.failed_steps > most:
-            raise WorkerLostError(
-                f"the last {status.failed_steps} steps of the group of model {self._model!r} have failed; the requests "
-                f"in flight can be the cause of {most} at most"
-            )
+        if engine.last_status is not None:
+            self._metrics.on_status(engine.last_status)
 
     def close(self) -> None:
         """End the group."""

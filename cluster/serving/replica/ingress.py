@@ -35,6 +35,9 @@ QUEUE_TIMEOUT_S = 60.0
 ADMIN_TIMEOUT_S = 60.0
 """How long groups may take to answer an operator: one that has all the requests it takes answers when one ends."""
 
+CANCEL_TIMEOUT_S = 10.0
+"""How long replicas of the ingress may take to say whether they have a request."""
+
 
 class Ingress:
     """The `Backend` of the HTTP layer. Every method runs on the replica's event loop."""
@@ -94,7 +97,18 @@ class Ingress:
                     stream.cancel()
 
     async def cancel(self, owned_id: OwnedId) -> bool:
-        """See `Backend.cancel`."""
+        """See `Backend.cancel`. Another replica of the ingress may have the request."""
+        if await self.cancel_here(owned_id):
+            return True
+        replicas = serve.get_replica_context()
+        others = serve.get_deployment_handle(replicas.deployment, replicas.app_name)
+        answers = await others.broadcast("cancel_here", owned_id).results_async(
+            timeout_s=CANCEL_TIMEOUT_S, return_exceptions=True
+        )
+        return True in answers
+
+    async def cancel_here(self, owned_id: OwnedId) -> bool:
+        """`cancel`, for requests of this replica."""
         event = self._cancel_events.get(owned_id)
         if event is not None:
             event.set()
@@ -181,7 +195,7 @@ class Ingress:
         return list(results)
 
     async def drain(self) -> None:
-        """Refuse new requests, and return when all running ones have ended."""
+        """Refuse new requests, and return when all running ones of this replica have ended."""
         self._draining = True
         while self._cancel_events:
             await asyncio.sleep(0.05)

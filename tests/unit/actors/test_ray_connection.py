@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import actors.ray_connection
+import actors.ray_node
 from actors.engine import RayEngine
 from actors.event_loop_thread import EventLoopThread
 from actors.node_weights import STORE_SHARE
@@ -26,10 +28,11 @@ CLUSTER = "127.0.0.1:9"
 
 
 class FakeRay:
-    """Stands in for the module: a node and a job for each `init`."""
+    """Stands in for the module: a node and a job for each `init`, and one raylet for all."""
 
     def __init__(self) -> None:
         self.starts = 0
+        self.raylet = socket.create_server(("127.0.0.1", 0))
         self.address: str | None = None
 
     def init(self, address: str, **options: Any) -> None:
@@ -50,17 +53,30 @@ class FakeRay:
         return {"CPU": 8.0}
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": True, "NodeManagerAddress": "here", "Resources": {"CPU": 8.0}}]
+        address, port = self.raylet.getsockname()
+        node = {"NodeID": f"node {self.starts}", "NodeManagerAddress": address, "NodeManagerPort": port}
+        other = {"NodeID": "another", "NodeManagerAddress": address, "NodeManagerPort": 0}
+        return [{**fields, "Alive": True, "Resources": {"CPU": 8.0}} for fields in (other, node)]
 
 
 @pytest.fixture
-def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
     fake = FakeRay()
     monkeypatch.setenv("HOME", str(tmp_path))  # a token is made there
-    monkeypatch.setattr(actors.ray_connection, "ray", fake)
+    for module in (actors.ray_connection, actors.ray_node):
+        monkeypatch.setattr(module, "ray", fake)
     monkeypatch.setattr(RayConnection, "_owners", set())
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    return fake
+    yield fake
+    fake.raylet.close()
+
+
+def has_ended(connection: RayConnection) -> bool:
+    try:
+        connection.check()
+    except ClusterError:
+        return True
+    return False
 
 
 def test_the_last_of_several_ends_a_ray_of_their_own(ray: FakeRay) -> None:
@@ -68,9 +84,9 @@ def test_the_last_of_several_ends_a_ray_of_their_own(ray: FakeRay) -> None:
     assert (ray.starts, ray.address) == (1, LOCAL_RAY)
     first.close()
     first.close()
-    assert second.alive
+    assert not has_ended(second)
     second.close()
-    assert not ray.is_initialized() and not second.alive
+    assert not ray.is_initialized() and has_ended(second)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +127,9 @@ def test_a_cluster_outlives_them(ray: FakeRay, connected_before: bool) -> None:
 def test_a_ray_that_came_after_a_shutdown_is_another_one(ray: FakeRay) -> None:
     before = RayConnection(tiny_config())
     ray.shutdown()
-    assert not before.alive
+    assert has_ended(before)
     after = RayConnection(tiny_config())
-    assert after.alive and not before.alive
+    assert has_ended(before) and not has_ended(after)
     before.close()
     assert ray.is_initialized()
     after.close()
@@ -181,3 +197,13 @@ def test_what_keeps_ray_from_starting_is_a_cluster_error(
     with pytest.raises(ClusterError, match=expected):
         RayConnection(tiny_config(), CLUSTER if cluster else None)
     assert ATTEMPTS_VARIABLE not in os.environ
+
+
+def test_an_engine_says_that_ray_has_ended_on_its_node(ray: FakeRay) -> None:
+    local, loop = LocalEngine.from_config(tiny_config()), EventLoopThread()
+    ended = ExitStack()
+    ended.callback(loop.close)
+    with RayEngine(local, loop, RayConnection(tiny_config()), ended) as engine:  # calls nothing of a group
+        ray.raylet.close()
+        with pytest.raises(ClusterError, match="Ray on this node has ended"):
+            engine.generate(PROMPTS[0], SETTINGS["two_phase"])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
-from ray.exceptions import ObjectLostError
+from ray.exceptions import ActorDiedError, ObjectLostError, OutOfMemoryError
 
-from actors.rpc import IN_A_STEP, cause_of
-from lopa_ray.errors import CheckpointError, TransferError, WorkerMemoryError
+from actors.rpc import IN_A_STEP, MEMORY_ADVICE, cause_of, death_of_worker, unwrapped_errors
+from actors.step_connection import ConnectionLostError
+from lopa_ray.errors import CheckpointError, TransferError, WorkerLostError, WorkerMemoryError
 
 NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
 
@@ -29,3 +35,36 @@ def test_errors_of_this_project_stay_what_they_are() -> None:
     assert cause_of("worker 0", IN_A_STEP, error) is error
     assert isinstance(cause_of("worker 0", IN_A_STEP, ObjectLostError("0" * 56, "", "")), TransferError)
     assert "memory" not in str(cause_of("worker 0", IN_A_STEP, ValueError("x")))
+
+
+async def described(death: BaseException, *answers: BaseException | None) -> str:
+    """What is said of the death of a worker whose shards, when they are called, end with these errors or answer."""
+
+    def call(_: str) -> tuple[Awaitable[Any], ...]:
+        futures = []
+        for answer in answers:
+            futures.append(asyncio.get_running_loop().create_future())
+            if answer is None:
+                futures[-1].set_result(None)
+            else:
+                futures[-1].set_exception(answer)
+        return tuple(futures)
+
+    return await death_of_worker(SimpleNamespace(call=call), death)
+
+
+def test_a_worker_that_the_memory_monitor_killed_says_so_and_what_to_do() -> None:
+    broken, killed = ConnectionLostError("the connection broke"), OutOfMemoryError("95 % used\nby many")
+    said = f"{MEMORY_ADVICE} (95 % used)"
+    assert asyncio.run(described(killed)) == said
+    assert asyncio.run(described(broken, None, killed)) == said
+    assert asyncio.run(described(broken, ActorDiedError())) == str(ActorDiedError())
+    assert asyncio.run(described(broken, None)) == str(broken)
+
+
+def test_so_does_a_master() -> None:
+    with (
+        pytest.raises(WorkerLostError, match="the group's master died: Ray's memory monitor"),
+        unwrapped_errors(),
+    ):
+        raise OutOfMemoryError("95 % used")

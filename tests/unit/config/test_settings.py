@@ -265,3 +265,8 @@ def test_a_dtype_of_torch_is_as_good_as_its_name(name: str) -> None:
 def test_a_dtype_that_weights_are_not_held_in_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"got 'int8'.*bfloat16"):
         ModelSettings(dtype=torch.int8)
+
+
+@pytest.mark.parametrize(("step_timeout_s", "limit"), [(1.0, 4.0), (60.0, 4.0), (300.0, 20.0)])
+def test_what_counts_as_hung_follows_the_deadline_of_a_step(step_timeout_s: float, limit: float) -> None:
+    assert GroupSettings(step_timeout_s=step_timeout_s).hung_after_s == limit

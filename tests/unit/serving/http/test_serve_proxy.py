@@ -9,8 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.middleware import Middleware
 from uvicorn.config import HTTP_PROTOCOLS
 
+from cluster.serving.http.lost_ingress import LostIngressMiddleware
 from cluster.serving.http.serve_proxy import CALLBACK, RequestIdFilter, set_up
 from support.fake_backend import serving
 
@@ -19,10 +21,14 @@ TOO_MUCH = 2**15
 
 
 @pytest.fixture
-def proxy_setup(monkeypatch: pytest.MonkeyPatch) -> None:
+def proxy_setup(monkeypatch: pytest.MonkeyPatch) -> list[Middleware]:
     """As in a proxy of Ray Serve."""
     monkeypatch.setitem(HTTP_PROTOCOLS, "auto", HTTP_PROTOCOLS["auto"])
-    set_up()
+    return set_up()
+
+
+def test_a_lost_ingress_is_seen_around_all_else(proxy_setup: list[Middleware]) -> None:
+    assert [middleware.cls for middleware in proxy_setup] == [LostIngressMiddleware, RequestIdFilter]
 
 
 def answer_to(url: str, unfinished: bytes) -> bytes:
