@@ -27,6 +27,8 @@ class ChoicesRequest:
     """Choice i belongs to prompt i // n."""
     settings: Mapping[str, Any]
     """Decode settings that the request names; the group's defaults fill the rest."""
+    client: str = ""
+    """Who asks, by a name that says nothing else: clients share the server fairly."""
     n: int = 1
     raw: bool = False
     """Text prompts go in as they are, without the chat template."""

@@ -61,6 +61,9 @@ class GroupSettings(StrictModel):
     start_timeout_s: float = Field(default=600.0, gt=0.0)
     """How long workers may take to be placed and to load the model."""
 
+    compile_timeout_s: float = Field(default=5.0, gt=0.0)
+    """Processor time that a pattern, schema or structural tag may take to compile, beside the group, in seconds."""
+
     resume_timeout_s: float = Field(default=120.0, ge=0.0)
     """How long requests wait for new workers when all workers of a group are lost. 0: the requests fail."""
 

@@ -22,7 +22,12 @@ LONGER = {
     "conformance": ("test_golden.py",),
     "constraints": ("test_banned_words.py", "test_constraint.py", "test_json_schema.py"),
     "decoding": ("test_blocks_in_flight.py", "test_blockwise_decoders.py", "test_sub_blocks.py"),
-    "engine": ("test_banned_words.py", "test_likelihood.py", "test_structured_output.py"),
+    "engine": (
+        "test_banned_words.py",
+        "test_constraint_cache.py",
+        "test_likelihood.py",
+        "test_structured_output.py",
+    ),
     "evaluation": ("test_harness_model.py",),
     "execution": (
         "test_compiled_layers.py",

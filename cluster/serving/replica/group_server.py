@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Any
 
 from actors.async_engine import AsyncRayEngine
@@ -27,7 +26,6 @@ from cluster.choices.messages import (
 )
 from cluster.serving.backend import GroupWorkers
 from cluster.serving.replica.metrics import GroupMetrics
-from lopa_ray.config.generation_settings import CONSTRAINING
 from lopa_ray.engine.config import Config
 from lopa_ray.errors import (
     ClusterError,
@@ -76,10 +74,7 @@ class GroupServer:
         outcome = "error"
         choices: list[ChoiceState] = []
         try:
-            # A new constraint takes a while to compile; nothing else has to wait for it.
-            constrained = bool(request.tools) or any(name in request.settings for name in CONSTRAINING)
-            create = partial(self._choices.create, request, arrival_time)
-            choices = await asyncio.to_thread(create) if constrained else create()
+            choices = await self._choices.create_in_background(request, arrival_time)
             yield RequestAccepted(
                 tuple(len(choice.session.prompt) for choice in choices[:: request.n]),
                 max(choice.session.settings.max_new_tokens for choice in choices),
