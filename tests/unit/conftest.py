@@ -48,7 +48,7 @@ LONGER = {
         "test_transformers_refusals.py",
     ),
     "paper": ("test_code_tasks.py", "test_commands.py", "test_report.py", "test_sandbox.py"),
-    "scheduling": ("test_prefix_index.py", "test_recovery.py"),
+    "scheduling": ("test_fair_queue.py", "test_prefix_index.py", "test_recovery.py"),
     "unit": ("test_imports.py",),
 }
 """Files by folder whose tests take the longest. `make test-fast` leaves them out; all others are `fast`."""
