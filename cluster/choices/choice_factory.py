@@ -91,6 +91,7 @@ class ChoiceFactory:
                 if settings.temperature > 0:
                     settings = settings.replace(seed=(first_seed + offset) % SEED_LIMIT)
                 session = self._sessions.create_session(prompt.ids, settings)
+                session.client, session.priority = request.client, request.priority
                 choices.append(
                     ChoiceState(
                         request,

@@ -28,7 +28,9 @@ class ChoicesRequest:
     settings: Mapping[str, Any]
     """Decode settings that the request names; the group's defaults fill the rest."""
     client: str = ""
-    """Who asks, by a name that says nothing else: clients share the server fairly."""
+    """Who asks: clients share a group fairly."""
+    priority: int = 0
+    """Of the requests of one client, those with the lowest value get slots first."""
     n: int = 1
     raw: bool = False
     """Text prompts go in as they are, without the chat template."""

@@ -18,6 +18,7 @@ def make_choices_request(
     request_id: str,
     request: GenerationRequest,
     *,
+    client: str = "",
     max_choices: int = MAX_CHOICES,
     max_stop: int = MAX_STOP,
 ) -> ChoicesRequest:
@@ -41,6 +42,8 @@ def make_choices_request(
         settings=options.decode_settings
         | _decode_settings(request, top_logprobs)
         | request.constraint_settings(),
+        client=client,
+        priority=request.priority or 0,
         raw=request.raw,
         logprobs=top_logprobs is not None,
         stream=bool(request.stream),

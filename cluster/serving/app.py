@@ -28,7 +28,7 @@ from cluster.serving.replica.group_server import GroupServer
 from cluster.serving.replica.ingress import Ingress
 from cluster.serving.settings import ServeSettings
 from lopa_ray.engine.config import Config
-from lopa_ray.errors import PromptError, RequestError, SettingsError
+from lopa_ray.errors import OverloadedError, PromptError, RequestError, SettingsError
 from lopa_ray.execution.model_files import pin_model
 
 REPLICA_CPUS = 0.1
@@ -37,7 +37,10 @@ REPLICA_CPUS = 0.1
 INGRESS_DEPLOYMENT = "ingress"
 
 INGRESS_MAX_ONGOING_REQUESTS = 1000
-"""Requests that an ingress replica handles at once; the groups' queues limit the number of requests."""
+"""Requests that an ingress replica handles at once."""
+
+GROUP_MAX_ONGOING_REQUESTS = 1000
+"""Requests that a group has at once, in slots or waiting; `group.max_requests_per_client` bounds those of a client."""
 
 GRACEFUL_SHUTDOWN_S = 120.0
 """How long a replica that is to stop may finish what it has."""
@@ -59,7 +62,7 @@ class GroupReplica(GroupServer):
             async with aclosing(super().generate(request)) as outputs:
                 async for output in outputs:
                     yield output
-        except RequestError as error:
+        except (RequestError, OverloadedError) as error:
             yield RequestRejected(error)
 
     async def tokenize(  # type: ignore[override]  # it returns one more type
@@ -120,14 +123,14 @@ def build_application(args: Mapping[str, Any], overrides: Mapping[str, Mapping[s
 def group_options(name: str, config: Config) -> dict[str, Any]:
     """Serve's options for a group: the replica and each of its workers get a bundle of one placement group."""
     bundle = worker_bundle(config) or {"CPU": REPLICA_CPUS}
-    max_num_seqs = config.model.max_num_seqs
     return {
         "name": name,
         "ray_actor_options": {"num_cpus": REPLICA_CPUS},
         "placement_group_bundles": [{"CPU": REPLICA_CPUS}, *[bundle] * config.group.num_workers],
         "placement_group_strategy": config.group.placement,
-        "max_ongoing_requests": 2 * max_num_seqs,
-        "max_queued_requests": 4 * max_num_seqs,
+        # Serve's queue knows no clients, the group's does: requests do not wait in the former.
+        "max_ongoing_requests": GROUP_MAX_ONGOING_REQUESTS,
+        "max_queued_requests": GROUP_MAX_ONGOING_REQUESTS,
         # Serve replaces a replica after three failures.
         "health_check_period_s": 2.0,
         "graceful_shutdown_timeout_s": GRACEFUL_SHUTDOWN_S,

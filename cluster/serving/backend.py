@@ -65,7 +65,7 @@ class Backend(Protocol):
     def generate(self, model: str, request: ChoicesRequest) -> AsyncGenerator[ChoicesOutput, None]:
         """Decode. Closing the generator cancels the request.
 
-        Raises PromptError and SettingsError (the request is wrong), OverloadedError (the queue is
+        Raises PromptError and SettingsError (the request is wrong), OverloadedError (the client's queue is
         full), DeadlineError, RequestCancelledError, and any other LopaError (the group failed).
         """
 

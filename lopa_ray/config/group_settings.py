@@ -61,6 +61,10 @@ class GroupSettings(StrictModel):
     start_timeout_s: float = Field(default=600.0, gt=0.0)
     """How long workers may take to be placed and to load the model."""
 
+    max_requests_per_client: int | None = Field(default=None, ge=1)
+    """Requests of one client that a server's group has at once, in slots or waiting; it refuses others with 429. null:
+    six times `max_num_seqs`."""
+
     compile_timeout_s: float = Field(default=5.0, gt=0.0)
     """Processor time that a pattern, schema or structural tag may take to compile, beside the group, in seconds."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -31,6 +32,7 @@ from lopa_ray.errors import (
     ClusterError,
     DeadlineError,
     LopaError,
+    OverloadedError,
     PromptError,
     WorkerLostError,
 )
@@ -39,6 +41,9 @@ from lopa_ray.text.tokenizer import require_tokenizer
 
 STALL_FACTOR = 1.5
 """A step that takes this many times its own deadline means that the master itself is stuck."""
+
+REQUESTS_PER_SLOT = 6
+"""Requests of one client, per slot of the group, unless `group.max_requests_per_client` is set."""
 
 FAILED_STEPS_FACTOR = 2
 """A request that makes workers fail can be the cause of this many failed steps in a row: with others, and alone."""
@@ -55,6 +60,8 @@ class GroupServer:
         self._model = model
         self._config = Config.parse(dict(config))
         self._metrics = GroupMetrics(model)
+        self._requests: Counter[str] = Counter()
+        """Client → its requests that have not ended."""
 
     async def start(self) -> None:
         """Start master and workers. Raises CheckpointError, SettingsError, WorkerLostError."""
@@ -73,7 +80,9 @@ class GroupServer:
         arrival_time = time.monotonic()
         outcome = "error"
         choices: list[ChoiceState] = []
+        self._requests[request.client] += 1
         try:
+            self._check_room(request.client)
             choices = await self._choices.create_in_background(request, arrival_time)
             yield RequestAccepted(
                 tuple(len(choice.session.prompt) for choice in choices[:: request.n]),
@@ -96,7 +105,20 @@ class GroupServer:
             outcome = "cancelled"
             raise
         finally:
+            self._requests[request.client] -= 1
+            if not self._requests[request.client]:
+                del self._requests[request.client]
             self._metrics.on_request_finished(outcome, time.monotonic() - arrival_time)
+
+    def _check_room(self, client: str) -> None:
+        """Raises OverloadedError if the client has too many requests here. Those of others are no reason."""
+        most = (
+            self._config.group.max_requests_per_client or REQUESTS_PER_SLOT * self._config.model.max_num_seqs
+        )
+        if self._requests[client] > most:
+            raise OverloadedError(
+                f"the queue is full: this client has {most} requests at this group; try again when one has ended"
+            )
 
     async def _decode_choices(
         self, request: ChoicesRequest, choices: list[ChoiceState]
