@@ -63,7 +63,7 @@ class GroupSettings(StrictModel):
 
     max_requests_per_client: int | None = Field(default=None, ge=1)
     """Requests of one client that a server's group has at once, in slots or waiting; it refuses others with 429. null:
-    six times `max_num_seqs`."""
+    32 times `max_num_seqs`."""
 
     compile_timeout_s: float = Field(default=5.0, gt=0.0)
     """Processor time that a pattern, schema or structural tag may take to compile, beside the group, in seconds."""

@@ -42,7 +42,7 @@ from lopa_ray.text.tokenizer import require_tokenizer
 STALL_FACTOR = 1.5
 """A step that takes this many times its own deadline means that the master itself is stuck."""
 
-REQUESTS_PER_SLOT = 6
+REQUESTS_PER_SLOT = 32
 """Requests of one client, per slot of the group, unless `group.max_requests_per_client` is set."""
 
 FAILED_STEPS_FACTOR = 2
